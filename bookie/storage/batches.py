@@ -1,8 +1,7 @@
-"""A segment read from its front to its end: batch by batch, in large pieces.
+"""Sequential reads of a segment: batch by batch, in large pieces.
 
-Who reads like that: the start of a bookie (`replay`), and whoever looks after what lies there
-(`reclaim`, `scrub`).  What is damaged is left out and said; behind it the next batch that is valid
-at its place is looked for.
+Recovery (`replay`), compaction (`reclaim`) and the scrub (`scrub`) read segments like this.  Damage
+is left out and reported; the reader then searches for the next batch that is valid at its position.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -28,7 +27,7 @@ from daybook.bookie.storage.removed import Gap
 from daybook.bookie.storage.segments import Segment
 
 _READ_BYTES = 1 << 20
-_DECODED_BYTES = 64 << 10  # before other tasks get their turn
+_DECODED_BYTES = 64 << 10  # bytes decoded before other tasks get their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +35,12 @@ class Batch:
     position: int
     end: int
     header: BatchHeader
-    records: list[Record]  # those that can be read
+    records: list[Record]  # the readable ones
     whole: bool
 
 
 class Window:
-    """A segment by positions, of which one piece is in memory."""
+    """A segment that is read by log positions, with one piece of it in memory."""
 
     def __init__(self, reader: Reader, first: int, size: int) -> None:
         self.reader = reader
@@ -55,7 +54,7 @@ class Window:
         return SegmentHeader.decode(await self._read(self.first, SEGMENT_HEADER_BYTES))
 
     async def take(self, position: int, size: int) -> memoryview:
-        """The bytes there; fewer at the end."""
+        """Return `size` bytes at `position`; fewer at the end."""
         size = max(0, min(size, self.end - position))
         at = position - self._from
         if at < 0 or at + size > len(self._data):
@@ -70,7 +69,7 @@ class Window:
         return data
 
     async def find_batch(self, creation_id: int, position: int) -> int | None:
-        """The first batch at or behind `position`."""
+        """Return the position of the first batch at or behind `position`."""
         while position + BATCH_HEADER_BYTES <= self.end:
             data = bytes(await self.take(position, _READ_BYTES))
             at = data.find(BATCH_MAGIC)
@@ -83,7 +82,7 @@ class Window:
         return None
 
     async def looks_written(self, position: int) -> bool:
-        """Whether something there or behind looks like a batch: no header says how to check it."""
+        """Return True if a batch seems to follow; without a header only the magic can be seen."""
         while position < self.end:
             data = bytes(await self.take(position, _READ_BYTES))
             if BATCH_MAGIC in data:
@@ -105,7 +104,7 @@ async def read_batch(window: Window, creation_id: int, position: int) -> Batch |
 
 
 async def _decode(seed: int, start: int, data: memoryview) -> tuple[list[Record], bool]:
-    """In pieces: a large batch takes as long as many adds of others."""
+    """Decode a batch in pieces: a large batch takes as long as many adds of other ledgers."""
     records: list[Record] = []
     whole = True
     at = 0
@@ -120,9 +119,9 @@ async def _decode(seed: int, start: int, data: memoryview) -> tuple[list[Record]
 
 
 async def first_mark(disk: Disk, segment: Segment) -> int | None:
-    """The mark of the first batch: below it the log was durable when the segment began.
+    """Return the mark of the first batch: below it the log was durable when the segment began.
 
-    None if there is no valid batch at the front.
+    Return None if there is no valid batch at the front.
     """
     reader = await disk.open_reader(segment.path)
     try:
@@ -139,7 +138,7 @@ async def first_mark(disk: Disk, segment: Segment) -> int | None:
 
 
 async def has_header(disk: Disk, segment: Segment) -> bool:
-    """Whether its batches can be checked."""
+    """Return True if the segment has a valid header: its batches can be checked."""
     try:
         reader = await disk.open_reader(segment.path)
         try:
@@ -152,14 +151,14 @@ async def has_header(disk: Disk, segment: Segment) -> bool:
 
 
 def begins(segments: Sequence[Segment], gaps: Sequence[Gap]) -> list[int]:
-    """Where segments and gaps begin, in order: the one before ends there."""
+    """Return where segments and gaps begin, in order; each ends where the next one begins."""
     return sorted([*(each.first for each in segments), *(gap.first for gap in gaps)])
 
 
 def holes(segments: Sequence[Segment], gaps: Sequence[Gap]) -> list[tuple[int, int]]:
-    """Where a segment must have been: from position, up to position.
+    """Return the ranges of positions in which a segment is missing.
 
-    Only at the front of the log and behind gaps: elsewhere the segment in front ends too early.
+    They are at the front of the log and behind gaps: elsewhere the segment before ends too early.
     """
     firsts = begins(segments, gaps)
     ends = [0, *(gap.end for gap in gaps)]
@@ -170,9 +169,10 @@ def holes(segments: Sequence[Segment], gaps: Sequence[Gap]) -> list[tuple[int, i
 async def durable_end(
     disk: Disk, segment: Segment, segments: Sequence[Segment], gaps: Sequence[Gap]
 ) -> int | None:
-    """Below it everything of the segment was durable once; behind it may be a torn write.
+    """Return the position below which all of the segment was durable once.
 
-    That is said by what comes next.  None if that is unreadable; there has to be something.
+    Behind it may be a torn write.  The next segment or gap names this position; there must be one.
+    Return None if the next segment is unreadable.
     """
     end = min(first for first in begins(segments, gaps) if first > segment.first)
     for gap in gaps:
@@ -185,20 +185,20 @@ async def durable_end(
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are not there as they were written: positions from `start` up to `end`."""
+    """Bytes that are not as they were written: positions from `start` up to `end`."""
 
     path: str
     start: int
     end: int
     why: str
-    headless: bool = False  # nothing of the segment can be checked any more
+    headless: bool = False  # the header is damaged: no record of the segment can be checked
 
 
 async def scan(disk: Disk, segment: Segment, limit: int) -> AsyncGenerator[Batch | Damage]:
-    """What the segment has below the position `limit`, all of which was durable once, in order.
+    """Yield the batches and damages of the segment below `limit`, where all was durable once.
 
-    A batch that is not whole is given, with the records that can be read, and its damage before it.
-    An `OSError` of the disk is damage, too, up to `limit`.
+    A batch that is not whole is yielded with its readable records, after its damage.  An `OSError`
+    of the disk is damage, too, up to `limit`.
     """
     reached = segment.first
     headless = True

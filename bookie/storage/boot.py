@@ -1,12 +1,12 @@
-"""What a directory holds when its bookie starts: rows of the index, then the log behind them.
+"""The contents of a directory at a start: rows of the index, then the log behind the checkpoint.
 
-A segment is removed when a checkpoint has left it behind, and nothing in the index points there any
-more.  An index of which that is not true is an old one that was put back; it may have ledgers that
-were deleted since.  It is emptied, and made again from the log.
+A segment is removed only when it is behind the checkpoint and nothing in the index points into it
+any longer.  An index that contradicts this is an old image that was restored, which may have
+ledgers that were deleted since.  It is emptied and rebuilt from the log.
 
-A long replay (the index was lost, say) makes checkpoints on its way: memory stays bounded, and a
-bookie that dies while it starts does not begin anew, unless segments further on were removed: then
-its index looks like an old one.
+A long replay, for instance after the loss of the index, makes checkpoints on its way.  So memory is
+bounded, and a bookie that dies during its start resumes at the last of them, unless segments
+further on were removed: then its index looks like an old image.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class Contents:
     gaps: list[Gap] = field(default_factory=list[Gap])  # segments that were removed
 
     def apply(self, record: Record, position: int) -> None:
-        """The record is in the log, at this position."""
+        """Apply a record that the log has at this position."""
         if record.ledger_id == EVERY_LEDGER:
             self.limbo = record.kind is Kind.LIMBO
             return
@@ -74,7 +74,7 @@ class Contents:
             case Kind.LIMBO | Kind.LIMBO_END:
                 state.limbo = record.kind is Kind.LIMBO
             case Kind.TOMBSTONE:
-                if state.deleted:  # written again, and perhaps not gone from where it was
+                if state.deleted:  # a copy: the first tombstone may still be in its segment
                     state.middle = max(state.middle, state.last)
                     state.stated = state.last = position
                 else:
@@ -91,7 +91,7 @@ async def load(
     checkpoint_entries: int,
     finish: bool = True,
 ) -> tuple[Contents, Replayed]:
-    """What is there.  `finish`: segments whose removal was begun are removed."""
+    """Load the directory; with `finish`, segments whose removal was begun are removed."""
     stored = await index.get(checkpoint_key())
     checkpoint = Checkpoint.decode(stored) if stored is not None else _NO_CHECKPOINT
     gaps = await read_gaps(disk, log_directory)
@@ -113,7 +113,7 @@ async def load(
         if places.recent_entries >= checkpoint_entries:
             try:
                 await places.checkpoint(so_far.mark, limbo=contents.limbo)
-            except OSError as error:  # `replay` would take it for an error of the segment
+            except OSError as error:  # `replay` would take an OSError for one of the segment
                 raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
             contents.checkpoint = so_far.mark
 
@@ -132,10 +132,10 @@ async def load_below(
     checkpoint_entries: int,
     progress: Callable[[int], None],
 ) -> tuple[Contents, Replayed]:
-    """Return what the log says below `end`, where it is durable; all of it is in the index then.
+    """Load the durable log below `end` into the index, and return its contents.
 
-    `progress` is told below which position everything is there.  The checkpoint says limbo: an
-    index is made again for a store that is in doubt.
+    `progress` gets the position below which everything was applied.  The checkpoints say limbo:
+    the store is in doubt when its index is rebuilt.
     """
     for segment in segments:
         places.shares.begin(segment.first)
@@ -144,7 +144,7 @@ async def load_below(
     async def checkpoint(position: int) -> None:
         try:
             await places.checkpoint(position, limbo=True)
-        except OSError as error:  # `replay` would take it for an error of the segment
+        except OSError as error:  # `replay` would take an OSError for one of the segment
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
         contents.checkpoint = position
 
@@ -162,7 +162,7 @@ async def load_below(
 
 
 async def _is_old(index: IndexStore, checkpoint: Checkpoint, gaps: list[Gap]) -> bool:
-    """Whether segments were removed since that it needs."""
+    """Return True if the index needs segments that were removed since it was written."""
     if any(gap.end > checkpoint.position for gap in gaps):
         return True
     shares = await index.get(shares_key()) if gaps else None
@@ -173,7 +173,7 @@ async def _is_old(index: IndexStore, checkpoint: Checkpoint, gaps: list[Gap]) ->
 
 
 async def empty(index: IndexStore) -> None:
-    """Cut short, it leaves an index that is as old, or one without a checkpoint: that is, too."""
+    """Empty the index; if this is cut short, the next start finds it old and empties it again."""
     for first, end in (BLOCK_KEYS, LEDGER_KEYS):
         while found := await index.scan(first, end, _ROWS_A_SCAN):
             await index.write({}, [key for key, _ in found])
@@ -183,13 +183,13 @@ async def empty(index: IndexStore) -> None:
 async def _segments(
     disk: Disk, log_directory: str, gaps: list[Gap], *, finish: bool
 ) -> list[Segment]:
-    """Those of the log, without what the last process had begun to remove."""
+    """Return the segments of the log, without those that the last process began to remove."""
     kept: list[Segment] = []
     for segment in await list_segments(disk, log_directory):
         if not any(gap.first <= segment.first < gap.end for gap in gaps):
             kept.append(segment)
         elif finish:
-            with suppress(OSError):  # it counts no more; the next start tries again
+            with suppress(OSError):  # the segment is ignored; the next start tries again
                 await disk.remove(segment.path)
     return kept
 

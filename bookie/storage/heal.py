@@ -1,13 +1,13 @@
-"""Damaged entries are written again, when somebody brings their bytes.
+"""Entry repair: a damaged entry is written again when a recovery add brings its bytes.
 
-A bookie keeps the first bytes that it was given of an entry, so an add of an id that is here
-changes nothing.  The exception is an entry whose record the disk does not give any more.  A read
-that meets such damage notes it (`Reads.damaged`); a recovery add of a noted entry is appended to
-the log, and the index moves there with a checkpoint, as when segments are emptied (`reclaim`).
-Only then, and when the entry has been read from its new place, the add is answered with OK.
+A bookie keeps the first bytes that it received for an entry, so an add of an id that is here
+changes nothing.  The exception is an entry whose record can no longer be read from the disk.  A
+read that meets such damage notes it (`Reads.damaged`).  A recovery add of a noted entry is appended
+to the log, and a checkpoint moves the index there, as in compaction (`reclaim`).  The add is
+answered with OK only after that, and after the entry has been read from its new place.
 
-What the scrub finds damaged on the disk may be in memory still: that is written again in the same
-way, without anybody's help (`rescue`).
+An entry that the scrub finds damaged on the disk may still be in memory.  The bookie writes it
+again in the same way, without a recovery add (`rescue`).
 
 A stop in between leaves the entry as damaged as it was.
 """
@@ -47,7 +47,7 @@ class _Readable(NamedTuple):
 
 
 class Healer:
-    """Of one directory: what comes while it works is healed by the next checkpoint together."""
+    """The repairs of one directory: those that arrive during one checkpoint share the next."""
 
     def __init__(
         self,
@@ -64,20 +64,21 @@ class Healer:
     def heal(
         self, state: LedgerState, entry_id: int, place: Place, entry: memoryview, done: Done
     ) -> None:
-        """`done` is called once: with OK when the entry can be read again."""
+        """Write the entry again; `done` is called once, with OK when it can be read again."""
         if len(entry) != place[1]:
-            done(StoreStatus.IO_ERROR)  # Whatever this is, it is not what was here.
+            done(StoreStatus.IO_ERROR)  # These are not the bytes that were stored.
             return
-        self._volume.looked_up_bytes += len(entry)  # Until it is told, it is in flight.
+        self._volume.looked_up_bytes += len(entry)  # The entry is in flight until `done`.
         self._wounds.append(_Wound(state, entry_id, place, bytes(entry), done))
         if not self._busy:
             self._busy = True
             self._nursery.start_soon(self._run)
 
     async def rescue(self, entries: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Write those again, ledger and entry, that can still be read; return the others.
+        """Write the entries again that can still be read; return the others.
 
-        Where there is little room, all: their peers have them.
+        `entries` are pairs of ledger and entry id.  If disk space is short, all of them are
+        returned: other bookies of the ensemble have them.
         """
         left: list[tuple[int, int]] = []
         some: list[_Readable] = []
@@ -107,13 +108,14 @@ class Healer:
         return None if place is None else _Readable(state, entry_id, place, memoryview(entry))
 
     async def _write_again(self, some: Sequence[_Readable]) -> list[tuple[int, int]]:
-        """Returns those that are not healed."""
+        """Write these entries again; return those that are still damaged."""
         answers = [_Answer() for _ in some]
         for (state, entry_id, place, entry), answer in zip(some, answers, strict=True):
             self.heal(state, entry_id, place, entry, answer.tell)
         left: list[tuple[int, int]] = []
         for (state, entry_id, _, _), answer in zip(some, answers, strict=True):
-            if await answer.get() not in (StoreStatus.OK, StoreStatus.FENCED):  # or deleted
+            # FENCED means that the ledger was deleted meanwhile.
+            if await answer.get() not in (StoreStatus.OK, StoreStatus.FENCED):
                 left.append((state.ledger_id, entry_id))
         return left
 
@@ -122,7 +124,7 @@ class Healer:
         try:
             while self._wounds:
                 wounds, self._wounds = self._wounds, []
-                with suppress(StoreError, OSError):  # where they are then tells
+                with suppress(StoreError, OSError):  # the places below show what was moved
                     await self._write(wounds)
                 while wounds:
                     status = await self._status(wounds[0])
@@ -138,10 +140,10 @@ class Healer:
         wound.done(status)
 
     async def _write(self, wounds: list[_Wound]) -> None:
-        await self._checkpoint(None)  # Only what the index has can be moved.
+        await self._checkpoint(None)  # A checkpoint can move only entries that the index has.
         log, moves = self._volume.log, dict[tuple[int, int], dict[int, tuple[int, int]]]()
         if self._volume.closing or log.failure or self._volume.places.failure:
-            return  # then nothing was brought up to date, either
+            return  # the checkpoint was skipped, so nothing can be moved
         for wound in wounds:
             if wound.state.deleted:
                 continue
@@ -153,13 +155,13 @@ class Healer:
             await self._checkpoint(moves)
 
     async def _status(self, wound: _Wound) -> StoreStatus:
-        """OK if the entry is elsewhere now, and can be read: memory may have the old place, too."""
+        """Return OK if the entry has moved and can be read; a window may hold the old record."""
         state, volume = wound.state, self._volume
         try:
             await volume.reads.read(state.ledger_id, wound.entry_id)
             moved = await volume.places.find(state, wound.entry_id) != wound.place
         except StoreError as error:
-            # Deleted meanwhile, it is as if it had been fenced: nobody adds to it.
+            # A ledger that was deleted meanwhile is answered like a fenced one: no add follows.
             gone = error.status is StoreStatus.NO_LEDGER
             return StoreStatus.FENCED if gone else StoreStatus.IO_ERROR
         if not moved:

@@ -1,15 +1,15 @@
 """SEAM index store: an ordered key-value store with atomic, durable batches.
 
-RocksDB in production, which does its own I/O; memory in tests and simulation.  A batch is there as
-a whole or not at all, and `write` returns when it would survive a crash.  Errors are `OSError`s;
-so is what does not parse (`IndexDamagedError`), which never says that something is absent.
+It is RocksDB in production, which does its own I/O, and memory in tests and simulation.  A batch
+is stored as a whole or not at all, and `write` returns when it would survive a crash.  Errors are
+`OSError`s.  A value that does not parse is an `IndexDamagedError`, never an absence.
 
-What the keys of a bookie are:
+A bookie uses these keys:
 
     checkpoint_key()            how far the index covers the log, and whether it is in limbo
     ledger_key(ledger)          the row of a ledger (`ledgers`)
     block_key(ledger, number)   the places of up to 256 entries (`recent`)
-    shares_key()                how much of each segment still counts (`shares`)
+    shares_key()                how many bytes of each segment are live (`shares`)
 """
 
 import errno
@@ -41,11 +41,11 @@ _LEDGER = struct.Struct(">cQ")
 _BLOCK = struct.Struct(">cQQ")
 _CHECKPOINT = struct.Struct(">BBQ")
 _CHECKPOINT_VERSION = 1
-LEDGER_KEYS = (b"l", b"m")  # all rows of ledgers are between these two
+LEDGER_KEYS = (b"l", b"m")  # all ledger rows are between these two
 BLOCK_KEYS = (b"b", b"c")  # all blocks
 
 
-# The index is not damaged by these: the machine lacked something for a moment.
+# These errors are no damage of the index: the machine lacked a resource for a moment.
 _PASSING = frozenset(
     (
         errno.EMFILE,
@@ -61,7 +61,7 @@ _PASSING = frozenset(
 
 
 class IndexDamagedError(OSError):
-    """What is in the index is not what was put there."""
+    """The index holds something other than what was written to it."""
 
 
 def ledger_key(ledger_id: int) -> bytes:
@@ -130,15 +130,15 @@ class IndexStore(Protocol):
     async def get(self, key: bytes) -> bytes | None: ...
 
     async def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The same for each of them, in their order."""
+        """Return the value of each key, in the order of the keys."""
         ...
 
     async def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Up to `limit` pairs with first <= key < end, in order."""
+        """Return up to `limit` pairs with first <= key < end, in order."""
         ...
 
     async def write(self, puts: Mapping[bytes, bytes], deletes: list[bytes]) -> None:
-        """All of it or nothing; durable on return."""
+        """Apply all of the batch or nothing of it; it is durable on return."""
         ...
 
 
@@ -147,19 +147,19 @@ OpenIndex: TypeAlias = Callable[[str], AbstractAsyncContextManager[IndexStore]] 
 
 @dataclass(slots=True)
 class _InUse:
-    """A store, and how many calls of it are under way."""
+    """A store, and how many calls to it are under way."""
 
     store: IndexStore
     calls: int = 0
-    idle: trio.Event | None = None  # somebody waits until there are none
+    idle: trio.Event | None = None  # set when no call is under way, if a task waits for that
 
 
 class WatchedIndex:
-    """The index of a directory: it reports damage, and another store can take its place.
+    """The index of a directory: it reports damage, and another store can replace it.
 
-    A read error is damage unless its cause is known to pass: the index cannot say then what is
-    absent.  `damaged` is called with each one, in the middle of the failing call.  An error of
-    a store that was replaced meanwhile says nothing about its successor.
+    A read error is damage unless its cause is known to pass: such an index cannot prove that an
+    entry is absent.  `damaged` is called with each error, in the middle of the failing call.  An
+    error of a store that has been replaced says nothing about its successor.
     """
 
     def __init__(self, store: IndexStore) -> None:
@@ -168,11 +168,11 @@ class WatchedIndex:
         self._damaged: Callable[[OSError], None] = lambda _: None
 
     def watch(self, damaged: Callable[[OSError], None]) -> None:
-        """Report damage there from now on."""
+        """Report damage to `damaged` from now on."""
         self._damaged = damaged
 
     def report(self, error: OSError, store: IndexStore | None = None) -> None:
-        """The index was found damaged, by its own words or by what it gave."""
+        """Note and report damage: an error of the store, or a value that does not parse."""
         if store is not None and store is not self._current.store:
             return
         self.damage = self.damage or error
@@ -199,7 +199,7 @@ class WatchedIndex:
                 raise
 
     def replace(self, store: IndexStore) -> Callable[[], Awaitable[None]]:
-        """Use this one from now on; what is returned waits until nobody uses the old one."""
+        """Use `store` from now on; return a call that waits until the old one is unused."""
         old, self._current = self._current, _InUse(store)
         self.damage = None
 
@@ -233,7 +233,7 @@ class WatchedIndex:
 
 
 class MemoryIndex:
-    """Keeps its batches as long as the object lives."""
+    """An index in memory, for as long as the object lives."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -268,7 +268,7 @@ class MemoryIndex:
 
 
 class MemoryIndexes:
-    """The memory indexes of one host, by directory: what a restarted host finds again."""
+    """The memory indexes of one host, by directory: a restarted host finds them again."""
 
     def __init__(self) -> None:
         self._indexes: dict[str, MemoryIndex] = {}
@@ -280,7 +280,7 @@ class MemoryIndexes:
 
 
 class RocksIndex:
-    """RocksDB; its calls run in threads, each batch is synced."""
+    """An index in RocksDB: its calls run in threads, and each batch is synced."""
 
     def __init__(self, database: Rdict, threads: trio.CapacityLimiter) -> None:
         self._database = database
@@ -333,23 +333,23 @@ class RocksIndex:
             return await trio.to_thread.run_sync(work, limiter=self._threads)
         except DbClosedError:
             raise
-        except Exception as error:  # rocksdict raises a bare Exception for what RocksDB reports
+        except Exception as error:  # rocksdict raises a bare Exception for any RocksDB error
             raise _error_of("index", error) from error
 
 
 @asynccontextmanager
 async def open_rocks_index(directory: str) -> AsyncGenerator[IndexStore]:
-    """The index in this directory; it is made if it is not there."""
+    """Open the index in this directory; create it if there is none."""
     async with _opened(directory, _options(), AccessType.read_write()) as index:
         yield index
 
 
 @asynccontextmanager
 async def view_rocks_index(directory: str) -> AsyncGenerator[IndexStore]:
-    """The same for looking only: no file in the directory changes."""
+    """Open the index read-only: no file in the directory changes."""
     options = _options()
     options.create_if_missing(False)
-    with tempfile.TemporaryDirectory() as elsewhere:  # it keeps a log of its own doings
+    with tempfile.TemporaryDirectory() as elsewhere:  # RocksDB writes an info log even so
         options.set_db_log_dir(elsewhere)
         async with _opened(directory, options, AccessType.read_only()) as index:
             yield index
@@ -383,14 +383,14 @@ _PASSING_WORDS = {
     "No space left": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,
     "Resource temporarily unavailable": errno.EAGAIN,
-    "No locks available": errno.EAGAIN,  # another process has it open
+    "No locks available": errno.EAGAIN,  # another process has the index open
     "Permission denied": errno.EACCES,
     "Read-only file system": errno.EROFS,
 }
 
 
 def _error_of(what: str, error: Exception) -> OSError:
-    """RocksDB says in words only what has happened."""
+    """Return the error as an `OSError`; RocksDB gives its cause only as text."""
     text = str(error)
     for words, number in _PASSING_WORDS.items():
         if words in text:
@@ -401,9 +401,9 @@ def _error_of(what: str, error: Exception) -> OSError:
 def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    # A file that is missing or has another size is told when the index is opened, and a damaged
-    # block when it is read.  A damaged write-ahead log is cut off at the damage: what remains is
-    # the index as it was at an earlier checkpoint, with the position of that one.
+    # RocksDB reports a missing file or one of another size when the index is opened, and a damaged
+    # block when it is read.  It cuts off a damaged write-ahead log at the damage: the index is then
+    # as it was at an earlier checkpoint, with the position of that checkpoint.
     options.set_paranoid_checks(True)
     options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
     options.set_write_buffer_size(8 << 20)

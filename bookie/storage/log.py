@@ -1,27 +1,27 @@
-"""The log: entries are on disk here before anyone is told so, and are read from here, too.
+"""The log: an entry is durable here before its add is answered, and is read from here, too.
 
 `append` is synchronous: it gives the record its position and returns.  Records that arrive while
-the disk is busy form a *group*, which becomes one batch, one write, one sync.  When that is done
-the durable position is raised first, then the owner is told of the whole group in one call, in the
+the disk is busy form a *group*, which becomes one batch, one write, one sync.  After the sync
+the durable position is raised first, then the owner is called once for the whole group, in the
 trio thread.  Fences, master keys, explicit LACs and limbo marks are records like the entries, in
-the order in which they came.
+the order in which they were accepted.
 
     append append append | append append            append
     `--- group, on its way to disk  `--- next group   (opened when the disk is free, or full)
                          ^ durable                    ^ end
 
 On disk a log is a run of segments, `<first position>.log`, laid out by `records`.  Each process
-starts a segment of its own, with its first group; nothing is ever changed in an old one.
+starts a segment of its own with its first group; an old segment never changes.
 
-Each batch says up to where the log was durable before it: that *mark* is what tells damage from a
-torn write at the next start (`replay`).  When nothing comes for a while, a batch without records is
-written, so that the last ones have a mark behind them, too; if there is room for it.
+Each batch says up to where the log was durable before it.  This *mark* tells damage from a torn
+write at the next start (`replay`).  When no record arrives for a while and there is disk space, a
+batch without records is written, so that the last records have a mark behind them, too.
 
-**After the first error of the disk nothing is written any more** (`failure`): what was on its way
-may or may not be there, everything that waits is answered IO_ERROR, reading goes on.
+**After the first disk error nothing more is written** (`failure`): the records on their way may or
+may not be on the disk, every waiting caller is answered IO_ERROR, and reads continue.
 
-There is no second copy to write: the index points into the log.  Limits: `LogLimits`.  Not here:
-where an entry is (`index`, `recent`), boot (`replay`), who may write (`volume`).
+No second copy is written: the index points into the log.  The limits are in `LogLimits`.  Entry
+positions are in `index` and `recent`, recovery is in `replay`, and the rules for adds in `volume`.
 """
 
 from collections import deque
@@ -66,10 +66,10 @@ class LogLimits:
 
 @dataclass(slots=True)
 class Group(Generic[K]):
-    """Records that share a sync; `dones` and `lacs` are what the owner wants to be told then."""
+    """Records that share a sync; `dones` and `lacs` are for the owner to apply after it."""
 
-    position: int  # of the batch
-    segment: Segment | None  # the one that this batch begins
+    position: int  # where the batch begins
+    segment: Segment | None  # the new segment, if this batch begins one
     creation_id: int
     end: int
     buffers: list[Buffer]
@@ -99,7 +99,7 @@ class Log(Generic[K]):
     ) -> None:
         self.durable = end
         self.end = end
-        # Behind the last batch that a start would find.  `durable` may lie behind padding.
+        # The end of the last batch that a start would find.  `durable` may lie behind padding.
         self.reached = reached
         self.failure: OSError | None = None
         self.syncs = 0
@@ -129,8 +129,8 @@ class Log(Generic[K]):
     def mark(self) -> int:
         """Everything below this is known to be durable.
 
-        After a start that is less than `durable`, which is behind all bytes of the old segments:
-        the last one may end with a torn write, or with zeros that were to be overwritten.
+        After a start it is below `durable`, which is behind all bytes of the old segments: the
+        last one may end with a torn write, or with preallocated zeros.
         """
         return self._mark
 
@@ -141,7 +141,7 @@ class Log(Generic[K]):
     def append(
         self, kind: Kind, ledger_id: int, entry_id: int, payload: Buffer, done: Done | None
     ) -> int:
-        """Take the record; return its position.  `done` is told when it is durable, or lost."""
+        """Accept the record; return its position.  `done` is called when it is durable or lost."""
         group = self._open or self._open_group()
         position = self.end
         header = encode_record_header(self._seed, position, kind, ledger_id, entry_id, payload)
@@ -155,9 +155,9 @@ class Log(Generic[K]):
         return position
 
     def append_run(self, run: Run, done: Done | None) -> list[int]:
-        """Take its entries into one group; return their positions.  `done` is for all.
+        """Append the run's entries to one group; return their positions.  `done` is for all.
 
-        The run is the log's from now on.
+        The log owns the run's buffer from now on.
         """
         group = self._open or self._open_group()
         positions = make_records(
@@ -175,7 +175,7 @@ class Log(Generic[K]):
     def append_runs(
         self, runs: Sequence[SharedRun], piece: memoryview, done: Done
     ) -> list[Sequence[int]]:
-        """The same for runs of several ledgers, of which `piece` is made up, in this order."""
+        """Append runs of several ledgers; `piece` consists of them, in this order."""
         group = self._open or self._open_group()
         seed, origin, begin = self._seed, self.end, runs[0].begin
         found: list[Sequence[int]] = []
@@ -196,7 +196,7 @@ class Log(Generic[K]):
         return self._open or self._open_group()
 
     def append_together(self, records: list[Record]) -> list[int]:
-        """Take these as one batch, however large; return their positions."""
+        """Append these records as one batch of any size; return their positions."""
         self.seal()
         limit, self._group_bytes_max = self._group_bytes_max, 1 << 62
         positions = [
@@ -214,7 +214,7 @@ class Log(Generic[K]):
     def seal(self) -> int:
         """Let the next record start a new batch; return a mark for everything accepted so far.
 
-        That is a mark as soon as the log is durable up to there.
+        The position is a mark as soon as the log is durable up to there.
         """
         if self._open is not None:
             self._open.end = self.end
@@ -222,7 +222,7 @@ class Log(Generic[K]):
         return self.end if self._writing or self._groups else self._mark
 
     def when_durable(self, position: int, done: Done) -> None:
-        """Tell `done` when the record at `position`, accepted before, is durable or lost."""
+        """Call `done` when the record at `position`, accepted before, is durable or lost."""
         if position < self.durable:
             done(StoreStatus.OK)
         elif self.failure is not None:
@@ -233,7 +233,7 @@ class Log(Generic[K]):
             last.dones.append(done)
 
     def pause(self) -> None:
-        """Write nothing, for now; records are still accepted."""
+        """Stop writing until `resume`; records are still accepted."""
         self._go_on = self._go_on if self.paused else trio.Event()
 
     def resume(self) -> None:
@@ -261,11 +261,11 @@ class Log(Generic[K]):
         return group
 
     async def run(self) -> None:
-        """Write group after group, until the disk fails or `close` is through."""
+        """Write group after group, until the disk fails or `close` has written the end mark."""
         appender = self._disk.open_appender()
         try:
             while self.failure is None:
-                if self._groups:  # a quick disk must not keep the connections from their turn
+                if self._groups:  # a fast disk must not starve the connections
                     await trio.lowlevel.checkpoint()
                 while not self._groups:
                     await self._wait_for_group()
@@ -290,7 +290,7 @@ class Log(Generic[K]):
         with trio.move_on_after(self._limits.mark_after_s if self._unmarked else inf) as scope:
             await self._wake.wait()
         self._wake = trio.Event()
-        # In the last moment a group may have come.
+        # A group may have been opened after the timeout expired and before this task ran.
         if scope.cancelled_caught and not self._groups and self._has_room():
             self._open_group()
             self.seal()
@@ -310,12 +310,13 @@ class Log(Generic[K]):
         if group.segment is None:
             await appender.write(group.buffers)
             return
-        # The segment is there from the moment on that its first batch is: both are one write.
+        # The header and the first batch are one write: no segment exists without a first batch.
         header = SegmentHeader(group.creation_id).encode()
         await appender.start(group.segment.path, [header, *group.buffers])
         self._segments.add(group.segment, group.creation_id)
 
     def _commit(self, group: Group[K]) -> None:
+        # `durable` is raised before any caller hears of it: its next read must find the record.
         self.durable = self._mark = self.reached = group.end
         self._writing = None
         self._unmarked = group.count > 0
@@ -329,7 +330,7 @@ class Log(Generic[K]):
         self._committed(group)
 
     def _fail(self, error: OSError) -> None:
-        self.failure = error
+        self.failure = error  # first of all: a callback below must find the log failed
         self._open = None
         groups = [group for group in (self._writing, *self._groups) if group is not None]
         self._writing = None
@@ -340,7 +341,7 @@ class Log(Generic[K]):
         self._failed(groups)
 
     async def wait_durable(self, position: int) -> None:
-        """Return when the record at `position` would survive a crash; IO_ERROR if it never will."""
+        """Return when the record at `position` is durable; raise IO_ERROR if it never will be."""
         if position >= self.end:
             raise StoreError(StoreStatus.IO_ERROR, f"{position} is behind the end of the log")
         if position >= self.durable and self.failure is None:
@@ -351,7 +352,7 @@ class Log(Generic[K]):
             raise StoreError(StoreStatus.IO_ERROR, f"the log has failed: {self.failure}")
 
     async def close(self) -> None:
-        """Write what is pending and the end mark.  Nothing may be appended any more."""
+        """Write the pending groups and the end mark.  Nothing may be appended after this call."""
         if self.failure is None and (self.syncs or self._groups or self._writing):
             self.seal()
             group = self._open_group()
@@ -360,34 +361,34 @@ class Log(Generic[K]):
             await self.wait_durable(group.position)
 
     def try_read(self, position: int, size: int) -> Record | None:
-        """The durable record at `position` with a payload of `size` bytes, if it is at hand."""
+        """Return the durable record at `position`, with `size` payload bytes, if in memory."""
         assert position < self.durable
         return self._segments.try_read(position, size)
 
     async def read(self, position: int, size: int) -> Record:
-        """The same, from the disk if need be; IO_ERROR if it is not there as it was written."""
+        """Return the record, from the disk if need be; raise IO_ERROR if it is damaged."""
         assert position < self.durable
         return await self._segments.read(position, size, self.durable)
 
     def place_ahead(self, position: int, size: int) -> int | None:
-        """Where to `read_ahead` for whoever has just read this record; None: there is no need."""
+        """Return where to `read_ahead` after a read of this record; None if there is no need."""
         return self._segments.place_ahead(position, size, self.durable)
 
     async def read_ahead(self, place: int) -> None:
-        """Have what begins there at hand when it is asked for.  Raises nothing."""
+        """Read the records that begin at `place` into memory.  It raises no error."""
         await self._segments.read_ahead(place, self.durable)
 
     async def is_readable(self, position: int, size: int) -> bool:
-        """Whether the disk has the record there as it was written."""
+        """Return True if the record on the disk is as it was written."""
         return await self._segments.is_readable(position, size)
 
     @property
     def segments(self) -> list[Segment]:
-        """Those on the disk, in order; the last one may be growing."""
+        """The segments on the disk, in order; the last one may be growing."""
         return self._segments.all()
 
     def forget(self, segment: Segment) -> None:
-        """The file is about to be removed: nothing points there any more."""
+        """Drop a segment whose file is about to be removed: nothing points into it any longer."""
         self._segments.forget(segment)
 
     def close_readers(self) -> None:

@@ -1,15 +1,15 @@
-"""Where entries are: recent ones in memory, the others in the index; checkpoints move them over.
+"""Entry locations: recent ones in memory, the others in the index; checkpoints move them over.
 
-A *place* is position and size of an entry in the log.  A checkpoint freezes what is in memory,
-waits until the log is durable up to there, and writes blocks, rows of changed ledgers and the
-position as one batch.  Then the memory is free again.  Look-ups see recent, frozen and index at
-any time, so no entry is ever missing in between.
+A *place* is the position and size of an entry in the log.  A checkpoint freezes the places in
+memory, waits until the log is durable up to there, and writes blocks, rows of changed ledgers and
+the position as one batch.  Then the memory is freed.  Lookups see recent, frozen and indexed
+places at any time, so no entry is ever missing in between.
 
 Entries whose records were written again elsewhere in the log *move* with a checkpoint, in the same
-batch; the shares of the segments (`shares`) change with it, too.
+batch; the segment usage (`shares`) changes with it, too.
 
-After an error of the index there is no further checkpoint (`failure`): what was frozen stays in
-memory and in the log.  If the error is damage (`damaged`), a new index is made from the log
+After an error of the index there is no further checkpoint (`failure`): frozen places stay in
+memory, and their records in the log.  If the error is damage, the index is rebuilt from the log
 (`rebuild`); `hold` and `adopt` are the two ends of that.
 """
 
@@ -43,16 +43,16 @@ from daybook.bookie.storage.shares import Shares
 from daybook.bookie.storage.status import StoreError, StoreStatus
 
 Place: TypeAlias = tuple[int, int]
-Spend: TypeAlias = Callable[[int], Awaitable[None]]  # so many bytes, of a budget
+Spend: TypeAlias = Callable[[int], Awaitable[None]]  # waits until this many bytes may be read
 
-# Ledger and block number; of its entries the low byte of the id, and where it was and is.
+# Ledger and block number -> low byte of the entry id -> old and new position.
 Moves: TypeAlias = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
 
 _SCAN_KEYS = 4096
 _SCAN_BLOCKS = 256
 _LOOKUP_BLOCKS = 4096
-_LEDGERS_AT_ONCE = 256  # looked up together
-_BLOCKS_A_TURN = 16  # encoded before other tasks get their turn
+_LEDGERS_AT_ONCE = 256  # ledgers whose blocks are looked up together
+_BLOCKS_A_TURN = 16  # blocks encoded before other tasks get their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class _Frozen:
 
 
 class _Changes:
-    """What a checkpoint writes."""
+    """The batch that a checkpoint writes."""
 
     def __init__(self) -> None:
         self.puts: dict[bytes, bytes] = {}
@@ -93,14 +93,14 @@ class Places:
     """The entries of one log, and the checkpoints of its ledgers."""
 
     def __init__(self, index: IndexStore, *, blocks_cached: int) -> None:
-        self.recent_entries = 0  # in memory, without those being written by a checkpoint
-        self.held_entries = 0  # in memory until a new index is made
+        self.recent_entries = 0  # in memory, without those that a checkpoint is writing
+        self.held_entries = 0  # in memory until the index is rebuilt
         self.checkpoints = 0
         self.failure: OSError | None = None
         self.shares = Shares()
         self.index = index if isinstance(index, WatchedIndex) else WatchedIndex(index)
         self._dirty: list[LedgerState] = []
-        self._under_way = False  # a checkpoint
+        self._under_way = False  # True during a checkpoint
         self._blocks_cached = blocks_cached
         self._cache: OrderedDict[bytes, Block | None] = OrderedDict()
 
@@ -118,7 +118,7 @@ class Places:
     def add_run(
         self, state: LedgerState, first: int, positions: Sequence[int], sizes: Sequence[int]
     ) -> None:
-        """The same for consecutive entries behind the last one."""
+        """Add consecutive entries behind the last one of the ledger."""
         if len(positions) == 1:
             self.add(state, first, positions[0], sizes[0])
             return
@@ -131,13 +131,13 @@ class Places:
         self.touch(state)
 
     def touch(self, state: LedgerState) -> None:
-        """The ledger differs from its row."""
+        """Mark the ledger as different from its row in the index."""
         if not state.dirty:
             state.dirty = True
             self._dirty.append(state)
 
     def try_find(self, state: LedgerState, entry_id: int) -> tuple[bool, Place | None]:
-        """Whether it can be said without waiting, and where the entry is, None for nowhere."""
+        """Return True if the answer needs no waiting, and the place of the entry, if any."""
         place = state.find_recent(entry_id)
         if place is not None or not 0 <= entry_id <= state.indexed_last:
             return True, place
@@ -156,7 +156,7 @@ class Places:
             key = block_key(state.ledger_id, entry_id // BLOCK_ENTRIES)
             before = self.checkpoints
             block = await self._read_block(key)
-            # A checkpoint may have written this block meanwhile: then look again.
+            # A checkpoint may have written this block during the read, which is then repeated.
             if before == self.checkpoints:
                 self._cache[key] = block
                 if len(self._cache) > self._blocks_cached:
@@ -186,10 +186,10 @@ class Places:
         when_durable: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
         moves: Moves | None = None,
     ) -> None:
-        """Put everything accepted so far, which the log has below `position`, into the index.
+        """Write everything accepted so far, which the log has below `position`, to the index.
 
         Nothing may be accepted between the choice of `position` and this call.  `moves` names
-        entries that the index has, and where below `position` their bytes are now.
+        entries of the index and their new positions below `position`.
         """
         assert self.failure is None
         frozen = self._freeze()
@@ -204,13 +204,14 @@ class Places:
             puts[shares_key()] = self.shares.encode(position, changes.shares)
             await self.index.write(puts, deletes)
         except BaseException as error:
-            # What is frozen is in no list any more: a later checkpoint would leave it out.
+            # Frozen ledgers are no longer in `_dirty`: a later checkpoint would leave them out.
             self.failure = error if isinstance(error, OSError) else OSError(f"ended by {error!r}")
             raise
         finally:
             self._under_way = False
         self.checkpoints += 1
         self.shares.change(changes.shares)
+        # No await from here on: a lookup must find each entry in `frozen` or in the index.
         for key in (*puts, *deletes):
             self._cache.pop(key, None)
         for ledger in frozen:
@@ -232,12 +233,12 @@ class Places:
         self.recent_entries = 0
         return frozen
 
-    # ---- a damaged index gives way to a new one (`rebuild`)
+    # ---- replacement of a damaged index (`rebuild`)
 
     def hold(self, states: Iterable[LedgerState]) -> None:
-        """Keep in memory what was accepted so far, until the new index has it.
+        """Keep the places of all entries that are not indexed in memory until `adopt`.
 
-        A checkpoint that failed has left some of it behind as frozen; that is part of it.
+        A failed checkpoint has left some of them frozen; these are kept as well.
         """
         for state in states:
             if state.recent is None:
@@ -256,15 +257,15 @@ class Places:
     def adopt(
         self, index: IndexStore, shares: Shares, states: Iterable[LedgerState]
     ) -> Callable[[], Awaitable[None]]:
-        """Use the new index, which has what was held.
+        """Use the new index, which has the held entries.
 
-        The caller has set `indexed_last` of each state to what the new index has, and lets nobody
-        in between.  Every row is written by the next checkpoint: it may differ from the new one.
+        The caller has set `indexed_last` of each state to that of the new index, without an await
+        in between.  The next checkpoint writes every row, since it may differ from the new one.
         """
         until_idle = self.index.replace(index)
         self.shares = shares
         self._cache.clear()
-        self.checkpoints += 1  # A look-up that is under way looks again.
+        self.checkpoints += 1  # A lookup that is under way is repeated in the new index.
         self.held_entries = 0
         self.failure = None
         for state in states:
@@ -273,10 +274,10 @@ class Places:
         return until_idle
 
     async def walk(self, states: Mapping[int, LedgerState], spend: Spend) -> None:
-        """Read every row and block; damage is reported as with any read.
+        """Read every row and block; damage is reported as for any read.
 
-        Rows and blocks that are missing without an error are damage as well.  Rows that a
-        checkpoint changes meanwhile cannot be compared.
+        Rows and blocks that are missing without an error are damage as well.  They are not
+        compared if a checkpoint changes the index during the walk.
         """
         before = -1 if self._under_way else self.checkpoints
         clean = {state.ledger_id for state in states.values() if not (state.dirty or state.ending)}
@@ -325,7 +326,7 @@ class Places:
         return changes
 
     async def _encode_blocks(self, changes: _Changes, frozen: list[_Frozen]) -> None:
-        """Each with what the index has of it already: that is asked for in one go."""
+        """Encode the blocks of these ledgers, merged with the stored ones from one request."""
         begun: list[bytes] = []
         blocks: list[tuple[bytes, Block]] = []
         for state in (ledger.state for ledger in frozen):
@@ -361,7 +362,7 @@ class Places:
                 await changes.take_turn()
 
     async def _encode_moves(self, changes: _Changes, moves: Moves, frozen: list[_Frozen]) -> None:
-        """A ledger that is deleted by the same checkpoint has nothing left to move."""
+        """Encode the moved entries; a ledger that this checkpoint purges has none left."""
         purged = {ledger.state.ledger_id for ledger in frozen if ledger.purge}
         for (ledger_id, number), moved in moves.items():
             key = block_key(ledger_id, number)
@@ -386,15 +387,15 @@ class Places:
                 yield key, self._decode(data)
             first = found[-1][0] + b"\0"
 
-    # ---- what the index says, whatever came since the last checkpoint
+    # ---- the index as of the last checkpoint
 
     async def indexed_block(self, ledger_id: int, number: int) -> Block | None:
-        """The places as the last checkpoint has them."""
+        """Return the block as the last checkpoint left it."""
         data = await self.index.get(block_key(ledger_id, number))
         return None if data is None else self._decode(data)
 
     async def load_shares(self, position: int) -> None:
-        """As the checkpoint at `position` left them; segments must have begun before."""
+        """Load the segment usage of the checkpoint at `position`; `begin` each segment before."""
         stored = await self.index.get(shares_key())
         if stored is not None and self.shares.load(stored, position):
             return
@@ -405,7 +406,7 @@ class Places:
         self.shares.change(counted)
 
     async def indexed_entries(self, start: int, end: int) -> list[IndexedEntry]:
-        """All entries whose places are between these positions.  Reads the whole index."""
+        """Return all entries between these positions.  This reads the whole index."""
         found: list[IndexedEntry] = []
         async with aclosing(self._blocks_between(*BLOCK_KEYS)) as blocks:
             async for key, block in blocks:
@@ -423,9 +424,10 @@ class Places:
         return found
 
     async def entry_ids(self, state: LedgerState, *, below: int) -> list[int]:
-        """All ids at positions below this one, sorted."""
+        """Return all entry ids of the ledger at positions below `below`, sorted."""
         before = -1
         ids: set[int] = set()
+        # A checkpoint during the scan may move entries to blocks that were scanned before.
         while before != self.checkpoints:
             before = self.checkpoints
             first, end = block_keys(state.ledger_id)
@@ -445,14 +447,14 @@ class Places:
 
 
 class Lookup:
-    """Where the index has entries that are asked for ledger by ledger, nearly in order."""
+    """A cache of index blocks for lookups ledger by ledger, nearly in order."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
         self._blocks: dict[tuple[int, int], Block | None] = {}
 
     async def is_at(self, ledger_id: int, entry_id: int, position: int) -> bool:
-        """Whether the last checkpoint has the entry at this position."""
+        """Return True if the last checkpoint has the entry at this position."""
         key = (ledger_id, entry_id // BLOCK_ENTRIES)
         if key not in self._blocks:
             if len(self._blocks) >= _LOOKUP_BLOCKS:

@@ -1,22 +1,22 @@
-"""A damaged index is made again from the log, while its bookie serves.
+"""The rebuild of a damaged index from the log, while its bookie serves.
 
-RocksDB tells of damage when it reads: a block whose checksum is wrong, a file that is gone or cut
-off.  An entry that such an index does not give is not absent, and nobody knows what else it lacks.
-So:
+RocksDB reports damage when it reads: a block with a wrong checksum, a file that is missing or cut
+off.  Such an index cannot prove that an entry is absent, and nobody knows what else it lacks.  The
+rebuild has five steps:
 
     1. doubt    in memory at once, then in the file INDEX, then as a limbo record in the log
-    2. hold     under the lock of checkpoints: position P; memory keeps all that is not indexed
+    2. hold     under the checkpoint lock: position P; memory keeps all that is not indexed
     3. replay   the log below P, into a new index beside the old one
-    4. adopt    under the lock of checkpoints: the new index is used, and a checkpoint adds to it
-                what came after P
+    4. adopt    under the checkpoint lock: the new index is used, and a checkpoint adds the records
+                from P on to it
     5. replace  INDEX names the new index and calls it whole: one rename; the old one is removed
 
 The doubt is resolved only after that, ledger by ledger (`suspects`).  Until then no checkpoint is
 made in the old index, no segment is removed and no tombstone ends (`Places.failure`), and an add
 of an id below the last one of its ledger is refused if memory does not have the entry.
 
-A crash at any step leaves INDEX as it was: the next start makes the index again before it serves,
-and is in doubt.  So does a start that cannot read its index.
+A crash at any step leaves INDEX as it was: the next start rebuilds the index before it serves,
+and is in doubt.  A start that cannot read its index does the same.
 
     <directory>/INDEX    `1 <name of the directory of the index> <whole | damaged>`
 
@@ -55,7 +55,7 @@ _RETRY_S_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class IndexRecord:
-    """Which directory holds the index, and whether it was found damaged."""
+    """The name of the index directory, and whether the index was found damaged."""
 
     name: str
     damaged: bool
@@ -65,7 +65,7 @@ class IndexRecord:
 
     @classmethod
     def decode(cls, data: bytes) -> "IndexRecord":
-        """A file that does not parse says that the index is damaged: nobody knows which it is."""
+        """Return the record; a file that does not parse counts as damage, as the name is lost."""
         words = data.decode("ascii", "replace").split()
         if words and words[0].isdecimal() and words[0] != _FORMAT:
             raise UnsupportedVersionError(f"INDEX of version {words[0]}, known: {_FORMAT}")
@@ -86,14 +86,14 @@ async def write_index_record(disk: Disk, directory: str, record: IndexRecord) ->
 
 
 async def next_name(disk: Disk, directory: str, record: IndexRecord) -> str:
-    """A name that no index of this directory has or had."""
+    """Return a name that is above those of all indexes of this directory."""
     names = [*await disk.list_directory(directory), record.name]
     numbers = [int(match[1] or 1) for name in names if (match := _NAME.fullmatch(name))]
     return f"{_FIRST_NAME}-{max(numbers) + 1}"
 
 
 async def remove_others(disk: Disk, directory: str, *kept: str) -> None:
-    """Remove indexes that are not used; one that cannot be removed now is left to the next time."""
+    """Remove unused indexes; one that cannot be removed now is left for the next call."""
     with suppress(OSError):
         for name in await disk.list_directory(directory):
             if _NAME.fullmatch(name) and name not in kept:
@@ -107,25 +107,25 @@ class OpenedIndex:
     """The index of a directory, which can be replaced while it is open."""
 
     def __init__(self, open_index: OpenIndex, directory: str) -> None:
-        self.name = ""  # of the one that is in use
+        self.name = ""  # the name of the index in use
         self._open_index = open_index
         self._directory = directory
         self._stack = AsyncExitStack()
 
     async def open(self, name: str) -> IndexStore:
-        """Open the first one."""
+        """Open the first index of this process."""
         store, self._stack = await self.open_beside(name)
         self.name = name
         return store
 
     async def open_beside(self, name: str) -> tuple[IndexStore, AsyncExitStack]:
-        """Open another one; the stack closes it."""
+        """Open another index; the stack closes it."""
         stack = AsyncExitStack()
         opening = self._open_index(f"{self._directory}/{name}")
         return await stack.enter_async_context(opening), stack
 
     def replace(self, name: str, stack: AsyncExitStack) -> AsyncExitStack:
-        """The other one is in use from now on; returns what closes the one before."""
+        """Use the index of `stack` from now on; return the stack that closes the old one."""
         before, self._stack = self._stack, stack
         self.name = name
         return before
@@ -139,14 +139,14 @@ class OpenedIndex:
 
 @dataclass(frozen=True, slots=True)
 class IndexRebuild:
-    """How far the rebuild of an index is, for whoever looks after the bookie."""
+    """The progress of the rebuild of an index, for the operators of the bookie."""
 
     directory: str
-    why: str  # what was found
+    why: str  # the damage that was found
     state: str  # damaged, rebuilding, rebuilt, failed
-    done_bytes: int = 0  # of the log
+    done_bytes: int = 0  # bytes of the log, like `total_bytes`
     total_bytes: int = 0
-    trouble: str = ""  # why it has failed and is begun again
+    trouble: str = ""  # why the last attempt failed; another one follows
 
     def __str__(self) -> str:
         share = f", {100 * self.done_bytes // self.total_bytes} % done" if self.total_bytes else ""
@@ -157,7 +157,7 @@ TellRebuild = Callable[[IndexRebuild], None]
 
 
 class Rebuilder:
-    """Makes the index of one directory again; `run` is started once for each damage."""
+    """Rebuilds the index of one directory; `run` is started once for each damage."""
 
     def __init__(
         self,
@@ -174,8 +174,8 @@ class Rebuilder:
         rebuilt: Callable[[Replayed], None],
         tell: TellRebuild,
     ) -> None:
-        """`checkpoint` makes one; the caller has the lock `checkpoints`."""
-        self.progress: IndexRebuild | None = None  # of the rebuild under way
+        """`checkpoint` makes a checkpoint; its caller holds the lock `checkpoints`."""
+        self.progress: IndexRebuild | None = None  # None if no rebuild is under way
         self._disk = disk
         self._directory = directory
         self._limits = limits
@@ -190,11 +190,11 @@ class Rebuilder:
         self._told_at = 0.0
 
     def begin(self, error: OSError) -> None:
-        """The index was found damaged: from now on it is being rebuilt."""
+        """Report that the index was found damaged; a rebuild is under way from now on."""
         self._say(IndexRebuild(self._directory, str(error), "damaged"))
 
     async def run(self) -> None:
-        """Until the index is whole again."""
+        """Rebuild the index; try again after a failure, until it is whole or the log has failed."""
         retry_s = _RETRY_S
         while self._volume.rebuilding and not self._volume.closing:
             try:
@@ -204,13 +204,13 @@ class Rebuilder:
                 assert self.progress is not None
                 self._say(replace(self.progress, state="failed", trouble=str(error)))
                 if self._volume.log.failure is not None:
-                    return  # Nothing can be written here any more; the next start begins anew.
+                    return  # Nothing more can be written here; the next start rebuilds the index.
             await trio.sleep(retry_s)
             retry_s = min(2 * retry_s, _RETRY_S_MAX)
 
     async def _rebuild(self) -> None:
         record = await read_index_record(self._disk, self._directory)
-        # The doubt has to outlive a crash before anything else is done.
+        # The doubt must be durable before any other step: a crash must not forget the damage.
         with trio.CancelScope(shield=True):
             if not record.damaged:
                 record = replace(record, damaged=True)
@@ -230,11 +230,12 @@ class Rebuilder:
                 await self._checkpoint()
         finally:
             with trio.CancelScope(shield=True):
-                await wait()  # Somebody may be reading in the old one.
+                await wait()  # A reader may still be using the old index.
                 await unused.aclose()
         self._check_new_index()
         await write_index_record(self._disk, self._directory, IndexRecord(name, damaged=False))
-        self._check_new_index()  # Meanwhile somebody may have met damage there.
+        # A reader may have met damage in the new index while INDEX was written.
+        self._check_new_index()
         self._volume.rebuilding = ""
         self._end()
         self._rebuilt(replayed)
@@ -246,10 +247,10 @@ class Rebuilder:
             raise error
 
     async def _replay(self, fresh: Places) -> tuple[Contents, Replayed]:
-        """Make the new index of everything below P; what is behind it stays in memory."""
+        """Index everything below P in the new index; later entries stay in memory."""
         volume = self._volume
         async with self._reclaiming:
-            pass  # What reclaims now has begun before the damage was known, and stops soon.
+            pass  # Wait for a compaction that began before the damage was known; it stops soon.
         async with self._checkpoints:
             position = volume.log.seal()
             volume.places.hold(volume.ledgers.values())
@@ -279,14 +280,14 @@ class Rebuilder:
             state.indexed_last = -1
         for ledger_id, found in rebuilt.ledgers.items():
             known = volume.ledgers.setdefault(ledger_id, found)
-            if known is not found:  # Else its row was lost without an error.
+            if known is not found:  # Otherwise the old index had lost its row without an error.
                 _merge(known, found)
         for segment in volume.log.segments:
             fresh.shares.begin(segment.first)
         self._contents.checkpoint = rebuilt.checkpoint
         return volume.places.adopt(store, fresh.shares, volume.ledgers.values())
 
-    # ---- telling
+    # ---- progress reports
 
     def _advance(self, done: int, total: int) -> None:
         assert self.progress is not None
@@ -309,7 +310,7 @@ class Rebuilder:
 
 
 def _merge(state: LedgerState, found: LedgerState) -> None:
-    """The log says this of a ledger; what memory knows is at least that, unless a row was lost."""
+    """Merge the log's state of a ledger into memory's, which is newer unless a row was lost."""
     state.indexed_last = found.last_entry
     state.last_entry = max(state.last_entry, found.last_entry)
     state.fenced = state.fenced or found.fenced

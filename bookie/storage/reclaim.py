@@ -1,21 +1,21 @@
-"""Room for new entries: segments of which little still counts are emptied, and removed.
+"""Compaction: segments with few live bytes are emptied and removed, to make space for entries.
 
-A record counts if it is the entry to which the index points, or says what is known of a ledger (its
-key, a fence, an explicit LAC, that it was deleted).  To empty a segment, the records of it that
-count are appended to the log once more, entries sorted by ledger, a portion at a time:
+A record is live if the index points to it, or if it holds the state of a ledger (its key, a fence,
+an explicit LAC, its deletion).  To empty a segment, the compactor appends its live records to the
+log once more, with the entries sorted by ledger, a portion at a time:
 
     read the segment -> append a portion -> durable -> checkpoint that moves its entries -> ...
-                     -> nothing counts any more -> noted in `REMOVED` -> removed
+                     -> no record is live -> noted in `REMOVED` -> removed
 
-So at any moment, also when the power goes, the index points to a record that is durable, and the
-segments that are there have all that it takes to make the index again.
+So at any moment, even at a power loss, the index points to durable records only, and the segments
+on the disk hold everything that a rebuild of the index needs.
 
-**A segment goes only on proof**: every byte of it that was durable was read and found whole, every
-record in it was looked up in the index, and the shares, which are counted from the other side, say
-that nothing points into it.  A damaged segment stays as it is.
+**A segment is removed only on proof**: every byte of it that was durable was read and found whole,
+every record in it was looked up in the index, and the segment usage (`shares`), which is counted
+from the index, says that nothing points into it.  A damaged segment stays as it is.
 
-The reserve of the disk (`StoreLimits`) is for this: deletions and what is written here have room
-when nothing else has.  While there is little room nothing is paced.
+The reserve of the disk (`StoreLimits`) is for this: deletions and compaction have disk space when
+adds have none.  While space is short the compactor runs without its rate limit.
 """
 
 from bisect import bisect_right
@@ -51,17 +51,17 @@ from daybook.bookie.storage.volume import Volume
 
 @dataclass(slots=True)
 class ReclaimStatistics:
-    """Since the start."""
+    """Counters of compaction since the start of the bookie."""
 
     segments_removed: int = 0
     bytes_removed: int = 0
     bytes_rewritten: int = 0
-    segments_kept_damaged: int = 0  # they would have been emptied
-    reclaim_failures: int = 0  # errors of the disk
+    segments_kept_damaged: int = 0  # candidates that could not be emptied
+    reclaim_failures: int = 0  # disk errors
 
 
 class _Portion:
-    """Entries that count, on their way to the end of the log."""
+    """Live entries on their way to the end of the log."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -69,7 +69,7 @@ class _Portion:
         self._ledgers: dict[int, list[tuple[int, int, bytes]]] = {}
 
     def add(self, record: Record) -> None:
-        # A copy: a view would keep all that was read with it.
+        # The payload is copied: a view would keep the whole piece that was read in memory.
         payload = bytes(record.payload)
         entries = self._ledgers.setdefault(record.ledger_id, [])
         entries.append((record.entry_id, record.position, payload))
@@ -77,14 +77,14 @@ class _Portion:
         self.count += 1
 
     def sorted(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Ledger, entry, position, payload: ledger by ledger, so that each is read in one go."""
+        """Yield ledger, entry, position, payload, by ledger: later reads are then sequential."""
         for ledger_id in sorted(self._ledgers):
             for entry in sorted(self._ledgers[ledger_id]):
                 yield (ledger_id, *entry)
 
 
 class Reclaimer:
-    """Makes room in one directory; `run_once` is called one at a time."""
+    """The compactor of one directory; `run_once` runs one at a time."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Reclaimer:
         self._look_at_space = look_at_space
         self._pace = Pace(limits.bytes_per_s)
         self.running = trio.Lock()  # held by `run_once`
-        self._damaged: set[int] = set()  # not tried again before the next start
+        self._damaged: set[int] = set()  # segments that are not tried again before a restart
 
     @property
     def _log(self) -> Log[LedgerState]:
@@ -118,13 +118,13 @@ class Reclaimer:
     # ---- which
 
     async def run_once(self) -> None:
-        """Empty and remove what is worth it now."""
+        """Empty and remove every segment whose live share is low enough."""
         async with self.running:
             await self._run()
 
     async def _run(self) -> None:
         try:
-            # Deletions count from the checkpoint on that drops their entries from the index.
+            # A deletion frees bytes only when a checkpoint drops the entries from the index.
             await self._checkpoint(None)
             self._check()
             for segment in self._candidates():
@@ -133,15 +133,15 @@ class Reclaimer:
         except OSError:
             self.statistics.reclaim_failures += 1
         except StoreError:
-            pass  # the log has failed, or the store is closing: both are said elsewhere
+            pass  # the log has failed, or the store is closing: both are reported elsewhere
 
     def _candidates(self) -> list[Segment]:
-        """Those that the checkpoint has left behind, the ones with least to write first."""
+        """Return the segments behind the checkpoint, those with the fewest live bytes first."""
         shares, segments = self._volume.places.shares, self._log.segments
         ends = begins(self._log.segments, self._contents.gaps)
         found: list[tuple[int, Segment]] = []
         for segment, following in pairwise(segments):
-            # The one in which the checkpoint lies is where the next start begins to read.
+            # The next start begins to read in the segment in which the checkpoint lies.
             if following.first > self._contents.checkpoint or segment.first in self._damaged:
                 continue
             live = shares.of(segment.first)
@@ -160,13 +160,13 @@ class Reclaimer:
         try:
             limit = await durable_end(self._disk, segment, self._log.segments, self._contents.gaps)
             mark = await first_mark(self._disk, segment)
-        except OSError:  # of this segment, or the one behind it: others can be read
+        except OSError:  # this segment or the next one is unreadable; others may be fine
             limit = mark = None
         if limit is None or not await self._empty(segment, limit):
             self._damaged.add(segment.first)
             self.statistics.segments_kept_damaged += 1
             return
-        # Without a whole first batch it never was one, and nothing below `limit` is in it.
+        # A segment without a whole first batch does not exist and has nothing below `limit`.
         await self._remove(segment, limit if mark is None else mark)
 
     def _end_of(self, segment: Segment) -> int:
@@ -174,7 +174,7 @@ class Reclaimer:
         return ends[bisect_right(ends, segment.first)]
 
     async def _empty(self, segment: Segment, limit: int) -> bool:
-        """Have all that counts of the segment elsewhere; False if that cannot be proved."""
+        """Move all live records out of the segment; return False if that cannot be proved."""
         portion, known_of = _Portion(), set[int]()
         lookup = Lookup(self._volume.places)
         async with aclosing(scan(self._disk, segment, limit)) as pieces:
@@ -192,7 +192,8 @@ class Reclaimer:
                     portion = _Portion()
         await self._state_again(segment, sorted(known_of))
         await self._move(portion)
-        if not self._nothing_points_into(segment):  # of a ledger that was deleted meanwhile?
+        if not self._nothing_points_into(segment):
+            # A ledger deleted meanwhile still has its entries in the index until a checkpoint.
             await self._checkpoint(None)
         return self._nothing_points_into(segment)
 
@@ -210,14 +211,14 @@ class Reclaimer:
         return self._volume.places.shares.of(segment.first) == 0
 
     async def _move(self, portion: _Portion) -> None:
-        """Append the entries once more, and let the index point there."""
+        """Append the entries once more, and let the index point to the new records."""
         moves: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
         chunk_bytes = 0
         for ledger_id, entry_id, before, payload in portion.sorted():
             self._check()
             state = self._volume.ledgers.get(ledger_id)
             if state is None or state.deleted:
-                continue  # meanwhile
+                continue  # the ledger was deleted meanwhile
             position = self._log.append(Kind.ENTRY, ledger_id, entry_id, payload, None)
             number, low = divmod(entry_id, BLOCK_ENTRIES)
             moves.setdefault((ledger_id, number), {})[low] = (before, position)
@@ -231,10 +232,10 @@ class Reclaimer:
         if moves:
             await self._spend(chunk_bytes)
             await self._checkpoint(moves)
-            self._check()  # a checkpoint that cannot be made is none
+            self._check()  # the checkpoint was skipped if the index or the log has failed
 
     async def _state_again(self, segment: Segment, ledger_ids: list[int]) -> None:
-        """Append what is known of these ledgers; a start without an index finds it there."""
+        """Append the state of these ledgers again: a rebuild of the index needs it in the log."""
         position = -1
         stays = self._tombstones.staying(segment)
         for ledger_id in ledger_ids:
@@ -275,10 +276,11 @@ class Reclaimer:
         return known
 
     async def _remove(self, segment: Segment, mark: int) -> None:
-        # A damaged index, found meanwhile by anybody, proves of no segment that nothing counts.
+        # If the index was found damaged meanwhile, it does not prove that the segment is empty.
         self._check()
         gap = Gap(segment.first, mark, self._end_of(segment))
         gaps = with_gap(self._contents.gaps, gap)
+        # REMOVED is written before the file goes: otherwise a start would take this for a loss.
         await write_gaps(self._disk, self._log_directory, gaps)
         self._contents.gaps = gaps
         self._tombstones.removed(segment)
@@ -290,7 +292,7 @@ class Reclaimer:
         await self._look_at_space()
 
     def _check(self) -> None:
-        """Raise unless something may be appended."""
+        """Raise `StoreError` unless records may be appended and the index is trusted."""
         volume = self._volume
         failure = self._log.failure or volume.places.failure or volume.rebuilding
         if volume.closing or failure:

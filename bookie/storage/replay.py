@@ -1,21 +1,21 @@
-"""Boot: what the log holds behind the last checkpoint, and whether all of it is still there.
+"""Recovery at a start: the log is read from the last checkpoint on and checked for losses.
 
 `replay` hands every record that was certainly durable to `apply`, in order, and reads nothing
-below the checkpoint.  How it tells a torn tail from a loss:
+below the checkpoint.  It tells a torn tail from a loss as follows:
 
-- Each batch says below which position the log was durable when it was written, and so does the
-  checkpoint.  If the bytes up to such a *mark* are not all there and whole, records were **lost**:
-  that may have been anybody's entry, or a fence.  The caller must then answer *unknown* to
-  whatever it does not find (limbo).  What is still readable in between is applied.
-- Behind the last mark there may be one batch.  If it is not whole, nobody was told of it: it is
-  left where it is, and ignored from now on, since the next segment's first batch names a mark
-  below it.  If it is whole, it may have been acknowledged, and it may also be in the page cache
-  only, even after a sync that failed.  These records are **doubtful**: the caller appends them
-  once more, in one batch, the first of the new segment.
+- Each batch names the position below which the log was durable when it was written, and so does
+  the checkpoint.  If the bytes up to such a *mark* are not all there and whole, records were
+  **lost**: an entry or a fence of any ledger.  The caller must then answer *unknown* for every
+  entry that it does not find (limbo).  Records that are still readable in between are applied.
+- Behind the last mark there may be one batch.  If it is not whole, none of its adds was
+  acknowledged: it stays in the file and is ignored from now on, since the next segment's first
+  batch names a mark below it.  If it is whole, it may have been acknowledged, and it may be in the
+  page cache only, even after a sync that failed.  Its records are **doubtful**: the caller appends
+  them once more, in one batch, the first of the new segment.
 
-A segment without a whole first batch does not exist: it is written in one go with that batch.  One
-that has a second batch, and a header that is not valid, is lost.
-Segments that were removed on purpose (`removed`) are gaps, and no loss.
+A segment without a whole first batch does not exist: one write creates it with that batch.  A
+segment with a second batch and no valid header is lost.
+Segments that were removed on purpose (`removed`) are gaps, not losses.
 """
 
 import re
@@ -35,12 +35,12 @@ _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 @dataclass(slots=True)
 class Replayed:
     segments: list[Segment]
-    mark: int = 0  # the last one
+    mark: int = 0  # the last mark
     end: int = 0  # behind every byte of every segment
-    reached: int = 0  # behind the last batch that is whole: there may be zeros up to `end`
+    reached: int = 0  # the end of the last whole batch; zeros may follow up to `end`
     creation_id: int = 0  # the highest in use
     doubtful: list[Record] = field(default_factory=list[Record])
-    clean: bool = True  # there was nothing to apply, or an end mark behind it
+    clean: bool = True  # the log ends with an end mark, or had nothing to apply
     losses: list[str] = field(default_factory=list[str])
     bytes_read: int = 0
 
@@ -63,19 +63,19 @@ async def replay(
     gaps: Sequence[Gap] = (),
     end: int | None = None,
 ) -> Replayed:
-    """Read what is behind `checkpoint`; no segment is in one of the gaps.
+    """Read the log behind `checkpoint`; no segment is in one of the gaps.
 
-    With `end` the log is known to be durable up to there, and what is behind that is not read.
-    `applied` is called every now and then: everything below `mark` has been applied.
+    With `end` the log is known to be durable up to there, and nothing behind it is read.
+    `applied` is called after each batch: everything below `mark` has been applied.
     """
     result = Replayed(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
-    # Where the log was durable when a segment began may lie in what was removed in front of it.
+    # The mark of the first batch behind a gap may lie in the removed segments in front of it.
     removed = [gap.end for gap in gaps if gap.first < checkpoint < gap.end]
     walk = _Walk(apply, applied, result, reached=max(removed, default=0))
     result.mark = checkpoint
     ahead = deque(gap for gap in gaps if gap.first >= checkpoint)
     behind = sum(segment.first < checkpoint for segment in segments)
-    unread = behind if removed else behind - 1  # the last one of them goes on behind it
+    unread = behind if removed else behind - 1  # the last of them extends past the checkpoint
     for number, segment in enumerate(segments):
         size = await disk.size(segment.path)
         if end is not None:
@@ -87,7 +87,7 @@ async def replay(
             walk.gap(ahead.popleft())
         start = max(checkpoint, segment.first)
         if start - segment.first > size:
-            continue  # cut off below the checkpoint: the walk will miss it
+            continue  # cut off below the checkpoint: the next mark reports the loss
         window = Window(await disk.open_reader(segment.path), segment.first, size)
         try:
             await walk.segment(window, start)
@@ -105,7 +105,7 @@ async def replay(
 
 
 class _Walk:
-    """Follows the marks from batch to batch."""
+    """One pass over the log, which follows the marks from batch to batch."""
 
     def __init__(
         self,
@@ -118,13 +118,14 @@ class _Walk:
         self._apply = apply
         self._applied = applied
         self._result = result
-        self._reached = reached  # up to here every byte was found, or reported lost
-        self._tail: list[Batch] = []  # behind the last mark
+        self._reached = reached  # up to here every byte was found or reported lost
+        self._tail: list[Batch] = []  # batches behind the last mark, not yet applied
 
     async def segment(self, window: Window, start: int) -> None:
         header = await window.header()
         if header is None:
-            # A first write that was torn has its one batch there, and nobody was told of it.
+            # A torn first write has one batch at this position, which was never acknowledged.
+            # A batch behind it proves that the header was valid once: then the segment is lost.
             there = max(start, window.first + SEGMENT_HEADER_BYTES)
             if await window.looks_written(there + 1):
                 self._result.losses.append(f"the segment at {window.first}: no valid header")
@@ -146,14 +147,14 @@ class _Walk:
             position = found
 
     def gap(self, gap: Gap) -> None:
-        """Segments that were removed on purpose; the first of them said what was durable then."""
+        """Pass over removed segments; the mark of the first one is kept with the gap."""
         self._confirm(gap.mark)
         self._tail = []
         self._reached = max(self._reached, gap.end)
 
     def _meet(self, batch: Batch) -> None:
-        # The mark of a torn batch is true as well, but only a whole one takes the place of what
-        # an earlier segment has behind that mark.
+        # The mark of a torn batch is true as well, but only a whole batch replaces the batches
+        # that an earlier segment has behind that mark.
         mark = batch.header.durable
         self._confirm(mark)
         self._tail = [] if batch.whole else [b for b in self._tail if b.position >= mark]
@@ -163,7 +164,7 @@ class _Walk:
             self._reached = batch.end
 
     def _confirm(self, mark: int) -> None:
-        """Everything below the mark was durable once."""
+        """Apply the batches below the mark, where everything was durable; note what is missing."""
         if mark > self._reached:
             self._result.losses.append(f"positions {self._reached} to {mark} of the log")
             self._reached = mark

@@ -1,11 +1,11 @@
-"""The segments of a log, and records read from them by position.
+"""The segments of a log, and reads of records by position.
 
-A read costs a thread, so it is not done for each record: who reads one after the other gets them
-from *windows*, pieces of up to four megabytes that one read fetched.  Windows are bounded and hold
-durable bytes only, which never change again.  A record is a view into its window, and keeps it
-alive.  While somebody who reads on is sent what is in one window, the next one is read.
+A disk read costs a thread, so sequential reads are served from *windows*, pieces of up to four
+megabytes that one read fetched.  Windows are bounded and hold durable bytes only, which never
+change.  A record is a view into its window and keeps it alive.  While a sequential reader is sent
+the records of one window, the next window is read.
 
-A record that is not there as it was written is an IO_ERROR, never an absence.
+A record that is not as it was written is an IO_ERROR, never an absence.
 """
 
 from bisect import bisect_right, insort
@@ -26,16 +26,16 @@ from daybook.bookie.storage.records import (
 )
 from daybook.bookie.storage.status import StoreError, StoreStatus
 
-_NEAR_BYTES = 1 << 20  # whoever skips less reads on: other ledgers lie in between
-_GROWTH = 4  # of what is read at once
-_AHEAD_SHARE = 4  # of the windows, at most one in so many is there for nobody yet
+_NEAR_BYTES = 1 << 20  # a reader that skips less is sequential: other ledgers lie in between
+_GROWTH = 4  # the factor by which the windows of a sequential reader grow
+_AHEAD_SHARE = 4  # at most one window in so many was read ahead and is unused
 
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
     readers_max: int = 64  # open segments
-    window_bytes: int = 4 << 20  # read at once for somebody who reads on and on
-    first_bytes: int = 64 << 10  # read at once for anybody else
+    window_bytes: int = 4 << 20  # the largest window, for sequential readers
+    first_bytes: int = 64 << 10  # the window of any other read
     windows_bytes_max: int = 32 << 20
 
 
@@ -64,7 +64,7 @@ class Segments:
         self._seeds: dict[int, int] = {}
         self._windows = _Windows(limits.windows_bytes_max)
         self._loading: list[_Loading] = []
-        self._ahead: set[int] = set()  # windows that nobody has read from yet, by their start
+        self._ahead: set[int] = set()  # starts of windows that were read ahead and are unused
 
     def add(self, segment: Segment, creation_id: int) -> None:
         self._segments.append(segment)
@@ -72,7 +72,7 @@ class Segments:
         self._seeds[segment.first] = record_seed(creation_id)
 
     def forget(self, segment: Segment) -> None:
-        """It is about to be removed.  Reads that are under way end as if nothing had happened."""
+        """Drop a segment that is about to be removed.  Reads under way end normally."""
         self._segments.remove(segment)
         self._firsts.remove(segment.first)
         self._seeds.pop(segment.first, None)
@@ -84,9 +84,9 @@ class Segments:
         return list(self._segments)
 
     def try_read(self, position: int, size: int) -> Record | None:
-        """The record at `position` with a payload of `size` bytes, if it is in a window.
+        """Return the record at `position`, with `size` payload bytes, if it is in a window.
 
-        The first who comes to a window that was read ahead has to `read`, to read on ahead.
+        The first read in a window that was read ahead gets None: `read` then reads on ahead.
         """
         if self._ahead and self._windows.start_of(position) in self._ahead:
             return None
@@ -100,7 +100,7 @@ class Segments:
         return None if seed is None else _checked(seed, position, size, data)
 
     async def read(self, position: int, size: int, durable: int) -> Record:
-        """The same, from the disk if need be.  The log is durable below `durable`."""
+        """Return the record, from the disk if need be.  The log is durable below `durable`."""
         try:
             while (record := self._find(position, size)) is None:
                 await self._load(position, RECORD_HEADER_BYTES + size, durable)
@@ -109,16 +109,17 @@ class Segments:
         return record
 
     def place_ahead(self, position: int, size: int, durable: int) -> int | None:
-        """Where to `read_ahead`, for whoever has just read this record; None: there is no need."""
+        """Return where to `read_ahead` after a read of this record; None if there is no need."""
         start = self._windows.start_of(position)
         self._ahead.discard(start)
         limits = self._limits
         end = start + limits.window_bytes
         if self._windows.size_of(start) != limits.window_bytes:
-            return None  # nobody who reads on, or the last one of a segment
+            return None  # no sequential reader, or the last window of a segment
         if len(self._ahead) >= limits.windows_bytes_max // limits.window_bytes // _AHEAD_SHARE:
             return None
-        at = end - (RECORD_HEADER_BYTES + size)  # in front of the record that the end cuts in two
+        # The next window overlaps by one record, since the end may cut a record in two.
+        at = end - (RECORD_HEADER_BYTES + size)
         try:
             room = self._end_of(self._first_of(position), durable) - at
         except StoreError:
@@ -129,29 +130,29 @@ class Segments:
         return None if known or room < limits.window_bytes else at
 
     async def read_ahead(self, place: int, durable: int) -> None:
-        """Make the window that begins at `place`.  Whoever wants it is told of errors."""
+        """Read the window that begins at `place`.  An error is left for the next read of it."""
         self._ahead.add(place)
         try:
             with suppress(OSError, StoreError):
                 await self._load(place, RECORD_HEADER_BYTES, durable)
         finally:
-            if not self._windows.size_of(place):  # Somebody else's has it, or nobody's.
+            if not self._windows.size_of(place):  # The bytes are in another window, or in none.
                 self._ahead.discard(place)
 
     async def is_readable(self, position: int, size: int) -> bool:
-        """Whether the disk itself has the record, whatever is in a window."""
+        """Return True if the record is whole on the disk itself; windows are not used."""
         try:
             first = self._first_of(position)
             reader = await self._reader(first)
             data = memoryview(await reader.read(position - first, RECORD_HEADER_BYTES + size))
         except (OSError, StoreError):
             return False
-        seed = self._seeds.get(first)  # None: removed meanwhile
+        seed = self._seeds.get(first)  # None if the segment was removed meanwhile
         record = None if seed is None else decode_record(seed, position, data)
         return record is not None and len(record.payload) == size
 
     async def _load(self, position: int, size: int, durable: int) -> None:
-        """Make a window that holds these bytes; one read serves all who wait for them."""
+        """Read a window that holds these bytes; one disk read serves all waiting callers."""
         for loading in self._loading:
             if loading.start <= position and position + size <= loading.end:
                 await loading.done.wait()
@@ -164,7 +165,7 @@ class Segments:
             reader = await self._reader(first)
             try:
                 data = memoryview(await reader.read(position - first, end - position))
-            except OSError:  # perhaps of what lies behind
+            except OSError:  # the damage may be behind the wanted record
                 data = memoryview(await reader.read(position - first, size))
             if len(data) < size:
                 raise OSError(f"the log ends at {position + len(data)}, in a record")
@@ -174,7 +175,7 @@ class Segments:
             loading.done.set()
 
     def _wanted(self, position: int, size: int) -> int:
-        """More each time for somebody who reads on, so that many of them share the windows."""
+        """Return the window size: it grows for a sequential reader, so that many share memory."""
         limits = self._limits
         last = self._windows.ends_near(position, _NEAR_BYTES)
         for loading in self._loading:
@@ -205,9 +206,9 @@ class Segments:
             reader.close()
             raise
         if first not in self._firsts:
-            reader.close()  # else the bytes of a file without a name would be kept
+            reader.close()  # an open file would keep its disk space after the removal
             raise OSError(f"{segment.path} was removed")
-        if first in self._readers:  # somebody else was faster
+        if first in self._readers:  # another task has opened it meanwhile
             reader.close()
             return self._readers[first]
         self._seeds[first] = seed
@@ -223,7 +224,7 @@ class Segments:
 
 
 class _Windows:
-    """Pieces of the log in memory; the one used longest ago goes first."""
+    """Pieces of the log in memory; the least recently used one is dropped first."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -244,17 +245,17 @@ class _Windows:
         return window[offset : offset + size]
 
     def start_of(self, position: int) -> int:
-        """Where the last window that begins at or in front of this position does; -1: none."""
+        """Return the start of the last window that begins at or before this position, or -1."""
         at = bisect_right(self._starts, position) - 1
         return self._starts[at] if at >= 0 else -1
 
     def size_of(self, start: int) -> int:
-        """Bytes of the window that begins there; 0 if there is none."""
+        """Return the size of the window that begins at `start`; 0 if there is none."""
         window = self._by_start.get(start)
         return 0 if window is None else len(window)
 
     def ends_near(self, position: int, distance: int) -> int:
-        """Bytes of the window that ends shortly in front of, or at, this position; 0: none does."""
+        """Return the size of the window that ends at or up to `distance` before `position`, or 0."""
         at = bisect_right(self._starts, position) - 1
         if at < 0:
             return 0
@@ -263,7 +264,7 @@ class _Windows:
         return size if position - start - size <= distance else 0
 
     def add(self, start: int, data: memoryview) -> list[int]:
-        """Keep it; returns the starts of those that went for it."""
+        """Add a window; return the starts of the windows that were dropped for it."""
         old = self._by_start.pop(start, None)
         if old is None:
             insort(self._starts, start)
@@ -281,7 +282,7 @@ class _Windows:
 
 
 async def _seed_of(reader: Reader, path: str) -> int:
-    """Of the records of a segment, by its header."""
+    """Return the checksum seed of a segment's records, by its header."""
     header = SegmentHeader.decode(await reader.read(0, SEGMENT_HEADER_BYTES))
     if header is None:
         raise StoreError(StoreStatus.IO_ERROR, f"{path} has no valid header")

@@ -1,13 +1,13 @@
-"""The states of the ledgers of one directory: made, fenced, LAC, deleted, in limbo.
+"""The ledger states of one directory: creation, fencing, LACs, deletion, limbo.
 
 A change of a state and its record in the log are one synchronous step, as with entries (`volume`):
 
-- The first request with a master key makes the ledger; its key is a record in front of the first
+- The first request with a master key creates the ledger; its key is a record in front of the first
   entry or the fence.  Another key is refused.
-- A fence is in force from the moment it is accepted, and for ever; it is answered when durable.
-- Behind its tombstone there is no further record of a ledger, but the tombstone written again.
+- A fence is in force forever from the moment it is accepted; it is answered when it is durable.
+- A ledger has no record behind its tombstone, except a copy of the tombstone.
 
-What returns a position has decided; the caller waits until that is durable.
+A method that returns a position has made the change; the caller waits until that is durable.
 """
 
 from typing import Protocol
@@ -21,7 +21,7 @@ from daybook.bookie.storage.status import StoreError, StoreStatus
 
 
 class StatedVolume(Protocol):
-    """What is needed of the volume."""
+    """The part of the volume that the states need."""
 
     closing: bool
     rebuilding: str
@@ -36,10 +36,10 @@ class States:
     def __init__(
         self, volume: StatedVolume, limits: StoreLimits, contents: Contents, log: Log[LedgerState]
     ) -> None:
-        self.limbo = False  # records may be lost, and nobody knows whose
-        self._doubts = 0  # how often that began since the start
-        self.tombstones = 0  # ledgers that were deleted
-        self.highest_tombstone = -1  # the id; ledgers with lower ones may have been forgotten
+        self.limbo = False  # records of unknown ledgers may be lost
+        self._doubts = 0  # how often a doubt began since the start
+        self.tombstones = 0  # deleted ledgers that are still remembered
+        self.highest_tombstone = -1  # ledgers with lower ids may have been forgotten
         self._volume = volume
         self._contents = contents
         self._ledgers = contents.ledgers
@@ -54,7 +54,7 @@ class States:
         return state
 
     def keep_key(self, state: LedgerState, master_key: Buffer) -> None:
-        if state.master_key is None and not state.deleted:  # then there is no further record
+        if state.master_key is None and not state.deleted:  # no record follows a tombstone
             state.master_key = bytes(master_key)
             state.key_position = self._log.append(
                 Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None
@@ -73,13 +73,13 @@ class States:
             fenced = state.fenced
             state.bury(state.tombstone_position)
             self.highest_tombstone = max(self.highest_tombstone, ledger_id)
-            if not fenced:  # a tombstone is a fence, too
+            if not fenced:  # the tombstone is the fence of a ledger that had none
                 state.fence_position = state.tombstone_position
             self._places.touch(state)
         return state.tombstone_position
 
     def forget(self, state: LedgerState) -> None:
-        """Its tombstone has ended (`tombstones`)."""
+        """Drop a deleted ledger whose tombstone is no longer needed (`tombstones`)."""
         del self._ledgers[state.ledger_id]
         self.tombstones -= 1
 
@@ -116,7 +116,7 @@ class States:
         return state.explicit_position
 
     def _authorized(self, ledger_id: int, master_key: Buffer) -> LedgerState:
-        """The ledger, made if need be, ready to take a record."""
+        """Return the ledger, created if it is new, after the check of its master key."""
         state = self._ledgers.get(ledger_id)
         if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
             raise StoreError(StoreStatus.UNAUTHORIZED, "no master key")
@@ -130,7 +130,7 @@ class States:
     # ---- limbo: `suspects` says in which order
 
     def suspect(self, ledger_id: int, *, limbo: bool, fence: bool) -> int:
-        """Records of it may be lost; returns the position of what says so, -1 for nothing new."""
+        """Mark a ledger that may have lost records; return the mark's position, -1 if not new."""
         self._check_log()
         state = self._ledgers.get(ledger_id) or self.make(ledger_id)
         position = -1
@@ -148,41 +148,42 @@ class States:
         return position
 
     async def clear(self, ledger_id: int) -> None:
-        """It lacks nothing any more."""
+        """End the limbo of a ledger: it no longer lacks anything."""
         self._check_log()
         self.check_index()
         state = self._ledgers[ledger_id]
         if state.deleted:
-            return  # there is no further record
+            return  # no record follows a tombstone
         position = self._log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)
         await self._log.wait_durable(position)
         state.limbo = False
         self._places.touch(state)
 
     def doubt(self) -> None:
-        """Records may be lost from now on; durable when `write_doubt` is."""
+        """Begin a doubt in memory: records may be lost.  `write_doubt` makes it durable."""
         self._doubts += 1
         self.limbo = self._contents.limbo = True
 
     def write_doubt(self) -> int:
-        """Let the log say that this directory is in doubt; return the position of the record."""
+        """Append a record that this directory is in doubt; return its position."""
         self._check_log()
         return self._log.append(Kind.LIMBO, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
 
     async def end_doubt(self) -> None:
-        """Whose records may be lost is known by now."""
+        """End the doubt: every ledger that may have lost records is marked by now."""
         self._check_log()
         self.check_index()
         doubts = self._doubts
         position = self._log.append(Kind.LIMBO_END, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
         await self._log.wait_durable(position)
         if doubts != self._doubts:
-            # The doubt that began meanwhile is written behind this, and its end as well.
+            # The record of the doubt that began meanwhile lies behind this end, and so will its
+            # own end.
             raise StoreError(StoreStatus.UNKNOWN, "a new doubt has begun")
         self.limbo = self._contents.limbo = False
 
     def check_index(self) -> None:
-        """StoreError while the index is being rebuilt: it cannot say what a ledger lacks."""
+        """Raise during a rebuild of the index: nobody knows then what a ledger lacks."""
         if self._volume.rebuilding:
             raise StoreError(StoreStatus.UNKNOWN, "the index is being rebuilt")
 

@@ -1,20 +1,20 @@
-"""The front of the storage: what the server of a bookie calls to serve requests.
+"""The interface of the storage that the bookie's server calls to serve requests.
 
     async with open_store(disk=disk, directories=["d0"], index=open_rocks_index,
                           clock=clock) as store:
         store.add(ledger_id, 0, master_key, entry, recovery=False, done=answer)
         entry = await store.read(ledger_id, 0)
 
-**OK means durable**: entries, fences and explicit LACs survive a loss of power from then on.  What
-is refused is refused at once; what is accepted is answered in order, many at a time, in one go per
-commit, in the trio thread, followed by one call of each commit listener.  `done` must not raise.
+**OK means durable**: entries, fences and explicit LACs survive a power loss from then on.  A
+refusal is sent immediately.  Accepted adds are answered in order in the trio thread, all those of
+one commit together, followed by one call of each commit listener.  `done` must not raise.
 
-**"No" means never acknowledged here**; anything else is UNKNOWN or IO_ERROR.
+**"No" means never acknowledged here**; any other absence is UNKNOWN or IO_ERROR.
 
-A ledger that is new here goes to a directory that takes it (`directories`); one that may have been
-here, and was forgotten since, only if the metadata do not object (`contacts`).
+A new ledger goes to a directory that accepts it (`directories`).  If the ledger may have been here
+and forgotten since, it is accepted only if the metadata do not object (`contacts`).
 
-Not here: what is done behind the requests (`maintenance`), and how a doubt ends (`suspects`).
+Background work is in `maintenance`; the end of a doubt is in `suspects`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
@@ -41,11 +41,11 @@ from daybook.bookie.storage.volume import Taken
 from daybook.wire.clock import WallClock
 
 IsBehind: TypeAlias = Callable[[Mapping[str, int]], Awaitable[bool]]
-"""Is told where the log of each directory ends; says whether one of them lacks something."""
+"""Gets the end of each directory's log; returns True if one of them lacks records."""
 
 
 class LedgerStore:
-    """The ledgers of a bookie.  One trio thread."""
+    """The ledgers of a bookie, used from one trio thread."""
 
     def __init__(self, disk: Disk, contacts: FirstContacts | None = None) -> None:
         self._contacts = contacts
@@ -67,7 +67,7 @@ class LedgerStore:
         recovery: bool,
         done: Done,
     ) -> None:
-        """Store an entry.  `done` is called once: at once if refused, else when it is durable."""
+        """Store an entry.  `done` is called once: now if refused, otherwise when it is durable."""
         volume = self._homes.get(ledger_id)
         if entry_id < 0 or ledger_id < 0:
             done(StoreStatus.BAD_REQUEST)
@@ -91,9 +91,9 @@ class LedgerStore:
             self._contacts.ask(self._directories.upkeeps[0].nursery, ledger_id, len(entry), answer)
 
     def try_add_run(self, run: Run, master_key: Buffer, done: Done) -> bool:
-        """Plain adds of new entries to a known ledger; False, and nothing done, for any others.
+        """Accept plain adds of new entries to a known ledger; otherwise do nothing, return False.
 
-        The run is the store's from then on.  `done` is called once, when each is durable.
+        The store owns the run from then on.  `done` is called once, when each entry is durable.
         """
         volume = self._homes.get(run.ledger_id)
         return volume is not None and volume.try_add_run(run, master_key, done)
@@ -101,19 +101,19 @@ class LedgerStore:
     def try_add_runs(
         self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: Taken
     ) -> int:
-        """The same for runs of several ledgers that came one behind the other.
+        """Accept runs of several ledgers that arrived one behind the other, from `start` on.
 
-        Returns how many were accepted, from `start` on, in this order: those in front of the first
-        one of which `try_add_run` would say False, or which is of another directory.  `taken` is
-        called with them before that, and makes their `done`.
+        Return how many were accepted: those in front of the first one for which `try_add_run`
+        would return False, or which belongs to another directory.  `taken` is called with them
+        before that and makes their `done`.
         """
         volume = self._homes.get(runs[start].ledger_id)
         return 0 if volume is None else volume.try_add_runs(runs, start, span, taken)
 
     def add_run(self, run: Run, master_key: Buffer, done: Done) -> None:
-        """Plain adds.  The run is the store's from then on.
+        """Add the entries of a run as plain adds.  The store owns the run from then on.
 
-        `done` is called once, for all: OK when each is durable; else it proves nothing of any.
+        `done` is called once for all: OK if each is durable; an error proves nothing about any.
         """
         if self.try_add_run(run, master_key, done):
             return
@@ -122,7 +122,7 @@ class LedgerStore:
             self.add(run.ledger_id, entry_id, master_key, entry, recovery=False, done=together)
 
     def _fence_again(self, ledger_id: int) -> StoreStatus:
-        """It has ended elsewhere, and was perhaps fenced here."""
+        """Fence a ledger that was closed elsewhere: it may have been fenced here and forgotten."""
         try:
             self.suspects.take(Suspect(ledger_id, limbo=False, fence=True))
         except StoreError as error:
@@ -148,20 +148,20 @@ class LedgerStore:
         self._directories.settle(ledger_id, volume)
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview:
-        """The entry as it was stored; LAST_ENTRY is the one with the highest id."""
+        """Return the entry as it was stored; LAST_ENTRY is the one with the highest id."""
         volume = self._directories.volume_of(ledger_id, entry_id)
         reads = volume.reads
         entry = reads.try_read(ledger_id, entry_id)
         return await reads.read(ledger_id, entry_id) if entry is None else entry
 
     def try_read(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """The same without waiting; None if `read` has to be asked."""
+        """Return the entry if that needs no waiting; None if the caller must use `read`."""
         return self._directories.volume_of(ledger_id, entry_id).reads.try_read(ledger_id, entry_id)
 
     async def fence(self, ledger_id: int, master_key: Buffer) -> None:
-        """Let the ledger take recovery adds only, for ever.  Durable on return.
+        """Let the ledger accept only recovery adds, forever; durable on return.
 
-        Every add accepted before is durable, or refused, by then.
+        Every add that was accepted before the fence is durable or refused on return.
         """
         volume = self._directories.home_of(ledger_id)
         position = volume.states.fence(ledger_id, master_key)
@@ -169,12 +169,12 @@ class LedgerStore:
         await volume.log.wait_durable(position)
 
     async def fencing_read(self, ledger_id: int, entry_id: int, master_key: Buffer) -> memoryview:
-        """Read from the state behind a durable fence: a "no" can become no "yes" any more."""
+        """Read after a durable fence: a "no" can no longer become a "yes" by a plain add."""
         await self.fence(ledger_id, master_key)
         return await self.read(ledger_id, entry_id)
 
     async def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> None:
-        """Keep an explicit LAC; a lower one than the last is of no use and changes nothing."""
+        """Store an explicit LAC; one that is lower than the last changes nothing."""
         if self._contacts is not None and ledger_id >= 0 and ledger_id not in self._homes:
             await self._check_first_contact(ledger_id)
         volume = self._directories.home_of(ledger_id)
@@ -190,27 +190,27 @@ class LedgerStore:
                 raise StoreError(status, "it is unknown here, and may have been forgotten")
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
-        """Body of the explicit LAC, and the last entry: at least one of them."""
+        """Return the body of the explicit LAC and the last entry, at least one of them."""
         return await self._directories.volume_of(ledger_id).reads.read_lac(ledger_id)
 
     async def force(self, ledger_id: int) -> None:
-        """Return when everything that was accepted for the ledger before is durable.
+        """Return when everything accepted for the ledger before this call is durable.
 
-        Never if this bookie may have lost some of it since, or the ledger is fenced: whoever was
-        told of an add by an earlier process would take that for all of its entries.
+        Raise if this bookie may have lost some of it, or the ledger is fenced: a writer with adds
+        acknowledged by an earlier process would take the answer for all of its entries.
         """
         volume = self._directories.volume_of(ledger_id)
         volume.reads.check_whole(ledger_id)
         await volume.log.wait_durable(volume.log.end - 1)
 
     def last_add_confirmed(self, ledger_id: int) -> int:
-        """The highest LAC that a durable record of this ledger carries; -1 for none."""
+        """Return the highest LAC in a durable record of this ledger; -1 for none."""
         return self._directories.volume_of(ledger_id).reads.known(ledger_id).lac
 
     def watch_lac(self, ledger_id: int, after: int, callback: Callable[[], None]) -> Cancel:
-        """Call once when the LAC passes `after`, or the ledger is fenced or deleted.
+        """Call `callback` once when the LAC passes `after`, or the ledger is fenced or deleted.
 
-        At once, before returning, if it is so already.
+        If that is already so, the call comes before the return.
         """
         state = self._directories.volume_of(ledger_id).reads.known(ledger_id)
         if state.lac > after or state.fenced:
@@ -219,7 +219,7 @@ class LedgerStore:
         return state.watch(after, callback)
 
     async def delete(self, ledger_id: int) -> None:
-        """Drop a ledger that is gone from the metadata; it is never made again here."""
+        """Delete a ledger that is gone from the metadata; it is never created again here."""
         volume = self._directories.home_of(ledger_id)
         position = volume.states.delete(ledger_id)
         self._directories.settle(ledger_id, volume)
@@ -229,7 +229,7 @@ class LedgerStore:
         return self._directories.volume_of(ledger_id).reads.known(ledger_id).fenced
 
     def ledgers(self) -> list[int]:
-        """The ids of all ledgers that are here, sorted."""
+        """Return the ids of all ledgers on this bookie, sorted."""
         return sorted(
             ledger_id
             for volume in self._directories.volumes
@@ -238,56 +238,56 @@ class LedgerStore:
         )
 
     def directory_of(self, ledger_id: int) -> str:
-        """Where the ledger lives."""
+        """Return the directory of the ledger."""
         return self._directories.volume_of(ledger_id).directory
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
-        """The ids of the entries of a ledger that are here, sorted."""
+        """Return the ids of the ledger's entries on this bookie, sorted."""
         volume = self._directories.volume_of(ledger_id)
         return await volume.reads.entry_ids(ledger_id)
 
     @property
     def bytes_in_flight(self) -> int:
-        """Accepted and not durable yet."""
+        """The bytes of adds that are accepted and not durable yet, or wait for the metadata."""
         waiting = 0 if self._contacts is None else self._contacts.bytes_waiting
         return waiting + sum(volume.bytes_in_flight for volume in self._directories.volumes)
 
     @property
     def writable(self) -> bool:
-        """Whether new ledgers are welcome here: what the registration of the bookie says."""
+        """True if the bookie accepts new ledgers; its registration says the same."""
         return any(volume.writable for volume in self._directories.volumes)
 
     @property
     def limbo(self) -> bool:
-        """Records were lost, and nobody knows whose: what is absent may have been here."""
+        """Records of unknown ledgers were lost: an absent entry may have been here."""
         return self._directories.limbo
 
     async def end_doubt(self, birth: int) -> None:
-        """All suspects are marked; ledgers created since `birth` cannot have lost anything."""
+        """End the doubt: all suspects are marked, and no ledger created since `birth` lost any."""
         await self.suspects.end_doubt(birth)
         if self._contacts is not None:
             self._contacts.birth = birth
         self.changed()
 
     def add_commit_listener(self, listener: Callable[[], None]) -> None:
-        """Called after the `done`s of each commit: the moment to flush what they queued."""
+        """Call `listener` after the `done`s of each commit, to flush the answers they queued."""
         self._commit_listeners.append(listener)
 
     def add_writable_listener(self, listener: Callable[[], None]) -> None:
-        """Called when `writable` may have changed."""
+        """Call `listener` when `writable` may have changed."""
         self._writable_listeners.append(listener)
 
     def log_ends(self) -> dict[str, int]:
-        """By directory: the position behind the last batch that a start would find."""
+        """Return, for each directory, the end of the last batch that a start would find."""
         return {each.volume.directory: each.log_reached for each in self._directories.upkeeps}
 
     def add_segment_listener(self, listener: Callable[[], None]) -> None:
-        """Called when a segment of a log has begun.  There is one listener."""
+        """Call `listener` when a segment of a log has begun.  There is one listener."""
         for upkeep in self._directories.upkeeps:
             upkeep.segment_began = listener
 
     def set_read_only(self, read_only: bool, reason: str = "order") -> None:
-        """Take plain adds no more; or again, unless there is another reason not to."""
+        """Refuse plain adds for this reason, or withdraw it; other reasons stay."""
         if read_only:
             self._read_only_reasons.add(reason)
         else:
@@ -299,12 +299,12 @@ class LedgerStore:
 
     @property
     def read_only(self) -> bool:
-        """Somebody wants it so, whatever else there may be."""
+        """True if read-only mode was requested, apart from disk space and failures."""
         return bool(self._read_only_reasons)
 
     @property
     def takes_recovery(self) -> bool:
-        """Whether there is room for what ends ledgers, at least."""
+        """True if a directory has space for fences and recovery adds, at least."""
         return any(
             not (volume.out_of_reserve or volume.closing or volume.log.failure)
             for volume in self._directories.volumes
@@ -312,7 +312,7 @@ class LedgerStore:
 
     @property
     def out_of_space(self) -> bool:
-        """A directory has too little room for plain adds."""
+        """True if a directory has too little space for plain adds."""
         return any(volume.out_of_space for volume in self._directories.volumes)
 
     def statistics(self) -> StoreStatistics:
@@ -324,24 +324,24 @@ class LedgerStore:
         )
 
     def attach(self, upkeep: Upkeep) -> None:
-        """`open_store` calls this, and the two below are told by what it attaches."""
+        """Attach a directory, which calls the methods below; `open_store` calls this."""
         self._directories.attach(upkeep)
 
     def doubted(self) -> None:
-        """A directory may have lost records: until that is resolved, any may be missing."""
+        """A directory may have lost records: until that is resolved, any entry may be missing."""
         self._directories.judge_doubt()
         if self._contacts is not None:
             self._contacts.birth = IN_DOUBT
         self.changed()
 
     def adopted(self, upkeep: Upkeep) -> None:
-        """It may have found ledgers in its log that its old index had lost."""
+        """Register the ledgers of a rebuilt index: the old index may have lacked some."""
         for ledger_id in upkeep.volume.ledgers:
             self._directories.settle(ledger_id, upkeep.volume)
 
     @property
     def rebuilding(self) -> list[IndexRebuild]:
-        """The damaged indexes of which a new one is being made."""
+        """The rebuilds of damaged indexes that are under way."""
         upkeeps = self._directories.upkeeps
         return [each.rebuilder.progress for each in upkeeps if each.rebuilder.progress]
 
@@ -367,13 +367,13 @@ async def open_store(
     rebuild: TellRebuild = lambda _: None,
     is_behind: IsBehind | None = None,
 ) -> AsyncGenerator[LedgerStore]:
-    """The store in these directories, which nobody else may use meanwhile.
+    """Open the store in these directories, which no other process may use meanwhile.
 
-    `ask` says what the metadata know of a ledger; without it no deleted ledger is forgotten.
-    `in_doubt`: whatever the directories say, records may be lost.  `is_behind` is asked when all
-    logs have been read and nothing has been written to them; if it says so it is the same.
-    `rebuild` is told when an index was found damaged, and how far the new one is.
-    On the way out nothing is taken any more, and the next start will have next to nothing to read.
+    `ask` returns what the metadata know about a ledger; without it no deleted ledger is forgotten.
+    With `in_doubt` records may be lost even if the directories look whole.  `is_behind` is called
+    after all logs were read and before anything is written to them; True means the same.
+    `rebuild` is called when an index is found damaged, and with the progress of the new one.
+    On exit the store refuses requests and makes a checkpoint: the next start has little to read.
     """
     assert directories, "a store needs a directory"
     limits = limits or StoreLimits()
@@ -401,7 +401,7 @@ async def open_store(
             upkeeps.append(await stack.enter_async_context(volume))
         ends = {each.volume.directory: each.log_reached for each in upkeeps}
         behind = is_behind is not None and await is_behind(ends)
-        # A start that was cut short has perhaps told one log of a doubt, and not the others.
+        # A start that was cut short may have recorded the doubt in one log, and not in the others.
         doubted = any(each.in_doubt for each in upkeeps)
         for upkeep in upkeeps:
             await upkeep.start(in_doubt=in_doubt or birth is None or behind or doubted)

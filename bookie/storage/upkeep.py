@@ -1,18 +1,18 @@
-"""A directory at work: start, checkpoints, room on the disk, stop.
+"""The upkeep of one directory: start, checkpoints, disk space, stop.
 
-Starting reads the log behind the last checkpoint (`boot`), and appends two things before anybody is
-served: the records that the last process left in doubt, and a limbo mark if records were lost, or
-may have been (`memory`).  Both are one batch, so the log of a directory that is behind never grows
-without its limbo mark.  Not before the mark is durable is DIRTY taken away, where it is not to
-stay; and at a stop last of all.
+A start reads the log behind the last checkpoint (`boot`), and appends two things before it serves
+requests: the doubtful records of the last process, and a limbo mark if records were or may have
+been lost (`memory`).  Both are in one batch, so the log of a directory that is behind never grows
+without its limbo mark.  The DIRTY marker is removed only when the limbo mark is durable, unless
+`ack_early` needs it; a stop removes it as its last step.
 
-A checkpoint begins when enough entries or bytes have come since the last one, behind the mark of an
-idle log, and at the stop.  If the index cannot follow, the log pauses: memory is bounded, and the
-bookie says so by taking less.
+A checkpoint begins when enough entries or bytes have arrived since the last one, behind the mark of
+an idle log, and at the stop.  If the index is too slow, the log pauses: memory is bounded, and the
+bookie slows its clients down.
 
-After an error of the log or of the index the volume takes no plain adds any more; it goes on
-answering what it knows.  With little room left it takes none either, until there is room again, and
-with half of that no entries at all: the rest is for what makes room (`reclaim`).
+After an error of the log or of the index the volume accepts no further plain adds; it still answers
+reads.  Below `free_bytes_min` of disk space it refuses plain adds until there is space again, and
+below half of that all adds: the rest is for fences, deletions and compaction (`reclaim`).
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -65,7 +65,7 @@ class Tellers:
 
 
 class Upkeep:
-    """Everything about a volume that is a task, or happens behind a commit."""
+    """The background tasks of a volume, and the work after each commit."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Upkeep:
         self._dirty = dirty
         self._started = False
         self.segment_began: Callable[[], None] = lambda: None
-        self.settle_index: Callable[[], Awaitable[None]]  # when the log says what it has to
+        self.settle_index: Callable[[], Awaitable[None]]  # called when the limbo mark is durable
         self._directory = directory
         self._log: Log[LedgerState] = Log(
             disk,
@@ -113,7 +113,7 @@ class Upkeep:
         self._wanted = trio.Event()
         self._checkpointing = trio.Lock()
         self._index_busy = False
-        self._full_at: float = inf  # the position at which there is less room than is known
+        self._full_at: float = inf  # the log position at which the next space limit is reached
         self.tombstones = Tombstones(self.volume, contents, self.checkpoint)
         self.reclaimer = Reclaimer(
             disk,
@@ -149,12 +149,13 @@ class Upkeep:
             rebuilt=self._rebuilt,
             tell=tellers.rebuild,
         )
-        # `close` needs the log, also when what is around the store is being cancelled.
+        # `close` needs the log even while the scope around the store is being cancelled.
         self._log_scope = trio.CancelScope(shield=True)
 
-    # ---- what the log tells
+    # ---- callbacks of the log
 
     def _committed(self, group: Group[LedgerState]) -> None:
+        # LACs are raised before the answers: a client that has its answer may ask for the LAC.
         for state, lac in group.lacs.items():
             state.raise_lac(lac)
         for done in group.dones:
@@ -168,7 +169,7 @@ class Upkeep:
             self._places.shares.begin(group.segment.first)
             self.segment_began()
         if not group.count and not group.flags:
-            self._wanted.set()  # a mark in the log says nothing when its segment is gone
+            self._wanted.set()  # the mark is lost with its segment; a checkpoint keeps it
         behind = self._log.durable - self._contents.checkpoint
         recent = self._places.recent_entries
         if recent >= self._limits.checkpoint_entries or behind >= self._limits.checkpoint_bytes:
@@ -190,9 +191,9 @@ class Upkeep:
     # ---- from start to stop
 
     async def start(self, *, in_doubt: bool) -> None:
-        """Put what the last process left in doubt, and a new loss, on the disk.
+        """Append the doubtful records of the last process and the mark of a new loss.
 
-        `in_doubt`: the directory may have lost anything.
+        With `in_doubt` the directory may have lost any record.
         """
         self.nursery.start_soon(self._run_log)
         records = self.replayed.doubtful
@@ -207,6 +208,7 @@ class Upkeep:
         self.replayed.doubtful = []
         self.volume.states.limbo = self.volume.reads.doubt = self._contents.limbo
         self._started = True
+        # DIRTY may go only now that the log says the same durably.
         await self._set_dirty(self._limits.ack_early)
         self._count_tombstones()
         await self._look_at_space()
@@ -234,15 +236,15 @@ class Upkeep:
             try:
                 await self.checkpoint()
             except (OSError, StoreError):
-                self._judge()  # There is no further one, unless the index is rebuilt.
+                self._judge()  # No further checkpoint is made unless the index is rebuilt.
 
     # ---- a damaged index
 
     def _index_damaged(self, error: OSError) -> None:
-        """In doubt at once; what makes it durable, and ends it, is a task."""
+        """Put the bookie in doubt at once; a task makes the doubt durable and ends it."""
         volume = self.volume
         if volume.rebuilding or volume.closing:
-            return  # The next start, or this rebuild before it ends, looks for itself.
+            return  # The rebuild under way, or the next start, finds this damage itself.
         volume.rebuilding = str(error)
         volume.places.failure = volume.places.failure or error
         volume.states.doubt()
@@ -252,7 +254,7 @@ class Upkeep:
         self.nursery.start_soon(self.rebuilder.run)
 
     def _rebuilt(self, replayed: Replayed) -> None:
-        """There is a new index, and INDEX says so."""
+        """Finish a rebuild: the new index is in use, and INDEX names it."""
         self.replayed.losses += replayed.losses
         self._count_tombstones()
         self._tell_adopted(self)
@@ -267,15 +269,15 @@ class Upkeep:
     # ---- checkpoints
 
     async def checkpoint(self, moves: Moves | None = None) -> None:
-        """Bring the index up to date: a start after this reads only what comes behind it.
+        """Bring the index up to date: a start after this reads only the log behind it.
 
-        With `moves` the entries that were written again are found there from now on.
+        With `moves` the entries that were written again are found at their new positions.
         """
-        # Shielded: half a checkpoint would be the last one of this process.
+        # A checkpoint that is cancelled halfway would be the last one of this process.
         with trio.CancelScope(shield=True):
             async with self._checkpointing:
-                # A start that was cut short has applied nothing yet: a checkpoint would lie behind
-                # the limbo mark, and say that there is none.
+                # Before `start` is through, the limbo mark is in the log and not applied: a
+                # checkpoint would lie behind it and record that there is no limbo.
                 failed = self._log.failure or self._places.failure or self.volume.rebuilding
                 if not failed and self._started:
                     await self._checkpoint(moves)
@@ -304,12 +306,13 @@ class Upkeep:
             self._judge()
 
     async def _look_at_space(self) -> int:
-        """How many bytes are free; 0 if that cannot be said."""
-        position = self._log.durable  # what is written while we look counts twice
+        """Return the number of free bytes; 0 if the disk cannot tell."""
+        # Read before `free_bytes`: bytes written in between count twice, which errs to the full.
+        position = self._log.durable
         try:
             free = await self._disk.free_bytes(self.volume.directory)
         except OSError:
-            return 0  # whoever writes next meets the error
+            return 0  # the next write meets the error
         volume, bytes_min = self.volume, self._limits.free_bytes_min
         volume.plain_end = position + free - bytes_min
         volume.recovery_end = volume.plain_end + bytes_min // 2
@@ -318,7 +321,7 @@ class Upkeep:
         return free
 
     def _use_room(self) -> None:
-        """What is on its way to the disk has its room already."""
+        """Compare the log's end, with the bytes that are not written yet, with the limits."""
         volume, end = self.volume, self._log.end
         volume.out_of_space = end >= volume.plain_end
         volume.out_of_reserve = end >= volume.recovery_end
@@ -336,16 +339,16 @@ class Upkeep:
 
     @property
     def log_reached(self) -> int:
-        """Behind the last batch that the next start will certainly find."""
+        """The end of the last batch that the next start will certainly find."""
         return self._log.reached
 
     @property
     def log_bytes(self) -> int:
-        """About what the log takes."""
+        """The approximate size of the log on the disk."""
         return self._log.end - sum(gap.end - gap.first for gap in self._contents.gaps)
 
     async def close(self) -> None:
-        """Take nothing more; leave an end mark and an index that covers everything."""
+        """Refuse all requests; leave an end mark and an index that covers the whole log."""
         self.volume.closing = True
         self._judge()
         deadline = trio.current_time() + self._limits.close_s
@@ -353,10 +356,11 @@ class Upkeep:
             with trio.CancelScope(shield=True, deadline=deadline):
                 await self._log.close()
                 await self.checkpoint()
+                # This is the last step: DIRTY may go only when every add is durable.
                 if self._log.failure is None and self._started:
                     await self._set_dirty(False)
         except (OSError, StoreError):
-            pass  # the next start finds out what there is
+            pass  # the next start recovers from the log
         finally:
             self._log_scope.cancel()
             self._log.close_readers()
@@ -376,10 +380,10 @@ async def open_volume(
     *,
     tellers: Tellers,
 ) -> AsyncGenerator[Upkeep]:
-    """The ledgers in this directory, which is locked for this process meanwhile.
+    """Open the ledgers in this directory, which is locked for this process until the exit.
 
-    The log has been read, and nothing is appended before `start`.  If the index is damaged it has
-    been made again from the log, and `start` puts the directory in doubt.
+    The log is read here, and nothing is appended before `start`.  A damaged index is rebuilt from
+    the log first, and then `start` puts the directory in doubt.
     """
     await disk.make_directory(log_directory(directory))
     lock = await disk.lock_directory(directory)
@@ -390,7 +394,7 @@ async def open_volume(
         dirty = damaged or await is_dirty(disk, directory)
 
         async def settle_index() -> None:
-            if damaged:  # The log says that it is in doubt; the file need not any more.
+            if damaged:  # The log records the doubt by now, so INDEX no longer needs to.
                 await write_index_record(disk, directory, IndexRecord(opened.name, False))
             if opened.name != record.name:
                 await remove_others(disk, directory, opened.name)
@@ -429,7 +433,7 @@ async def _load(
     limits: StoreLimits,
     tellers: Tellers,
 ) -> tuple[Contents, Replayed, bool]:
-    """The contents of a directory, and whether its index was damaged."""
+    """Return the contents of a directory, and True if its index was damaged."""
     why = f"{directory}/{INDEX_FILE} says so"
     if not record.damaged:
         try:
@@ -439,7 +443,8 @@ async def _load(
         await write_index_record(disk, directory, replace(record, damaged=True))
     begun = IndexRebuild(directory, why, "damaged")
     tellers.rebuild(begun)
-    # What an earlier start had begun goes; the damaged index stays until the new one is named.
+    # An index that an earlier start had begun is removed; the damaged one stays until INDEX names
+    # the new one.
     await remove_others(disk, directory, record.name)
     name = await next_name(disk, directory, record)
     try:

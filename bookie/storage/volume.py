@@ -3,19 +3,20 @@
 Each decision and its record in the log are one synchronous step, so the order of the log is the
 order of the decisions:
 
-- A ledger takes entries with its own key only, and plain ones until it is fenced (`states`).
-- The same id again: the first bytes stay, and OK is said when *they* are durable.
-- An entry that the disk does not give any more (`reads`) is taken again from a recovery (`heal`).
+- A ledger accepts only entries with its own master key, and plain adds only until it is fenced
+  (`states`).
+- If an entry id is added again, the first bytes stay, and OK is sent when *they* are durable.
+- An entry that can no longer be read from the disk (`reads`) is accepted again from a recovery
+  (`heal`).
 - **In doubt**, after a log of this bookie has lost records, plain adds are refused for all ledgers,
-  since the lost record may have been anyone's fence.  So it is for a ledger in limbo, until it has
-  all that it may have lost (`suspects`).
-- While a damaged index is rebuilt (`rebuild`), an id below the last one of its ledger is refused
-  unless the entry is found: without a whole index nobody knows that it is new.
-- With `ack_early` a plain add is answered when it is accepted, if the key of its ledger is durable,
-  and not much else is on its way to the disk; everything else when it is durable itself.
+  since the lost record may have been the fence of any of them.  A ledger in limbo refuses plain
+  adds until it has all the entries that it may have lost (`suspects`).
+- While a damaged index is rebuilt (`rebuild`), an id that is not above the last indexed one of its
+  ledger is refused unless the entry is found: a damaged index cannot prove that the id is new.
+- With `ack_early` a plain add is answered when it is accepted, if the master key of its ledger is
+  durable and few bytes are on their way to the disk.  Any other add is answered when it is durable.
 
-Not here: what is answered to readers (`reads`), when checkpoints are made, room, start and stop
-(`upkeep`).
+Answers to readers are in `reads`; checkpoints, disk space, start and stop are in `upkeep`.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,16 +36,16 @@ from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Buffer, Kind, Ru
 from daybook.bookie.storage.states import States
 from daybook.bookie.storage.status import StoreError, StoreStatus
 
-_LOOKUP_BYTES = 2048  # about what a task takes that looks an entry up
+_LOOKUP_BYTES = 2048  # the approximate memory of a task that looks an entry up
 
 Taken: TypeAlias = Callable[[Sequence[SharedRun], int], Done]
-"""Makes what is told when these are durable, of so many bytes with the room between them."""
+"""Makes the `Done` of these runs, given their size in bytes with the record headers."""
 
 Heal: TypeAlias = Callable[[LedgerState, int, Place, memoryview, Done], None]
 
 
 class Volume:
-    """Rules only; `upkeep` tells it what state the log is in."""
+    """The rules for adds to one directory; `upkeep` reports disk space and log state to it."""
 
     def __init__(
         self,
@@ -62,16 +63,17 @@ class Volume:
         self.reads = Reads(self.ledgers, self.places, log, nursery)
         self.heal: Heal
         self.out_of_space = False
-        self.out_of_reserve = False  # then there is room for nothing but what makes room
-        # Positions up to which there is room, whatever was written of it: for plain adds, for all.
+        self.out_of_reserve = False  # only fences, deletions and compaction may write then
+        # Log positions up to which the disk has space: for plain adds, for all adds and LACs.
         self.plain_end: float = inf
         self.recovery_end: float = inf
-        self._add_at_once_below: float = 0  # plain adds: neither room nor memory is short there
-        self.read_only = False  # because somebody wants it so
+        # Below this log position neither disk space nor memory is short for plain adds.
+        self._add_at_once_below: float = 0
+        self.read_only = False  # an operator or another part of the bookie asked for it
         self.closing = False
-        self.rebuilding = ""  # what was found damaged in the index, until there is a new one
-        self.writable = True  # whether plain adds are taken; `judge` decides
-        self.looked_up_bytes = 0  # in entries that wait: are they here, can they be read again
+        self.rebuilding = ""  # the damage of the index, until a new index is in use
+        self.writable = True  # plain adds are accepted; `judge` decides
+        self.looked_up_bytes = 0  # in entries that wait for a lookup or for a repair
         self.entries_added = 0
         self.bytes_added = 0
         self._ack_early = limits.ack_early
@@ -81,7 +83,7 @@ class Volume:
         self._nursery = nursery
 
     def judge(self) -> bool:
-        """Look again whether plain adds may be taken; say whether that has changed."""
+        """Decide again if plain adds are accepted; return True if that has changed."""
         before = self.writable
         failed = self.log.failure or self.places.failure or self.rebuilding
         full = self.out_of_space or self.out_of_reserve
@@ -89,7 +91,7 @@ class Volume:
         return before != self.writable
 
     def room_changed(self) -> None:
-        """Records became durable, or somebody has looked how much room there is."""
+        """Compute `_add_at_once_below` after a commit or a look at the free disk space."""
         self._add_at_once_below = min(self.log.durable + self._in_flight_bytes_max, self.plain_end)
 
     # ---- adding
@@ -114,7 +116,7 @@ class Volume:
             and state.master_key == master_key
             and log.end < self._add_at_once_below
         ):
-            self._accept(state, entry_id, entry, recovery, done)  # as nearly always
+            self._accept(state, entry_id, entry, recovery, done)  # the usual case
             return
         refused = self._refusal(state, master_key, recovery)
         if refused is not StoreStatus.OK:
@@ -128,7 +130,7 @@ class Volume:
             self._add_again(state, entry_id, entry, recovery, done)
 
     def try_add_run(self, run: Run, master_key: Buffer, done: Done) -> bool:
-        """Plain adds of consecutive entries, as nearly always; False: they have to be looked at."""
+        """Accept plain adds of consecutive entries; return False if each needs a check first."""
         state = self.ledgers.get(run.ledger_id)
         if state is None or not self._takes_run(state, run.first, master_key):
             return False
@@ -138,9 +140,9 @@ class Volume:
     def try_add_runs(
         self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: Taken
     ) -> int:
-        """The same for runs of several ledgers that came in one piece: how many, from `start` on.
+        """Accept runs of several ledgers that arrived in one piece, from `start` on.
 
-        Taken are those in front of the first one that has to be looked at.
+        Return how many were accepted: those in front of the first one that needs a check.
         """
         ledgers = self.ledgers
         states: list[LedgerState] = []
@@ -148,14 +150,15 @@ class Volume:
             state = ledgers.get(run.ledger_id)
             if state is None or not self._takes_run(state, run.first, run.master_key):
                 break
-            state.last_entry = run.first + len(run.sizes) - 1  # the same ledger may come again
+            # The same ledger may have a later run, whose check needs the new last entry.
+            state.last_entry = run.first + len(run.sizes) - 1
             states.append(state)
         if states:
             self._accept_runs(states, runs, start, span, taken)
         return len(states)
 
     def _takes_run(self, state: LedgerState, first: int, master_key: Buffer) -> bool:
-        """Whether plain adds from this id on are new, and nothing is to be looked at."""
+        """Return True if plain adds from this id on are new and need no further check."""
         return (
             first > state.last_entry
             and self.writable
@@ -180,7 +183,7 @@ class Volume:
             if state.deleted or (state.fenced and not recovery):
                 return StoreStatus.FENCED
             if state.limbo and not recovery:
-                return StoreStatus.READ_ONLY  # its writer may take another bookie
+                return StoreStatus.READ_ONLY  # its writer may choose another bookie
         if not (recovery or self.writable):
             return StoreStatus.READ_ONLY
         if self.out_of_reserve or self.log.end >= self.recovery_end:
@@ -195,7 +198,7 @@ class Volume:
 
     @property
     def _memory_is_full(self) -> bool:
-        """No checkpoint empties the memory while the index is being rebuilt."""
+        """The memory limit applies only during a rebuild, when no checkpoint empties the memory."""
         return self.places.recent_entries + self.places.held_entries >= self._recent_entries_max
 
     @property
@@ -206,6 +209,7 @@ class Volume:
         self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
     ) -> None:
         log = self.log
+        # This comes before the record is appended: its own bytes do not count.
         early = self._ack_early and not recovery and self._may_lose(state)
         lac = lac_of_entry(entry)
         if lac > state.accepted_lac:
@@ -246,7 +250,7 @@ class Volume:
         stop = start + len(states)
         accepted = runs[start:stop]
         end = runs[stop].begin if stop < len(runs) else len(span)
-        if self._ack_early:  # each may be answered at another time
+        if self._ack_early:  # each run may be answered at another time
             ledger_id, first, _, sizes, begin = accepted[0]
             alone = Run(ledger_id, first, span[begin:end], sizes)
             self._accept_run(states[0], alone, taken(accepted, end - begin))
@@ -267,17 +271,17 @@ class Volume:
         self.bytes_added += len(piece) - RECORD_HEADER_BYTES * count
 
     def _may_lose(self, state: LedgerState) -> bool:
-        """Whether a plain add to it may be answered before it is on the disk."""
+        """Return True if a plain add to the ledger may be answered before it is durable."""
         log = self.log
         return state.key_position < log.durable and log.end - log.durable < self._early_bytes_max
 
     def _add_again(
         self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
     ) -> None:
-        """An id that may be here already, or one that comes late."""
+        """Add an entry whose id is not above the last one: a duplicate, or one that is late."""
         known, place = self.places.try_find(state, entry_id)
         if known and place is None and self.rebuilding and entry_id <= state.indexed_last:
-            done(StoreStatus.READ_ONLY)  # A damaged index cannot say that it is not here.
+            done(StoreStatus.READ_ONLY)  # A damaged index cannot prove that it is absent.
         elif place is not None:
             self._add_known(state, entry_id, place, entry, recovery, done)
         elif known:
@@ -299,7 +303,7 @@ class Volume:
             raise
         finally:
             self.looked_up_bytes -= len(entry) + _LOOKUP_BYTES
-        # Much may have happened meanwhile: a fence, the same id from somebody else.
+        # During the lookup the ledger may have been fenced, or the same id added by another caller.
         assert state.master_key is not None
         refused = self._refusal(state, state.master_key, recovery)
         if refused is StoreStatus.FENCED:
@@ -309,7 +313,7 @@ class Volume:
         elif refused is not StoreStatus.OK:
             done(refused)
         elif self.rebuilding:
-            done(StoreStatus.READ_ONLY)  # The index was found damaged meanwhile.
+            done(StoreStatus.READ_ONLY)  # The index was found damaged during the lookup.
         else:
             self._accept(state, entry_id, entry, recovery, done)
 
