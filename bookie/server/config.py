@@ -51,7 +51,7 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ledgers_root: str = "/ledgers"
     session_timeout_s: Seconds = 10.0
     connect_timeout_s: Seconds = 30.0  # to ZooKeeper, at the start
-    sync: Literal["always", "deferred"] = "always"  # deferred: answers plain adds before
+    sync: Literal["always", "deferred"] = "always"  # deferred: answers plain adds before a sync
     cookie_repair: Literal["off", "auto"] = "off"  # auto: start with empty directories, and copy
     exit_with_parent: bool = False  # stop when standard input ends
 
