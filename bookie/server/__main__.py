@@ -1,16 +1,16 @@
 """`python -m daybook.bookie.server --config FILE`: a bookie as a process.
 
-Prints one line of JSON on standard output when it serves, and logs to standard error:
+The process prints one line of JSON on standard output when it serves, and logs to standard error:
 
     {"ready": true, "name": "127.0.0.1:3181", "host": "127.0.0.1", "port": 3181, "http_port": ...}
 
-SIGTERM and SIGINT end it in order: the port is closed, the registration taken back, the log ends
-with a mark that says so.  With `exit_with_parent` the end of standard input does the same.
+SIGTERM and SIGINT stop it in order: the port is closed, the registration is removed, and the log
+ends with a mark of the orderly stop.  With `exit_with_parent` the end of standard input does too.
 
-With `--repair-cookie` it does not serve: directories that lack their cookies get them again, for a
-bookie that has lost what was there (`host.repair_cookie`).
+With `--repair-cookie` it does not serve: it writes the missing cookies again, for a bookie that has
+lost the contents of directories (`host.repair_cookie`).
 
-Exit codes: 0 stopped, 1 the settings make no sense, 2 it cannot start like this, 3 it failed.
+Exit codes: 0 stopped, 1 the settings are invalid, 2 the bookie cannot start like this, 3 it failed.
 """
 
 import argparse
@@ -50,7 +50,7 @@ _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
 _DESCRIPTORS_KEPT = 256  # for the metadata store, other bookies, probes
 _DESCRIPTORS_OF_A_DIRECTORY = 400  # 64 segments that are read, each twice, and 256 of the index
-_SILENT_S = 2.0  # what takes no longer needs no word
+_SILENT_S = 2.0  # a shorter wait for ZooKeeper is not logged
 
 
 def main(open_disk: Callable[[], Disk] = FileDisk) -> int:
@@ -95,7 +95,7 @@ def _within_descriptors(config: BookieConfig, log: Log) -> BookieConfig:
 
 @asynccontextmanager
 async def _open_metadata(config: BookieConfig, log: Log) -> AsyncGenerator[MetadataStore]:
-    """A session; that it is waited for is said when it takes long."""
+    """Open a metadata session; log a warning if that takes longer than `_SILENT_S`."""
     waiting = trio.CancelScope()
 
     async def tell() -> None:
@@ -169,7 +169,7 @@ async def _repair_cookie(config: BookieConfig, open_disk: Callable[[], Disk], lo
             rng=SystemRandom(),
             log=log,
         )
-    print(json.dumps({"repaired": bookie_id}), flush=True)  # noqa: T201  for whoever started us
+    print(json.dumps({"repaired": bookie_id}), flush=True)  # noqa: T201  for the parent process
 
 
 async def _recover(
@@ -195,7 +195,7 @@ def _say_ready(running: RunningBookie, http_port: int) -> None:
         "http_port": http_port,
         "pid": os.getpid(),
     }
-    print(json.dumps(facts), flush=True)  # noqa: T201  for whoever started us
+    print(json.dumps(facts), flush=True)  # noqa: T201  for the parent process
 
 
 async def _stop_when_told(config: BookieConfig, scope: trio.CancelScope, log: Log) -> None:
@@ -220,7 +220,7 @@ async def _stop_with_stdin(scope: trio.CancelScope, log: Log) -> None:
 
 
 def _absolute(config: BookieConfig) -> BookieConfig:
-    """Directories are part of the cookie: they must not depend on where we are started."""
+    """Make the directories absolute: the cookie names them, wherever the process is started."""
     directories = tuple(str(Path(directory).absolute()) for directory in config.directories)
     return msgspec.structs.replace(config, directories=directories)
 

@@ -1,13 +1,13 @@
-"""What an operator may ask a bookie over HTTP, under the paths of Apache's bookies.
+"""The admin requests of a bookie over HTTP, under the paths of Apache's bookies.
 
     GET, PUT  /api/v1/bookie/state/readonly    {"readOnly": true}: no new entries, across restarts
-    GET       /api/v1/bookie/state             how it is
-    GET, PUT  /api/v1/bookie/gc                PUT: drop what was deleted and make room, soon
-    GET       /api/v1/bookie/gc_details        what that has done since the start
-    GET, PUT  /api/v1/bookie/scrub             what is damaged; PUT: look at everything now
-    GET       /api/v1/bookie/limbo             what may be lost, and what keeps it from being copied
+    GET       /api/v1/bookie/state             running, read-only, shutting down
+    GET, PUT  /api/v1/bookie/gc                PUT: drop deleted ledgers and compact, soon
+    GET       /api/v1/bookie/gc_details        the results of that since the start
+    GET, PUT  /api/v1/bookie/scrub             the damage found; PUT: scrub everything now
+    GET       /api/v1/bookie/limbo             ledgers in limbo, and why they are not copied yet
 
-The last two are ours.  A body that is long, or does not come, is refused.
+Apache's bookies do not have the last two.  A body that is too long or too late is refused.
 """
 
 import json
@@ -37,7 +37,7 @@ _DETAILS = (
 
 
 def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
-    """What takes long goes on in `nursery`."""
+    """Return the routes; a scrub runs in `nursery`, because it outlives its request."""
     store = running.store
 
     async def read_only(request: Request) -> Response:
@@ -94,7 +94,7 @@ def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
 
 
 async def _body(request: Request) -> bytes | None:
-    """None if it is too long, or does not come in time."""
+    """Return the body, or None if it is too long or does not arrive in time."""
     body = b""
     with trio.move_on_after(_BODY_TIMEOUT_S):
         async for chunk in request.stream():

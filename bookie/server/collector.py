@@ -1,19 +1,19 @@
-"""Ledgers that are gone from the metadata are dropped here: on proof, never on silence.
+"""The garbage collector drops ledgers that are deleted from the metadata: only on proof.
 
-A ledger is in the metadata before its first entry is anywhere.  So:
+A ledger is in the metadata before its first entry is on any bookie.  So:
 
-1. which ledgers are here is written down *before* the metadata are asked, so that none that comes
-   meanwhile is taken for gone;
-2. the metadata store has to be that of our cluster (its instance id, and our cookie in it), and is
-   asked for its newest state;
-3. all of the list has to come; a part of it, an error, or a list without any ledger says nothing;
-4. each ledger that is not in it is looked up once more by itself; only "there is no such record"
+1. the ledgers on this bookie are listed *before* the metadata are asked, so that a ledger that
+   arrives meanwhile is not taken for deleted;
+2. the metadata store must be that of this cluster (its instance id, and this bookie's cookie in
+   it), and is asked for its newest state;
+3. the whole list must arrive; a part of it, an error, or a list without any ledger proves nothing;
+4. each ledger that the list lacks is looked up once more by itself; only "there is no such record"
    counts, and any error ends the round.
 
-What is dropped leaves a tombstone: nothing that comes late makes it again.  At the end of a round
-that has come that far, those of which nothing is left are looked up once more, each by itself; if
-they are gone still they are forgotten (`storage.tombstones`).  From then on whoever brings such a
-ledger is let in only if the metadata have it: `facts_of`.
+A dropped ledger leaves a tombstone, so that no late request creates it again.  At the end of a
+round without an error, the ledgers of tombstones of which nothing is left are looked up once more,
+each by itself; if the ledger is still deleted, its tombstone is removed (`storage.tombstones`).
+From then on an add to such a ledger is accepted only if the metadata have the ledger: `facts_of`.
 """
 
 from daybook.bookie.errors import MalformedMetadataError, RegistryError
@@ -38,7 +38,7 @@ class ForeignMetadataError(Exception):
 async def facts_of(
     metadata: MetadataStore, paths: LedgerPaths, ledger_id: int
 ) -> LedgerFacts | None:
-    """What the metadata say of the ledger by now; None if they cannot say."""
+    """Return what the metadata say of the ledger now, or None if they cannot be read."""
     path = paths.ledger(ledger_id)
     try:
         await metadata.sync(path)
@@ -50,12 +50,12 @@ async def facts_of(
     try:
         state = decode_metadata(record.value, record.stat.created_ms).state
     except MalformedMetadataError:
-        return LedgerFacts(there=True)  # whoever mends it says what it is
+        return LedgerFacts(there=True)  # its state is unknown until the record is repaired
     return LedgerFacts(True, state is LedgerState.OPEN, record.stat.created_txid)
 
 
 async def check_cluster(metadata: MetadataStore, paths: LedgerPaths, cookie: Cookie) -> None:
-    """Raise ForeignMetadataError unless it is the cluster of this cookie, and knows the bookie."""
+    """Raise ForeignMetadataError unless the metadata are those of this cookie, and have it."""
     instance_id = await read_instance_id(metadata, paths)
     if instance_id != cookie.instance_id:
         raise ForeignMetadataError(f"these are the metadata of another cluster: {instance_id}")
@@ -64,7 +64,7 @@ async def check_cluster(metadata: MetadataStore, paths: LedgerPaths, cookie: Coo
 
 
 class Collector:
-    """One round is `collect`."""
+    """The garbage collector of one bookie; each call of `collect` is one round."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class Collector:
         self._log = log
 
     async def collect(self) -> None:
-        """Drop what is provably gone; whatever fails, nothing else is dropped."""
+        """Drop ledgers that are provably deleted; an error of the metadata ends the round."""
         before = self.ledgers_dropped
         try:
             await self._collect()
@@ -99,6 +99,7 @@ class Collector:
             self._log.info("dropped ledgers that were deleted", count=dropped)
 
     async def _collect(self) -> None:
+        # The list comes before the metadata: a ledger that arrives from now on is not in it.
         ours = self._store.ledgers()
         if not ours:
             return
@@ -120,13 +121,13 @@ class Collector:
         gone = [ledger_id for ledger_id in asked if await self._is_gone(ledger_id)]
         try:
             self.tombstones_ended += await self._store.maintenance.end_tombstones(gone)
-        except (StoreError, OSError) as error:  # then they stay
+        except (StoreError, OSError) as error:  # the tombstones stay until the next round
             self._log.warning("tombstones stay", why=str(error))
 
     async def _drop(self, ledger_id: int) -> None:
         try:
             await self._store.delete(ledger_id)
-        except StoreError as error:  # its directory has failed; those in others go on
+        except StoreError as error:  # its directory has failed; others go on
             self.drops_failed += 1
             self._log.warning("cannot drop", ledger=ledger_id, why=str(error))
         else:

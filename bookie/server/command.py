@@ -1,10 +1,10 @@
-"""Read-only by command of an operator: a file in each directory says so, across restarts.
+"""The read-only state that an operator commands: a file in each directory keeps it over restarts.
 
-    <directory>/READONLY    there as long as the bookie is to take no new entries
+    <directory>/READONLY    present as long as the bookie must take no new entries
 
-One is enough: directories may be put in another order, join, or be replaced, and the command holds
-until it is taken back.  It is one reason of several (`LedgerStore.set_read_only`): taking it back
-does not end the others.
+One file is enough: directories may be reordered, added or replaced, and the command holds until the
+operator takes it back.  The command is one reason of several (`LedgerStore.set_read_only`): taking
+it back does not end the others.
 """
 
 from collections.abc import Sequence
@@ -27,19 +27,21 @@ class ReadOnlyCommand:
         self._giving = trio.Lock()
 
     async def load(self) -> None:
-        """As it was left."""
+        """Set the bookie read-only if the file is in any directory."""
         for path in self._paths:
             with suppress(FileNotFoundError):
                 await self._disk.read_file(path)
                 self._store.set_read_only(True, _REASON)
 
     async def give(self, read_only: bool) -> None:
-        """In force from now on, and kept when this returns; one after the other.
+        """Command read-only or take it back, durably on return; one call at a time.
 
-        After an `OSError` it may be in force and not kept: then the bookie takes no entries.
+        After an `OSError` the command may be in force without being durable: the bookie then takes
+        no entries, and a restart may forget that.
         """
         async with self._giving:
             if read_only:
+                # In force before the files: no plain add is accepted while they are written.
                 self._store.set_read_only(True, _REASON)
                 for path in self._paths:
                     await self._disk.write_file(path, b"by command\n")

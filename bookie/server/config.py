@@ -1,12 +1,12 @@
-"""The settings of a bookie: a TOML file, then the environment over it.
+"""The settings of a bookie: a TOML file, overridden by the environment.
 
-`DAYBOOK_BOOKIE_HTTP_PORT=8000` sets `http_port`; a value is read as text where a text is wanted,
-else as TOML (`DAYBOOK_BOOKIE_DIRECTORIES='["/d0", "/d1"]'`).  A key that does not exist is an
-error, and so is a value of the wrong kind: nothing is ignored.
+`DAYBOOK_BOOKIE_HTTP_PORT=8000` sets `http_port`; a value is read as text if the setting is text,
+otherwise as TOML (`DAYBOOK_BOOKIE_DIRECTORIES='["/d0", "/d1"]'`).  An unknown key is an error, and
+so is a value of the wrong type: nothing is ignored.
 
-Who the bookie is (`bookie_id`) is decided once, at the first start: host:port unless it is set
-here.  From then on its directories say it, and another id here is an error.  So a bookie keeps its
-identity when its port changes; where it can be reached is in its registration.
+The id of the bookie (`bookie_id`) is decided once, at the first start: host:port unless it is set
+here.  From then on its directories hold the id, and another id here is an error.  So a bookie keeps
+its identity when its port changes; its registration says where it can be reached.
 """
 
 from collections.abc import Mapping
@@ -42,42 +42,42 @@ _REPLICATION = ReplicationLimits()
 class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     directories: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # the first keeps the index
     bookie_id: BookieId = ""
-    host: str = "127.0.0.1"  # where to listen
-    advertised_host: str = ""  # what clients connect to; `host` if empty
-    rack: Rack = ""  # what fails together with this bookie; copies are spread over racks
-    port: Port = 3181  # 0: any free one
-    http_port: Port = 0  # metrics and health; 0: any free one
+    host: str = "127.0.0.1"  # the address to listen on
+    advertised_host: str = ""  # the address that clients connect to; `host` if empty
+    rack: Rack = ""  # the failure domain of this bookie; copies are spread over racks
+    port: Port = 3181  # 0: any free port
+    http_port: Port = 0  # metrics and health; 0: any free port
     zookeeper: str = "127.0.0.1:2181"
     ledgers_root: str = "/ledgers"
     session_timeout_s: Seconds = 10.0
     connect_timeout_s: Seconds = 30.0  # to ZooKeeper, at the start
-    sync: Literal["always", "deferred"] = "always"  # deferred: plain adds are answered before it
+    sync: Literal["always", "deferred"] = "always"  # deferred: answers plain adds before a sync
     cookie_repair: Literal["off", "auto"] = "off"  # auto: start with empty directories, and copy
     exit_with_parent: bool = False  # stop when standard input ends
 
     read_cache_bytes: Bytes = _STORE_LIMITS.log.reading.windows_bytes_max  # for all directories
-    reclaim_interval_s: Interval = 120.0  # between looks for deleted ledgers; 0: only when asked
+    reclaim_interval_s: Interval = 120.0  # between garbage collections; 0: only on request
     reclaim_bytes_per_s: Bytes = int(_STORE_LIMITS.reclaim.bytes_per_s)  # read, and written
-    scrub_interval_s: Interval = 24 * 3600.0  # between looks at all that is written; 0: when asked
-    position_interval_s: Seconds = 10.0  # how old an image in the same life may go unnoticed
+    scrub_interval_s: Interval = 24 * 3600.0  # between scrubs; 0: only on request
+    position_interval_s: Seconds = 10.0  # a younger image of the same start may go unnoticed
     scrub_bytes_per_s: Bytes = int(_STORE_LIMITS.scrub_bytes_per_s)
 
-    autorecovery: bool = True  # audit when elected, and copy what has lost copies, beside serving
+    autorecovery: bool = True  # also audit when elected, and restore lost copies
     lost_bookie_delay_s: Interval = _REPLICATION.lost_delay_s  # unless ZooKeeper says otherwise
     replication_bytes_per_s: Bytes = int(_REPLICATION.rate_bytes_per_s)
 
-    blocks: bool = True  # say that writers may send many entries in one frame
+    blocks: bool = True  # announce that writers may send many entries in one frame
 
     connections_max: Positive = _LIMITS.connections_max  # fewer if few files may be open
-    http_connections_max: Positive = 256  # beside those
+    http_connections_max: Positive = 256  # in addition to those
     frame_bytes_max: Bytes = _LIMITS.frame_bytes_max
     arena_bytes_max: Bytes = _LIMITS.arena_bytes_max
     add_bytes_max: Bytes = _LIMITS.add_bytes_max
     answer_bytes_max: Bytes = _LIMITS.answer_bytes_max
     idle_timeout_s: Seconds = _LIMITS.idle_timeout_s
-    newcomer_arena_bytes_max: Bytes = _LIMITS.newcomer_arena_bytes_max  # before a whole frame, all
-    frame_stall_s: Seconds = _LIMITS.frame_stall_s  # half a frame may wait so long for a byte
-    frame_bytes_per_s: Positive = _LIMITS.frame_bytes_per_s  # half a frame needs it, over 30 s
+    newcomer_arena_bytes_max: Bytes = _LIMITS.newcomer_arena_bytes_max  # shared by all newcomers
+    frame_stall_s: Seconds = _LIMITS.frame_stall_s  # longest wait for a byte within a frame
+    frame_bytes_per_s: Positive = _LIMITS.frame_bytes_per_s  # minimum within a frame, over 30 s
 
     def __post_init__(self) -> None:
         if not self.zookeeper:
@@ -102,7 +102,7 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the registration says besides the address."""
+        """Return the properties that the registration has besides the address."""
         rack = {RACK_PROPERTY: self.rack} if self.rack else {}
         return {BLOCKS_PROPERTY: "1", **rack} if self.blocks else rack
 
@@ -140,10 +140,10 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> BookieConfig:
-    """The settings in the file and the environment; raises ConfigError."""
+    """Return the settings in the file and the environment.  Raise ConfigError."""
     return settings.load(BookieConfig, _PREFIX, path, environment)
 
 
 def parse(values: Mapping[str, object]) -> BookieConfig:
-    """The settings in `values`; raises ConfigError."""
+    """Return the settings in `values`.  Raise ConfigError."""
     return settings.parse(BookieConfig, values)

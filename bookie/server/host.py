@@ -1,18 +1,18 @@
-"""A bookie, as a function of its seams: what the process runs, and what the simulator runs.
+"""A bookie as a function of its seams: both the process and the simulator run it.
 
     metadata --- layout, cookie ----.
     directories -- cookie, log -----+--> store --> server <--- connections
                                     '--> registration
 
-The order at the start: know the cluster, take the port (a new bookie is named after it), compare
-the cookies, read the log back, compare and count the starts (`starts`), serve, learn whether it
-must take no entries, announce.  At the end the other way round; a bookie that dies without an end
-loses nothing that it has acknowledged (with `sync = "deferred"`: knows afterwards what it may have
-lost, `limbo`).
+The order at the start: read the layout of the cluster, open the port (a new bookie is named after
+it), compare the cookies, read the log, compare and count the starts (`starts`), serve, read the
+admin state, register.  The end has the reverse order.  A bookie that dies without an orderly end
+loses nothing that it has acknowledged; with `sync = "deferred"` the next start knows what may be
+lost (`limbo`).
 
-Raises one of `START_ERRORS`, with a sentence for whoever started it, if directories, port and
-metadata do not fit together, or the disk fails or has no room for what a start has to write; what
-is stored is as it was then.  It may be inside an exception group.
+`run_bookie` raises one of `START_ERRORS`, with a sentence for the operator, if directories, port
+and metadata do not fit together, or if the disk fails or has no room for what a start must write;
+the stored data are then as before.  The error may be inside an exception group.
 """
 
 from collections.abc import Awaitable, Callable
@@ -100,11 +100,11 @@ class RunningBookie:
     housekeeping: Housekeeping
     repairs: Repairs
     limbo: LimboRepair
-    probe: PortProbe  # of its own port
+    probe: PortProbe  # connects to the bookie's own port
     starts: Starts
 
     def why_unhealthy(self) -> str:
-        """What is wrong, in words; empty while all is well."""
+        """Return what is wrong, in words, or "" while all is well."""
         statistics = self.store.statistics()
         reasons: list[str] = []
         if not self.registration.registered:
@@ -123,7 +123,7 @@ class RunningBookie:
         return "; ".join(reasons)
 
     def sources(self) -> dict[str, Callable[[], object]]:
-        """What there is to measure."""
+        """Return the functions whose results are the metrics, by the name of their group."""
 
         def registration() -> RegistrationStatistics:
             state = self.registration
@@ -151,7 +151,7 @@ async def run_bookie(
     store_limits: StoreLimits | None = None,
     task_status: trio.TaskStatus[RunningBookie] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run until cancelled."""
+    """Run a bookie until cancelled."""
     log = log or silent_log()
     paths = LedgerPaths(config.ledgers_root)
     instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
@@ -169,6 +169,7 @@ async def run_bookie(
             limits = replace(store_limits, ack_early=limits.ack_early)
         in_doubt = await _available(log, lambda: _in_doubt(identity, orders))
         if in_doubt:
+            # Before the store writes the doubt: a start that is cut short there can be repeated.
             await identity.claim()
         process = f"{rng.getrandbits(128):032x}"
         starts = Starts(
@@ -192,6 +193,7 @@ async def run_bookie(
             rebuild=partial(_tell_rebuild, log),
             is_behind=lambda ends: _available(log, lambda: starts.is_behind(ends)),
         ) as store:
+            # The open store has made a doubt durable: only now may cookies and numbers be written.
             await _available(log, identity.stamp)
             await starts.count(store.log_ends())
             marks = await new_mark(disk, config.directories[0], process)
@@ -215,7 +217,7 @@ def _tell_rebuild(log: Log, rebuild: IndexRebuild) -> None:
                 why=why,
             )
         case "failed":
-            # Only a log that has failed, or a full disk, leads here; both are told as well.
+            # Only a failed log or a full disk leads here; both are reported elsewhere, too.
             log.warning("a new index was not made", directory=directory, why=rebuild.trouble)
         case "rebuilt":
             log.warning(
@@ -237,10 +239,10 @@ async def repair_cookie(
     rng: Random,
     log: Log,
 ) -> str:
-    """Give the directories of a bookie that is stopped their cookies again; return its id.
+    """Write the cookies of a stopped bookie into its directories again; return its id.
 
-    From then on it starts, in doubt of all that it had.  Raises one of `START_ERRORS`, also while
-    somebody is announced under that name: these are other directories than those that it uses.
+    From then on the bookie starts, in doubt of all its ledgers.  Raise one of `START_ERRORS`, also
+    while a bookie is registered under that id: it uses other directories than these.
     """
     paths = LedgerPaths(config.ledgers_root)
     instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
@@ -278,7 +280,7 @@ async def _examine(
     *,
     repair: bool,
 ) -> Identity:
-    """Whose directories these are, as the settings have it."""
+    """Compare the cookies of the directories with the settings and the metadata."""
     return await examine(
         disk,
         config.directories,
@@ -292,7 +294,7 @@ async def _examine(
 
 
 async def _in_doubt(identity: Identity, orders: AdminStates) -> bool:
-    """Whether it had another life.  A new one of which somebody gave an order has had one."""
+    """Return True if records may be lost.  A new bookie with an admin state has run before."""
     if not identity.new:
         return identity.in_doubt
     try:
@@ -303,7 +305,7 @@ async def _in_doubt(identity: Identity, orders: AdminStates) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _World:
-    """What a bookie has from outside."""
+    """The seams of a bookie to the world outside."""
 
     network: Network
     metadata: MetadataStore
@@ -324,7 +326,7 @@ def _assemble(
     starts: Starts,
     world: _World,
 ) -> RunningBookie:
-    """Its parts, of which none runs yet."""
+    """Return the parts of the bookie; none of them runs yet."""
     metadata, paths, log = world.metadata, world.paths, world.log
     registration = _registration(config, identity, listener.port, store, marks, world)
     store.add_writable_listener(registration.look_again)
@@ -375,7 +377,7 @@ def _registration(
     marks: tuple[str, str],
     world: _World,
 ) -> Registration:
-    # Any free port is taken too late to be told: HTTP is served when the bookie is.
+    # Port 0 is chosen too late to be registered: HTTP is served after the bookie is.
     http_port = config.http_port or None
     info = BookieInfo(identity.bookie_id, config.public_host, port, config.properties, http_port)
     metadata, paths, log = world.metadata, world.paths, world.log
@@ -416,11 +418,12 @@ async def _serve(
     orders: AdminStates,
     task_status: trio.TaskStatus[RunningBookie],
 ) -> None:
-    """Until cancelled; it is announced when it knows whether it may be written to."""
+    """Serve until cancelled; the bookie registers when it knows its admin state."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bookie.flusher.run)
         nursery.start_soon(bookie.server.serve, listener)
         bookie_id = BookieId(bookie.bookie_id)
+        # Before the registration: no client may see a bookie as writable that must be read-only.
         await nursery.start(orders.follow, bookie_id, bookie.store.set_read_only)
         try:
             await nursery.start(bookie.registration.run)
@@ -444,7 +447,7 @@ async def _layout(metadata: MetadataStore, paths: LedgerPaths, rng: Random) -> s
 async def _say_without_topics(
     log: Log, metadata: MetadataStore, instance_id: str, root: str
 ) -> None:
-    """A second cluster of ledgers beside that of the topics is allowed, and may be a mistake."""
+    """Warn if the topics use another cluster of ledgers: that is allowed, and may be a mistake."""
     with suppress(MetadataError, MalformedRecordError):
         bound = await read_bound(metadata)
         if bound is not None and bound.instance_id != instance_id:
@@ -466,7 +469,7 @@ async def _listen(network: Network, config: BookieConfig) -> Listener:
 
 
 async def _available(log: Log, call: Callable[[], Awaitable[T]]) -> T:
-    """The result of a call that can be repeated, once the metadata store answers."""
+    """Return the result of a call that can be repeated, once the metadata store answers."""
     while True:
         try:
             return await call()
@@ -485,7 +488,7 @@ def why_not_served(frame: bytes) -> str:
 
 
 async def _disk_space(disk: Disk, directories: tuple[str, ...], store: LedgerStore) -> DiskSpace:
-    """What is free, and with what is used by the logs, the whole."""
+    """Return the free bytes, and as the total the sum of these and the bytes of the logs."""
     free = 0
     for directory in directories:
         free += await disk.free_bytes(directory)

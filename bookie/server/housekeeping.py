@@ -1,10 +1,10 @@
-"""What a bookie does by itself, now and then: drop what was deleted, make room, look for damage.
+"""The periodic work of a bookie: garbage collection, compaction and the scrub.
 
-    every `reclaim_interval_s`   drop the ledgers that are gone (`collector`), then make room
-    every `scrub_interval_s`     look at everything that is written, slowly
+    every `reclaim_interval_s`   drop the deleted ledgers (`collector`), then compact
+    every `scrub_interval_s`     read everything that is written, slowly
 
-Bookies that are started together do it at different times.  With too little room on a disk the
-first comes at once, and then every few seconds until there is more.
+Bookies that are started together do this at different times.  If a disk has too little room,
+garbage collection begins at once, and again every few seconds until there is more.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _FIRST_SCRUB_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class HousekeepingStatistics:
-    collections: int  # looks for ledgers that are gone from the metadata
+    collections: int  # rounds of the garbage collector that succeeded
     collections_failed: int
     ledgers_dropped: int
     drops_failed: int
@@ -31,7 +31,7 @@ class HousekeepingStatistics:
 
 
 class Housekeeping:
-    """`run` does it; an interval of 0 leaves it out."""
+    """`run` does the periodic work; an interval of 0 leaves only work on request."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Housekeeping:
         )
 
     def want_room(self) -> None:
-        """Begin soon, whatever the time."""
+        """Begin garbage collection and compaction soon, before the interval is over."""
         self._wanted.set()
 
     async def run(self) -> None:
@@ -85,6 +85,7 @@ class Housekeeping:
     async def _make_room_now_and_then(self) -> None:
         while True:
             await self._pause()
+            # Renewed before the work: a request that comes meanwhile causes another round.
             self._wanted = trio.Event()
             await self.make_room()
 

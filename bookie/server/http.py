@@ -1,8 +1,8 @@
 """Metrics, health and administration over HTTP: `/metrics`, `/healthz`, `/readyz`, and `admin`.
 
-Healthy means that the bookie is registered and takes what it announces; else 503 and why not.
-Ready means that its own port answers the protocol within 2 s: a bookie that is not healthy may
-still serve what it has.  Neither needs a right.
+The bookie is healthy if it is registered and takes what it announces; if not, the answer is 503
+with the reason.  It is ready if its own port answers the protocol within 2 s: a bookie that is not
+healthy may still serve its entries.  Neither request needs a permission.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -25,7 +25,7 @@ def create_app(
     *,
     why_not_ready: Callable[[], Awaitable[str]],
 ) -> Starlette:
-    """`why_unhealthy` and `why_not_ready` say "" while all is well; `routes` are `admin`'s."""
+    """`why_unhealthy` and `why_not_ready` return "" while all is well; `routes` are `admin`'s."""
 
     async def metrics(_: Request) -> Response:
         return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
@@ -59,7 +59,7 @@ async def serve_http(
     on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; starts with the port."""
+    """Serve until cancelled; report the port to `task_status` once it is open."""
     try:
         http = HttpPort(
             host, port, connections_max=connections_max, on_accept_failed=on_accept_failed

@@ -1,30 +1,30 @@
-"""Who this bookie is: the cookie, which all its directories and the metadata store carry.
+"""The identity of this bookie: the cookie in all its directories and in the metadata store.
 
-A bookie that starts on a wiped, exchanged or foreign directory would say "no such entry" of what it
-has acknowledged.  So it starts only if the cookies agree:
+A bookie that starts on a wiped, exchanged or foreign directory would answer "no such entry" for
+entries that it has acknowledged.  So it starts only if the cookies agree:
 
-    directories      metadata store    what it means
-    all, the same    the same          it is us
+    directories      metadata store    meaning
+    all, the same    the same          this bookie
     none, no data    none              a new bookie: written to the directories, then to the store
     some, no data    none              a new bookie whose first start was cut short
-    not all, the     the same          with `repair`: it is us, and has lost its memory, if those
+    not all, the     the same          with `repair`: this bookie, which has lost records, if those
     others empty                       without a cookie hold nothing and the paths are the same
-    anything else                      refused, and nothing is touched
+    anything else                      refused, and nothing is changed
 
-A bookie that may have lost records starts in doubt (`storage.suspects`), and gets its missing
-cookies when that is durable.  Until then its empty directories are *claimed*: the same text is in
-`CLAIM`, so that a start that was cut short is repeated.  In doubt is also one whose directories are
-older than its last loss, an image that was put back, say: the transaction of that is in BIRTH and
-in the metadata's cookie.
+A bookie that may have lost records starts in doubt (`storage.suspects`), and its missing cookies
+are written when the doubt is durable.  Until then its empty directories are *claimed*: the same
+text is in `CLAIM`, so that a start that was cut short can be repeated.  A bookie is also in doubt
+if its directories are older than its last loss, for example an image that was put back: the id of
+the transaction of that loss is in `BIRTH` and in the metadata's record of the cookie.
 
 The text is Apache BookKeeper's: a line with the layout version, then `CookieFormat` as protobuf
 text.  In a directory it is the file `VERSION`; in the metadata store the record `cookies/<id>`.
 
-A directory that has a cookie, and nothing at all where its log was, counts as one without: its log
-and index were removed, and the cookie was not.  One that never stored anything has the file `NEW`
-there; the first start that finds a log takes it away.
+A directory that has a cookie, and no file at all where its log was, counts as one without a cookie:
+its log and index were removed, and the cookie was not.  A directory that never stored anything has
+the file `NEW` there; the first start that finds a log removes that file.
 
-The directories are compared as a list of paths; a bookie that has only one may be moved.
+The directories are compared as a list of paths; the only directory of a bookie may be moved.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,35 +49,37 @@ _REMEDY = (
 
 
 class StartError(Exception):
-    """The bookie cannot start like this.  The message is for whoever started it."""
+    """The bookie cannot start like this.  The message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who we are, and what has to be written so that others know."""
+    """The identity of this bookie, and what must be written to make it known."""
 
     bookie_id: str
     cookie: Cookie
     directories: Sequence[str]
     new: bool
-    lacking: Sequence[str]  # directories that are to get their cookies again
+    lacking: Sequence[str]  # directories whose cookies are to be written
     in_doubt: bool
     disk: Disk
     metadata: MetadataStore
     paths: LedgerPaths
 
     async def claim(self) -> None:
-        """Before a doubt is written to directories without cookies."""
+        """Claim the directories without cookies, before a doubt is written to them."""
         for directory in self.lacking:
             await self.disk.make_directory(directory)
             await self.disk.write_file(f"{directory}/{CLAIM_FILE}", self.cookie.encode())
 
     async def stamp(self) -> None:
-        """Write what lacks; may be repeated.  The directories are locked, a doubt is durable."""
+        """Write the missing cookies; may be repeated.  A doubt is durable, and the directories locked."""
         for directory in self.lacking:
+            # `NEW` comes first: a cookie without any file beside it is that of a lost log.
             await self.disk.write_file(_new_path(directory), self.cookie.encode())
             await self.disk.write_file(f"{directory}/{COOKIE_FILE}", self.cookie.encode())
         if self.new:
+            # The store comes after the directories: a start that is cut short here is repeated.
             try:
                 await create_cookie(self.metadata, self.paths, self.cookie)
             except RecordExistsError:
@@ -100,7 +102,7 @@ async def examine(
     default_id: str,
     repair: bool = False,
 ) -> Identity:
-    """Compare the cookies; nothing is changed.  Raises StartError if they do not agree.
+    """Compare the cookies and change nothing.  Raise StartError if they do not agree.
 
     `wanted_id` is the id that the settings ask for, if any; a new bookie without one is called
     `default_id`.
@@ -156,7 +158,7 @@ def _check_missing(
     found: Mapping[str, Cookie],
     emptied: Sequence[str],
 ) -> None:
-    """StartError, in words, unless every directory has a cookie, and what it was written for."""
+    """Raise StartError unless every directory has a cookie, and the log that belongs to it."""
     if not found:
         raise StartError(
             f"bookie {bookie_id} is known to the cluster, but {_names(directories)} hold nothing of"
@@ -184,7 +186,7 @@ async def _check_repair(
     missing: Sequence[str],
     instance_id: str,
 ) -> None:
-    """Raise StartError unless what is missing is an empty place of this very bookie."""
+    """Raise StartError unless the directories without cookies are empty ones of this bookie."""
     if local is not None and local != known:
         raise StartError("the directories that have a cookie are those of another bookie")
     _compare(known, directories, instance_id, known.bookie_id)
@@ -197,7 +199,7 @@ async def _check_repair(
 
 
 def _agreed(found: Mapping[str, Cookie]) -> Cookie | None:
-    """The cookie that all these directories carry, None if there are none."""
+    """Return the cookie that all these directories have, or None if `found` is empty."""
     cookies = list(found.values())
     if any(cookie != cookies[0] for cookie in cookies):
         raise StartError(f"{_names(list(found))} do not belong to the same bookie")
@@ -228,14 +230,14 @@ async def _read_local(disk: Disk, directory: str, name: str = COOKIE_FILE) -> by
 
 
 async def _has_data(disk: Disk, directory: str, ours: Cookie) -> bool:
-    """That are not what a start of ours has left which was cut short."""
+    """Return True if there are data, unless a start of this bookie that was cut short left them."""
     if await _read_local(disk, directory, CLAIM_FILE) == ours.encode():
         return False
     return bool({*await _log_files(disk, directory)} - {NEW_FILE})
 
 
 async def _log_files(disk: Disk, directory: str) -> list[str]:
-    """Without what a `NEW` has left that was not written to its end: that says nothing."""
+    """Return the names of the files; a `NEW` that is not finished proves nothing."""
     with suppress(FileNotFoundError):
         names = await disk.list_directory(log_directory(directory))
         return [name for name in names if name != f"{NEW_FILE}{UNFINISHED}"]

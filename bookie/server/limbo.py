@@ -1,22 +1,24 @@
-"""Ends the limbo of a bookie that may have lost records: first whose, then ledger by ledger.
+"""The end of limbo for a bookie that may have lost records: it finds the ledgers and repairs each.
 
-While it serves, and takes no plain adds:
+While the bookie serves, and takes no plain adds:
 
-    suspects    the metadata, all of them, say which ledgers name us.  Each is marked: in limbo if
-                any of its fragments names us, fenced if its writer may still believe in us or was
-                fenced here before.  What is here and not in the metadata any more is fenced, too.
-                From the birth on, a transaction id that is taken before, nothing can be lost.
-                A list that fails, or comes in part, says nothing: all of it is done again.
+    suspects    the metadata of all ledgers are read.  A ledger is marked: in limbo if any of its
+                fragments names this bookie, fenced if its writer may still rely on this bookie or
+                may have been fenced here before.  A ledger that is here and no longer in the
+                metadata is fenced, too.  Before that a transaction id, the birth, is taken: nothing
+                of a ledger that is created later can be lost.
+                A list that fails, or is incomplete, proves nothing: all of it is done again.
 
-Then it takes plain adds of all other ledgers.  Meanwhile, each ledger by itself:
+Then the bookie takes plain adds of all other ledgers.  Meanwhile, each ledger by itself:
 
-    recover     if it has not ended and we are in its last ensemble, as any client would do it
-    copy        what we should have and have not, with digests verified, as recovery adds
-    clear       when all of that is durable, and looked at once more
+    recover     if it is not closed and its last ensemble has this bookie, as any client would do it
+    copy        the entries that should be here and are not, with digests verified, as recovery adds
+    clear       when all of them are durable, and the ledger was compared once more
 
-Where an end or an entry cannot be had now (its bookies are away, or in limbo themselves) it is
-tried again, later each time; for an entry nobody gives the ledger is marked, so that auto-recovery
-tells.  A crash at any moment leaves in limbo what was not cleared.
+If the end of a ledger or an entry cannot be read now (its bookies are away, or in limbo
+themselves), the ledger is tried again, later each time.  If no bookie gives an entry, the ledger is
+marked, so that auto-recovery reports it.  After a crash at any moment the ledgers that were not
+cleared are still in limbo.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -76,17 +78,17 @@ _BURST_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class LimboStatistics:
-    in_doubt: bool  # whose records may be lost is not known yet
+    in_doubt: bool  # it is not known yet which ledgers may have lost records
     ledgers: int  # in limbo
-    ledgers_cleared: int  # since the start, as all of these
-    entries_copied: int  # beyond what the recovery of an open ledger brought by itself
+    ledgers_cleared: int  # since the start, like all numbers below
+    entries_copied: int  # without those that the recovery of an open ledger wrote
     bytes_copied: int
     attempts_failed: int
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """What kept a ledger from being repaired."""
+    """The reason why a ledger is not repaired yet, and when it is due again."""
 
     why: str
     retry_s: float
@@ -95,7 +97,7 @@ class _Trouble:
 
 
 def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Suspect:
-    """What a bookie that has lost its memory has to believe of a ledger."""
+    """Return what a bookie that may have lost records must assume of a ledger."""
     named = any(bookie in fragment.ensemble for fragment in metadata.fragments)
     if metadata.state is LedgerState.OPEN:
         return Suspect(ledger_id, named, bookie in metadata.last_fragment.ensemble)
@@ -103,7 +105,7 @@ def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Sus
 
 
 class LimboRepair:
-    """`run` resolves what is in limbo, whenever; `open_client` is only called if there is some."""
+    """`run` ends limbo whenever it begins; it calls `open_client` only if a ledger is in limbo."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class LimboRepair:
         )
 
     def ledgers(self) -> dict[int, str]:
-        """Those in limbo, and what kept each from being repaired so far, in words."""
+        """Return the ledgers in limbo, and why each is not repaired yet, in words."""
         return {
             ledger_id: trouble.why if (trouble := self._troubles.get(ledger_id)) else ""
             for ledger_id in self._store.suspects.ledgers()
@@ -184,7 +186,7 @@ class LimboRepair:
                 return
             await trio.sleep(self._rng.uniform(0.5, 1.5) * _RETRY_S_MAX)
 
-    # -- whose records may be lost
+    # -- which ledgers may have lost records
 
     async def _end_doubt(self) -> None:
         retry_s = _RETRY_S
@@ -209,11 +211,13 @@ class LimboRepair:
             return
 
     async def _find_suspects(self) -> int:
-        """Mark them; return the birth."""
+        """Mark the ledgers that may have lost records; return the birth."""
         await self._metadata.sync(self._paths.root)
         await check_cluster(self._metadata, self._paths, self._cookie)
+        # The list below has every ledger that is older than this transaction.
         birth = await renew_cookie(self._metadata, self._paths, self._cookie)
         await self._metadata.sync(self._paths.root)
+        # Taken before the list: a ledger of these that the list lacks was deleted.
         here = set(self._store.ledgers())
         suspects: dict[int, Suspect] = {}
         async for ledger_id, metadata in self._all_metadata():
@@ -229,7 +233,7 @@ class LimboRepair:
         return birth
 
     async def _all_metadata(self) -> AsyncIterator[tuple[int, LedgerMetadata | None]]:
-        """Of every ledger; None where they do not parse.  Raises if any is not to be had."""
+        """Yield each ledger, with None if its metadata do not parse.  Raise if a read fails."""
         async for ledger_id in self._catalog.list():
             try:
                 metadata = (await self._catalog.read(ledger_id)).metadata
@@ -282,7 +286,7 @@ class LimboRepair:
         return trouble
 
     async def _mark(self, ledger_id: int, trouble: _Trouble) -> None:
-        """Auto-recovery looks at every copy, and says what is gone for good."""
+        """Mark the ledger: auto-recovery reads every copy, and reports what is lost for good."""
         try:
             await mark_under_replicated(
                 self._metadata, self._paths, ledger_id, [self._bookie], self._clock.now_ms()
@@ -295,20 +299,21 @@ class LimboRepair:
         await self._metadata.sync(self._paths.ledger(ledger_id))
         try:
             stored = await self._catalog.read(ledger_id)
-        except NoSuchLedgerError:  # Deleted: nobody misses anything.
+        except NoSuchLedgerError:  # It was deleted, so nothing is missing.
             await self._store.suspects.clear(ledger_id)
             return
         metadata = stored.metadata
         ours = self._bookie in metadata.last_fragment.ensemble
         if metadata.state is LedgerState.IN_RECOVERY or (not metadata.closed and ours):
             metadata = (await recover_ledger(context, ledger_id, stored)).metadata
+        # Again after a copy: the ledger is cleared only if a comparison finds nothing missing.
         while missing := await self._missing(ledger_id, metadata):
             for run in missing:
                 await self._copy(context, ledger_id, metadata, run)
         await self._store.suspects.clear(ledger_id)
 
     async def _missing(self, ledger_id: int, metadata: LedgerMetadata) -> list[range]:
-        """What we should have, and have not."""
+        """Return the ranges of entries that should be here and are not."""
         stretches = settled_stretches(metadata)
         if (count := sum(max(0, stretch.count) for stretch in stretches)) > ENTRIES_MAX:
             raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
@@ -348,7 +353,7 @@ class LimboRepair:
             first = entries[-1].entry_id + 1
 
     async def _take(self, ledger_id: int, metadata: LedgerMetadata, entries: list[Entry]) -> int:
-        """Have them here; return their bytes when all are durable."""
+        """Add the entries to the store; return their bytes when all are durable."""
         digester, key = digester_of(metadata), master_key(metadata.password or b"")
         waiting, size, refused, told = len(entries), 0, StoreStatus.OK, trio.Event()
 

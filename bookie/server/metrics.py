@@ -1,6 +1,6 @@
-"""What a bookie counts, for Prometheus.  Read when somebody asks; nothing is counted twice.
+"""The metrics of a bookie for Prometheus, read at each request; nothing is counted twice.
 
-The registry belongs to the host, not to the process: many bookies can live in one.
+The registry belongs to the host, not to the process, because one process can run many bookies.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ _COUNTERS = {
 
 
 class StatisticsCollector(Collector):
-    """Exports the numbers in records, which are dataclasses."""
+    """A collector that exports the numeric fields of records, which are dataclasses."""
 
     def __init__(self, sources: dict[str, Callable[[], object]]) -> None:
         self._sources = sources
