@@ -1,13 +1,13 @@
 """`python -m daybook.bookie.replication --config FILE`: auto-recovery as a process of its own.
 
-Prints one line of JSON on standard output when it has a session, and logs to standard error:
+It prints one line of JSON on standard output when it has a session, and logs to standard error:
 
     {"ready": true, "name": "host-4711", "pid": 4711}
 
-SIGTERM and SIGINT end it; with `exit_with_parent` the end of standard input does the same.  What it
-was copying is begun again by another one, or the next.
+SIGTERM and SIGINT end it; with `exit_with_parent` the end of standard input does the same.  Another
+worker, or the next run, restarts the copies that were under way.
 
-Exit codes: 0 stopped, 1 the settings make no sense, 2 ZooKeeper does not answer at the start.
+Exit codes: 0 stopped, 1 the settings are invalid, 2 ZooKeeper does not answer at the start.
 """
 
 import argparse

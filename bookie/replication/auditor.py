@@ -1,11 +1,11 @@
-"""Finds what lacks copies and marks it; one at a time in a cluster (`election`).
+"""The auditor: it finds and marks underreplicated ledgers, one at a time in a cluster (`election`).
 
-    bookies   when somebody is lost or asked to leave: every ledger that names one of them
-    ledgers   now and then, and when somebody asks: the lists of entries of all copies are compared,
-              so that what writers left on an ack quorum is found, and what a disk has lost
+    bookies   when a bookie is lost or told to leave: every ledger that names it is marked
+    ledgers   at an interval, and on request: the entry lists of all copies are compared; this finds
+              entries that writers left on an ack quorum only, and entries that a disk has lost
 
-It only adds marks.  So a round that could not be finished, or was about old news, does no harm: the
-worker looks for itself before it does anything.
+The auditor only adds marks.  A round that was not finished, or used old information, does no harm:
+the worker checks each ledger itself before it does anything.
 """
 
 import logging
@@ -45,14 +45,15 @@ class Auditor:
         self._wake = trio.Event()
 
     async def run(self) -> None:
-        """For as long as it is elected."""
+        """Audit until cancelled; the election runs this while this candidate is elected."""
         await self._members.wait_looked()
         triggers = self._members.triggers
-        gone: list[BookieId] | None = None  # for whom the ledgers were marked last
+        gone: list[BookieId] | None = None  # the lost and leaving bookies of the last audit
         audited_at = trio.current_time()
         self._members.add_listener(self._look_again)
         try:
             while True:
+                # The event is new before the audit: a change during it causes another round.
                 self._wake = trio.Event()
                 try:
                     await self._wait_not_paused()
@@ -84,7 +85,7 @@ class Auditor:
 
     async def _wait_not_paused(self) -> None:
         while await self._marks.is_paused():
-            resumed = trio.Event()  # A watch only when it is needed: they pile up.
+            resumed = trio.Event()  # Only while paused: watches pile up.
             if await self._marks.is_paused(resumed.set):
                 await resumed.wait()
 
@@ -99,7 +100,7 @@ class Auditor:
         if checked_ms is None:
             return 0.0
         since_s = (self._context.clock.now_ms() - checked_ms) / 1000
-        # A time that is yet to come was written by a clock that went wrong.
+        # A time in the future was written by a wrong clock: the check is due.
         return self._limits.check_interval_s - since_s if since_s >= 0 else 0.0
 
     async def _pause_s(self, audited_at: float) -> float:
@@ -109,10 +110,10 @@ class Auditor:
         except MetadataError:
             return self._limits.retry_s
 
-    # -- what it looks at
+    # -- audits
 
     async def audit_bookies(self) -> int:
-        """Mark the ledgers that name somebody who is gone; return how many."""
+        """Mark the ledgers that name a lost or leaving bookie; return their number."""
         marked = 0
         async for ledger_id in self._context.metadata_store.list():
             stored = await self._read(ledger_id)
@@ -126,7 +127,7 @@ class Auditor:
         return marked
 
     async def check_ledgers(self) -> int:
-        """Compare the copies of all ledgers, and mark those that lack some; return how many."""
+        """Compare the copies of all ledgers and mark those that lack some; return their number."""
         begun_ms = self._context.clock.now_ms()
         marked = 0
         async for ledger_id in self._context.metadata_store.list():
@@ -137,18 +138,18 @@ class Auditor:
             if missing := await self._check(ledger_id, stored):
                 await self._mark(ledger_id, missing)
                 marked += 1
-        await self._marks.set_checked_ms(Check.LEDGERS, begun_ms)  # now that it came to its end
+        await self._marks.set_checked_ms(Check.LEDGERS, begun_ms)  # only after a full round
         return marked
 
     async def _check(self, ledger_id: int, stored: StoredMetadata) -> list[BookieId]:
-        """Whose copies have to be made again."""
+        """Return the bookies whose copies have to be made again."""
         presence = self._members.of(names(stored.metadata))
         verify = list(presence) if self._limits.thorough else ()
         try:
             return lacking(
                 await self._checker.check(ledger_id, stored.metadata, presence, verify=verify)
             )
-        except Exception:  # One ledger must not keep all others from being looked at.
+        except Exception:  # One ledger must not stop the check of all others.
             _log.exception("ledger %d could not be checked", ledger_id)
             return []
 
@@ -166,7 +167,7 @@ class Auditor:
 
 
 def lacking(reports: Sequence[Report]) -> list[BookieId]:
-    """Whose copies have to be made again, as far as is known."""
+    """Return the bookies whose copies have to be made again, as far as is known."""
     filled = {fill.bookie for report in reports for fill in report.fills}
     moved = {move.bookie for report in reports for move in report.moves}
     return sorted(filled | moved)

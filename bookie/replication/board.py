@@ -1,13 +1,13 @@
-"""What people have to see: what each worker does, and what cannot be mended.
+"""Status records and alarms for operators: the work of each worker, and failed repairs.
 
     <root>/underreplication/alarms/<ledger id>   persistent, until the ledger is whole or gone
-    <root>/underreplication/workers/<name>       ephemeral: a worker, and how far it is
+    <root>/underreplication/workers/<name>       ephemeral: a worker and its progress
 
-Both are JSON with a version, and of no meaning for the work itself.
+Both are JSON with a version.  The work itself does not depend on them.
 
-    NO_COPY    no copy is left of some entries, or only with bookies that are gone
-    UNREADABLE its metadata do not parse, or make no sense
-    NO_SPARE   every bookie that could take the place is in the ensemble already, or there is none
+    NO_COPY    some entries have no copy left, or only on bookies that are gone
+    UNREADABLE the ledger's metadata do not parse, or are inconsistent
+    NO_SPARE   no writable bookie outside the ensemble is left to take the place
 """
 
 import json
@@ -71,7 +71,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Of one worker.  `pending` are the marked ledgers that it has seen, bytes an estimate."""
+    """One worker's status.  `pending` counts the marked ledgers it saw; bytes are estimates."""
 
     worker: str
     doing: str
@@ -114,7 +114,7 @@ class Board:
         self._workers = f"{paths.underreplication}/workers"
 
     async def raise_alarm(self, alarm: Alarm) -> bool:
-        """In place of the one of that ledger.  False if that says the same: it keeps its time."""
+        """Replace the ledger's alarm; if the old one says the same, keep it and return False."""
         path = self._alarm(alarm.ledger_id)
         while True:
             record = await self._store.get(path)
@@ -126,7 +126,7 @@ class Board:
                 else:
                     await self._store.set(path, alarm.encode(), ANY)
             except (RecordExistsError, NoRecordError, OutcomeUnknownError):
-                continue
+                continue  # The record has changed, or may have: read it again.
             return True
 
     def _says(self, alarm: Alarm, value: bytes) -> bool:
@@ -143,7 +143,7 @@ class Board:
                 await self._store.delete(path, ANY)
 
     async def alarmed(self) -> Sequence[int]:
-        """The ledgers for which there is an alarm, whatever it says."""
+        """Return the ledgers that have an alarm, also one that does not parse."""
         names = await self._store.get_children(self._alarms) or []
         return [int(name) for name in names if _ALARM_NAME.fullmatch(name)]
 
@@ -160,12 +160,12 @@ class Board:
         return f"{self._alarms}/{ledger_id:010d}"
 
     async def show(self, status: Status) -> None:
-        """How a worker is; it goes with its session."""
+        """Write a worker's status; the record disappears with its session."""
         path = f"{self._workers}/{status.worker}"
         record = await self._store.get(path)
         if record is not None and record.stat.owner != self._store.session_id:
             with suppress(NoRecordError):
-                await self._store.delete(path, ANY)  # of the process before
+                await self._store.delete(path, ANY)  # left by the previous session
             record = None
         with suppress(RecordExistsError, NoRecordError, OutcomeUnknownError):
             if record is not None:

@@ -1,14 +1,14 @@
-"""Finds out which copies of a ledger there are: the shell of `protocol.copies`.
+"""The checker finds out which copies of a ledger exist: the shell of `protocol.copies`.
 
-Each bookie is asked for the list of all entries that it has, and of what is not on the list, entry
-by entry, whether it has it: a list says nothing of what the bookie is in doubt about.  Of bookies
-to be verified every copy is read, at the pace that was given, and its digest compared.  Only
-settled fragments are looked at.
+The checker asks each bookie for the list of its entries, and then for every entry that is not on
+the list, one by one: a list does not show which entries the bookie is in doubt about.  If a bookie
+is to be verified, the checker reads every copy there, at the given pace, and checks its digest.
+Only settled fragments are checked.
 
-An answer that says nothing of the entry, like that of a bookie with too much to do, is no answer.
+An answer that says nothing about the entry, like that of an overloaded bookie, counts as no answer.
 
-Apache's bookies with RocksDB (Pulsar's default) never answer when they are asked for a list, and do
-answer everything else.  They are asked for each entry, and for no list for an hour.
+Apache's bookies with RocksDB (Pulsar's default) never answer a request for a list, but they answer
+all others.  The checker asks them for each entry, and does not request a list for an hour.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -43,21 +43,21 @@ from daybook.wire.messages.bookie import Status
 from daybook.wire.messages.bookie_v3 import encode_list_entries, from_v3
 from daybook.wire.messages.entry_list import Group, decode_entry_list
 
-_READS_MAX = 64  # under way at one bookie
+_READS_MAX = 64  # pending at one bookie
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
 _HERE = (Presence.WRITABLE, Presence.READONLY, Presence.LEAVING)
-_LISTLESS_S = 3600.0  # so long a bookie is not asked for lists that did not answer it
-ENTRIES_MAX = 1 << 26  # of a ledger: a few bytes of memory for each
+_LISTLESS_S = 3600.0  # no list is requested for so long after one got no answer
+ENTRIES_MAX = 1 << 26  # per ledger; each needs a few bytes of memory
 
 
 class TooManyEntriesError(LedgerError):
-    """The metadata speak of more entries than can be compared."""
+    """The metadata name more entries than can be compared."""
 
 
 class _NoList(Enum):
     NO_ANSWER = auto()
-    NO_LEDGER = auto()  # an explicit no: it has nothing of it
-    NOT_OFFERED = auto()  # an old bookie, Apache's with RocksDB, or one in doubt: entry by entry
+    NO_LEDGER = auto()  # an explicit no: it has no entry of the ledger
+    NOT_OFFERED = auto()  # an old bookie, Apache's with RocksDB, or one in doubt: ask by entry
 
 
 _List: TypeAlias = Sequence[Group] | _NoList
@@ -79,11 +79,12 @@ class Checker:
         unfillable: Collection[BookieId] = (),
         spares: Sequence[BookieId] | None = None,
     ) -> list[Report]:
-        """One report for each settled fragment; of those to `verify` every copy is read.
+        """Return a report for each settled fragment; read every copy on bookies in `verify`.
 
-        `spares` are who could take a place, if that is known.
+        `spares` are the bookies that could replace another one; None if they are not known.
         """
         stretches = settled_stretches(metadata)
+        # Before any memory is reserved: the check keeps a byte for each entry and position.
         if (count := sum(max(0, stretch.count) for stretch in stretches)) > ENTRIES_MAX:
             raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
         asked = {b for s in stretches if s.count > 0 for b in s.ensemble}
@@ -120,6 +121,7 @@ class Checker:
         try:
             response = await self._context.requests.ask(bookie, encode, timeout_s)
         except ConnectionLostError:
+            # Only silence for the whole timeout from a bookie that answers probes means "no lists".
             had_time = trio.current_time() >= began + timeout_s
             if had_time and await self._context.bookies.probe(bookie):
                 self._listless_until[bookie] = trio.current_time() + _LISTLESS_S
@@ -138,7 +140,7 @@ class Checker:
 
 
 class _Look:
-    """What one check shares between the bookies that it looks at."""
+    """The state that one check shares between the bookies that it asks."""
 
     def __init__(
         self,
@@ -160,7 +162,7 @@ class _Look:
     async def at(
         self, stretch: Stretch, codes: bytearray, bookie: BookieId, presence: Presence
     ) -> None:
-        """Replace UNHEARD by what the bookie says, as far as it says something."""
+        """Replace UNHEARD by the bookie's answers, where it gives one."""
         if presence is Presence.LOST:
             _replace(codes, Copy.LOST)
             return
@@ -185,6 +187,7 @@ class _Look:
                 if known_there or found is _NoList.NOT_OFFERED:
                     await self._wait_turn()
                 await window.enter()
+                # A copy on the list that cannot be read now is unknown, and no longer PRESENT.
                 codes[entry_id - stretch.first] = Copy.UNHEARD
                 heard = partial(self._heard, stretch, codes, window, known_there, entry_id)
                 self._context.bookies.read(bookie, self._ledger_id, entry_id, heard)
@@ -219,6 +222,7 @@ class _Look:
                 return Copy.PRESENT
             case Status.NO_ENTRY | Status.NO_LEDGER:
                 return Copy.MISSING
+            # The bookie has listed this entry: it has it, and its disk does not return it.
             case Status.IO_ERROR if known_there:
                 return Copy.UNREADABLE
             case Status.IO_ERROR | Status.UNKNOWN_LEDGER_STATE:
@@ -228,7 +232,7 @@ class _Look:
 
 
 class _Window:
-    """How many requests are under way; a callback makes room."""
+    """A limit on pending requests; callbacks of answers make room."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,7 +1,7 @@
-"""The settings of auto-recovery as a process: a TOML file, then the environment over it.
+"""The settings of the auto-recovery process: a TOML file, overridden by the environment.
 
-`DAYBOOK_AUTORECOVERY_RATE_BYTES_PER_S=100000000` sets `rate_bytes_per_s`; a value is read as text
-where a text is wanted, else as TOML.  A key that does not exist is an error.
+`DAYBOOK_AUTORECOVERY_RATE_BYTES_PER_S=100000000` sets `rate_bytes_per_s`.  The value of a text
+setting is taken as it is, any other value is read as TOML.  An unknown key is an error.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     zookeeper: str = "127.0.0.1:2181"
     ledgers_root: str = "/ledgers"
-    name: str = ""  # of the worker, unique in the cluster; host and process id if empty
+    name: str = ""  # the worker's, unique in the cluster; if empty: host-pid
     session_timeout_s: Positive = 10.0
     connect_timeout_s: Positive = 30.0  # to ZooKeeper, at the start
     exit_with_parent: bool = False  # stop when standard input ends
@@ -33,7 +33,7 @@ class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     rate_bytes_per_s: Positive = _LIMITS.rate_bytes_per_s
     audit_interval_s: Positive = _LIMITS.audit_interval_s
     check_interval_s: Positive = _LIMITS.check_interval_s
-    thorough: bool = _LIMITS.thorough  # the checks of everything read all copies
+    thorough: bool = _LIMITS.thorough  # the checks of all ledgers also read all copies
     fence_open_after_s: NotNegative | None = _LIMITS.fence_open_after_s
 
     def __post_init__(self) -> None:
@@ -55,5 +55,5 @@ class AutoRecoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> AutoRecoveryConfig:
-    """The settings in the file and the environment; raises ConfigError."""
+    """Return the settings of the file and the environment; raise ConfigError."""
     return settings.load(AutoRecoveryConfig, _PREFIX, path, environment)

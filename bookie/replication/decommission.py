@@ -1,18 +1,18 @@
-"""Takes a bookie out of the cluster without any entry having fewer copies meanwhile.
+"""The removal of a bookie from the cluster; no entry has fewer copies meanwhile.
 
-    order       it takes no new entries, and nothing new names it; writers go on without it
-    migrate     every ledger that names it is marked; workers copy, it serves as a source itself
-    verify      no metadata name it any more: asked of the newest state, all of them
+    order       the bookie takes no new entries, no new ledger names it; writers replace it
+    migrate     every ledger that names it is marked; workers copy, the bookie is a source itself
+    verify      all metadata are read in their newest state: none name the bookie
     forget      its cookie is deleted, and it may be stopped
 
-It may be interrupted at any time and begun again; `cancel` takes the order back, and what was moved
-stays moved.  Waiting for retention instead of copying is the same without marks.
+The removal may be interrupted at any time and restarted.  `cancel` withdraws the admin state;
+copies that were moved stay where they are.  Waiting for retention is the same without marks.
 
-It does not run for ever when nothing can come of it: with nobody to take the place, with nobody who
-copies, or while auto-recovery is paused, it ends after a while and says so.  The order stands then.
+The removal does not wait forever.  It ends after a while, with the reason, if no bookie could take
+the place, if no worker copies, or if auto-recovery is paused.  The admin state stays then.
 
-Ledgers whose last fragment names it are let go by their writers when these write, roll or close
-them; they are counted, and never fenced here.
+A writer removes the bookie from the last fragment of its ledger when it next writes, rolls or
+closes the ledger.  Such ledgers are counted, and never fenced here.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,31 +35,31 @@ _SHOWN = 5
 
 
 class DecommissionError(Exception):
-    """It cannot be done like this; the message says why."""
+    """The bookie cannot be removed or admitted now; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What still names the bookie."""
+    """The ledgers that still name the bookie."""
 
     ledgers: tuple[int, ...]
-    at_writers: tuple[int, ...]  # of these: their last fragment names it, and is not closed
-    movable: tuple[int, ...]  # of these somebody could copy something now
-    homeless: tuple[int, ...]  # of those: no bookie that can be written to could take its place
+    at_writers: tuple[int, ...]  # those not closed whose last fragment names it
+    movable: tuple[int, ...]  # those with fragments that a worker can copy now
+    homeless: tuple[int, ...]  # movable ones for which no writable bookie is left
     unreadable: tuple[int, ...]  # their metadata do not parse, and may name it
-    size: int  # bytes to be copied, about
+    size: int  # estimate of the bytes to copy
     ensemble_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class DecommissionLimits:
-    obey_timeout_s: float = 30.0  # for the bookie to say that it takes no entries
+    obey_timeout_s: float = 30.0  # for the bookie to become read-only
     poll_s: float = 2.0
-    patience_s: float = 60.0  # when nothing can come of it
+    patience_s: float = 60.0  # while no progress is possible
 
 
 class Decommission:
-    """Of one bookie."""
+    """The decommission of one bookie."""
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class Decommission:
     async def run(
         self, *, wait_retention: bool = False, told: Callable[[Kept], None] = lambda kept: None
     ) -> None:
-        """Return when the bookie is forgotten.  `told` hears of what is left, again and again.
+        """Return when the bookie is forgotten; call `told` with the remaining work each round.
 
-        DecommissionError if there are not enough other bookies, it does not obey, or nothing can
-        come of it for the time being.
+        Raise DecommissionError if there are not enough other bookies, if the bookie does not become
+        read-only, or if no progress is possible at present.
         """
         if not await self._was_forgotten():
             await self.order(wait_retention=wait_retention)
@@ -89,7 +89,7 @@ class Decommission:
         await self.forget()
 
     async def _was_forgotten(self) -> bool:
-        """Whoever began it came to the last step."""
+        """Return True if an earlier run came to the last step."""
         order = await self._orders.read(self.bookie)
         known = await known_bookies(self._marks.store, self._marks.paths)
         return order is not None and order.kind.goes and self.bookie not in known
@@ -114,15 +114,15 @@ class Decommission:
                     f"{hindrance}.  {self.bookie} stays read-only meanwhile: begin again when that"
                     " is put right, or take it back with `daybook bookies recommission`"
                 )
-            # No more than half of the time is spent on looking.
+            # At most half of the time is spent on reading metadata.
             await trio.sleep(max(self._limits.poll_s, trio.current_time() - began))
 
     async def _hindrance(self, kept: Kept, wait_retention: bool) -> str:
-        """Why nothing comes of it; empty if something does, as far as can be seen."""
+        """Return why no progress is possible; empty if some is, as far as is known."""
         if kept.unreadable and not kept.ledgers:
             return f"the metadata of ledgers {_some(kept.unreadable)} do not parse, and may name it"
         if wait_retention or not kept.movable:
-            return ""  # Others have to come first.
+            return ""  # Progress depends on writers or on retention.
         if await self._marks.is_paused():
             return "auto-recovery is paused (`daybook autorecovery resume`)"
         if len(kept.homeless) == len(kept.movable):
@@ -154,13 +154,13 @@ class Decommission:
         await self.wait_obeyed()
 
     async def _takers(self) -> list[BookieId]:
-        """Who could take copies over."""
+        """Return the bookies that could take copies over."""
         names_of_writable = await writable_bookies(self._marks.store, self._marks.paths)
         going = {self.bookie, *await self._orders.leaving()}
         return [BookieId(name) for name in names_of_writable if name not in going]
 
     async def wait_obeyed(self) -> None:
-        """Return when it is not registered as writable; being away will do."""
+        """Wait until the bookie is not registered as writable; an absent bookie is enough."""
         store, paths = self._marks.store, self._marks.paths
         with trio.move_on_after(self._limits.obey_timeout_s):
             while True:
@@ -174,9 +174,9 @@ class Decommission:
         )
 
     async def kept(self) -> Kept:
-        """Everything that names the bookie, as the newest state of the metadata store says."""
+        """Return all ledgers that name the bookie, from the newest state of the metadata store."""
         store, paths = self._marks.store, self._marks.paths
-        await store.sync(paths.root)
+        await store.sync(paths.root)  # A server of the store that lags may lack a ledger.
         takers = await self._takers()
         ledgers: list[int] = []
         at_writers: list[int] = []
@@ -219,13 +219,13 @@ class Decommission:
         for ledger_id in kept.movable:
             mark = await self._marks.read(ledger_id)
             if mark is None or self.bookie not in mark.missing:
-                # Not again and again: that would keep whoever works on it from ending.
+                # Marking it again would change the version, and its worker could not resolve it.
                 await self._marks.mark(ledger_id, [self.bookie], now_ms)
 
     async def forget(self) -> None:
-        """Delete the cookie of a bookie that nothing names.  DecommissionError if something does.
+        """Delete the bookie's cookie; raise DecommissionError if a ledger names the bookie.
 
-        A bookie that is running goes on serving what nobody asks for; it does not start again.
+        A running bookie goes on serving entries that no reader needs, but it cannot restart.
         """
         kept = await self.kept()
         if kept.ledgers or kept.unreadable:
@@ -237,13 +237,13 @@ class Decommission:
         cookie = await read_cookie(store, paths, self.bookie)
         if cookie is not None:
             await delete_cookie(store, paths, self.bookie, cookie.version)
-        # In this order: whoever has left and has a cookie has come back with empty directories.
+        # In this order: LEFT with a cookie means that the bookie is back with empty directories.
         await self._orders.give(
             self.bookie, AdminRecord(AdminState.LEFT, self._context.clock.now_ms())
         )
 
     async def cancel(self) -> None:
-        """Take the bookie back: it is as before, less what was moved already."""
+        """Withdraw the admin state: the bookie is as before, without the copies already moved."""
         await self._orders.withdraw(self.bookie)
 
 

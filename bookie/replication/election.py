@@ -1,11 +1,11 @@
-"""One auditor for the whole cluster: elected by who stood first, in BookKeeper's own records.
+"""The election of the cluster's one auditor, in BookKeeper's own records.
 
-    <root>/underreplication/auditorelection          what the elected one calls itself
+    <root>/underreplication/auditorelection          the name of the elected auditor
     <root>/underreplication/auditorelection/V_<n>    ephemeral: a candidate
 
-The lowest number is elected; everybody else watches the one before itself.  An auditor that was
-cut off may believe for a moment that it still is one: what it does then is safe, for it only adds
-marks.
+The candidate with the lowest number is elected; every other candidate watches the one before it.
+An auditor that was cut off may believe for a moment that it is still elected.  This is safe,
+because an auditor only adds marks.
 """
 
 import re
@@ -39,7 +39,7 @@ def _decode_vote(value: bytes) -> str:
 
 
 class Election:
-    """A candidate: `run` stands for election, and works while elected, for ever."""
+    """A candidate: `run` stands for election and works while elected, forever."""
 
     def __init__(self, store: MetadataStore, paths: LedgerPaths, who: str) -> None:
         self.elected = False
@@ -48,7 +48,7 @@ class Election:
         self._vote = text_format.MessageToString(AuditorVoteFormat(bookieId=who)).encode()
 
     async def auditor(self) -> str | None:
-        """Who is elected at the moment, by its vote; None if nobody stands."""
+        """Return the name in the vote that is elected now; None if there is no candidate."""
         for name in await self._candidates():
             record = await self._store.get(f"{self._path}/{name}")
             if record is not None:
@@ -56,7 +56,7 @@ class Election:
         return None
 
     async def run(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do `work`, which does not end, while elected; cancel it when the vote is gone."""
+        """Run `work`, which never ends, while elected; cancel it when the vote is gone."""
         while True:
             try:
                 await self._stand(work)
@@ -86,12 +86,13 @@ class Election:
             self._store.remove_session_listener(session_changed)
 
     async def _cast(self) -> str:
-        """Our vote: one that this session has cast already, else a new one."""
+        """Return our vote: the one that this session has already cast, or a new one."""
         while True:
             for name in await self._candidates():
                 record = await self._store.get(f"{self._path}/{name}")
                 if record is not None and record.stat.owner == self._store.session_id:
                     return name
+            # A create without an answer may have succeeded: the loop looks for our vote.
             with suppress(OutcomeUnknownError, RecordExistsError):
                 await self._store.create(
                     f"{self._path}/V_",
@@ -106,18 +107,18 @@ class Election:
             before = [name for name in await self._candidates() if name < vote]
             if not before:
                 with suppress(NoRecordError, OutcomeUnknownError):
-                    await self._store.set(self._path, self._vote, ANY)  # Only for who looks there.
+                    await self._store.set(self._path, self._vote, ANY)  # Informational.
                 return True
             changed = trio.Event()
             if await self._store.get(f"{self._path}/{before[-1]}", changed.set) is None:
-                continue
+                continue  # It left before the watch was set: look for the new predecessor.
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_after, changed, nursery)
                 nursery.start_soon(_cancel_after, gone, nursery)
         return False
 
     async def _follow(self, vote: str, gone: trio.Event) -> None:
-        """Somebody may have removed our vote: then another one is elected."""
+        """Set `gone` when our vote is removed: then another candidate is elected."""
         while True:
             changed = trio.Event()
             if await self._store.get(f"{self._path}/{vote}", changed.set) is None:

@@ -1,8 +1,8 @@
-"""Ends a ledger that recovery can never end: the shell of `protocol.accept_loss`.
+"""Unsafe recovery of a ledger that recovery can never close: the shell of `protocol.accept_loss`.
 
-Given up are the bookies of its last fragment that are not registered, and those that say that they
-do not know what they had, or have the entry that matters and cannot read it.  One that is
-registered and silent may be well in a moment: it is not.
+A bookie of the last fragment is given up if it is not registered, if it answers that it is in
+doubt, or if it has the decisive entry and cannot read it.  A bookie that is registered and silent
+is not given up: it may answer in a moment.
 """
 
 import logging
@@ -24,13 +24,13 @@ from daybook.wire.errors import ConnectionLostError
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
 from daybook.wire.messages.bookie_v3 import encode_read, from_v3
 
-_NEVER = 1 << 62  # an entry that there cannot be
+_NEVER = 1 << 62  # an entry id that no ledger reaches
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """`lost_from` may have been confirmed, and what was behind it; None if nothing was given up."""
+    """Entries from `lost_from` on may be lost though confirmed; None if none were given up."""
 
     stored: StoredMetadata
     given_up: Sequence[BookieId]
@@ -40,9 +40,9 @@ class AcceptedLoss:
 async def accept_loss(
     context: LedgerContext, ledger_id: int, stored: StoredMetadata
 ) -> AcceptedLoss:
-    """Fence, recover and close, taking those who cannot know for a no.
+    """Fence, recover and close the ledger; bookies that are given up count as a no.
 
-    RecoveryAbortedError if somebody who may know does not answer.
+    Raise RecoveryAbortedError if a bookie that may know an entry does not answer.
     """
     given_up = await _given_up(context, ledger_id, stored.metadata)
     attempts: list[AcceptLoss] = []
@@ -59,7 +59,7 @@ async def accept_loss(
             closed = await recover_ledger(context, ledger_id, stored, make_protocol)
             break
         except RecoveryAbortedError:
-            # Somebody answers, and cannot say of one entry: that is all that it will ever say.
+            # A bookie that answers "unknown" or fails to read this entry will never say more.
             stuck = attempts[-1].stuck if attempts else None
             if stuck is None:
                 raise
@@ -86,9 +86,9 @@ async def _given_up(
     await store.sync(paths.available)
     here = {*await writable_bookies(store, paths), *await readonly_bookies(store, paths)}
     away = [bookie for bookie in metadata.last_fragment.ensemble if bookie not in here]
-    # One that is in doubt says so of what it never had; of what it has it knows.
+    # A bookie in doubt answers "unknown" for an entry it never had; it knows its own.
     in_doubt = await _who_cannot_say(context, ledger_id, metadata, _NEVER)
-    # One that cannot read its last entry cannot say either that the ledger is fenced there.
+    # A bookie that cannot read its last entry cannot confirm a fence either.
     mute = await _who_cannot_say(context, ledger_id, metadata, LAST_ENTRY)
     return sorted({*away, *in_doubt, *mute})
 
@@ -96,7 +96,7 @@ async def _given_up(
 async def _who_cannot_say(
     context: LedgerContext, ledger_id: int, metadata: LedgerMetadata, entry_id: int
 ) -> list[BookieId]:
-    """Who answers, in the last fragment, and neither has the entry to give nor says no."""
+    """Return the last fragment's bookies that answer, but neither with the entry nor "no"."""
     found: list[BookieId] = []
 
     async def ask(bookie: BookieId) -> None:

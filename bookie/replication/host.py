@@ -1,10 +1,10 @@
-"""Auto-recovery, as a function of its seams: what the process runs, and each bookie beside itself.
+"""Auto-recovery as a function of its seams, for the process and for each bookie that embeds it.
 
     election --- auditor --.
                            +--> marks --> worker --> copies, metadata
     writers ---------------'
 
-The auditor is one in the whole cluster, workers are as many as there are processes that run this.
+There is one auditor in the whole cluster, and one worker in each process that runs auto-recovery.
 """
 
 import logging
@@ -37,7 +37,7 @@ _RESTART_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class AutoRecovery:
-    """The parts, for whoever looks at them."""
+    """The running parts, for callers that inspect them."""
 
     election: Election
     auditor: Auditor
@@ -51,7 +51,7 @@ class AutoRecovery:
 async def open_autorecovery(
     client: LedgerClient, *, name: str, limits: ReplicationLimits | None = None
 ) -> AsyncGenerator[AutoRecovery]:
-    """Audits (when elected) and mends for the length of the block; `name` is unique."""
+    """Audit (when elected) and repair while the block runs; `name` is unique in the cluster."""
     limits = limits or ReplicationLimits()
     context = client.context
     store, paths = context.metadata_store.store, LedgerPaths(context.metadata_store.paths.root)
@@ -79,7 +79,7 @@ async def run_autorecovery(
     name: str,
     limits: ReplicationLimits,
 ) -> None:
-    """For ever.  What goes wrong in here ends neither the process nor the bookie in it."""
+    """Run forever.  An error in here ends neither the process nor the bookie in it."""
     while True:
         try:
             async with trio.open_nursery() as nursery:

@@ -1,20 +1,21 @@
-"""What lacks copies, as the metadata store keeps it: BookKeeper's own records, for both workers.
+"""The underreplication records in the metadata store: BookKeeper's own, shared with its workers.
 
     <root>/underreplication
-      LAYOUT                                   which layout this is
+      LAYOUT                                   the layout of these records
       ledgers/hhhh/hhhh/hhhh/hhhh/urL<id>      a mark: which bookies lack entries, since when
-      locks/urL<id>                            ephemeral: somebody works on it
+      locks/urL<id>                            ephemeral: a worker repairs it
       disable                                  present while auto-recovery is paused
       lostBookieRecoveryDelay                  seconds, as text; writing it also asks for an audit
-      checkallledgersctime (and two more)      when a check of everything was last begun
+      checkallledgersctime (and two more)      when a check of all ledgers last began
 
-A mark is removed under the version that was read *before* the work on it began: whoever marks the
-ledger again meanwhile has the mark stay.  A lock only saves work: what two workers do at once is
-safe, and a lock goes with the session of its owner.  As that may last for months, and a lock may
-come about, or stay, without an answer, its owner looks for what it holds and does not work on.
+A mark is removed under the version that was read *before* the work on it began: the mark stays if
+the ledger is marked again meanwhile.  A lock only saves work: two workers may safely repair the
+same ledger at once.  A lock ends with the session of its owner.  A session may last for months, and
+a create or delete of a lock without an answer may have taken effect or not, so an owner looks for
+locks that it holds and does not work on.
 
-Here nothing is taken for done that has no answer: `MetadataError` passes through, and every call
-may be repeated.
+No call here takes a request without an answer for done: `MetadataError` passes through, and every
+call may be repeated.
 """
 
 import re
@@ -61,7 +62,7 @@ _USUAL = ReplicationLimits()
 
 
 class Check(Enum):
-    """The checks of everything whose last beginning is kept; the value names the record."""
+    """The checks of all ledgers whose last start is recorded; the value names the record."""
 
     LEDGERS = "checkallledgersctime"
     PLACEMENT = "placementpolicycheckctime"
@@ -70,7 +71,7 @@ class Check(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """`missing` lack entries of the ledger, as somebody found who looked at `since_ms`."""
+    """A mark: a check at `since_ms` found that the `missing` bookies lack entries."""
 
     ledger_id: int
     missing: tuple[BookieId, ...]
@@ -81,12 +82,12 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    holder: str  # as it says
-    ours: bool  # of this session, and of who asks
+    holder: str  # the name in the lock
+    ours: bool  # held by this session, under our name
 
 
 class Marks:
-    """The records of one cluster; `who` is what a lock says of its owner."""
+    """The records of one cluster; `who` is the owner's name in its locks."""
 
     def __init__(self, store: MetadataStore, paths: LedgerPaths, who: str) -> None:
         self.store = store
@@ -97,7 +98,7 @@ class Marks:
     # -- marks
 
     async def check_layout(self) -> None:
-        """LayoutError if marks are kept in a way that we do not know."""
+        """Raise LayoutError if the layout of the marks is unknown."""
         record = await self.store.get(f"{self._root}/LAYOUT")
         if record is None:
             return
@@ -110,7 +111,7 @@ class Marks:
             raise LayoutError(f"marks are kept as {layout.type} {layout.version}, not BASIC 1")
 
     async def mark(self, ledger_id: int, missing: Sequence[BookieId], now_ms: int) -> None:
-        """Say that these bookies lack entries of the ledger; adds to a mark that is there."""
+        """Mark that these bookies lack entries of the ledger; add them to an existing mark."""
         await mark_under_replicated(self.store, self.paths, ledger_id, missing, now_ms)
 
     async def read(self, ledger_id: int) -> Mark | None:
@@ -118,7 +119,7 @@ class Marks:
         if record is None:
             return None
         message = UnderreplicatedLedgerFormat()
-        # One that does not parse says nothing of whom; that there is a mark is what matters.
+        # A mark that does not parse names no bookies, but the ledger is still marked.
         with suppress(text_format.ParseError, UnicodeDecodeError):
             text_format.Parse(record.value.decode(), message)
         return Mark(
@@ -130,7 +131,7 @@ class Marks:
         )
 
     async def list(self) -> AsyncIterator[int]:
-        """The ids of all marked ledgers, ascending."""
+        """Yield the ids of all marked ledgers, ascending."""
         async for ledger_id in self._below(f"{self._root}/ledgers", _DEPTH):
             yield ledger_id
 
@@ -141,21 +142,21 @@ class Marks:
                     yield ledger_id
             elif not depth and (found := _MARK_NAME.fullmatch(name)):
                 ledger_id = int(found[1])
-                # Anything else at that place is nobody's mark: it could never be resolved.
+                # A record at any other path is no mark: it could never be resolved.
                 if ledger_id <= _LEDGER_ID_MAX and mark_path(self.paths, ledger_id) == (
                     f"{path}/{name}"
                 ):
                     yield ledger_id
 
     async def resolve(self, mark: Mark) -> bool:
-        """Remove a mark whose ledger is whole.  False if it was marked again: it stays."""
+        """Remove a repaired ledger's mark; keep it and return False if it was marked again."""
         path = mark_path(self.paths, mark.ledger_id)
         while True:
             record = await self.store.get(path)
             if record is None:
                 return True
             if record.stat.created_txid != mark.created_txid:
-                return False  # Another mark at the same place, which may have the same version.
+                return False  # A new mark at this path may have the same version.
             try:
                 await self.store.delete(path, mark.version)
             except VersionConflictError:
@@ -171,7 +172,7 @@ class Marks:
             try:
                 await self.store.delete(path, ANY)
             except MetadataError:
-                return  # Not empty, or not now: an empty directory does no harm.
+                return  # It is not empty, or the store failed: an empty directory is harmless.
 
     # -- locks
 
@@ -179,14 +180,14 @@ class Marks:
         return f"{self._root}/locks/urL{ledger_id:010d}"
 
     async def lock(self, ledger_id: int) -> bool:
-        """False if somebody else works on the ledger."""
+        """Lock the ledger; return False if another worker holds its lock."""
         path, value = self._lock(ledger_id), self._lock_value()
         await self._ensure(f"{self._root}/locks", b"")
         while True:
             try:
                 await self.store.create(path, value, ephemeral=True)
             except OutcomeUnknownError:
-                continue
+                continue  # If the create succeeded, the next one finds our lock.
             except RecordExistsError:
                 record = await self.store.get(path)
                 if record is None:
@@ -198,11 +199,11 @@ class Marks:
         return text_format.MessageToString(LockDataFormat(bookieId=self._who)).encode()
 
     def _is_ours(self, lock: Record) -> bool:
-        """Of this session: one that we held in another one ends by itself."""
+        """Return True if this session holds it; a lock of an older session ends by itself."""
         return lock.stat.owner == self.store.session_id and lock.value == self._lock_value()
 
     async def release(self, ledger_id: int) -> None:
-        """Give back a lock of this session; one that is not ours stays."""
+        """Release the lock if this session holds it; leave any other lock."""
         path = self._lock(ledger_id)
         while True:
             record = await self.store.get(path)
@@ -215,7 +216,7 @@ class Marks:
             return
 
     async def locked(self) -> dict[int, Lock]:
-        """Who works on which ledger, as the locks say."""
+        """Return all locks by ledger id."""
         locks: dict[int, Lock] = {}
         for name in await self.store.get_children(f"{self._root}/locks") or []:
             record = await self.store.get(f"{self._root}/locks/{name}")
@@ -234,16 +235,16 @@ class Marks:
         return await self.store.get(f"{self._root}/disable", watch) is not None
 
     async def pause(self) -> None:
-        """Nothing is audited or copied from now on; what is under way ends soon."""
+        """Pause auto-recovery: no audit or copy starts from now on, and running ones end soon."""
         await self._ensure(f"{self._root}/disable", b"")
 
     async def resume(self) -> None:
         await self._remove(f"{self._root}/disable")
 
-    # -- the delay, which is also how an audit is asked for
+    # -- the delay; writing it also requests an audit
 
     async def delay_s(self, watch: Watch | None = None) -> int | None:
-        """How long one lost bookie is waited for; None if nobody has said so."""
+        """Return the delay before one missing bookie counts as lost; None if it is not set."""
         record = await self.store.get(f"{self._root}/lostBookieRecoveryDelay", watch)
         if record is None:
             return None
@@ -253,7 +254,7 @@ class Marks:
         return int(text)
 
     async def set_delay_s(self, seconds: int) -> None:
-        """Whatever the value: the auditor looks at all bookies at once."""
+        """Set the delay.  With any value, the auditor also checks all bookies immediately."""
         assert 0 <= seconds < 10**_DELAY_DIGITS_MAX
         path, value = f"{self._root}/lostBookieRecoveryDelay", b"%d" % seconds
         while True:
@@ -261,23 +262,23 @@ class Marks:
             try:
                 await self.store.set(path, value, ANY)
             except (NoRecordError, OutcomeUnknownError):
-                continue  # Twice the same value is one audit more.
+                continue  # Writing the same value twice costs one extra audit.
             return
 
     async def trigger(self) -> None:
-        """Ask the auditor to look now; how long one is waited for stays as it is."""
+        """Request an audit now; the delay stays as it is."""
         try:
             seconds = await self.delay_s()
         except MalformedRecordError:
             seconds = None
         await self.set_delay_s(int(_USUAL.lost_delay_s) if seconds is None else seconds)
-        if seconds is None:  # Nobody has said anything, and we do not either.
+        if seconds is None:  # No delay was set: leave none behind.
             await self._remove(f"{self._root}/lostBookieRecoveryDelay")
 
-    # -- when everything was checked
+    # -- the last checks
 
     async def checked_ms(self, check: Check) -> int | None:
-        """When that check was begun last; None if never."""
+        """Return when that check last began; None if never."""
         record = await self.store.get(f"{self._root}/{check.value}")
         if record is None:
             return None
@@ -319,19 +320,19 @@ class Marks:
 
 
 class Switch:
-    """Whether auto-recovery is paused, with one watch however often it is asked."""
+    """The pause state of auto-recovery, cached under one watch."""
 
     def __init__(self, marks: Marks) -> None:
         self.changed: Callable[[], None] | None = None  # called when it may have been switched
         self._marks = marks
-        self._paused: bool | None = None  # None: look
+        self._paused: bool | None = None  # None: read it again
         self._moved = trio.Event()
 
     async def is_paused(self) -> bool:
         while self._paused is None:
             moved = self._moved = trio.Event()
             paused = await self._marks.is_paused(self._look_again)
-            if not moved.is_set():  # else it was switched before the answer was here
+            if not moved.is_set():  # a switch before the answer makes the answer stale
                 self._paused = paused
         return self._paused
 

@@ -1,9 +1,10 @@
-"""Who is here, who leaves, who is away, and who is lost: as the metadata store has it, followed.
+"""The bookie watcher: which bookies are registered, leaving, away or lost.
 
 A bookie is lost when it belongs to the cluster (it has a cookie, or ledgers name it), is registered
-neither as writable nor as read-only, and has been waited for (`protocol.lost`).  One that was asked
-to leave, and is not here, is not waited for.
-Without an answer of the metadata store nothing changes: nobody is lost because *we* are cut off.
+neither as writable nor as read-only, and the delay of `protocol.lost` has passed.  There is no
+delay for a bookie that was told to leave.
+While the metadata store does not answer nothing changes: no bookie counts as lost because *this*
+process is cut off.
 """
 
 from collections.abc import Callable, Collection
@@ -24,26 +25,26 @@ _RETRY_S = 1.0
 
 
 class Members:
-    """`run` follows them; listeners are called after each change."""
+    """`run` follows the metadata store; listeners are called after each change."""
 
     def __init__(self, marks: Marks, orders: AdminStates, *, delay_s: float) -> None:
         self._marks = marks
         self._orders = orders
-        self._delay_s = delay_s  # unless the metadata store says otherwise
+        self._delay_s = delay_s  # unless the metadata store has another value
         self._lost = LostBookies(delay_s)
         self._presence: dict[BookieId, Presence] = {}
-        self._strangers: dict[BookieId, None] = {}  # named, and without a cookie
+        self._strangers: dict[BookieId, None] = {}  # named by ledgers, without a cookie
         self._looked = trio.Event()
         self._again = trio.Event()
         self._delay_written: trio.Event | None = None
         self._listeners: dict[Callable[[], None], None] = {}
-        self.triggers = 0  # how often somebody has asked for an audit
+        self.triggers = 0  # how often an audit was requested
 
     async def wait_looked(self) -> None:
         await self._looked.wait()
 
     def of(self, bookies: Collection[BookieId]) -> dict[BookieId, Presence]:
-        """How each of these is; one that was never heard of is waited for from now on."""
+        """Return the status of each; the delay of a bookie that was unknown starts now."""
         for bookie in sorted(bookies):
             if bookie not in self._presence and bookie not in self._strangers:
                 self._strangers[bookie] = None
@@ -72,12 +73,14 @@ class Members:
             except (MetadataError, RegistryError):
                 await trio.sleep(_RETRY_S)
                 continue
+            # No watch tells that a delay has passed: the loop wakes when the next one ends.
             deadline = float("inf") if look_again_at is None else look_again_at
             with trio.move_on_at(deadline):
                 await self._again.wait()
 
     async def _look(self) -> float | None:
         store, paths = self._marks.store, self._marks.paths
+        # The event is new before the reads: a change during them causes another look.
         changed = self._again = trio.Event()
         await self._follow_delay()
         await store.sync(paths.available)
@@ -111,9 +114,9 @@ class Members:
         return look_again_at
 
     async def _follow_delay(self) -> None:
-        """The delay, and whether it was written since the last look: that asks for an audit."""
+        """Read the delay; if it was written since the last look, an audit was requested."""
         if self._delay_written is not None and not self._delay_written.is_set():
-            return  # still watched
+            return  # the watch is still set
         written = trio.Event()
 
         def wake() -> None:
@@ -126,7 +129,7 @@ class Members:
             delay_s = None
         self._lost.delay_s = self._delay_s if delay_s is None else float(delay_s)
         if self._delay_written is not None:
-            # Contact that was lost and is back looks the same; one audit more does no harm.
+            # A reconnect to the store fires the watch as well; one extra audit does no harm.
             self._lost.hurry()
             self.triggers += 1
             self._notify()

@@ -1,26 +1,26 @@
-"""Mends one ledger: looks what it lacks, copies it, and takes the mark away.
+"""The rereplicator of one ledger: it finds the missing copies, makes them and removes the mark.
 
-    MENDED      it is whole, and the mark is gone
-    GONE        there is no such ledger (any more), or no mark
-    TAKEN       somebody else works on it
-    WRITER      what it lacks is its writer's: the mark stays until the ledger is closed
-    NO_SPARE    an alarm; nothing is locked meanwhile
-    NO_COPY     an alarm: of some entries nobody can give a copy; what can be filled is filled, and
-                who may have one keeps its place
-    UNREADABLE  an alarm: its metadata do not parse, or make no sense
-    LATER       somebody did not answer, or it changed underneath
+    MENDED      the ledger is whole, and the mark is removed
+    GONE        the ledger does not exist (any longer), or has no mark
+    TAKEN       another worker holds its lock
+    WRITER      only its writer can replace the bookie: the mark stays until the ledger is closed
+    NO_SPARE    an alarm; the ledger is not locked meanwhile
+    NO_COPY     an alarm: no bookie can give a copy of some entries; all other entries are filled,
+                and a bookie that may have a copy keeps its place
+    UNREADABLE  an alarm: the metadata do not parse, or are inconsistent
+    LATER       a bookie did not answer, or the ledger changed meanwhile
 
-Lists of entries are believed until a copy that should be there cannot be read: then every copy is
-read, so that it comes out whose it is that is damaged.
+Entry lists are trusted until a listed copy cannot be read.  Then every copy is read, to find out
+which bookie's copy is damaged.
 
-A copy that moves goes to a bookie that leaves its write sets in as many racks as can be, as a
-writer would choose; but a copy in the same rack as the others is better than none.
+A copy moves to a bookie that keeps the write sets in as many racks as possible, as a writer would
+choose; but a copy in the same rack as the others is better than none.
 
-Cancelling it leaves nothing half done: metadata change only when all entries are durable at the
-newcomer.  Copying ends by itself when the bookie that it was for is back.
+A cancelled repair leaves no half-done change: the metadata change only when all entries are durable
+on the newcomer.  Copying ends by itself when the bookie that it replaces is back.
 
-An open ledger is never fenced because a bookie is gone, unless that is set.  A ledger that somebody
-began to recover, and did not end, is recovered: nobody writes to it any more.
+An open ledger is never fenced because a bookie is gone, unless the limits say so.  A ledger whose
+recovery began and did not end is recovered: it has no writer any longer.
 """
 
 import logging
@@ -82,15 +82,15 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class _Tried:
-    """What came out while one ledger was mended."""
+    """The findings so far of one repair."""
 
-    verified: set[BookieId]  # of these every copy is read
+    verified: set[BookieId]  # every copy of theirs is read
     filled: set[BookieId] = field(default_factory=set[BookieId])
-    refused: set[BookieId] = field(default_factory=set[BookieId])  # did not take copies
+    refused: set[BookieId] = field(default_factory=set[BookieId])  # did not accept copies
 
 
 class Mender:
-    """`copied` hears of entries and bytes as they become durable."""
+    """`copied` is called with counts of entries and bytes as they become durable."""
 
     def __init__(
         self,
@@ -110,11 +110,11 @@ class Mender:
         self._checker = Checker(context, pace)
         self._replicator = Replicator(context, pace, copied)
         self._unclosed_since: dict[int, float] = {}
-        self._suspects: dict[int, frozenset[BookieId]] = {}  # whose lists are not believed
-        self.lock_left = False  # set when a lock could not be given back
+        self._suspects: dict[int, frozenset[BookieId]] = {}  # their lists are not trusted
+        self.lock_left = False  # set when a lock could not be released
 
     async def mend(self, ledger_id: int) -> Outcome:
-        """Do what can be done for a marked ledger."""
+        """Repair a marked ledger as far as possible."""
         mark = await self._marks.read(ledger_id)
         if mark is None:
             await self._board.clear_alarm(ledger_id)
@@ -144,7 +144,8 @@ class Mender:
             await self._release(ledger_id)
 
     async def _release(self, ledger_id: int) -> None:
-        self.lock_left = True
+        self.lock_left = True  # until the release has an answer
+        # Shielded: a cancelled repair has to release its lock, too.
         with trio.move_on_after(_RELEASE_S, shield=True):
             try:
                 await self._marks.release(ledger_id)
@@ -153,17 +154,17 @@ class Mender:
                 _log.warning("the lock of ledger %d stays for now: %s", ledger_id, error)
 
     def _has_spares(self, mark: Mark, stored: StoredMetadata) -> bool:
-        """False if all that is wrong, as far as is known, needs a bookie that there is not."""
+        """Return False if every known fault needs a spare bookie and there is none."""
         presence = self._members.of(names(stored.metadata))
         if any(presence.get(bookie) not in (None, *GONE) for bookie in mark.missing):
-            return True  # One that is here lacks entries.
+            return True  # A registered bookie lacks entries.
         stretches = settled_stretches(stored.metadata)
         needy = [s for s in stretches if any(presence[b] in GONE for b in s.ensemble)]
         return not needy or any(newcomers(s, self._members.writable()) for s in needy)
 
     async def _mend_locked(self, mark: Mark, stored: StoredMetadata) -> Outcome:
         ledger_id = mark.ledger_id
-        # Whoever marked them may have read what is damaged.
+        # The marks may come from a client that has read damaged copies.
         tried = _Tried({*mark.missing, *self._suspects.get(ledger_id, ())})
         for _ in range(self._limits.rounds_max):
             if not stored.metadata.closed:
@@ -183,10 +184,11 @@ class Mender:
             try:
                 changed = await self._copy(ledger_id, stored, reports, tried)
             except (NoSuchEntryError, ReadUnknownError):
+                # With every copy read the failure has another reason, and no further check helps.
                 if tried.verified >= set(presence):
                     raise
                 tried.verified |= set(presence)
-                self._suspects[ledger_id] = frozenset(presence)  # also when it is tried again
+                self._suspects[ledger_id] = frozenset(presence)  # for later attempts, too
                 changed = True
             if not changed:
                 return await self._stuck(ledger_id, reports)
@@ -196,7 +198,7 @@ class Mender:
     async def _copy(
         self, ledger_id: int, stored: StoredMetadata, reports: Sequence[Report], tried: "_Tried"
     ) -> bool:
-        """Do what the reports ask for, as far as it can be done.  True if something was."""
+        """Make the fills and moves of the reports; return True if one changed something."""
         changed = False
         for report in reports:
             for fill in report.fills:
@@ -204,13 +206,13 @@ class Mender:
             for move in report.moves:
                 if await self._move(ledger_id, stored, report, move, tried):
                     changed = True
-                    break  # One at a time: the next check knows of the newcomer.
+                    break  # One move at a time: the next check knows the newcomer.
         return changed
 
     async def _judge(
         self, mark: Mark, stored: StoredMetadata, reports: Sequence[Report]
     ) -> Outcome | None:
-        """What comes of a check; None if there is something to do."""
+        """Return the outcome of a check; None if there are copies to make."""
         if any(report.fills or report.moves for report in reports):
             return None
         if any(_bare(report) for report in reports):
@@ -220,6 +222,7 @@ class Mender:
         if stored.metadata.state is LedgerState.IN_RECOVERY:
             return Outcome.LATER
         if stored.metadata.state is LedgerState.OPEN:
+            # The checker does not check the last fragment: its writer replaces a bookie there.
             tail = stored.metadata.last_fragment.ensemble
             presence = self._members.of(tail)
             if any(b in mark.missing or presence[b] in GONE for b in tail):
@@ -235,7 +238,7 @@ class Mender:
         self._suspects.pop(ledger_id, None)
 
     async def _stuck(self, ledger_id: int, reports: Sequence[Report]) -> Outcome:
-        """Nothing can be done now: say why."""
+        """Return the outcome when nothing can be done now; raise an alarm with the reason."""
         bare = [(report, run) for report in reports for run in _bare(report)]
         if bare:
             runs = tuple((run.start, run.stop - 1) for _, run in bare)
@@ -279,7 +282,7 @@ class Mender:
         fill: Fill,
         tried: "_Tried",
     ) -> bool:
-        """Give a bookie what it lacks.  True if that has changed something."""
+        """Copy to a bookie the entries that it lacks; return True if a copy was attempted."""
         entries = _without(fill.entries, report)
         if not entries:
             return False
@@ -287,7 +290,7 @@ class Mender:
             await self._replicator.copy(ledger_id, stored.metadata, entries, fill.bookie)
         except TargetError as error:
             _log.warning("ledger %d: %s", ledger_id, error)
-        # If the next check finds it lacking still, another bookie takes its place.
+        # If the next check still finds entries missing there, another bookie takes its place.
         tried.filled.add(fill.bookie)
         return True
 
@@ -299,9 +302,9 @@ class Mender:
         move: Move,
         tried: "_Tried",
     ) -> bool:
-        """Have another bookie in its place.  True if that has changed something."""
+        """Copy to a newcomer and name it in the metadata; return True if an attempt was made."""
         if _without(move.entries, report) != move.entries:
-            return False  # It may have the last copy: it keeps its place.
+            return False  # The bookie may have the last copy: it keeps its place.
         candidates = newcomers(
             report.stretch, [b for b in self._members.writable() if b not in tried.refused]
         )
@@ -310,6 +313,7 @@ class Mender:
             return False
         newcomer = await self._best(usable, report.stretch, move, stored.metadata.quorums)
         with self._unless_back(move.bookie):
+            # Before the copies: the update fails if the newcomer loses its disks after this.
             (life,) = await self._context.metadata_store.lives_of([newcomer])
             try:
                 await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
@@ -327,9 +331,9 @@ class Mender:
     async def _best(
         self, candidates: Sequence[BookieId], stretch: Stretch, move: Move, quorums: Quorums
     ) -> BookieId:
-        """By lot, among those that leave the write sets in as many racks as can be.
+        """Draw a candidate among those that keep the write sets in as many racks as possible.
 
-        Of members whose rack nobody knows, or whose copies will be somewhere else, nothing counts.
+        Members of an unknown rack, and members whose copies will move, do not count.
         """
         members = [b for b in stretch.ensemble if b != move.bookie]
         racks = await self._context.directory.racks_of([*members, *candidates])
@@ -346,7 +350,7 @@ class Mender:
 
     @contextmanager
     def _unless_back(self, bookie: BookieId) -> Generator[None]:
-        """Cancelled when a bookie that was lost is here again: its copies are, too."""
+        """Cancel the block when a lost bookie is back: its copies are back, too."""
         was_here = self._members.is_here(bookie)
         with trio.CancelScope() as scope:
 
@@ -363,7 +367,7 @@ class Mender:
     # -- ledgers that are not closed
 
     async def _close_if_due(self, ledger_id: int, stored: StoredMetadata) -> StoredMetadata:
-        """Recover a ledger that is in recovery for long; an open one only if that is set."""
+        """Recover a ledger that is in recovery too long; an open one only if the limits say so."""
         metadata = stored.metadata
         now = trio.current_time()
         if metadata.state is LedgerState.IN_RECOVERY:
@@ -387,12 +391,12 @@ class Mender:
 
 
 def _bare(report: Report) -> tuple[range, ...]:
-    """The entries of which nobody who could still answer may have a copy."""
+    """Return the entries without a copy on any bookie that could still answer."""
     return report.no_copy if report.unheard else (*report.no_copy, *report.no_answer)
 
 
 def _without(entries: Sequence[range], report: Report) -> tuple[range, ...]:
-    """The entries of which there is a copy to read."""
+    """Return the entries that have a readable copy."""
     bare = sorted((*report.no_copy, *report.no_answer), key=lambda run: run.start)
     kept: list[range] = []
     for run in entries:

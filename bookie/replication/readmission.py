@@ -1,16 +1,17 @@
-"""A bookie that comes back with empty directories: its disks were replaced, or it has left before.
+"""The return of a bookie with empty directories: its disks were replaced, or it left before.
 
-It has lost its fences.  A writer that was frozen while others recovered its ledger may still name
-it, and two such bookies would confirm what nobody will ever read.  So it is admitted like this:
+Such a bookie has lost its fences.  A writer that was frozen while its ledger was recovered may
+still use this bookie, and two such bookies would confirm entries that no reader will ever see.
+So the bookie is admitted in these steps:
 
-    empty       nothing names it: all that it had was copied to others first (`decommission`)
-    come back   it starts without any data and with a new cookie; under its order it takes no
-                entries of writers
+    empty       no ledger names it: all its entries were copied to others first (`decommission`)
+    come back   it starts without any data and with a new cookie; under its admin state it takes
+                no entries of writers
     fence       every ledger that is not open is fenced there, durably
-    admit       the order is withdrawn
+    admit       the admin state is withdrawn
 
-A writer of a ledger that is open has been told, by the metadata that it changed itself, to leave
-this bookie alone.  May be interrupted at any time and begun again.
+The writer of an open ledger does not use this bookie: it has changed the metadata itself, so that
+they no longer name it.  The steps may be interrupted at any time and restarted.
 """
 
 from collections.abc import Callable
@@ -32,14 +33,14 @@ from daybook.wire.errors import ConnectionLostError
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
 from daybook.wire.messages.bookie_v3 import encode_read, from_v3
 
-_FENCES_MAX = 64  # under way at once
-# All are said behind the fence; the last one while it does not know yet what it has lost.
+_FENCES_MAX = 64  # pending at once
+# A bookie gives each of them after it has fenced; the last one while it is in doubt.
 _FENCED = (Status.OK, Status.NO_ENTRY, Status.NO_LEDGER, Status.UNKNOWN_LEDGER_STATE)
 _POLL_S = 2.0
 
 
 class Readmission:
-    """Of one bookie that has left."""
+    """The readmission of one bookie that has left."""
 
     def __init__(
         self, context: LedgerContext, marks: Marks, orders: AdminStates, bookie: BookieId
@@ -50,7 +51,7 @@ class Readmission:
         self._orders = orders
 
     async def wait_back(self) -> None:
-        """Return when it is there again, with a new cookie, and takes no entries."""
+        """Wait until the bookie is registered as read-only, with a new cookie."""
         while not await self.is_back():  # noqa: ASYNC110  two records, and one may never come
             await trio.sleep(_POLL_S)
 
@@ -61,9 +62,9 @@ class Readmission:
         ) and self.bookie in await readonly_bookies(store, paths)
 
     async def admit(self, fenced: Callable[[int], None] = lambda count: None) -> int:
-        """Fence, then take it back; return how many ledgers were fenced.
+        """Fence the ledgers, then admit the bookie; return the number of fenced ledgers.
 
-        DecommissionError if something names it, or it does not take the fences.
+        Raise DecommissionError if the bookie is writable or not back, or a ledger is not fenced.
         """
         store, paths = self._marks.store, self._marks.paths
         if self.bookie in await writable_bookies(store, paths):
@@ -85,6 +86,7 @@ class Readmission:
                 except NoSuchLedgerError:
                     continue
                 except MalformedMetadataError as error:
+                    # The key of the fence is in the metadata.
                     fence.failure = f"{error}: nobody can fence that ledger"
                     break
                 if metadata.state is LedgerState.OPEN:
@@ -101,7 +103,7 @@ class Readmission:
 
 
 class _Fencing:
-    """Many fences under way; `failure` says what became of one that failed."""
+    """Many fences at once; `failure` is the reason if one failed, else empty."""
 
     def __init__(self, context: LedgerContext, bookie: BookieId) -> None:
         self._context = context
@@ -135,7 +137,7 @@ class _Fencing:
 
 
 class DiskReplacement:
-    """Empties a bookie onto others, waits until it is back with empty directories, admits it."""
+    """The replacement of a bookie's disks: empty the bookie, wait until it is back, admit it."""
 
     def __init__(
         self, decommission: Decommission, readmission: Readmission, orders: AdminStates
@@ -145,17 +147,17 @@ class DiskReplacement:
         self._orders = orders
 
     async def empty(self, told: Callable[[Kept], None] = lambda kept: None) -> None:
-        """Return when its disks may be replaced: nothing that they have is needed."""
+        """Return when the bookie's disks may be replaced: no ledger needs their entries."""
         order = await self._orders.read(self._decommission.bookie)
         if order is None or order.kind is not AdminState.LEFT:
             await self._decommission.run(told=told)
         elif not await self._readmission.is_back():
-            await self._decommission.forget()  # whoever began it was through; once more is no harm
+            await self._decommission.forget()  # a repeated last step does no harm
 
     async def is_back(self) -> bool:
         return await self._readmission.is_back()
 
     async def finish(self, fenced: Callable[[int], None] = lambda count: None) -> int:
-        """Wait for it, and admit it."""
+        """Wait until the bookie is back, and admit it."""
         await self._readmission.wait_back()
         return await self._readmission.admit(fenced)

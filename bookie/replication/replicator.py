@@ -1,14 +1,15 @@
-"""Copies entries to a bookie, and puts it into the metadata.
+"""The replicator copies entries to a bookie, and names the bookie in the metadata.
 
-An entry goes out with the bytes that it has elsewhere, its digest verified on the way, as a
-recovery add: a fenced ledger takes it, and a copy that is there stays as it is.  The metadata
-change after every entry is acknowledged, that is durable; `protocol.replace` says when they may.
-And only while the newcomer is in the life in which it has acknowledged the first one: a bookie that
-loses its disks asks the metadata for what (`Catalog.update`).
+An entry is sent with the bytes of its other copies, after a check of its digest, as a recovery add:
+a fenced ledger accepts it, and an existing copy stays as it is.  The metadata change after every
+entry is acknowledged, which means durable; `protocol.replace` says when they may change.  They
+change only if the newcomer still has the cookie generation in which it acknowledged the first
+entry: a bookie that lost its disks finds in the metadata what it has to restore
+(`metadata_store.update`).
 
-Entries travel in pieces, runs of consecutive ones; many pieces are on their way at once, bounded in
-number and in bytes.  Of a striped ledger a bookie holds short runs only: one after the other they
-would cost a round trip and a sync each.
+Entries are copied in pieces, runs of consecutive entries; many pieces are pending at once, bounded
+in number and in bytes.  A bookie of a striped ledger holds short runs only: copied one after the
+other, each would cost a round trip and a sync.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ from daybook.wire.messages.bookie import Status, encode_add_header
 
 
 class TargetError(Exception):
-    """The bookie that was to get the copies did not take them."""
+    """The target bookie did not accept the copies."""
 
     def __init__(self, bookie: BookieId, reason: str) -> None:
         super().__init__(f"bookie {bookie}: {reason}")
@@ -45,7 +46,7 @@ class TargetError(Exception):
 
 class Replaced(Enum):
     YES = auto()
-    OTHERWISE = auto()  # the metadata are others by now, or the newcomer is: look again
+    OTHERWISE = auto()  # the metadata or the newcomer changed: check again
     GONE = auto()  # the ledger was deleted
     NOT_NOW = auto()  # the metadata store does not answer
 
@@ -53,12 +54,12 @@ class Replaced(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyLimits:
     piece_bytes: int = 1 << 20
-    pieces_max: int = 64  # on their way at once
-    bytes_max: int = 8 << 20  # of these
+    pieces_max: int = 64  # pending at once
+    bytes_max: int = 8 << 20  # in all pending pieces
 
 
 class Replicator:
-    """`copied` hears of entries and bytes as they become durable."""
+    """`copied` is called with counts of entries and bytes as they become durable."""
 
     def __init__(
         self,
@@ -79,9 +80,9 @@ class Replicator:
         entries: Sequence[range],
         to: BookieId,
     ) -> None:
-        """Return when all are durable there.
+        """Return when all entries are durable on the target.
 
-        TargetError; NoSuchEntryError or ReadUnknownError if a copy to read cannot be had.
+        Raise TargetError if the target fails, NoSuchEntryError or ReadUnknownError if a read does.
         """
         sending = _Sending(self._context, ledger_id, metadata, to)
         flow = _Flow(sending, Room(self._limits), entry_bytes(metadata))
@@ -115,7 +116,7 @@ class Replicator:
         size: int,
         nursery: trio.Nursery,
     ) -> None:
-        """Return when it is durable there; what cannot be copied ends all the others, too."""
+        """Return when the piece is durable on the target; a failure ends all other pieces."""
         try:
             first = piece.start
             while first < piece.stop:
@@ -130,11 +131,12 @@ class Replicator:
                 )
                 await flow.sending.send(read)
                 read_bytes = sum(len(entry.payload) for entry in read)
+                # The measured size replaces the estimate, so that later pieces fit their bound.
                 flow.entry_bytes = max(1, read_bytes // len(read))
                 self._copied(len(read), read_bytes)
                 first = read[-1].entry_id + 1
         except (TargetError, NoSuchEntryError, ReadUnknownError) as error:
-            flow.failure = flow.failure or error
+            flow.failure = flow.failure or error  # the first one: others may follow from it
             nursery.cancel_scope.cancel()
         finally:
             flow.room.leave(size)
@@ -150,8 +152,9 @@ class Replicator:
         position: int,
         newcomer: Life,
     ) -> Replaced:
-        """Name the bookie in the metadata.  It has acknowledged, in that life, all that the
-        position holds."""
+        """Name the newcomer in the metadata, after it has acknowledged all entries of the position.
+
+        It has acknowledged them in the cookie generation that `newcomer` names."""
         decide = replace_bookie(Replacement(stretch, position, BookieId(newcomer.bookie_id)))
         result = await self._context.metadata_store.update(ledger_id, stored, decide, [newcomer])
         match result:
@@ -168,7 +171,7 @@ class Replicator:
 
 
 class Room:
-    """For pieces that are on their way; one that is larger than all the room goes alone."""
+    """A bound on pending pieces; a piece larger than the bound is sent alone."""
 
     def __init__(self, limits: CopyLimits) -> None:
         self._limits = limits
@@ -192,17 +195,17 @@ class Room:
 
 @dataclass(slots=True)
 class _Flow:
-    """What the pieces of one copy share."""
+    """The state that the pieces of one copy share."""
 
     sending: "_Sending"
     room: Room
-    entry_bytes: int  # what an entry has, as far as is known
+    entry_bytes: int  # payload of an average entry, as far as is known
     failure: NoSuchEntryError | ReadUnknownError | TargetError | None = None
 
 
 @dataclass(slots=True)
 class _Unconfirmed:
-    """Entries that were sent together."""
+    """A batch of entries that was sent and is not acknowledged."""
 
     left: int
     done: trio.Event = field(default_factory=trio.Event)
@@ -224,8 +227,9 @@ class _Sending:
         )
 
     async def send(self, entries: Sequence[Entry]) -> None:
-        """Return when all are acknowledged."""
+        """Return when all entries are acknowledged; raise TargetError if the bookie fails."""
         together = _Unconfirmed(len(entries))
+        # All are registered before the first add: a failure may come during an add.
         for entry in entries:
             self._under_way[entry.entry_id] = together
         for entry in entries:
@@ -246,7 +250,7 @@ class _Sending:
     def close(self) -> None:
         self._channel.close()
 
-    # -- what the bookie says
+    # -- answers of the bookie
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
         for entry_id in range(first, first + count):

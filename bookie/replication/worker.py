@@ -1,8 +1,9 @@
-"""Mends what is marked: of all marked ledgers the one with the fewest copies first.
+"""The replication worker: it repairs the marked ledgers, the one with the fewest copies first.
 
-One at a time, as fast as the rate allows.  What is under way (`mender`) ends when auto-recovery is
-paused, and when the session is lost: with it went the lock.  A lock that is ours while nothing is
-under way was left over, by a release or a request that nobody answered: it is given back.
+It repairs one ledger at a time, as fast as the rate allows.  The repair under way (`mender`) is
+cancelled when auto-recovery is paused, and when the session is lost, because the lock is lost with
+it.  A lock that this worker holds while it repairs nothing was left over by a lock or release
+request without an answer: the worker releases it.
 """
 
 import logging
@@ -74,7 +75,7 @@ class Worker:
         self._copied.entries += entries
         self._copied.size += size
 
-    # -- for ever
+    # -- the loop
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -92,7 +93,7 @@ class Worker:
                     await self._rest()
 
     async def _rest(self) -> None:
-        """Until there may be something to do."""
+        """Wait until a bookie's status changes, or for `poll_s`."""
         changed = trio.Event()
         self._members.add_listener(changed.set)
         try:
@@ -101,10 +102,10 @@ class Worker:
         finally:
             self._members.remove_listener(changed.set)
         if changed.is_set():
-            self._backlog.forget_failures()  # Who was away may be back, and a spare be there.
+            self._backlog.forget_failures()  # A lost bookie may be back, or a spare present.
 
     async def _round(self) -> bool:
-        """Mend what is marked, the worst first; False if nothing could be mended."""
+        """Repair the marked ledgers, the worst first; return False if none could be repaired."""
         if await self._switch.is_paused():
             self._doing = "paused"
             await self._switch.wait_changed()
@@ -113,15 +114,15 @@ class Worker:
         await self._marks.check_layout()
         self._doing = "looking for work"
         self._backlog.replace(await self._candidates())
-        self._mender.lock_left = False  # the candidates are what nobody holds
+        self._mender.lock_left = False  # `_candidates` has just released such locks
         self._started, self._done_before = trio.current_time(), self._copied.size
         presence = self._members.all()
         worked = False
         while (candidate := self._backlog.next(trio.current_time())) is not None:
             if await self._switch.is_paused() or self._members.all() != presence:
-                return True  # What comes first may be something else by now.
+                return True  # Another ledger may be the worst by now.
             if self._mender.lock_left:
-                return True  # Nobody else can mend that ledger: give it back first.
+                return True  # No other worker can repair that ledger: release it first.
             outcome = await self._mend_watched(candidate.ledger_id)
             worked = worked or outcome in (Outcome.MENDED, Outcome.GONE)
             self._backlog.ended(
@@ -133,21 +134,22 @@ class Worker:
         return worked
 
     async def _candidates(self) -> list[Candidate]:
-        """What is marked, not locked, and not just tried; what is not a ledger is cleared."""
+        """Return the marked ledgers that no other worker holds; clear alarms without a mark."""
         alarmed = await self._board.alarmed()
         locked = await self._locked_by_others()
         here = [b for b, p in self._members.all().items() if p is not Presence.LOST]
         marked = [ledger_id async for ledger_id in self._marks.list()]
         for ledger_id in sorted(set(alarmed) - set(marked)):
-            await self._board.clear_alarm(ledger_id)  # mended by somebody who raises none
+            await self._board.clear_alarm(ledger_id)  # repaired by a worker without alarms
         marked = [ledger_id for ledger_id in marked if ledger_id not in locked]
-        # At random, so that what cannot be mended does not hide the rest.
+        # In random order, so that ledgers that cannot be repaired do not hide the others.
         self._context.rng.shuffle(marked)
         candidates: list[Candidate] = []
         for ledger_id in marked[: self._limits.marks_max]:
             try:
                 metadata = (await self._context.metadata_store.read(ledger_id)).metadata
             except (NoSuchLedgerError, MalformedMetadataError):
+                # The mender removes the mark of a deleted ledger, or raises an alarm.
                 candidates.append(Candidate(ledger_id, 0, 0))
                 continue
             gone = [b for b, p in self._members.of(names(metadata)).items() if p in GONE]
@@ -157,7 +159,7 @@ class Worker:
         return candidates
 
     async def _locked_by_others(self) -> list[int]:
-        """Nothing is under way here: what we hold is left over, and is given back."""
+        """Return the ledgers others hold; release our locks: no repair is under way here."""
         others: list[int] = []
         for ledger_id, lock in (await self._marks.locked()).items():
             if lock.ours:
@@ -180,7 +182,7 @@ class Worker:
             return Outcome.LATER
         except (MetadataError, RegistryError):
             raise
-        except Exception:  # One ledger must not keep all others from being mended.
+        except Exception:  # One ledger must not stop the repair of all others.
             _log.exception("ledger %d could not be mended", ledger_id)
             return Outcome.LATER
         finally:
@@ -188,7 +190,7 @@ class Worker:
 
     @contextmanager
     def _until_interrupted(self) -> Generator[None]:
-        """Cancelled when auto-recovery is paused, and when the session is lost, and the lock."""
+        """Cancel the block when auto-recovery is paused, or the session and its lock are lost."""
         store = self._marks.store
         with trio.CancelScope() as scope:
             self._switch.changed = scope.cancel
@@ -205,10 +207,10 @@ class Worker:
                 store.remove_session_listener(session_changed)
 
     async def mend(self, ledger_id: int) -> Outcome:
-        """Do what can be done for a marked ledger."""
+        """Repair a marked ledger as far as possible."""
         return await self._mender.mend(ledger_id)
 
-    # -- how it is
+    # -- status
 
     def status(self) -> Status:
         rest = self._backlog.rest_bytes
@@ -232,6 +234,7 @@ class Worker:
         session_id = 0
         while True:
             status = self.status()
+            # The record is ephemeral: a new session has to write it again.
             if status != shown or session_id != self._marks.store.session_id:
                 try:
                     await self._board.show(status)

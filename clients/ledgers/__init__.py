@@ -2,15 +2,15 @@
 
     address.py      zk://host:port/ledgers
     client.py       connect; create, open, delete and list ledgers
-    writer.py       append entries, many at a time; the ids are the ledger's, or the caller's
-    deferred.py     append entries that are on disk when they are forced, not before
+    writer.py       append entries, many at a time; the writer or the caller assigns the ids
+    deferred.py     append entries whose sync waits until they are forced
     reader.py       read a range, or follow a ledger while it grows
     entries.py      an entry; entries read ahead
     blocking.py     the same for code without trio; blocking_writer.py: its writers
-    errors.py       what goes wrong: did it take effect, what helps
-    limits.py       how much
+    errors.py       the errors, each with its outcome and its remedy
+    limits.py       limits of memory and of pending requests
 
-All of it is thin: the rules of ledgers are in `bookie.ledger`.
+These modules are thin: the rules of ledgers are in `bookie.ledger`.
 """
 
 from daybook.bookie.ledger.bookie_client import BookieLimits

@@ -1,10 +1,10 @@
-"""Where ledgers are: the address of a metadata store, and a root in it.
+"""The address of a metadata store, and the root of the ledgers in it.
 
     zk://host:port,host:port/ledgers
     zk+hierarchical://host:port;host:port/ledgers      as Apache BookKeeper writes it
 
-A port that is not said is 2181, a root that is not said is /ledgers.  Other layouts than the
-hierarchical one (which has ids of 31 and of 63 bits) are none that we know.
+The default port is 2181, the default root is /ledgers.  Only the hierarchical layout, which has ids
+of 31 and of 63 bits, is supported.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class MetadataAddress:
 
     @classmethod
     def parse(cls, address: str) -> Self:
-        """ValueError, with a sentence, for what is no such address."""
+        """Parse an address; raise ValueError, with a sentence, if it is invalid."""
         example = "an address looks like zk://localhost:2181/ledgers"
         scheme, separator, rest = address.partition("://")
         if not separator:

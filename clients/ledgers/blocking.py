@@ -6,12 +6,12 @@
         for entry in client.open(writer.ledger_id, recover=False).read():
             print(entry.entry_id, entry.data)
 
-A thread runs the real client.  Handing over costs some tens of microseconds a call, so what comes
-in masses does not wait for it: `append_soon` queues, and entries are fetched many at a time.
-Objects may be used from any thread, and not in a process that was forked.  Callbacks of futures
-run in the client's own thread: they may `append_soon`, and call nothing that waits (RuntimeError).
-`timeout_s` None waits as long as it takes; a call that takes longer raises TimeoutError, and what
-it was about is as after a cancelled call of the trio client.
+A thread runs the trio client.  A call into the thread costs some tens of microseconds, so frequent
+operations avoid it: `append_soon` queues, and entries are fetched many at a time.
+Objects may be used from any thread, but not in a forked process.  Callbacks of futures run in the
+client's own thread: they may call `append_soon`, but nothing that waits (RuntimeError).
+`timeout_s` None waits forever; a call that takes longer than `timeout_s` raises TimeoutError, and
+has the same effect as a cancelled call of the trio client.
 """
 
 from collections import deque
@@ -48,9 +48,9 @@ def connect(
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
 ) -> "Client":
-    """A client of the cluster whose metadata are at `zk://host:port,host:port/ledgers`.
+    """Return a client of the cluster with metadata at `zk://host:port,host:port/ledgers`.
 
-    Use it in a `with` block, or `close` it.  Errors as of `clients.ledgers.connect`.
+    Use the client in a `with` block, or `close` it.  Errors are those of `clients.ledgers.connect`.
     """
     return serve(
         lambda: trio_client.connect(
@@ -67,7 +67,7 @@ def connect(
 def serve(
     block: Callable[[], AbstractAsyncContextManager[trio_client.Client]], limits: Limits
 ) -> "Client":
-    """Enter `block` in a thread of its own."""
+    """Enter `block` in a new thread, and return the blocking client of the client there."""
     portal = new_portal()
 
     async def enter() -> Client:
@@ -83,7 +83,7 @@ def serve(
 
 
 class Client(Closing):
-    """See `clients.ledgers.client.Client`."""
+    """The blocking twin of `clients.ledgers.client.Client`."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Client(Closing):
         self._closed = False
 
     def create(self, **options: Unpack[LedgerOptions]) -> "Writer":
-        """A new ledger, open, and its only writer; options as of the trio client."""
+        """Create a ledger and return its only writer; options are those of the trio client."""
 
         async def create() -> Writer:
             made = await self._client.create(**options)
@@ -108,12 +108,12 @@ class Client(Closing):
         return call_within(self._portal, create)
 
     def create_advanced(self, **options: Unpack[LedgerOptions]) -> "AdvancedWriter":
-        """As `create`, for callers who give each entry its id."""
+        """Like `create`, for callers that assign the entry ids."""
         made = call_within(self._portal, lambda: self._client.create_advanced(**options))
         return AdvancedWriter(self._portal, made)
 
     def create_deferred(self, **options: Unpack[LedgerOptions]) -> "DeferredWriter":
-        """As `create`, for entries that are taken first, and on disk when they are forced."""
+        """Like `create`, for entries that bookies accept first, and sync when they are forced."""
 
         async def create() -> DeferredWriter:
             made = await self._client.create_deferred(**options)
@@ -124,7 +124,7 @@ class Client(Closing):
     def open(
         self, ledger_id: int, *, recover: bool, password: bytes = b"", patience_s: float = 0.0
     ) -> "Reader":
-        """Open a ledger to read it; `recover` takes it from its writer and closes it."""
+        """Open a ledger for reading; `recover` takes it from its writer and closes it."""
 
         async def open_reader() -> trio_reader.Reader:
             return await self._client.open(
@@ -134,21 +134,21 @@ class Client(Closing):
         return Reader(self._portal, call_within(self._portal, open_reader))
 
     def delete(self, ledger_id: int) -> None:
-        """Forget a ledger; one that is not there is fine."""
+        """Delete a ledger; a ledger that does not exist is no error."""
         call_within(self._portal, lambda: self._client.delete(ledger_id))
 
     def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """State, quorums, ensembles, digest, custom metadata.  NoSuchLedgerError."""
+        """Return state, quorums, ensembles, digest, custom metadata; raise NoSuchLedgerError."""
         return call_within(self._portal, lambda: self._client.metadata(ledger_id))
 
     def list_ledgers(self) -> Iterator[int]:
-        """The ids of all ledgers, ascending."""
+        """Yield the ids of all ledgers, ascending."""
         listed = self._client.list_ledgers()
         while batch := call_within(self._portal, lambda: _take(listed)):
             yield from batch
 
     def close(self) -> None:
-        """End it; writers that are still open are abandoned."""
+        """Close the client; writers that are still open are abandoned."""
         if self._closed:
             return
         self._portal.check_thread()
@@ -171,7 +171,7 @@ async def _take(ids: AsyncIterator[int]) -> list[int]:
 
 
 class Reader:
-    """See `clients.ledgers.reader.Reader`."""
+    """The blocking twin of `clients.ledgers.reader.Reader`."""
 
     def __init__(self, portal: Portal, reader: trio_reader.Reader) -> None:
         self._portal = portal
@@ -198,28 +198,28 @@ class Reader:
         return self._reader.length
 
     def read_last_add_confirmed(self) -> int:
-        """Ask the bookies how far the ledger has got."""
+        """Ask the bookies for the last confirmed entry."""
         return call_within(self._portal, self._reader.read_last_add_confirmed)
 
     def read(
         self, first: int = 0, last: int | None = None, *, timeout_s: float | None = None
     ) -> Iterator[Entry]:
-        """The entries `first` to `last`, both included; `last` None: those that are confirmed.
+        """Read entries `first` to `last`, both included; `last` None: up to the last confirmed one.
 
-        TimeoutError if none comes for `timeout_s`.
+        Raise TimeoutError if no entry comes for `timeout_s`.
         """
         return _Entries(self._portal, self._reader.read(first, last), timeout_s)
 
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> Iterator[Entry]:
-        """The entries from `first` on, each as it is confirmed, until the ledger is closed.
+        """Read the entries from `first` on, each as it is confirmed, until the ledger is closed.
 
-        TimeoutError if none comes for `timeout_s`; then `next` waits for the same one again.
+        Raise TimeoutError if no entry comes for `timeout_s`; `next` then waits for the same entry.
         """
         return _Entries(self._portal, self._reader.tail(first), timeout_s)
 
 
 class _Entries:
-    """Entries one by one; after an error, and to another thread, the next one: no false end."""
+    """An iterator that goes on with the next entry after an error, and in any thread."""
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class _Entries:
             call_within(self._portal, self._fetch, self._timeout_s)
 
     async def _fetch(self) -> None:
-        # Kept here, and not returned: who called may have been interrupted meanwhile.
+        # The batch is kept, not returned: the caller may have been interrupted meanwhile.
         async with self._fetching:
             if not self._fetched and not self._ended:
                 batch = await self._source.next_batch()

@@ -1,8 +1,8 @@
-"""Writers for code without trio: `append_soon` queues, and one task sends what has gathered.
+"""Writers for code without trio: `append_soon` queues entries, and one task sends them.
 
-    append_soon -> handed -> sent -> settled        in order; what waits counts with its bytes
+    append_soon -> handed -> sent -> settled        in order; the bytes of queued entries count
 
-A future is there at once; it gets the id of its entry once that is confirmed, or the error.
+The caller gets a future immediately; it completes with the entry id on confirmation, or an error.
 """
 
 import threading
@@ -52,7 +52,7 @@ def call_within(
 
 
 class _Handle:
-    """What both kinds of writers have in common."""
+    """The common part of both kinds of writers."""
 
     def __init__(self, portal: Portal, handle: trio_writer.LedgerHandle) -> None:
         self._portal = portal
@@ -76,30 +76,30 @@ class _Handle:
 
     @property
     def error(self) -> LedgerError | None:
-        """Why nothing can be appended any more; None while it can."""
+        """The reason why no entry can be appended any longer; None while one can."""
         return self._handle.error
 
     @property
     def waiting_for(self) -> str:
-        """Why appends are not confirmed now, in words; empty if nothing is in the way."""
+        """The reason why appends are not confirmed now, in words; empty if there is none."""
         return self._handle.waiting_for
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Return when everything that was appended so far is confirmed."""
+        """Return when all entries appended so far are confirmed."""
         call_within(self._portal, self._flush, timeout_s)
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then end the ledger: it never changes again."""
+        """Flush, then close the ledger: it never changes again."""
         call_within(self._portal, self._close, timeout_s)
 
     def abandon(self) -> None:
-        """Stop at once, and leave the ledger open, as a crash would."""
+        """Stop immediately and leave the ledger open, as a crash would."""
 
         async def abandon() -> None:
             self._handle.abandon()
             self._stopped()
 
-        with suppress(LedgerClosedError):  # Then the client has done so.
+        with suppress(LedgerClosedError):  # The closed client has abandoned it.
             call_within(self._portal, abandon)
 
     def __enter__(self) -> Self:
@@ -127,54 +127,55 @@ class _Handle:
         await self._handle.close()
 
     def _stopped(self) -> None:
-        """Nothing is appended any more."""
+        """The writer has stopped: no entry is appended any longer."""
 
 
 @dataclass(slots=True, eq=False)
 class _Handed:
-    """An entry on its way, and what becomes of it."""
+    """A pending entry and its future."""
 
     data: bytes
     result: "Future[int]"
-    entry_id: int = -1  # until it has one
+    entry_id: int = -1  # until the writer assigns one
 
 
 class Writer(_Handle):
-    """See `clients.ledgers.writer.Writer`."""
+    """The blocking twin of `clients.ledgers.writer.Writer`."""
 
     def __init__(self, portal: Portal, writer: trio_writer.Writer, limits: Limits) -> None:
         super().__init__(portal, writer)
         self._writer = writer
         self._limits = limits
-        self._handed: deque[_Handed] = deque()  # to the thread
+        self._handed: deque[_Handed] = deque()  # queued for the thread
         self._handed_bytes = 0
         self._handing = threading.Lock()
         self._ended = False
-        self._sent: deque[_Handed] = deque()  # by the writer
+        self._sent: deque[_Handed] = deque()  # sent by the writer, not settled
         self._sent_more, self._settled = trio.Event(), trio.Event()
-        self._leaving = False  # what is left is settled, and nothing comes any more
+        self._leaving = False  # no new entry comes; the sent ones are settled
         self._failure: Exception | None = None
         self._drain = Drain(portal, self._empty)
         portal.start(self._settle_until_stopped)
         portal.finish_at_exit(self, self._flush, self._left)
 
     def append(self, data: Buffer, timeout_s: float | None = None) -> int:
-        """Append an entry; return its id when it is confirmed."""
+        """Append an entry; return its id when the entry is confirmed."""
         left_s = self._wait_for_room(timeout_s)
         return self._hand_over(data).result(left_s)
 
     def append_soon(self, data: Buffer) -> "Future[int]":
-        """Send an entry on its way; the future has its id when it is confirmed, or an error.
+        """Send an entry; the future completes with its id on confirmation, or with an error.
 
-        Waits only while more is on its way than `Limits` allow, and never in a callback.  The first
-        failure is also raised by the next `flush` or `close`.
+        The call waits only while more is pending than `Limits` allow, and never in a callback.  The
+        next `flush` or `close` also raises the first failure.
         """
         self._wait_for_room(None)
         return self._hand_over(data)
 
     def _wait_for_room(self, timeout_s: float | None) -> float | None:
-        """What is left of the time then.  Before the entry is handed over: whatever ends the wait
-        is about an entry that is not under way.
+        """Wait for room; return the rest of the timeout.
+
+        The wait comes before the entry is queued: if it fails, the entry was not sent.
         """
         self._portal.check_process()
         if not self._is_full or self._portal.is_here:
@@ -190,7 +191,7 @@ class Writer(_Handle):
 
     def _hand_over(self, data: Buffer) -> "Future[int]":
         entry = _Handed(bytes(data), Future())
-        entry.result.set_running_or_notify_cancel()  # It cannot be called back.
+        entry.result.set_running_or_notify_cancel()  # A sent entry cannot be cancelled.
         with self._handing:
             if self._ended:
                 raise self._why_ended()
@@ -225,7 +226,7 @@ class Writer(_Handle):
         self._sent_more.set()
 
     async def _settle(self) -> None:
-        """Everything that was handed over so far has its result when this returns."""
+        """Return when every entry queued so far has its result."""
         await self._drain.now()
         last = self._sent[-1] if self._sent else None
         while last is not None and not last.result.done():
@@ -239,7 +240,7 @@ class Writer(_Handle):
     # -- in the thread
 
     async def _empty(self) -> None:
-        """Everything that was handed over is with the writer when this returns."""
+        """Pass every queued entry to the writer."""
         while self._handed:
             entry = self._handed[0]
             failure: LedgerError | None = None
@@ -247,9 +248,10 @@ class Writer(_Handle):
                 entry.entry_id = await self._writer.append_soon(entry.data)
             except LedgerError as error:
                 failure = error
+            # The entry leaves the queue only now: if the writer ends meanwhile, `_end` fails it.
             with self._handing:
                 if self._ended:
-                    return  # All of them were told.
+                    return  # `_end` has failed all of them.
                 self._handed.popleft()
                 self._handed_bytes -= len(entry.data)
             if failure is not None:
@@ -259,9 +261,9 @@ class Writer(_Handle):
                 self._sent_more.set()
 
     async def _settle_until_stopped(self) -> None:
-        """Tell what became of the entries, in the order in which they were sent.
+        """Complete the futures of the entries, in the order in which they were sent.
 
-        Until the writer has stopped, or the client: then all have been told.
+        When the writer or the client has stopped, every future has been completed.
         """
         try:
             while True:
@@ -279,11 +281,11 @@ class Writer(_Handle):
             self._end()
 
     async def _wait_done(self, entry_id: int) -> None:
-        """Until the future of the entry has a result."""
+        """Wait until the future of the entry may complete."""
         await self._writer.wait_confirmed(entry_id)
 
     def _done(self) -> int:
-        """The last entry of which that is so."""
+        """Return the last entry whose future may complete."""
         return self._writer.last_add_confirmed
 
     def _tell_done(self) -> None:
@@ -295,7 +297,7 @@ class Writer(_Handle):
         settled.set()
 
     def _end(self) -> None:
-        """The writer has stopped, or the client was closed: nobody waits for ever."""
+        """Fail all pending entries after the writer or the client ended: no caller waits forever."""
         self._drain.end()
         self._tell_done()
         self._portal.finished(self)
@@ -305,7 +307,7 @@ class Writer(_Handle):
         with self._handing:
             self._ended = True
             left, self._handed, self._handed_bytes = self._handed, deque(), 0
-        for entry in left:  # Their callbacks may append again.
+        for entry in left:  # Outside the lock: their callbacks may append again.
             self._fail(entry, self._why_ended())
 
     def _left(self) -> str:
@@ -321,8 +323,9 @@ class Writer(_Handle):
 
 
 class DeferredWriter(Writer):
-    """See `clients.ledgers.deferred.DeferredWriter`.  A future is done when bookies took the entry;
-    it is on disk after the next `force`.
+    """The blocking twin of `clients.ledgers.deferred.DeferredWriter`.
+
+    A future completes when an ack quorum accepted the entry; the next `force` makes it durable.
     """
 
     def __init__(
@@ -336,7 +339,7 @@ class DeferredWriter(Writer):
         return self._deferred.last_acknowledged
 
     def force(self, timeout_s: float | None = None) -> int:
-        """Return when everything that was appended so far is on disks; `last_add_confirmed`."""
+        """Wait until all entries appended so far are on disks; return `last_add_confirmed`."""
         return call_within(self._portal, self._force, timeout_s)
 
     async def _force(self) -> int:
@@ -357,7 +360,7 @@ class DeferredWriter(Writer):
 
 
 class AdvancedWriter(_Handle):
-    """See `clients.ledgers.writer.AdvancedWriter`."""
+    """The blocking twin of `clients.ledgers.writer.AdvancedWriter`."""
 
     def __init__(self, portal: Portal, writer: trio_writer.AdvancedWriter) -> None:
         super().__init__(portal, writer)
@@ -365,17 +368,17 @@ class AdvancedWriter(_Handle):
 
     @property
     def held_entries(self) -> int:
-        """Entries that wait for one before them which was not given."""
+        """The number of entries that wait for a missing entry before them."""
         return self._writer.held_entries
 
     def append(self, entry_id: int, data: Buffer, timeout_s: float | None = None) -> None:
-        """Append an entry; return when it is confirmed, and so all before it."""
+        """Append an entry; return when it and all entries before it are confirmed."""
         call_within(self._portal, lambda: self._writer.append(entry_id, data), timeout_s)
 
     def append_soon(self, entry_id: int, data: Buffer, timeout_s: float | None = None) -> None:
-        """Send an entry on its way, or keep it until those before it are given."""
+        """Send an entry, or hold it until all entries before it are given."""
         call_within(self._portal, lambda: self._writer.append_soon(entry_id, data), timeout_s)
 
     def wait_confirmed(self, entry_id: int, timeout_s: float | None = None) -> None:
-        """Return when the entry, and all before it, are confirmed."""
+        """Return when the entry and all before it are confirmed."""
         call_within(self._portal, lambda: self._writer.wait_confirmed(entry_id), timeout_s)

@@ -1,4 +1,4 @@
-"""The way in: connect; create, open, delete and list ledgers.
+"""The ledger client: connect; create, open, delete and list ledgers.
 
     async with ledgers.connect("zk://localhost:2181/ledgers") as client:
         async with await client.create() as writer:
@@ -7,8 +7,8 @@
         async for entry in reader.read():
             print(entry.entry_id, entry.data)
 
-A client is for one trio program, and for any number of tasks and ledgers in it.  Nothing that it
-starts outlives its block; writers that are still open then are abandoned.
+A client serves one trio program, with any number of tasks and ledgers.  No task of the client
+outlives its block; writers that are still open at its end are abandoned.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -43,7 +43,7 @@ from daybook.wire.tcp import TcpNetwork
 from daybook.wire.transport import Network
 
 Digest: TypeAlias = Literal["crc32c", "crc32", "hmac", "none"]
-"""What protects an entry: two checksums, a HMAC-SHA1 keyed with the password, or nothing."""
+"""The digest of an entry: two checksums, a HMAC-SHA1 keyed with the password, or nothing."""
 
 _DIGESTS: dict[Digest, DigestType] = {
     "crc32c": DigestType.CRC32C,
@@ -57,12 +57,11 @@ _PAUSE_S_MAX = 5.0
 
 
 class LedgerOptions(TypedDict, total=False):
-    """What a new ledger is to be like.
+    """The options of a new ledger.
 
-    Of `ensemble` bookies (3), `write_quorum` (3) hold each entry, and `ack_quorum` (2) of these
-    have it on disk when it is confirmed.  `digest` is "crc32c" unless it is said.  `custom` is kept
-    in the metadata.  A `ledger_id` that is given must never have been used before, not even by a
-    ledger that was deleted.
+    Each entry is stored on `write_quorum` (3) of `ensemble` (3) bookies; `ack_quorum` (2) of these
+    have it on disk when it is confirmed.  `digest` is "crc32c" by default.  `custom` is kept in the
+    metadata.  A given `ledger_id` must never have been used before, not even by a deleted ledger.
     """
 
     ensemble: int
@@ -75,7 +74,7 @@ class LedgerOptions(TypedDict, total=False):
 
 
 class _Wanted(TypedDict):
-    """The same, as the client below wants it."""
+    """The same options in the form of `bookie.ledger.client`."""
 
     quorums: Quorums
     custom: Mapping[str, bytes] | None
@@ -88,7 +87,7 @@ _Handle = TypeVar("_Handle", bound=LedgerHandle)
 
 
 class Client:
-    """Ledgers of one cluster.  Made by `connect`."""
+    """A client of one cluster's ledgers; `connect` makes it."""
 
     def __init__(self, client: LedgerClient, life: Life, limits: Limits) -> None:
         self._client = client
@@ -98,11 +97,10 @@ class Client:
         self._handles: dict[LedgerHandle, None] = {}
 
     async def create(self, **options: Unpack[LedgerOptions]) -> Writer:
-        """A new ledger, open, and its only writer: `async with await client.create() as writer`.
+        """Create a ledger, return its only writer: `async with await client.create() as writer`.
 
-        For options, and what they are unless they are given, see `LedgerOptions`.
-        LedgerExistsError if an id that is given is in use.  NotEnoughBookiesError if entries could
-        not be confirmed now.
+        See `LedgerOptions` for the options and their defaults.  Raise LedgerExistsError if a given
+        id is in use, NotEnoughBookiesError if entries could not be confirmed now.
         """
         wanted = self._wanted(options)
         with translated(), self._life.lasting(MetadataInDoubtError):
@@ -112,7 +110,7 @@ class Client:
         )
 
     async def create_advanced(self, **options: Unpack[LedgerOptions]) -> AdvancedWriter:
-        """As `create`, for callers who give each entry its id."""
+        """Like `create`, for callers that assign the entry ids."""
         wanted = self._wanted(options)
         with translated(), self._life.lasting(MetadataInDoubtError):
             writer = await self._client.create(**wanted)
@@ -123,7 +121,7 @@ class Client:
         )
 
     async def create_deferred(self, **options: Unpack[LedgerOptions]) -> DeferredWriter:
-        """As `create`, for entries that are taken first, and on disk when they are forced."""
+        """Like `create`, for entries that bookies accept first, and sync when they are forced."""
         wanted = self._wanted(options)
         with translated(), self._life.lasting(MetadataInDoubtError):
             writer = await self._client.create_deferred(**wanted)
@@ -136,16 +134,16 @@ class Client:
     async def open(
         self, ledger_id: int, *, recover: bool, password: bytes = b"", patience_s: float = 0.0
     ) -> Reader:
-        """Open a ledger to read it.
+        """Open a ledger for reading.
 
-        With `recover`, a ledger that is not closed is taken from its writer: it is fenced, brought
-        to its end, which is behind everything that was confirmed, and closed.  Without, nobody
-        notices, and what can be read is what is confirmed so far.  There is no default: the one
-        stops a writer, the other may miss entries.
+        With `recover`, a ledger that is not closed is taken from its writer: it is fenced,
+        recovered and closed, with all confirmed entries.  Without `recover` the writer is not
+        affected, and only the entries confirmed so far can be read.  There is no default, because
+        the former stops a writer and the latter may miss entries.
 
-        NoSuchLedgerError, UnauthorizedError; RecoveryAbortedError or ReadUnknownError if too few
-        bookies answer.  What may succeed later is tried again for `patience_s`, with growing
-        pauses.
+        Raise NoSuchLedgerError, UnauthorizedError, or, if too few bookies answer,
+        RecoveryAbortedError or ReadUnknownError.  An attempt that may succeed later is repeated
+        for `patience_s`, with growing pauses.
         """
         _check_id(ledger_id)
         deadline = trio.current_time() + patience_s
@@ -165,27 +163,27 @@ class Client:
         with translated(), self._life.lasting():
             reader = await self._client.open(ledger_id, recover=recover, password=password)
             if not reader.closed:
-                with suppress(ReadUnknownError):  # What its entries say is known already.
+                with suppress(ReadUnknownError):  # The LAC that its entries carry is known already.
                     await self._client.tailing_reader(reader).look()
         return Reader(self._life, reader, lambda: self._client.tailing_reader(reader), self._limits)
 
     async def delete(self, ledger_id: int) -> None:
-        """Forget a ledger, open or closed; bookies give its space back later.
+        """Delete a ledger, open or closed; bookies free its space later.
 
-        One that is not there is fine.  Its writer, if there is one, is not told.
+        A ledger that does not exist is no error.  A writer of the ledger is not notified.
         """
         _check_id(ledger_id)
         with translated(), self._life.lasting(MetadataInDoubtError):
             await self._client.delete(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
-        """State, quorums, ensembles, digest, custom metadata.  NoSuchLedgerError."""
+        """Return state, quorums, ensembles, digest, custom metadata; raise NoSuchLedgerError."""
         _check_id(ledger_id)
         with translated(), self._life.lasting():
             return await self._client.metadata(ledger_id)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
-        """The ids of all ledgers, ascending; those that come or go meanwhile may be among them."""
+        """Yield all ledger ids, ascending; ledgers created or deleted meanwhile may be included."""
         self._life.check()
         with translated():
             async for ledger_id in self._client.list_ledgers():
@@ -219,7 +217,7 @@ class Client:
         self._handles.pop(handle, None)
 
     def end(self) -> None:
-        """For `open_client`: what is used from now on says that the client was closed."""
+        """End the client, for `open_client`; every later call reports that it was closed."""
         self._life.end()
         for handle in list(self._handles):
             handle.abandon()
@@ -239,12 +237,12 @@ async def connect(
     session_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
 ) -> AsyncGenerator[Client]:
-    """A client of the cluster whose metadata are at `zk://host:port,host:port/ledgers`.
+    """Connect to the cluster whose metadata are at `zk://host:port,host:port/ledgers`.
 
-    `placement` says in which racks bookies stand, and what follows from it; without, they are where
-    they say, and each write set spans two racks where that can be had.
+    `placement` gives the racks of bookies and the rules for them.  Without it bookies are in the
+    racks that they register, and each write set spans two racks if possible.
 
-    ValueError for another kind of address, MetadataUnavailableError if nobody answers there in
+    Raise ValueError for another kind of address, MetadataUnavailableError if there is no answer in
     `connect_timeout_s`, ClusterError if there are no ledgers.
     """
     address = MetadataAddress.parse(metadata)
@@ -279,7 +277,7 @@ async def open_client(
     limits: Limits | None = None,
     placement: Placement | None = None,
 ) -> AsyncGenerator[Client]:
-    """A client on given seams.  What the block raises comes out as it is, and not in a group."""
+    """Open a client on given seams; an exception of the block is not wrapped in a group."""
     limits = limits or Limits()
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:

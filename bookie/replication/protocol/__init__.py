@@ -1,1 +1,1 @@
-"""Pure: nothing in here knows of tasks, sockets, time or chance."""
+"""Pure rules of re-replication, without tasks, sockets, clocks or random numbers."""

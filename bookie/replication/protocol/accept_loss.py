@@ -1,12 +1,12 @@
-"""Recovery for when it can never end: somebody decides that what may be lost is lost.
+"""Unsafe recovery: an operator accepts the loss of entries so that a recovery can end.
 
-A recovery aborts while it is unknown whether an entry was confirmed.  When the bookies that may
-know are gone for good, or have lost what they knew, that is for ever.  Here bookies are *given up*:
-they count as fenced, and where nobody has an entry and only they could say whether it was
-confirmed, the ledger ends before it.
+A recovery aborts while it is unknown whether an entry was confirmed.  If the bookies that may know
+are gone for good, or have lost their data, it aborts forever.  Here such bookies are *given up*:
+they count as fenced.  If no bookie has an entry, and only bookies that are given up could say
+whether it was confirmed, the ledger ends before that entry.
 
-Everything else stays: one copy that somebody has recovers its entry; a bookie that was not given up
-and does not answer still aborts the recovery.
+All other rules stay: a single copy recovers its entry, and a bookie that was not given up and does
+not answer still aborts the recovery.
 """
 
 from collections.abc import Collection, Sequence
@@ -26,11 +26,12 @@ class AcceptLoss(RecoverProtocol):
         reads_max: int = READS_MAX,
     ) -> None:
         super().__init__(quorums, fragments, reads_max=reads_max)
-        self.lost_from: int | None = None  # this entry may have been confirmed, and all behind it
-        self.stuck: int | None = None  # of this one somebody who was not given up cannot say
+        self.lost_from: int | None = None  # it and all later entries may have been confirmed
+        self.stuck: int | None = None  # an entry unknown to a bookie not given up
         self._given_up = frozenset(given_up)
 
     def _fence_answered(self, bookie: BookieId, fenced: bool, last: LastEntry | None) -> None:
+        # A bookie that is given up counts as fenced, also if it gave no answer.
         super()._fence_answered(bookie, fenced or bookie in self._given_up, last)
 
     def _read_answered(

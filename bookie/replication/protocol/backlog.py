@@ -1,4 +1,4 @@
-"""Which marked ledger is mended next: the one with the fewest copies, unless it just failed."""
+"""The order of repairs: the ledger with the fewest copies first, unless it just failed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """`copies` is what its worst entry has at most, `size` an estimate of what is to be copied."""
+    """`copies` is the most that its worst entry has, `size` an estimate of the bytes to copy."""
 
     ledger_id: int
     copies: int
@@ -14,7 +14,7 @@ class Candidate:
 
 
 class Backlog:
-    """What failed is tried again after a while, twice as long each time."""
+    """The ledgers to repair; one that failed waits for a back-off that doubles each time."""
 
     def __init__(self, backoff_s: float, backoff_s_max: float) -> None:
         self._backoff_s = backoff_s
@@ -37,7 +37,7 @@ class Backlog:
         self._not_before = {i: t for i, t in self._not_before.items() if i in self._candidates}
 
     def next(self, now: float) -> Candidate | None:
-        """The worst that may be tried."""
+        """Return the worst ledger whose back-off has ended; None if there is none."""
         return min(
             (c for c in self._candidates.values() if self._not_before.get(c.ledger_id, 0) <= now),
             key=lambda candidate: (candidate.copies, candidate.ledger_id),
@@ -54,5 +54,5 @@ class Backlog:
         self._not_before[ledger_id] = now + backoff_s
 
     def forget_failures(self) -> None:
-        """Things are different now: everything may be tried."""
+        """End all back-offs, because the bookies have changed."""
         self._not_before.clear()

@@ -1,26 +1,26 @@
-"""What became of each copy of each entry of a fragment, and what has to be done about it.
+"""The state of each copy of each entry of a fragment, and the repairs that follow from it.
 
-A fragment is a run of entries and an ensemble.  For each position there is a byte per entry:
+A fragment is a run of entries and an ensemble.  Each position has one byte per entry:
 
     NONE       the position does not hold this entry
     PRESENT    the bookie has it (in a thorough check: gave it, and its digest matches)
-    MISSING    the bookie said that it does not have it
-    DOUBTFUL   the bookie answered, and cannot say whether it had it
+    MISSING    the bookie answered that it does not have it
+    DOUBTFUL   the bookie answered that it cannot tell whether it had it
     DAMAGED    the bookie gave other bytes: their digest does not match
-    UNREADABLE the bookie has it, and its disk does not give it
+    UNREADABLE the bookie has it, and its disk does not return it
     UNHEARD    no answer
     LOST       the bookie is gone
 
-**Unknown is neither missing nor present.**  UNHEARD is left alone and looked at again later; it
-counts neither as a copy nor as the loss of one.  A DOUBTFUL copy is written again in place: that is
-harmless if it was there, and settles the doubt.  So is an UNREADABLE one: a bookie that knows of
-its damage takes the entry again.
+**Unknown is neither missing nor present.**  An UNHEARD copy is left alone and checked again later;
+it counts neither as a copy nor as a lost one.  A DOUBTFUL copy is written again in place: the write
+is harmless if the copy was there, and it ends the doubt.  An UNREADABLE copy is also written again:
+a bookie that knows of its damage accepts the entry again.
 
-    fill    the bookie stays, and gets what it lacks
-    move    another bookie takes the place: of one that is lost or leaves, of one that was filled
-            without success, and of one that gives other bytes, for it keeps the first ones
+    fill    the bookie stays, and gets the entries that it lacks
+    move    another bookie replaces one that is lost or leaves, one that was filled without success,
+            or one that gives other bytes, because a bookie keeps the first bytes that it got
 
-Where no copy is left nothing is done at all: the ensemble as it is names those who may come back.
+An entry without any copy is not repaired: the ensemble must go on naming bookies that may return.
 """
 
 import re
@@ -44,24 +44,24 @@ class Copy(IntEnum):
     UNREADABLE = 7
 
 
-_LACKED = (Copy.MISSING, Copy.DOUBTFUL, Copy.UNREADABLE)  # what is written in place
+_LACKED = (Copy.MISSING, Copy.DOUBTFUL, Copy.UNREADABLE)  # these are written again in place
 
 
 class Presence(Enum):
     WRITABLE = auto()
     READONLY = auto()
-    LEAVING = auto()  # here, and asked to leave the cluster
-    AWAY = auto()  # not registered, and may be back in a moment
+    LEAVING = auto()  # registered, and told to leave the cluster
+    AWAY = auto()  # not registered, but may be back in a moment
     LOST = auto()
 
 
-_USUAL_ENTRY_BYTES = 1024  # while none is known
-GONE = (Presence.LOST, Presence.LEAVING)  # whose copies have to be somewhere else
+_USUAL_ENTRY_BYTES = 1024  # while no size is known
+GONE = (Presence.LOST, Presence.LEAVING)  # their copies have to be made elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A fragment whose copies may be moved: its entries are final.  Empty: last < first."""
+    """A settled fragment: its entries are final, so copies may move.  Empty: last < first."""
 
     first: int
     last: int
@@ -73,10 +73,10 @@ class Stretch:
 
 
 def settled_stretches(metadata: LedgerMetadata) -> list[Stretch]:
-    """The fragments that nobody writes to any more.
+    """Return the fragments that no client writes to any longer.
 
-    All of a closed ledger; all but the last of an open one, which is its writer's.  None of one in
-    recovery: whoever recovers it relies on the metadata as they were.
+    These are all fragments of a closed ledger, and all but the last of an open one, which belongs
+    to the writer.  A ledger in recovery has none: its recovery relies on unchanged metadata.
     """
     fragments = metadata.fragments
     starts = [fragment.first_entry_id for fragment in fragments[1:]]
@@ -88,7 +88,7 @@ def settled_stretches(metadata: LedgerMetadata) -> list[Stretch]:
         case LedgerState.CLOSED:
             starts.append(metadata.last_entry_id + 1)
     return [
-        # The last fragment of a closed ledger may start behind its end; so may one before it.
+        # The last fragments of a closed ledger may start behind its end.
         Stretch(f.first_entry_id, min(start - 1, _end_of(metadata)), f.ensemble)
         for f, start in zip(fragments, starts, strict=True)
     ]
@@ -99,7 +99,7 @@ def _end_of(metadata: LedgerMetadata) -> int:
 
 
 def expected(stretch: Stretch, quorums: Quorums, position: int) -> bytearray:
-    """UNHEARD for each entry that the position holds, NONE for the others."""
+    """Return UNHEARD for each entry that the position holds, NONE for all others."""
     codes = bytearray(max(0, stretch.count))
     if quorums.write == quorums.ensemble:
         return bytearray([Copy.UNHEARD]) * len(codes)
@@ -112,7 +112,7 @@ def expected(stretch: Stretch, quorums: Quorums, position: int) -> bytearray:
 
 
 def listed(stretch: Stretch, codes: bytearray, groups: Iterable[Group]) -> None:
-    """The bookie says that it has these: what it holds, and lists, is PRESENT."""
+    """Replace UNHEARD by PRESENT for the entries in the bookie's list."""
     there = bytearray(len(codes))
     end = stretch.first + len(there)
     for group in groups:
@@ -120,6 +120,7 @@ def listed(stretch: Stretch, codes: bytearray, groups: Iterable[Group]) -> None:
             _set(there, group.first - stretch.first, group.first + group.size - stretch.first)
             continue
         start = group.first
+        # Skip the periods before the fragment: a list may begin any distance before it.
         if start + group.size <= stretch.first:
             start += (stretch.first - start - group.size) // group.period * group.period
         while start <= group.last and start < end:
@@ -137,7 +138,7 @@ def _set(there: bytearray, first: int, end: int) -> None:
 
 
 def runs(codes: bytes | bytearray, which: Collection[Copy], first: int) -> list[range]:
-    """The entries whose copies are so, as ranges; `first` is the first entry."""
+    """Return the entries with these codes, as ranges; `codes` begin at entry `first`."""
     pattern = b"[" + b"".join(b"\\x%02x" % code for code in sorted(which)) + b"]+"
     return [
         range(first + match.start(), first + match.end())
@@ -145,7 +146,7 @@ def runs(codes: bytes | bytearray, which: Collection[Copy], first: int) -> list[
     ]
 
 
-# -- what has to be done
+# -- repairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +160,21 @@ class Fill:
 class Move:
     position: int
     bookie: BookieId
-    entries: tuple[range, ...]  # all that the position holds
+    entries: tuple[range, ...]  # all entries of the position
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of one stretch.  `copies` is what the entry with the fewest has, as far as is known."""
+    """One fragment's report; `copies` counts the known copies of its worst entry."""
 
     stretch: Stretch
     copies: int
     fills: tuple[Fill, ...] = ()
     moves: tuple[Move, ...] = ()
-    unheard: tuple[BookieId, ...] = ()  # of these it is not known what they have
-    no_copy: tuple[range, ...] = ()  # no copy is left of these
-    no_answer: tuple[range, ...] = ()  # no copy was found of these, and somebody may have one
+    unheard: tuple[BookieId, ...] = ()  # their copies are not known
+    no_copy: tuple[range, ...] = ()  # entries without a copy
+    no_answer: tuple[range, ...] = ()  # no copy found; a bookie may have one
 
     @property
     def whole(self) -> bool:
@@ -188,10 +189,10 @@ def judge(
     unfillable: Collection[BookieId] = (),
     spare: bool = True,
 ) -> Report:
-    """What to do about a stretch; `copies` are those of each position.
+    """Return the repairs of a fragment; `copies` has the codes of each position.
 
-    A bookie that is `unfillable` was given its entries again, and that did not help.  Without a
-    `spare` a read-only one is filled, too: it may have room for that.
+    An `unfillable` bookie was given its entries again without success.  Without a `spare` bookie, a
+    read-only bookie is filled, too: it may have room for that.
     """
     fills: list[Fill] = []
     moves: list[Move] = []
@@ -245,20 +246,20 @@ def _is_here(presence: Presence | None) -> bool:
 
 
 def _counted(copies: Sequence[bytes | bytearray], which: Collection[Copy]) -> bytes:
-    """For each entry, how many positions have it so.  (Sums of bytes do not carry: E < 256.)"""
+    """Count for each entry the positions with such a code.  (E < 256: no byte overflows.)"""
     table = bytes(int(code in which) for code in range(256))
     size = len(copies[0]) if copies else 0
     total = sum(int.from_bytes(codes.translate(table), "big") for codes in copies)
     return total.to_bytes(size, "big")
 
 
-# -- before anybody is asked
+# -- estimates from the metadata alone
 
 
 def fewest_copies(metadata: LedgerMetadata, here: Collection[BookieId]) -> int:
-    """How many copies the worst entry has at most, if bookies outside `here` are gone.
+    """Return how many copies the worst entry has at most, if bookies outside `here` are gone.
 
-    What lacks the most is mended first.
+    The worker repairs the ledger with the fewest copies first.
     """
     quorums = metadata.quorums
     return min(
@@ -276,7 +277,7 @@ def names(metadata: LedgerMetadata) -> set[BookieId]:
 
 
 def bytes_to_copy(metadata: LedgerMetadata, gone: Collection[BookieId]) -> int:
-    """About how many bytes of payload have to be copied if these bookies are gone."""
+    """Estimate the bytes of payload to copy if these bookies are gone."""
     if not metadata.closed or metadata.last_entry_id < 0:
         return 0
     size = metadata.length / (metadata.last_entry_id + 1)
@@ -292,7 +293,7 @@ def bytes_to_copy(metadata: LedgerMetadata, gone: Collection[BookieId]) -> int:
 
 
 def entry_bytes(metadata: LedgerMetadata) -> int:
-    """About how many bytes of payload an entry has; at least one."""
+    """Estimate the bytes of payload of an entry; at least one."""
     if metadata.closed and metadata.last_entry_id >= 0:
         return max(1, metadata.length // (metadata.last_entry_id + 1))
     return _USUAL_ENTRY_BYTES

@@ -1,8 +1,9 @@
-"""When a bookie that is not registered counts as lost.
+"""The rule when a bookie that is not registered counts as lost.
 
-One bookie that goes may be restarting: it is waited for.  When a second one is missing too, copies
-are at stake, and neither is waited for.  What is missing at the first look is waited for however
-many they are: a cluster that starts comes up one by one.
+A single missing bookie may be restarting: it counts as lost after a delay.  When a second bookie is
+missing too, copies are at stake, and both count as lost without a delay.  All bookies missing at
+the first look get the delay, however many there are: bookies of a starting cluster come up one by
+one.
 """
 
 from collections.abc import Collection
@@ -11,7 +12,7 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 
 
 class LostBookies:
-    """Tell it who is missing, and it says who is lost."""
+    """The lost bookies, from the missing ones at each look."""
 
     def __init__(self, delay_s: float) -> None:
         self.delay_s = delay_s
@@ -28,9 +29,9 @@ class LostBookies:
         return tuple(bookie for bookie in self._since if bookie not in self._lost)
 
     def look(self, now: float, missing: Collection[BookieId]) -> float | None:
-        """Take in who is not registered now; return when to look again at the latest.
+        """Record the bookies missing now; return when to look again at the latest.
 
-        `missing` are bookies that belong to the cluster, or that ledgers name.
+        `missing` bookies belong to the cluster, or ledgers name them.
         """
         self._since = {b: since for b, since in self._since.items() if b in missing}
         self._lost &= set(missing)
@@ -47,5 +48,5 @@ class LostBookies:
         return min((self._since[b] + self.delay_s for b in self.waited_for), default=None)
 
     def hurry(self) -> None:
-        """Somebody has asked for it: nobody is waited for."""
+        """Count all missing bookies as lost now, because an audit was requested."""
         self._lost.update(self._since)

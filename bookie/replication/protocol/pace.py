@@ -1,19 +1,19 @@
-"""How fast copying may go, how far it is, and when it will be done."""
+"""The rate limit of copying, its progress and its remaining time."""
 
 from dataclasses import dataclass
 
 
 class Pace:
-    """A rate that is kept on average, with `burst` at once; `now` comes from the caller."""
+    """A limit on the average rate, with `burst` at once; the caller passes `now`."""
 
     def __init__(self, rate_per_s: float, burst: float) -> None:
         assert rate_per_s > 0
         self._rate_per_s = rate_per_s
         self._burst_s = burst / rate_per_s
-        self._free_at = 0.0  # when all that was taken so far is paid for
+        self._free_at = 0.0  # when the rate allows the next amount
 
     def take(self, amount: float, now: float) -> float:
-        """Take `amount`; return how long to wait before it is used."""
+        """Take `amount`; return how many seconds to wait before using it."""
         start = max(self._free_at, now - self._burst_s)
         self._free_at = start + amount / self._rate_per_s
         return max(0.0, self._free_at - now)
@@ -21,7 +21,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is done of something that takes long; totals are estimates, and may grow."""
+    """The progress of a long task; totals are estimates, and may grow."""
 
     done_bytes: int
     total_bytes: int
@@ -38,7 +38,7 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """None while nothing is known."""
+        """The remaining seconds; None while the rate is not known."""
         rest = max(0, self.total_bytes - self.done_bytes)
         if not rest:
             return 0.0

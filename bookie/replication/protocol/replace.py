@@ -1,8 +1,8 @@
-"""The one change of metadata that re-replication makes: another bookie in the place of one.
+"""The one change of metadata that re-replication makes: a newcomer takes a bookie's position.
 
-It is wanted only after every entry that the place holds is durable on the newcomer, and only while
-what was copied is what the place still has to hold: the ledger may have been closed, deleted,
-recovered, or mended by somebody else meanwhile.
+The change is made only after every entry of the position is durable on the newcomer, and only while
+the position has to hold no other entries: the ledger may have been closed, deleted, recovered, or
+repaired by another worker meanwhile.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from daybook.bookie.replication.protocol.copies import Stretch, settled_stretche
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """`newcomer` has all that `position` holds of the entries of `stretch`."""
+    """`newcomer` has all entries of `stretch` that `position` holds."""
 
     stretch: Stretch
     position: int
@@ -34,19 +34,19 @@ def replace_bookie(replacement: Replacement) -> Decide:
             if now.ensemble[position] == replacement.newcomer:
                 return Ruling.KEEP
             if now.ensemble[position] != old or replacement.newcomer in now.ensemble:
-                return Ruling.REFUSE  # Somebody else has changed it.
+                return Ruling.REFUSE  # Another worker has changed it.
             if now.last > stretch.last:
-                return Ruling.REFUSE  # It holds more than was copied.
+                return Ruling.REFUSE  # The position holds more than was copied.
             ensemble = list(now.ensemble)
             ensemble[position] = replacement.newcomer
             fragments = list(metadata.fragments)
             fragments[number] = Fragment(now.first, tuple(ensemble))
             return replace(metadata, fragments=tuple(fragments))
-        return Ruling.REFUSE  # No such fragment, or it is not settled (any more).
+        return Ruling.REFUSE  # No such fragment, or it is not settled (any longer).
 
     return decide
 
 
 def newcomers(stretch: Stretch, candidates: Sequence[BookieId]) -> list[BookieId]:
-    """Who could take a place: none who is in the ensemble, so that a bookie counts once."""
+    """Return the candidates outside the ensemble: a bookie must count only once."""
     return [bookie for bookie in candidates if bookie not in stretch.ensemble]
