@@ -73,7 +73,7 @@ class Identity:
             await self.disk.write_file(f"{directory}/{CLAIM_FILE}", self.cookie.encode())
 
     async def stamp(self) -> None:
-        """Write the missing cookies; may be repeated.  A doubt is durable, and the directories locked."""
+        """Write the missing cookies; repeatable.  Doubt is durable, the directories are locked."""
         for directory in self.lacking:
             # `NEW` comes first: a cookie without any file beside it is that of a lost log.
             await self.disk.write_file(_new_path(directory), self.cookie.encode())

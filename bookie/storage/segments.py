@@ -255,7 +255,7 @@ class _Windows:
         return 0 if window is None else len(window)
 
     def ends_near(self, position: int, distance: int) -> int:
-        """Return the size of the window that ends at or up to `distance` before `position`, or 0."""
+        """Return the size of the window that ends at most `distance` before `position`, or 0."""
         at = bisect_right(self._starts, position) - 1
         if at < 0:
             return 0

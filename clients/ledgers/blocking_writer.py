@@ -297,7 +297,7 @@ class Writer(_Handle):
         settled.set()
 
     def _end(self) -> None:
-        """Fail all pending entries after the writer or the client ended: no caller waits forever."""
+        """Fail all pending entries after the writer or client ended: no caller waits forever."""
         self._drain.end()
         self._tell_done()
         self._portal.finished(self)
