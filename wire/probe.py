@@ -57,8 +57,7 @@ class PortProbe:
         self._said: str | None = None
 
     def ask(self, timeout_s: float) -> None:
-        """Return if the port answers in time, else raise NoAnswerError or NotAskedError.  Blocks.
-        """
+        """Return if the port answers in time; raise NoAnswerError or NotAskedError.  Blocks."""
         until = monotonic() + timeout_s
         with self._open() as sock:
             name = "{}:{}".format(*sock.getsockname()[:2])

@@ -27,8 +27,7 @@ class Stream(Protocol):
         ...
 
     def try_recv_into(self, buffer: memoryview) -> int | None:
-        """Receive what is there; return the number of bytes, 0 at the end, None if there is none.
-        """
+        """Receive what is there; return the number of bytes, 0 at the end, None if nothing is."""
         ...
 
     async def wait_readable(self) -> None:

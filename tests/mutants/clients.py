@@ -44,8 +44,8 @@ RECEIVING = [
         module="daybook.clients.python.blocking",
         name="_Source._fetch",
         replacement=Edit(
-            "        self._fetched.extend(messages)  # Here: the caller may be interrupted.\n"
-            "        return bool(messages), in_time\n\n"
+            "        self._fetched.extend(messages)\n"
+            "        return bool(messages), in_time\n"
             "    return self._portal.call(fetch)\n",
             "        return messages, in_time\n\n"
             "    messages, in_time = self._portal.call(fetch)\n"
@@ -183,7 +183,7 @@ GIVING_UP = [
         rule="a reader that cannot go to its first place is closed -> belongs to nobody",
         module="daybook.clients.python.client",
         name="Client._open_reader",
-        replacement=Edit("reader.abandon()  # The caller", "pass  # The caller"),
+        replacement=Edit("reader.abandon()\n", "pass\n"),
         caught_by=f"{_GIVEN_UP} -k first_seek",
     ),
     Mutant(

@@ -44,7 +44,7 @@ LOGS = [
         rule="a log that could not be terminated takes appends again -> it does not",
         module=_LOG,
         name="ManagedLedger._terminate",
-        replacement=Edit("self._refused = before ", "pass "),
+        replacement=Edit("self._refused = before\n", "pass\n"),
         caught_by="tests:tests/managed_ledger/test_log.py -k terminated",
     ),
     Mutant(

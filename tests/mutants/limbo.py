@@ -279,7 +279,7 @@ MUTANTS = [
         rule="who announces himself looks again, then -> not again",
         module="daybook.bookie.registry.registrations",
         name="_announce_alone",
-        replacement=Edit("    await _withdraw(store, path)  # Both", "    return True  # Both"),
+        replacement=Edit("    await _withdraw(store, path)\n", "    return True\n"),
         caught_by="tests:tests/bookie/registry/test_registrations.py -k begin_at_once",
     ),
     Mutant(

@@ -19,10 +19,13 @@ Names that other modules imported with `from` are replaced there as well.  Nothi
 shipped code, and after the block everything is as it was.
 """
 
+import ast
 import importlib
 import inspect
+import io
 import sys
 import textwrap
+import tokenize
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -66,7 +69,7 @@ class Target:
 
     @property
     def source(self) -> str:
-        """Of a function its text, of a constant its value."""
+        """Return the code of a function without docstring and comments, or the constant's value."""
         original = self.original
         if isinstance(original, property | cached_property):
             original = original.fget if isinstance(original, property) else original.func
@@ -74,8 +77,23 @@ class Target:
             original = original.__func__
         original = inspect.unwrap(original) if callable(original) else original
         if isinstance(original, FunctionType):
-            return textwrap.dedent(inspect.getsource(original))
+            return _only_code(textwrap.dedent(inspect.getsource(original)))
         return repr(original)
+
+
+def _only_code(source: str) -> str:
+    """Return the source without its docstring and comments, so that rewording breaks no mutant."""
+    lines = source.splitlines(keepends=True)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column].rstrip() + "\n"
+    function = ast.parse(source).body[0]
+    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    first = function.body[0]
+    if ast.get_docstring(function) is not None and len(function.body) > 1:
+        del lines[first.lineno - 1 : first.end_lineno]
+    return "".join(line for line in lines if line.strip())
 
 
 def target_of(mutant: Mutant) -> Target:

@@ -126,7 +126,7 @@ MUTANTS = [
         module="daybook.broker.dispatch.subscription",
         name="Subscription.make_way",
         replacement=Edit(
-            "await self._wait_moved()  # A move may have begun meanwhile.", "self._check_here()"
+            "await self._wait_moved()\n    if self._in", "self._check_here()\n    if self._in"
         ),
         caught_by=f"{_ORDER} -k dead_consumer",
     ),
