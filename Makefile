@@ -4,11 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 STAMP_DOCS := $(VENV)/.installed-docs
+# These tests search many schedules for one that breaks a rule; `make check` does without them.
+SEARCHES := tests/model tests/storms tests/simulation tests/fuzz
 
-.PHONY: help setup demo test lint docs bench bench-peers sim storms mutants check-model fuzz soak interop clean java
+.PHONY: help setup demo check test lint docs bench bench-peers sim storms mutants mutants-generic check-model fuzz soak interop clean java
 
 help: ## what there is to make
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-12s %s\n' "$$t" "$$d"; done
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
 
 setup: $(STAMP) java ## the virtual environment, and Java
 
@@ -25,9 +27,19 @@ java:
 demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark reads it all
 	@$(BIN)/python -m examples.flights
 
-test: setup lint ## lint, types and all tests
-	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop"
+ifdef T
+test: setup ## lint, types and all tests; T=tests/wire runs that part alone
+	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not interop" $(T)
+else
+test: check
+	@echo "searches: simulated clusters, model checker, fuzz corpora"
+	@$(BIN)/pytest -q -n 2 --dist loadgroup $(SEARCHES)
+	@echo "real processes: ZooKeeper, Spark, the official client"
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m real
+endif
+
+check: setup lint ## lint, types and unit tests
+	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not real and not interop" $(addprefix --ignore=,$(SEARCHES))
 
 lint: $(STAMP) ## ruff, mypy, pyright, and sentences without a subject
 	@$(BIN)/ruff check .
@@ -60,6 +72,10 @@ storms: setup ## the protocols alone: SCHEDULES=1000000 schedules
 
 mutants: setup ## break each rule of the protocols on purpose; something has to notice
 	@$(BIN)/python -m tests.mutants
+
+mutants-generic: setup ## mutants of */protocol/ made by cosmic-ray, some hours; SAMPLE=20 of each module; MODULES="broker/protocol/access.py"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,mutants]'
+	@$(BIN)/python -m tests.mutants.generic $(MODULES) $(if $(SAMPLE),--sample $(SAMPLE))
 
 check-model: setup ## all states of the larger configurations, up to 20 minutes each
 	@$(BIN)/python -m tests.model --all --write
