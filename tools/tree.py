@@ -23,7 +23,7 @@ KNOWN = {
     "pyproject.toml": "What is installed, and how code is checked.",
     "docs/tally.jsonl": "How many simulated runs there were, by commit.",
     "tests/mutants/catches.jsonl": "The last catch of each mutant.",
-    "tests/mutants/survivors.jsonl": "The judged mutants of cosmic-ray that no test notices, with reasons.",
+    "tests/mutants/survivors.jsonl": "Mutants of a tool that change nothing, with the reasons.",
     "tests/storms/tally.jsonl": "How many schedules ran, by commit.",
     "tests/interop/java/pom.xml": "What is taken from Maven Central: Apache BookKeeper.",
     "tests/interop/java/pulsar.xml": "What is taken from Maven Central: Pulsar's managed ledgers.",
