@@ -47,7 +47,7 @@ OPERATORS = re.compile(
     r")$"
 )
 
-# What knows the rules of a folder, the quickest first.
+# The tests that know the rules of a folder, the quickest first.
 TESTS = {
     "bookie/ledger/protocol": ["tests/bookie/ledger"],
     "bookie/replication/protocol": ["tests/bookie/replication"],
