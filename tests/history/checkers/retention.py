@@ -1,9 +1,9 @@
-"""Nothing is let go of that a subscription still owes.
+"""Retention deletes no message that a subscription still owes.
 
     trimmed-owed   a message with a receipt is gone with its ledger, and a subscription that was
                    there when it was sent has never acknowledged it
 
-Subscriptions that were ever moved are left out: a seek goes past what it likes.
+Subscriptions that were ever moved are left out: a seek may pass over any message.
 """
 
 from collections.abc import Iterator
