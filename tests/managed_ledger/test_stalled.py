@@ -1,4 +1,4 @@
-"""Ledgers that get no ack quorum any more, though new ones would, are left, but seldom."""
+"""Ledgers that no longer reach an ack quorum are left if a new ledger would, but seldom."""
 
 import itertools
 from collections.abc import Callable, Collection

@@ -63,9 +63,7 @@ async def test_a_ledger_that_is_deleted_while_its_segment_is_emptied_is_no_damag
 
 
 async def kill_behind_one_batch(host: Host) -> None:
-    """Leave a log that goes on behind a gap after a torn tail; one batch is all there is behind
-    it.
-    """
+    """Leave a log that goes on, with one batch, behind a gap that ends in a torn tail."""
     async with host.doomed_store(**SMALL) as store:
         await fill(store, 1)
         host.platter.kill()

@@ -1,4 +1,6 @@
-"""Loading topics once for all who ask, and letting them go: left the events, right the effects."""
+"""Loading a topic once for all waiters, and unloading it: events on the left, effects on the
+right.
+"""
 
 from dataclasses import fields
 from typing import Any

@@ -19,7 +19,9 @@ def http(status: int, body: str = "", *headers: str) -> bytes:
 
 @asynccontextmanager
 async def server(answer: Answer) -> AsyncIterator[int]:
-    """Answers each request with what `answer(method, target, body)` makes; None: hangs up."""
+    """Serve each request with the answer of `answer(method, target, body)`; None closes the
+    connection.
+    """
 
     async def serve(stream: trio.SocketStream) -> None:
         data = b""
