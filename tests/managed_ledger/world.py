@@ -43,7 +43,7 @@ from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import HOST, Scheduler
 
 NAME = "t/n/persistent/a"
-TREE = "5d41402abc4b2a76"  # the parent of all logs
+TREE = "5d41402abc4b2a76"  # identifies the tree of logs
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 CONFIG = LogConfig(quorums=Quorums(3, 3, 2), roll_entries=5, flush_s=0.2)
 LIMIT_S = 1000.0  # virtual: a scenario that waits for what never comes fails

@@ -1,4 +1,4 @@
-"""Rules on what readers get and writers are told, broken one at a time."""
+"""Rules about readers' results and writers' confirmations, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 

@@ -1,4 +1,4 @@
-"""What a broker answers, and when, broken one rule at a time: refusals, ends of topics, news."""
+"""Rules about a broker's answers and their time, broken one at a time: refusals, ends of topics."""
 
 from tests.mutants.patch import Edit, Mutant
 

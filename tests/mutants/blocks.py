@@ -1,4 +1,4 @@
-"""Rules of entries that are sent, written and answered together, broken one at a time."""
+"""Rules about entries that are sent, written and answered together, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 

@@ -1,4 +1,4 @@
-"""What a bookie takes from its peers at most, broken one bound at a time."""
+"""Bounds on what a bookie accepts from its peers, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 

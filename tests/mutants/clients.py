@@ -1,4 +1,4 @@
-"""What a client opens, receives and gives back, broken one rule at a time."""
+"""Rules about what a client opens, receives and gives back, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 

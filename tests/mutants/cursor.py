@@ -1,4 +1,4 @@
-"""Rules of cursors, broken one at a time: what they know, what is recorded, what is recovered."""
+"""Rules of cursors, broken one at a time: their state, records and recovery."""
 
 from tests.mutants.patch import Edit, Mutant
 

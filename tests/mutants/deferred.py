@@ -1,4 +1,4 @@
-"""Rules of writes whose sync may wait, of the two protocols, and of racks, broken one at a time."""
+"""Rules of deferred sync, of the two protocols, and of racks, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 

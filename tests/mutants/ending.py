@@ -1,4 +1,4 @@
-"""What ends leaves nothing running and nobody waiting: logs and clients, one rule at a time."""
+"""Rules about the end of logs and clients, broken one at a time: no task stays, no caller waits."""
 
 from tests.mutants.patch import Edit, Mutant
 

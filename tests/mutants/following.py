@@ -1,6 +1,6 @@
-"""Rules of what is told, asked and waited for beside the entries, broken one at a time.
+"""Rules about messages beside the adds and reads of entries, broken one at a time.
 
-LACs by themselves, followers, entries whose ids the caller gives.
+These are explicit LACs, tailing readers, entries whose ids the caller gives.
 """
 
 from tests.mutants.patch import Edit, Mutant

@@ -1,11 +1,11 @@
-"""The invariants of ledgers and bookies, and what fails when one does not hold.
+"""The invariants of ledgers and bookies, and the mutants that break them.
 
-S is about one ledger, seen from outside; B about one bookie; W is what the machines do step by
-step, without which the others would hold by luck only.
+S is about one ledger, seen from outside; B about one bookie; W about the single steps of the
+machines, without which the others would hold by luck only.
 
 A mutant is evidence for a rule if a storm or a search named the rule when it caught the mutant, or
-if it is named here: it breaks that rule, and something else says so first (another rule, a test).
-`holes` finds rules without any mutant, and names that nothing has any more.
+if it is named here: it breaks that rule, and another rule or a test fails first.  `holes` finds
+rules without any mutant, and names that no longer exist.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _HEAD = ("rule", "what holds", "mutants that break it", "which is noticed by")
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """`mutants` break it, though what notices them has another name."""
+    """An invariant.  `mutants` break it, though another rule or test catches them."""
 
     id: str
     text: str
@@ -165,7 +165,9 @@ INVARIANTS = [*LEDGER, *BOOKIE, *STEPS]
 
 
 def mutants_of(invariant: Invariant) -> list[str]:
-    """Those that were caught by the rule, or are named for it; in the order of the catalogue."""
+    """Return the mutants that the rule caught, or that are named for it, in the catalogue's
+    order.
+    """
     by_search = {case.mutant.id for case in CASES if case.rule == invariant.id}
     catches = document.catches()
     return [
@@ -178,7 +180,7 @@ def mutants_of(invariant: Invariant) -> list[str]:
 
 
 def holes() -> list[str]:
-    """What is wrong with the evidence."""
+    """Return the gaps and errors in the evidence."""
     return [f"{invariant.id}: {what}" for invariant in INVARIANTS for what in _holes(invariant)]
 
 
@@ -205,7 +207,7 @@ def table() -> str:
 
 
 def _witnesses(invariant: Invariant) -> list[str]:
-    """Layers and tests, each once."""
+    """Return layers and tests, each once."""
     catches = document.catches()
     searched = {case.mutant.id for case in CASES}
     found: list[str] = []

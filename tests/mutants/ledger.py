@@ -8,7 +8,7 @@ _RECOVER = "daybook.bookie.ledger.protocol.recover"
 _UPDATE = "daybook.bookie.ledger.protocol.update"
 _WRITE = "daybook.bookie.ledger.protocol.write"
 _STORMS = "storms:ledger"
-_OUTSIDE = "storms outside:ledger"  # without the rules that look into the machines
+_OUTSIDE = "storms outside:ledger"  # without the rules about the state of the machines
 
 M03 = Mutant(
     id="M03",

@@ -1,4 +1,4 @@
-"""What a bookie owes that may have lost records, broken one rule at a time."""
+"""Rules of a bookie that may have lost records, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 

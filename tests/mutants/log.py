@@ -1,6 +1,6 @@
 """Rules of a log as it is served, broken one at a time; the scenarios of the package must notice.
 
-What storms and the model checker have of the same rules stands in `chain`, `cursor` and
+The mutants of the same rules for storms and the model checker are in `chain`, `cursor` and
 `tests.model.log.mutants`.
 """
 

@@ -1,4 +1,4 @@
-"""Mutants that are off, and why: mostly, the code that they would break is to come."""
+"""Mutants that are off, and why: mostly, the code that they would break does not exist yet."""
 
 _NO_DEDUP = "this broker has no deduplication yet"
 

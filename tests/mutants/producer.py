@@ -1,4 +1,4 @@
-"""Rules of producers, broken one at a time: receipts, lost connections, who is admitted."""
+"""Rules of producers, broken one at a time: receipts, lost connections, admission."""
 
 from tests.mutants.patch import Edit, Mutant
 

@@ -1,4 +1,4 @@
-"""Rules of re-replication, broken one at a time; its own tests have to notice."""
+"""Rules of re-replication, broken one at a time; its own tests must notice."""
 
 from daybook.bookie.replication.protocol.copies import Copy
 from tests.mutants.patch import Edit, Mutant

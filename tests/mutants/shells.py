@@ -1,6 +1,7 @@
-"""Rules that the shells keep, broken one at a time; their own tests have to notice.
+"""Rules that the shells keep, broken one at a time; their own tests must notice.
 
-The ledger client, the log of a topic, the broker and the clients: what is around the machines.
+The shells are the code around the machines: the ledger client, the log of a topic, the broker and
+the clients.
 """
 
 from tests.mutants.patch import Edit, Mutant

@@ -1,4 +1,4 @@
-"""Rules of what a bookie gives back, finds damaged, and forgets, broken one at a time."""
+"""Rules about space that a bookie reclaims, damage that it finds, and ledgers that it forgets."""
 
 from tests.mutants.patch import Edit, Mutant
 

@@ -1,6 +1,6 @@
 """Rules of one bookie and its disk, broken one at a time.
 
-What it owes after a loss is in `limbo`, what it gives back in `space`, what it bounds in `bounds`.
+The rules after a loss are in `limbo`, those of compaction in `space`, the bounds in `bounds`.
 """
 
 from tests.mutants.patch import Edit, Mutant

@@ -1,4 +1,4 @@
-"""Rules for ledgers that get no ack quorum any more, broken one at a time."""
+"""Rules for ledgers that no longer reach an ack quorum, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 

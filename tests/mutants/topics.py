@@ -1,6 +1,6 @@
-"""Topics and subscriptions, broken one rule at a time.
+"""Rules of topics and subscriptions, broken one at a time.
 
-Who is woken, what a move makes void, what is done in which order, and which ledgers are orphans.
+They are about wake-ups, the requests that a reset makes void, the order of operations, and orphans.
 """
 
 from tests.mutants.patch import Edit, Mutant

@@ -1,4 +1,4 @@
-"""Requests of clients and their turns, broken one rule at a time."""
+"""Rules about the turns of clients' requests, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
