@@ -23,9 +23,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def patterns() -> list[str]:
-    """Return the golden files that the page names; a bare name is in the directory of the one
-    before.
-    """
+    """Return the golden files that the page names; a bare name is in the last directory."""
     found: list[str] = []
     for line in TEXT.splitlines():
         directory = ""

@@ -99,9 +99,7 @@ class FakeLookups(Lookups):
 
 
 class Broker:
-    """One broker.  `errors`: its internal errors; a test that does not check them must leave it
-    empty.
-    """
+    """One broker.  A test that does not check `errors`, the internal ones, must leave it empty."""
 
     def __init__(
         self,

@@ -37,9 +37,7 @@ def _permits(cluster: Cluster) -> int:
 
 
 async def _discard(client: Client, error: int, *, acks: int = 1) -> int:
-    """Discard entries as C++ does, with `acks` acknowledgements each; return the number of
-    batches.
-    """
+    """Discard entries as C++ does, with `acks` acks each; return the number of batches."""
     count = 0
     while client.bodies(Delivery):
         (got,) = await client.deliveries(1)

@@ -1,6 +1,4 @@
-"""Clients that send and read no answers: they make room, are disconnected, and use little
-memory.
-"""
+"""Clients that send and read no answers: they make room, are cut off, and use little memory."""
 
 from dataclasses import replace
 

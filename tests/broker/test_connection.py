@@ -456,9 +456,7 @@ async def test_closing_what_is_being_opened(autojump_clock: MockClock) -> None:
 
 
 async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockClock) -> None:
-    """The topic has admitted it, the client has closed it, and the request does not know that
-    yet.
-    """
+    """The topic has admitted it, the client has closed it, and the request does not know it yet."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer(7, producer_name="first")

@@ -89,9 +89,7 @@ async def test_an_administrator_who_stops_waiting_has_a_subscription(
 async def test_two_who_want_the_same_new_subscription_get_one(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    """The second client waits for the creation that the first one began, though that one is
-    gone.
-    """
+    """The second client waits for the creation begun by the first one, though that is gone."""
     async with open_broker() as cluster:
         other = await with_entries(cluster, 3)
         store = SlowStore(cluster.broker.log(), nursery)

@@ -164,7 +164,7 @@ async def test_a_client_that_leaves_in_a_seek_leaves_nothing_behind(
 async def test_a_new_subscription_waits_until_the_old_one_of_its_name_is_deleted(
     autojump_clock: MockClock,
 ) -> None:
-    """It would find the old cursor, and then lose it."""
+    """Otherwise it would find the old cursor, and then lose it."""
     async with open_broker() as cluster:
         client, other = await with_consumer(cluster), await cluster.client()
         log, gate = cluster.broker.log(), trio.Event()
@@ -204,9 +204,7 @@ def hold_resets(cluster: Cluster) -> trio.Event:
 async def test_who_waited_for_a_dead_consumer_waits_for_a_move_that_began_meanwhile(
     autojump_clock: MockClock,
 ) -> None:
-    """Once, a consumer that joined was given, and acknowledged, messages before the new
-    position.
-    """
+    """Once, a consumer that joined was given, and acknowledged, messages of the old position."""
     async with open_broker(topic_limits=TopicLimits(probe_s=5.0)) as cluster:
         dead, heir = await with_consumer(cluster), await cluster.client()
         dead.reading = False

@@ -315,9 +315,7 @@ async def test_a_damaged_message_is_refused_in_its_turn(autojump_clock: MockCloc
 
 
 async def test_a_fenced_topic_answers_nothing_that_is_in_doubt(autojump_clock: MockClock) -> None:
-    """The answer is neither a receipt nor an error: the client is told that the producer is
-    closed.
-    """
+    """The answer is neither receipt nor error: the client is told that the producer is closed."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer()

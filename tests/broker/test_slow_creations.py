@@ -1,6 +1,4 @@
-"""One client's change of a subscription, while the store is slow, and which requests wait for
-it.
-"""
+"""One client's change of a subscription, while the store is slow, and the waiting requests."""
 
 import pytest
 import trio

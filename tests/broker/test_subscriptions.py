@@ -43,7 +43,7 @@ def test_a_name_that_could_not_be_stored_is_refused(name: str) -> None:
         check_name(name)
 
 
-# -- where it begins
+# -- start positions
 
 
 async def test_a_new_subscription_begins_at_either_end(autojump_clock: MockClock) -> None:
@@ -112,7 +112,7 @@ async def test_durable_and_volatile_do_not_share_a_name(autojump_clock: MockCloc
         assert error.error == pb.NotAllowedError
 
 
-# -- who may
+# -- permission
 
 
 async def test_an_exclusive_subscription_has_one_consumer(autojump_clock: MockClock) -> None:
@@ -253,7 +253,7 @@ async def test_an_ack_is_answered_when_its_topic_ends_before_it_is_durable(
         assert (response.request_id, response.error) == (77, pb.ServiceNotReady)
 
 
-# -- what comes again
+# -- redelivery
 
 
 async def test_redelivery_of_an_exclusive_subscription_rewinds(autojump_clock: MockClock) -> None:

@@ -90,7 +90,7 @@ def _signature(error: BaseException) -> str:
 
 
 class _StepsExceeded(BaseException):
-    """Not an Exception, so that no fuzzed code catches it."""
+    """Raised above the limit; not an Exception, so that no fuzzed code catches it."""
 
 
 def check_steps(target: Target, data: bytes) -> int:

@@ -66,9 +66,7 @@ class Choices:
         return int.from_bytes(self.take(8).ljust(8, b"\0"), "big", signed=True)
 
     def number(self, usual: int = 8) -> int:
-        """Return mostly a number below `usual`; sometimes an edge of some type; seldom any 64
-        bits.
-        """
+        """Return mostly a number below `usual`; sometimes an edge of a type; seldom any 64 bits."""
         kind = self.byte()
         if kind < 208:
             return kind % usual

@@ -65,9 +65,7 @@ def save(target: Target) -> int:
 
 
 def distil(target: Target, inputs: Iterable[bytes], files_max: int = FILES_MAX) -> list[bytes]:
-    """Return inputs that reach more than the seeds, the smallest first, up to the best
-    `files_max`.
-    """
+    """Return inputs that reach more than the seeds, the smallest first: the best `files_max`."""
     reached: set[object] = set()
     for seed in target.seeds().values():
         reached |= reach(target, seed)

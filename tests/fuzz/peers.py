@@ -250,9 +250,7 @@ def client_seeds() -> Mapping[str, bytes]:
 
 
 class OddBookie:
-    """A bookie that stores entries and answers as the choices say; when they are used up, as it
-    should.
-    """
+    """A bookie that stores entries and answers as the choices say; then as it should."""
 
     def __init__(self, choices: Choices, arenas: ArenaPool, flusher: Flusher) -> None:
         self._choices = choices

@@ -179,9 +179,7 @@ async def _play(scenario: Callable[[World], Awaitable[None]], with_broker: bool)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait until the condition holds.  Time is virtual: a condition that never holds is a
-    finding.
-    """
+    """Wait for the condition.  Time is virtual: a condition that never holds is a finding."""
     with trio.move_on_after(_PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.01)

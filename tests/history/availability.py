@@ -12,7 +12,7 @@ from tests.history.events import Error, Fault, Ok, Send, Stamped, Unknown
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From `begin_ns` to `end_ns` sends were waiting, and no receipt came."""
+    """The time from `begin_ns` to `end_ns`: sends were waiting, and no receipt came."""
 
     begin_ns: int
     end_ns: int

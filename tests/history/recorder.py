@@ -31,9 +31,7 @@ class Memory:
 
 
 class FileSink:
-    """A file with one event per line.  It has each event, even if the process is killed
-    afterwards.
-    """
+    """A file with one event per line.  It has each event, even if the process is then killed."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)

@@ -76,9 +76,7 @@ class Owed:
             index = self.first(index + 1)
 
     def first(self, start: int) -> int:
-        """Return the first message from `start` on that is owed; the length of the log if none
-        is.
-        """
+        """Return the first message from `start` on that is owed; the log's length if none is."""
         root = start
         while self._next[root] != root:
             root = self._next[root]
@@ -113,9 +111,7 @@ class Subscription:
     # -- consumers that leave
 
     def leave(self, consumer: str) -> None:
-        """Note that a consumer leaves: until it has `left`, the others may start over at any
-        time.
-        """
+        """Note that a consumer leaves: until it has `left`, others may start over at any time."""
         self._leaving[consumer] = set()
 
     def starts_over(self, consumer: str) -> bool:
@@ -134,9 +130,7 @@ class Subscription:
     # -- the beginning
 
     def asked_for(self, at_ns: int, start: str, *, is_new: bool) -> None:
-        """Note a request; even one that failed may have created it, or it in one of its
-        partitions.
-        """
+        """Note a request; even a failed one may have created it, or it in one partition."""
         if self.since_ns is None:
             self.since_ns, self.is_new = at_ns, is_new
         if not self.attached and start != "earliest":

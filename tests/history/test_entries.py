@@ -42,9 +42,7 @@ def read(*entries: int) -> list[Event]:
 
 
 def good() -> list[Event]:
-    """Return a history: a writer is killed with two entries in doubt; recovery keeps one of
-    them.
-    """
+    """Return a history: a writer is killed with two entries in doubt; recovery keeps one."""
     return [
         CREATE,
         *sent(0, 1),

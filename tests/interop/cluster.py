@@ -339,9 +339,7 @@ class Cluster:
 
     @contextmanager
     def _for_a_while(self, process: Process) -> Iterator[None]:
-        """Kill the process at the end, and delete its votes, its locks, and the delay that it has
-        set.
-        """
+        """Kill the process at the end, and delete its votes and locks, and the delay it has set."""
         try:
             yield
         finally:

@@ -112,9 +112,7 @@ class Peer(Pipe):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The position of a Pulsar cursor when it was opened, and the entries that it read to the
-    end.
-    """
+    """The position of a Pulsar cursor when it was opened, and the entries it read to the end."""
 
     mark_delete: Position
     positions: list[Position]
@@ -242,8 +240,6 @@ class PeerReader:
         return int(self.peer.ask("lac", self.handle))
 
     def wait_lac(self, entry_id: int, timeout_ms: int, size: int) -> tuple[int, bool]:
-        """Return the LAC when that entry is confirmed, and True if the entry came with the
-        answer.
-        """
+        """Return the LAC when that entry is confirmed; True if the entry came with the answer."""
         lac, came = self.peer.ask("wait-lac", self.handle, entry_id, timeout_ms, size).split()
         return int(lac), came == "true"

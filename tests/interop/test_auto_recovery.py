@@ -28,9 +28,7 @@ KINDS: tuple[Kind, ...] = ("own", "apache")
 
 @pytest.fixture(autouse=True)
 def ours(mixed: Cluster) -> Iterator[ledgers.blocking.Client]:
-    """Return a client of a cluster without ledgers, so that no leftovers of other tests are
-    copied.
-    """
+    """Return a client of a cluster without ledgers, so that no others' leftovers are copied."""
     with ledgers.blocking.connect(mixed.address) as client:
         for ledger_id in list(client.list_ledgers()):
             client.delete(ledger_id)
@@ -55,9 +53,7 @@ def spare_of(cluster: Cluster, metadata: ledgers.LedgerMetadata) -> Bookie:
 def written_with_spare(
     cluster: Cluster, client: ledgers.blocking.Client, kind: Kind
 ) -> tuple[int, ledgers.LedgerMetadata]:
-    """Write a closed ledger of 50 entries to three of the four bookies; the fourth is of that
-    kind.
-    """
+    """Write a closed ledger of 50 entries to three of four bookies; the fourth has that kind."""
     while True:
         with client.create(password=b"pw") as writer:
             append(writer, 50, 100)
@@ -216,9 +212,7 @@ def test_their_shell_restores_the_copies_of_a_lost_bookie(
 def test_either_side_takes_a_bookie_of_the_other_out_of_the_cluster(
     mixed: Cluster, peer: Peer, ours: ledgers.blocking.Client, kind: Kind
 ) -> None:
-    """The bookie is stopped: `daybook bookies decommission` and `bookkeeper shell
-    decommissionbookie`.
-    """
+    """The bookie is stopped; then `decommission` or `shell decommissionbookie` removes it."""
     leaver = mixed.add_own() if kind == "own" else mixed.add_apache()
     mixed.wait_ready()
     written: list[int] = []

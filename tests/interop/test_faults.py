@@ -52,9 +52,7 @@ def test_their_writer_replaces_a_bookie_and_we_recover(
         last = written.append(200, 100)
 
         def changed() -> bool:
-            """Check the ensemble; their writer may notice a missing bookie only with its next
-            entry.
-            """
+            """Check the ensemble; their writer may miss a bookie only with its next entry."""
             nonlocal last
             last = written.append(1, 100)
             return len(ours.metadata(written.ledger_id).fragments) == 2

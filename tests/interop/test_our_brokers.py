@@ -82,9 +82,7 @@ def test_a_topic_outlives_its_broker_on_their_bookies(brokers: Brokers, apache: 
 def test_a_producer_goes_on_while_brokers_and_bookies_of_theirs_are_killed(
     brokers: Brokers, apache: Cluster
 ) -> None:
-    """The other broker takes over; two bookies of three suffice.  No message is lost or stored
-    twice.
-    """
+    """The other broker takes over; two bookies of three suffice.  Nothing is lost or twice."""
     urls = [brokers.start("one"), brokers.start("other")]
     hosts = ",".join(url.removeprefix("pulsar://") for url in urls)
     with daybook.blocking.connect(f"pulsar://{hosts}") as client:

@@ -203,7 +203,7 @@ def test_ids_of_ledgers_and_entries_may_be_given(client: ledgers.blocking.Client
 
 
 def test_each_bookie_serves_batches(client: ledgers.blocking.Client, cluster: Cluster) -> None:
-    """So readers of small entries never fall back to one request for each."""
+    """Readers of small entries never fall back to one request for each."""
     with client.create() as writer:
         append(writer, 50, 1000)
     ledger_id = writer.ledger_id

@@ -22,9 +22,7 @@ REQUESTS_MAX = 300  # a client that repeats one without a pause sends more at on
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[StandaloneProcess]:
-    """Run a cluster whose broker announces a larger limit than its bookies': clients ask for too
-    much.
-    """
+    """Run a cluster whose broker announces a larger limit than its bookies', for large sends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAYBOOK_BROKER_MAX_MESSAGE_SIZE", str(20 << 20))
         running = StandaloneProcess(bookies=1, brokers=1)

@@ -209,9 +209,7 @@ def test_each_reads_behind_the_lac_what_nobody_has_confirmed_to_it(
 def test_each_bookie_lists_its_entries(
     theirs: PeerClient, ours: ledgers.blocking.Client, cluster: Cluster, wire: Wire
 ) -> None:
-    """Their auditor compares copies with these lists, over v3.  (Their bookies with RocksDB never
-    answer.)
-    """
+    """Their auditor compares these lists, over v3.  (Their bookies with RocksDB never answer.)"""
     with ours.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
         append(writer, 300, 100)
     for bookie_id in writer.metadata.last_fragment.ensemble:

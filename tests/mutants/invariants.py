@@ -167,9 +167,7 @@ INVARIANTS = [*LEDGER, *BOOKIE, *STEPS]
 
 
 def mutants_of(invariant: Invariant) -> list[str]:
-    """Return the mutants that the rule caught, or that are named for it, in the catalogue's
-    order.
-    """
+    """Return the mutants that the rule caught, or that are named for it, as in the catalogue."""
     by_search = {case.mutant.id for case in CASES if case.rule == invariant.id}
     catches = document.catches()
     return [

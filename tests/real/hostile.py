@@ -112,9 +112,7 @@ async def half_a_frame(target: Target) -> None:
 
 
 async def large_frames_that_stall(target: Target) -> None:
-    """Send half of a large frame on a hundred connections, where allowed, and a byte now and
-    then.
-    """
+    """Send half of a large frame on a hundred connections, and a byte now and then."""
     if target.kind == "http":
         return  # HTTP has no frames.
     hello = CONNECT if target.kind == "broker" else encode_read(target.ledger_id, 0)

@@ -129,9 +129,7 @@ async def _measure_listing(store: MetadataStore, count: int) -> None:
 
 
 async def _numbers(store: MetadataStore, count: int) -> list[int]:
-    """Return ids that ZooKeeper never assigns again: it counts the children that a record has
-    had.
-    """
+    """Return ids that ZooKeeper never assigns again: it counts a record's former children."""
     idgen = LedgerPaths("/ledgers").idgen
     if await store.get(idgen) is None:
         await store.create(idgen, b"", make_parents=True)

@@ -67,9 +67,7 @@ def raise_descriptors() -> None:
 async def held(
     port: int, count: int, hello: bytes, answer: bytes = b""
 ) -> AsyncIterator[Callable[[], int]]:
-    """Hold `count` raw clients.  Each has its hello answered; later commands are answered by
-    `answer`.
-    """
+    """Hold `count` raw clients.  Each has its hello answered; `answer` answers later commands."""
     room, here = trio.CapacityLimiter(_CONNECTING_MAX), 0
     all_here = trio.Event()
 

@@ -19,9 +19,7 @@ async def order(cluster: StandaloneProcess, command: str, *names: str) -> None:
 
 
 async def owner_of(cluster: StandaloneProcess, topic: str, *, asked: str = "") -> str:
-    """Return the name of the broker that serves the topic, according to the broker at `asked`, or
-    any.
-    """
+    """Return the name of the topic's broker, according to the broker at `asked`, or any."""
     async with connect(asked or cluster.service_url) as client:
         url = await client.lookup(topic)
     (name,) = [b["name"] for b in cluster.ready["brokers"] if b["service_url"] == url]

@@ -7,9 +7,7 @@ from typing import Any
 
 
 def counting_source(notes: str) -> type:
-    """Return the source `counted`: `daybook`, plus a file in `notes` for each planning and each
-    task.
-    """
+    """Return the source `counted`: `daybook`, and a file in `notes` per planning and task."""
     from daybook.clients.spark.source import BatchReader, DaybookDataSource, StreamReader
 
     def counted(role: str, work: Any) -> Any:

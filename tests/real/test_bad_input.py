@@ -94,9 +94,7 @@ async def test_the_culprit_is_cut_and_others_go_on(
 async def test_a_flood_of_look_ups_is_answered_and_delays_nobody_for_long(
     cluster: StandaloneProcess, topic: str
 ) -> None:
-    """A second connection to the same broker asks beside it; it waits for a few look-ups, not for
-    all.
-    """
+    """A second connection to the same broker waits for a few of the look-ups, not for all."""
     victim, target = await aim(cluster, f"{topic}-target", "broker")
     done = trio.Event()
     took: list[float] = []

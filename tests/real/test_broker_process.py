@@ -115,9 +115,7 @@ def test_a_port_that_is_taken(cluster: StandaloneProcess) -> None:
 def test_a_broker_with_the_ledgers_of_another_root_does_not_join(
     cluster: StandaloneProcess,
 ) -> None:
-    """Two roots share one ZooKeeper: the broker names both, ends with 2, and has changed
-    nothing.
-    """
+    """Two roots share one ZooKeeper: the broker names both, ends with 2, and changes nothing."""
     root = LedgerPaths("/two/ledgers")
 
     async def look(work: Callable[[MetadataStore], Awaitable[T]]) -> T:

@@ -1,6 +1,4 @@
-"""Bookies with full disks: the producer gets an error, no acknowledged message is lost, it goes
-on.
-"""
+"""Bookies with full disks: the producer gets an error, acknowledged messages stay, it goes on."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""Ledgers from Python on real processes: the examples, a writer that is killed, bookies that
-leave.
-"""
+"""Ledgers from Python on real processes: the examples, a killed writer, bookies that leave."""
 
 import re
 import signal

@@ -145,9 +145,7 @@ async def behind_a_proxy(
 
 
 async def topic_of(cluster: StandaloneProcess, client: Client, url: str, name: str) -> str:
-    """Create a topic that the broker at `url` serves, in a namespace of its own, so far without
-    owner.
-    """
+    """Create a topic that the broker at `url` serves, in a new namespace without an owner."""
     namespace = f"public/{name}"
     with blocking.connect_admin(cluster.admin_url) as admin:
         await trio.to_thread.run_sync(admin.create_namespace, namespace)

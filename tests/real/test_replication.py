@@ -1,6 +1,4 @@
-"""Bookies that are lost for good, and disks that rot, on real processes: all copies are
-restored.
-"""
+"""Bookies lost for good, and disks that rot, on real processes: all copies are restored."""
 
 import json
 import os
@@ -49,9 +47,7 @@ def wait_whole(cluster: StandaloneProcess) -> None:
 
 
 def wait_said(cluster: StandaloneProcess) -> None:
-    """Wait for the end of the mark and the worker's report, which come a while after the last
-    copy.
-    """
+    """Wait for the end of the mark and the worker's report, which follow the last copy."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         status = json.loads(daybook(cluster, "autorecovery", "status", "--output", "json").stdout)
@@ -194,9 +190,7 @@ def payload(ledger: int, entry: int) -> bytes:
 
 
 def test_a_bookie_gets_new_disks_while_the_cluster_serves(four: StandaloneProcess) -> None:
-    """The bookie is emptied, stopped, its directories deleted, started, readmitted; all entries
-    exist.
-    """
+    """The bookie is emptied, stopped, erased, started and readmitted; all entries exist."""
     with ledgers.blocking.connect(f"zk://{four.zookeeper}/ledgers") as client:
         written: list[int] = []
         for number in range(4):

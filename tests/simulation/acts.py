@@ -165,9 +165,7 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Hold back data from `host` to `other`; in both directions unless `one_way`.  `reset` breaks
-    the connections later.
-    """
+    """Hold back data to `other`; both ways unless `one_way`.  `reset` breaks connections later."""
 
     host: str
     other: str
@@ -237,9 +235,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class Flaky:
-    """Let the metadata store lose requests and answers, be late or slow, or answer from an old
-    state.
-    """
+    """Let the metadata store lose requests and answers, be late, slow, or answer from the past."""
 
     for_s: float
     lose_request: float = 0.0

@@ -135,9 +135,7 @@ class Cluster:
             ready.set()
 
     def _died(self, life: Life, error: BaseException) -> None:
-        """Note that the host ended by itself: an error for its operator is logged, any other is a
-        bug.
-        """
+        """Note that the host ended by itself: an operator's error is logged, any other is a bug."""
         unexpected = [each for each in _leaves(error) if not isinstance(each, _EXPECTED)]
         text = "; ".join(f"{type(each).__name__}: {each}" for each in unexpected or _leaves(error))
         self.logs.of(life.host).warning("died", why=text)

@@ -227,7 +227,7 @@ class Platter:
     def content(self, path: str) -> bytes:
         return bytes(self._files[path].cache)
 
-    # ---- what mounts use
+    # ---- used by mounts
 
     async def operate(self, name: str, generation: int) -> None:
         """Count an operation, and let it wait, fail or crash the host, before it is carried out."""

@@ -88,9 +88,7 @@ class Members:
         cluster.forgiven[name] = None
 
     def lose(self, name: str, *, again: bool) -> None:
-        """Lose the bookie forever.  With `again`, it starts with empty disks and must be
-        refused.
-        """
+        """Lose the bookie forever.  With `again`, it starts with empty disks and is refused."""
         cluster = self._cluster
         cluster.gone[name] = "lost"
         cluster.forgiven.pop(name, None)

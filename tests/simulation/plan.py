@@ -2,9 +2,9 @@
 
 So a plan can be printed, shrunk, and written down as a scenario.
 
-Plan     the seed of everything that is drawn on the way, the shape of the cluster,
-   work     the actions of clients and administrators,
-   faults   the faults, and when they strike (`acts`)
+    Plan     the seed of everything that is drawn on the way, the shape of the cluster,
+    work     the actions of clients and administrators,
+    faults   the faults, and when they strike (`acts`)
 """
 
 from dataclasses import dataclass, field, fields
@@ -94,9 +94,7 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Read without a subscription, from the earliest message, an offset or a time, and tail the
-    topic.
-    """
+    """Read and tail the topic from the earliest message, an offset or a time."""
 
     name: str
     host: str

@@ -74,7 +74,7 @@ def explain(outcome: Outcome, say: Callable[[str], object]) -> None:
     if len(outcome.violations) > _VIOLATIONS_MAX:
         say(f"        and {len(outcome.violations) - _VIOLATIONS_MAX} more")
     lines = story(outcome)
-    say(f"story   of what the first one is about, {len(lines)} lines")
+    say(f"story   of the first violation, {len(lines)} lines")
     for at, text in lines[:_LINES_MAX]:
         say(f"{at:10.4f} s  {text}")
 

@@ -62,7 +62,7 @@ def leaks(name: str, broker: RunningBroker, consumers: dict[str, int], readers: 
 
 def _of_topic(stats: TopicStats, consumers: dict[str, int], readers: int) -> Iterator[str]:
     for publisher in () if is_held_back(_PRODUCERS) else stats.publishers:
-        yield f"the producer {publisher.producer_name}, which nobody has"
+        yield f"the producer {publisher.producer_name}, which no client has"
     if stats.waiting_publishers:
         yield f"{stats.waiting_publishers} producers that wait"
     volatile = 0
@@ -73,7 +73,7 @@ def _of_topic(stats: TopicStats, consumers: dict[str, int], readers: int) -> Ite
             if not subscription.durable:
                 continue
             if queue is None:
-                yield f"the consumer {consumer.consumer_name} of {name}, which nobody has"
+                yield f"the consumer {consumer.consumer_name} of {name}, which no client has"
             elif not 0 < consumer.available_permits <= queue:
                 permits = consumer.available_permits
                 yield f"{permits} permits for {consumer.consumer_name}, whose queue takes {queue}"

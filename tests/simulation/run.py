@@ -235,9 +235,7 @@ class _Simulation:
         await audit_copies(cluster, self._audit, scene.recorder("auditor"))
 
     async def _receive_all(self) -> None:
-        """Wait, with no other work, until every receiver is attached and has all messages owed to
-        it.
-        """
+        """Wait, with no other work, until each receiver is attached and has all that it is owed."""
         events, there = self._outcome.events, self._receiving()
         deadline = self._handle.clock.now + LIVENESS_S + self._silence_s()
         known, since = -1, 0.0

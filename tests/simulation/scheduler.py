@@ -68,7 +68,7 @@ class JumpClock(trio.abc.Clock):
             if self.idle_turns > _IDLE_TURNS_MAX and self.on_stuck is not None:
                 self.on_stuck()
             if self.idle_turns > 10 * _IDLE_TURNS_MAX and self.on_stuck is not None:
-                raise SimulationStuckError("deadlock: somebody waits who cannot be cancelled")
+                raise SimulationStuckError("deadlock: a task waits that cannot be cancelled")
             return 0
         self.idle_turns = 0
         self.now = max(self.now, deadline)
@@ -163,9 +163,7 @@ class Scheduler:
         self.clock.at(when, call)
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Call a function before the next task runs; the calling task first goes on to its
-        checkpoint.
-        """
+        """Call a function before the next task runs; the caller first goes on to its checkpoint."""
         self.clock.at(self.clock.now, call)
 
     async def sleep(self, seconds: float) -> None:
@@ -240,7 +238,7 @@ def run(
                         scheduler.release(host)
                     scope.cancel()
 
-            clock.on_stuck = lambda: stop("deadlock: nobody can run, and no deadline is set")
+            clock.on_stuck = lambda: stop("deadlock: no task can run, and no deadline is set")
             scheduler.stop = stop
             result = await async_fn(scheduler)
             clock.on_stuck = None

@@ -119,7 +119,7 @@ class Settings:
     session_timeout_s: float = 2.0
     message_bytes_max: int = 1 << 20
     split: float = 0.0  # share of network segments that arrive in two parts
-    recovery: AutoRecovery | None = None  # None: lost copies are not made again
+    recovery: AutoRecovery | None = None  # None: no re-replication
     unsynced: bool = False  # bookie-1 acknowledges before its sync
     http: bool = False  # brokers have an admin port, and balance their bundles
     balance_interval_s: float = 60.0

@@ -43,9 +43,7 @@ def read(path: Path) -> list[Entry]:
 
 
 def present() -> tuple[str, bool]:
-    """Return the checked-out commit, and True if the code was changed since; ("", True) without
-    one.
-    """
+    """Return the checked-out commit, and True if the code was changed; ("", True) without one."""
     commit = _git("rev-parse", "--short=12", "HEAD")
     return commit, not commit or bool(_git("status", "--porcelain", "--", ":!docs"))
 

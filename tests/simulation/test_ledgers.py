@@ -69,9 +69,7 @@ def test_what_was_confirmed_is_there_whoever_was_killed(manner: str) -> None:
 def test_a_writer_that_counts_what_was_only_sent_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Entries under way when all bookies lose power are lost; no other test here would show the
-    fault.
-    """
+    """Entries under way when all bookies lose power are lost; this alone shows the fault."""
 
     def sent(writer: ledgers.DeferredWriter) -> int:
         return writer.last_add_pushed

@@ -108,9 +108,7 @@ def test_a_bookie_that_comes_back_with_nothing_does_not_serve() -> None:
 def test_fewer_disks_are_lost_than_an_ack_quorum_has(
     quorums: tuple[int, int, int], spared: int
 ) -> None:
-    """Seed 600241, once: two were lost when there was no ledger, and the first ledger named
-    both.
-    """
+    """Seed 600241, once: two were lost before there was a ledger, and the first one named both."""
     settings = replace(PLAN.shape.settings, quorums=quorums)
     plan = replace(PLAN, shape=replace(PLAN.shape, settings=settings))
     names = plan.shape.bookie_names()[:3]
@@ -168,9 +166,7 @@ def test_without_auto_recovery_what_is_lost_stays_lost(monkeypatch: pytest.Monke
 
 
 def test_copies_may_take_as_long_as_their_rate_makes_them() -> None:
-    """Seed 600219, once: everything was read at 50 KB a second, which took longer than the
-    limit.
-    """
+    """Seed 600219, once: everything was read at 50 KB a second, too slowly for the limit."""
     slow = replace(QUICK, bytes_per_s=250.0, thorough=True)
     settings = replace(PLAN.shape.settings, quorums=(2, 2, 2), recovery=slow)
     shape = replace(PLAN.shape, bookies=2, settings=settings)

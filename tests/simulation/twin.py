@@ -1,7 +1,7 @@
 """Another process, with another hash seed, that repeats runs.
 
-with Twin() as twin:
-       twin.line(20)          the result line of seed 20; "" if the process has died
+    with Twin() as twin:
+        twin.line(20)          the result line of seed 20; "" if the process has died
 
 The process is started on first use, and makes one run after the other: starting costs as much as
 several runs.

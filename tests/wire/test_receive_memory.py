@@ -125,9 +125,7 @@ async def serving(*served: Served) -> AsyncIterator[None]:
 
 
 async def test_an_idle_connection_keeps_no_arena_through_its_receive_loop() -> None:
-    """Each received a megabyte and fell silent; the pool holds four, and all connections get
-    theirs.
-    """
+    """Each received a megabyte and fell silent; the pool holds four, and all get theirs."""
     arenas = ArenaPool(total_bytes_max=4 * MIB)
     many = [Served(arenas) for _ in range(40)]
     async with serving(*many):
@@ -195,9 +193,7 @@ async def test_what_announces_a_large_frame_keeps_nothing() -> None:
 
 
 async def test_stalled_half_frames_make_room_for_others(autojump_clock: MockClock) -> None:
-    """Forty-nine began a frame of five megabytes, sent half of it and stall: other peers wait
-    shortly.
-    """
+    """Forty-nine began a frame of five megabytes, sent half and stall: nobody waits long."""
     arenas = ArenaPool(total_bytes_max=128 * MIB)
     stalled = [Served(arenas, pace=FramePace(stall_s=3600)) for _ in range(49)]
     slow, other = Served(arenas), Served(arenas)

@@ -103,9 +103,7 @@ class FakeBookie:
         await register_bookie(self.session, PATHS, info)
 
     def kill(self, *, forget: bool = True) -> None:
-        """Stop the bookie; with `forget` its registration ends at once, otherwise it stays for
-        now.
-        """
+        """Stop the bookie; with `forget` its registration ends at once, otherwise it stays."""
         assert self.scope is not None
         assert self.session is not None
         self.cluster.network.crash(self.host)

@@ -96,9 +96,7 @@ async def test_one_slow_bookie_delays_no_force(three: Cluster, autojump_clock: C
 async def test_bookies_that_start_anew_have_what_was_confirmed(
     three: Cluster, autojump_clock: Clock
 ) -> None:
-    """They accepted entries and lost them; a force after their restart proves nothing about
-    these.
-    """
+    """They accepted entries and lost them; a force after the restart proves nothing about these."""
     client = await three.client()
     writer = await client.create_deferred(QUORUMS)
     await append(writer, 5)

@@ -1,6 +1,4 @@
-"""A fragment names a bookie only if its cookie is the one under which it acknowledged the
-entries.
-"""
+"""A fragment names a bookie only if its cookie is the one under which it stored the entries."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -50,9 +48,7 @@ class BeforeWriting(DirectLink):
 async def a_ledger(
     *, cookie: bool = True
 ) -> AsyncGenerator[tuple[LedgerMetadataStore, StoredMetadata, MetadataStore, BeforeWriting]]:
-    """Return the metadata store of ledgers, the stored ledger, another client's view, and the
-    link.
-    """
+    """Return the metadata store, the stored ledger, another client's view, and the link."""
     store, link = MemoryStore(SystemClock()), BeforeWriting()
     theirs = store.session("other")
     if cookie:

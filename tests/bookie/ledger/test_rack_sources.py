@@ -1,6 +1,4 @@
-"""Sources of racks, the directory that uses them, and bookies that are avoided for failing
-often.
-"""
+"""Sources of racks, the directory that uses them, and bookies avoided for failing often."""
 
 import random
 import stat

@@ -1,6 +1,4 @@
-"""Recovery on trio: a dead bookie delays nothing, too few are an error, all clients find the same
-end.
-"""
+"""Recovery on trio: a dead bookie delays nothing, too few are an error, the end is unique."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -383,9 +381,7 @@ async def test_a_cancelled_recovery_can_be_repeated(three: Cluster, autojump_clo
 async def test_the_writer_and_a_recovery_in_one_process_do_not_share_connections(
     three: Cluster, autojump_clock: Clock
 ) -> None:
-    """With a shared connection, the answer to an append could be taken for that to a recovered
-    entry.
-    """
+    """On a shared connection, an append's answer could be taken for a recovered entry's."""
     client = await three.client()
     writer = await client.create(QUORUMS)
     await writer.wait_confirmed(writer.append([b"entry 0"]))

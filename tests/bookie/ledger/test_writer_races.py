@@ -35,9 +35,7 @@ async def read_all(reader: LedgerReader) -> list[bytes]:
 
 
 async def with_a_change_in_flight(cluster: Cluster, client: LedgerClient) -> LedgerWriter:
-    """Return a writer with three confirmed entries and a fourth waiting for a change that takes 1
-    s.
-    """
+    """Return a writer with three confirmed entries and a fourth waiting for a change of 1 s."""
     writer = await client.create(QUORUMS)
     await append(writer, 3)
     cluster.link.delay_s = STORE_DELAY_S
@@ -66,9 +64,7 @@ async def test_a_recovery_that_comes_first_stops_the_writer_and_its_change(
 async def test_a_recovery_that_comes_second_reads_where_the_change_leads(
     four: Cluster, autojump_clock: Clock
 ) -> None:
-    """Its first read of the metadata is old when it marks the ledger; it goes by what it has
-    marked.
-    """
+    """Its first read of the metadata is old when it marks the ledger; it uses what it marked."""
     writer = await with_a_change_in_flight(four, await four.client())
     other = await four.client(name="other")
     stored = await other.stored_metadata(writer.ledger_id)

@@ -110,9 +110,7 @@ class Cluster:
         return await self.client.metadata(ledger_id)
 
     async def copies(self, ledger_id: int, entry_id: int) -> list[BookieId]:
-        """Ask each bookie that the metadata names; return those that have the bytes of the
-        entry.
-        """
+        """Ask each bookie that the metadata names; return those that have the entry's bytes."""
         metadata = await self.metadata(ledger_id)
         ensemble = metadata.ensemble_at(entry_id)
         write_set = [ensemble[position] for position in metadata.quorums.write_set(entry_id)]

@@ -72,9 +72,7 @@ def test_it_ends_behind_the_last_entry_that_somebody_has() -> None:
 
 
 def test_a_copy_is_recovered_though_all_others_are_given_up() -> None:
-    """Given-up bookies do not count as answers of "no": the third is asked before the ledger
-    ends.
-    """
+    """Given-up bookies do not count as a "no": the third is asked before the ledger ends."""
     protocol = lossy(A, B)
     end = run(protocol, {C: 7}, unknown=(A, B))
     assert isinstance(end, CloseLedger)

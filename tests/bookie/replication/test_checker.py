@@ -93,7 +93,7 @@ async def test_a_lost_bookie_is_not_asked(cluster: Cluster, autojump_clock: Cloc
 async def test_a_bookie_in_doubt_is_not_taken_at_its_list(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """It may have had an entry that its list lacks: it must answer "no" for each entry."""
+    """It may have had entries that its list lacks: it must answer "no" for each entry."""
     metadata = closed_on((0, ["b1", "b2", "b3"]))
     hole: dict[int, Entry] = {0: "good", 3: "good"}
     ledger_id = await cluster.plant(metadata, {"b1": hole, "b2": hole, "b3": hole})

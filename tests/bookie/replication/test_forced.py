@@ -75,7 +75,7 @@ async def test_one_in_doubt_that_has_some_entries_is_given_up(
 async def test_one_that_cannot_read_its_last_entry_is_given_up(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """So it does not even report that it is fenced."""
+    """Such a bookie does not even report that it is fenced."""
     ledger_id = await plant(cluster, b1=9, b2=7, b3=5)
     cluster.lose("b1")
     await restart(cluster, "b2")

@@ -52,9 +52,7 @@ async def recover(cluster: Cluster, ledger_id: int) -> None:
 async def test_an_image_of_one_and_another_one_behind_lose_nothing(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Once, two denied 200 entries that the third one had, and recovery closed the ledger below
-    them.
-    """
+    """Once, two denied 200 entries that the third had, and recovery ended the ledger below them."""
     writer = await cluster.write(5, close=False)
     image = cluster.world.platters["b1"].image("d0")
     cluster.world.lose_power("b2")

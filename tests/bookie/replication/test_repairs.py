@@ -153,9 +153,7 @@ async def marked_for(cluster: Cluster, bookie: BookieId) -> bool:
 async def test_records_that_were_lost_are_copied_back_and_no_absence_is_believed(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """The log of one bookie has lost a part: each ledger that names it is checked entry by
-    entry.
-    """
+    """The log of one bookie has lost a part: each ledger naming it is checked entry by entry."""
     ledger_id = (await cluster.write(60, size=500)).ledger_id
     cluster.lose("b2")
     await cluster.world.ended["b2"].wait()

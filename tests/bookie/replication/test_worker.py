@@ -88,9 +88,7 @@ async def test_all_is_copied_again_when_a_bookie_is_gone(
 async def test_what_a_writer_left_on_an_ack_quorum_is_filled(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Entries in the middle of the ledger are copied to the bookie that the metadata already
-    names.
-    """
+    """Entries in the middle of the ledger are copied to the bookie that the metadata names."""
     cluster.lose("b4")
     writer = await cluster.write(10, close=False)
     cluster.lose("b3")

@@ -79,9 +79,7 @@ class Cluster:
             nursery.cancel_scope.cancel()
 
     async def refused(self, config: BookieConfig) -> str:
-        """Return why this bookie does not start, after checking that its directories are
-        unchanged.
-        """
+        """Return why this bookie does not start, and check that its directories are unchanged."""
         before = self._files(config)
         why = await self.failed(config)
         assert self._files(config) == before

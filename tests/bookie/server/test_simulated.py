@@ -80,9 +80,7 @@ class World:
         await self.nursery.start(live)
 
     def cut_power(self) -> None:
-        """End the process: nothing of it runs again; its `finally`s wait for the end of the whole
-        run.
-        """
+        """End the process: nothing of it runs again; its `finally`s wait for the run's end."""
         name, _ = self._lives[-1]
         assert self._session is not None
         self.run.hold(name)

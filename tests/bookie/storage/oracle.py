@@ -1,6 +1,4 @@
-"""A workload for a store, and the promises that must hold after any crash (`safety.md`: B1 to
-B4).
-"""
+"""A workload for a store, and the promises that hold after any crash (`safety.md`: B1 to B4)."""
 
 import random
 import struct
@@ -221,9 +219,7 @@ class Oracle:
             assert statuses == [StoreStatus.UNAUTHORIZED]
 
     async def check_fences(self, store: LedgerStore) -> None:
-        """Check that adds of the old writer are refused where a fence or a deletion was
-        answered.
-        """
+        """Check that the old writer's adds are refused where a fence or deletion was answered."""
         for ledger_id in sorted(self.fenced | self.deleted):
             statuses: list[StoreStatus] = []
             data = memoryview(entry(ledger_id, 999))

@@ -57,7 +57,7 @@ async def test_a_run_is_answered_at_once_when_its_entries_would_be(host: Host) -
 
 
 async def test_a_slow_disk_is_waited_for_in_the_end(host: Host) -> None:
-    """So that writers wait for it, too, and a loss of power does not take everything."""
+    """Writers wait for it, too, so that a loss of power does not take everything."""
     async with host.store(**EARLY, early_bytes_max=1000) as store:
         answers = Answers(store)
         answers.add(1, 0)

@@ -639,9 +639,7 @@ async def test_files_of_rocksdb_that_are_damaged_are_noticed_and_replaced(
 
 
 async def test_files_that_are_damaged_while_the_bookie_runs(tmp_path: Path) -> None:
-    """Once, 12 blocks of 256 entries could not be read, health reported nothing, and it stayed
-    so.
-    """
+    """Once, 12 blocks of 256 entries stayed unreadable, and health reported nothing."""
     await fill_real(tmp_path)
     async with real_store(tmp_path) as store:
         damage(tmp_path, "blocks")

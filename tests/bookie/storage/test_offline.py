@@ -180,9 +180,7 @@ async def test_what_is_no_directory_of_a_bookie_is_said(tmp_path: Path) -> None:
 async def test_a_segment_that_is_gone_is_a_problem_whichever_it_is(
     directory: Path, which: int
 ) -> None:
-    """This includes the first one of a log, and one behind a gap: no other segment ends early
-    then.
-    """
+    """This includes the first one of a log, and one behind a gap: no other one ends early then."""
     paths = sorted((directory / "log").glob("*.log"))
     paths[which].unlink()
     report = await check_directory(directory, lambda _: None)

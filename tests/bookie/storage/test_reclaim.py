@@ -439,9 +439,7 @@ async def test_without_room_for_entries_there_is_room_to_make_room(
 
 
 async def test_what_does_not_fit_is_not_begun(host: Host) -> None:
-    """A segment is compacted only if all of its live data fits; empty segments are deleted
-    anyway.
-    """
+    """A segment is compacted only if all its live data fits; empty segments are deleted anyway."""
     limits = {**SMALL, "reclaim": ReclaimLimits(live_share_max=0.9, spare_bytes=5000)}
     async with host.store(**limits) as store:
         await fill(store, 1)

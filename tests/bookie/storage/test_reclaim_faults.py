@@ -1,6 +1,4 @@
-"""A fault around one segment does not keep others from being reclaimed, and does not last
-forever.
-"""
+"""A fault around one segment keeps no other from being reclaimed, and does not last forever."""
 
 from typing import Any
 

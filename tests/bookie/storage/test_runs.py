@@ -213,9 +213,7 @@ class Pieces(Runs):
     """Runs of several ledgers in one piece, as they arrive; each run has an answer of its own."""
 
     def add_runs(self, *wanted: tuple[int, int, int], lac: int = -1, of: int = 0) -> int:
-        """Add (ledger, first, count) each, with the key of ledger `of`; return how many were
-        accepted.
-        """
+        """Add (ledger, first, count) each, with the key of ledger `of`; return how many it took."""
         runs: list[SharedRun] = []
         piece = b""
         for ledger_id, first, count in wanted:

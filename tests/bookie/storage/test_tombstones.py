@@ -68,9 +68,7 @@ def world(host: Host) -> World:
 
 
 async def fill_and_delete(world: World, store: LedgerStore) -> None:
-    """Fill ledgers 1 to 3 in the same segments, delete 1 and 2, and delete 50 as the highest
-    one.
-    """
+    """Fill ledgers 1 to 3 in the same segments, delete 1 and 2, and 50 as the highest one."""
     world.living |= {1, 2, 3, 50, 60}
     await fill(store, 1, 2, 3)
     for ledger_id in (1, 2, 50):

@@ -32,9 +32,7 @@ TOPICS = "/admin/v2/persistent/public/default"
 
 
 class MadeUpTopics(Operations):
-    """Operations on topics without data; `shared` is the state of the store that all brokers
-    see.
-    """
+    """Operations on topics without data; `shared` is the state that all brokers see."""
 
     def __init__(self, shared: set[str], **parts: Any) -> None:
         super().__init__(**parts)

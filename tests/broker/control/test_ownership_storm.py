@@ -1,6 +1,4 @@
-"""Three brokers under random faults, from a seed: in the end each bundle has one owner that knows
-it.
-"""
+"""Three brokers under random faults, from a seed: finally each bundle has one knowing owner."""
 
 import random
 from contextlib import suppress

@@ -295,9 +295,7 @@ def test_a_killed_broker_is_replaced_within_a_second() -> None:
 
 
 def takeover_gaps(end: Callable[[World, RunningBroker], Awaitable[None]]) -> list[float]:
-    """Return the longest times without a receipt, when the owner of a topic is ended three
-    times.
-    """
+    """Return the longest times without a receipt, when a topic's owner is ended three times."""
     gaps: list[float] = []
 
     async def story(world: World) -> None:

@@ -1,6 +1,4 @@
-"""Loading a topic once for all waiters, and unloading it: events on the left, effects on the
-right.
-"""
+"""Loading a topic once for all waiters, and unloading it: left the events, right the effects."""
 
 from dataclasses import fields
 from typing import Any

@@ -64,9 +64,7 @@ async def never(data: bytes) -> int:
 def test_a_callback_may_append_again_when_the_writer_ends(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The callback also runs for entries that were never sent, while others wait for the same
-    lock.
-    """
+    """The callback also runs for entries that were never sent, while others wait for its lock."""
     writer = client.create()
     refused: list[ledgers.LedgerError] = []
 

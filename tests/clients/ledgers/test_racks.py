@@ -50,9 +50,7 @@ async def test_a_table_takes_the_place_of_what_they_say(
 async def test_an_enforced_rule_leaves_a_place_empty_rather_than_break_it(
     world: World, autojump_clock: Clock
 ) -> None:
-    """The writer goes on with the bookies that confirm, and takes a fitting one as soon as it
-    exists.
-    """
+    """The writer goes on with the confirming bookies, and takes a fitting one when there is one."""
     rule = RackRule(least=2, enforced=True)
     async with world.client(placement=Placement(rule=rule)) as client:
         writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)

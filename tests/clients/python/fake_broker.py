@@ -81,9 +81,7 @@ class FakeTopic:
 
 
 class FakeCluster:
-    """`brokers` by name; `owner` returns the broker that serves a topic (by default the first
-    one).
-    """
+    """`brokers` by name; `owner` returns a topic's broker (by default the first one)."""
 
     def __init__(self) -> None:
         self.topics: dict[str, FakeTopic] = defaultdict(FakeTopic)

@@ -19,9 +19,7 @@ def http(status: int, body: str = "", *headers: str) -> bytes:
 
 @asynccontextmanager
 async def server(answer: Answer) -> AsyncIterator[int]:
-    """Serve each request with the answer of `answer(method, target, body)`; None closes the
-    connection.
-    """
+    """Answer each request with `answer(method, target, body)`; None closes the connection."""
 
     async def serve(stream: trio.SocketStream) -> None:
         data = b""

@@ -76,9 +76,7 @@ async def check_nothing_is_left(cluster: Cluster, client: Client) -> None:
 async def test_an_opening_that_is_cancelled_leaves_nothing(
     what: str, autojump_clock: MockClock
 ) -> None:
-    """The open is cancelled after each number of steps, from before the first request to its
-    end.
-    """
+    """The open is cancelled after each number of steps, from before its first request on."""
     async with real_broker() as cluster, client_of(cluster, "app") as client:
         other = await client.create_producer("t", name="other")
         opened = steps = 0

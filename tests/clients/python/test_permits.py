@@ -198,9 +198,7 @@ async def test_permits_come_back_for_what_is_done_or_given_back_before_it_is_tak
 
 
 async def test_a_reader_that_comes_back_counts_what_waits_in_it(autojump_clock: MockClock) -> None:
-    """However often it is moved while nobody receives, no more entries wait in it than it asked
-    for.
-    """
+    """However often it is moved without a receive, no more waits in it than it asked for."""
     entries = [ENTRIES[name]() for _ in range(40) for name in ("a batch", "encrypted")]
     async with serving(*entries) as (cluster, client):
         reader = await client.create_reader(TOPIC, start="earliest", receiver_queue_size=30)

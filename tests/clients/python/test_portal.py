@@ -104,9 +104,7 @@ def test_an_interrupt_just_before_the_caller_waits_cancels_the_call(
 
 
 class InterruptedAtTheEnd(Future[str]):
-    """A future whose caller is interrupted when the result exists already, and is not returned
-    yet.
-    """
+    """A future whose caller is interrupted when the result exists and is not returned yet."""
 
     def result(self, timeout: float | None = None) -> str:
         found = super().result(timeout)

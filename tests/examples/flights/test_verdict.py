@@ -22,9 +22,7 @@ SPARK = SparkResult(
 
 
 def good_run(*, without: tuple[str, ...] = ()) -> Tally:
-    """Return a run with all rows in two partitions, a kill in the middle, and row 4 delivered
-    twice.
-    """
+    """Return a run with all rows in two partitions, a kill midway, and row 4 delivered twice."""
     tally = Tally(ROWS)
     tally.sent = ROWS
     for row in range(ROWS):

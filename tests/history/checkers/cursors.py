@@ -115,7 +115,7 @@ class _Check:
                     self._note(stamped)
         for key, found in self._subscriptions.items():
             if found.attached and key not in self._drained:
-                yield Violation("undrained", *key, "nobody has asked it for the rest")
+                yield Violation("undrained", *key, "it was not drained")
 
     def _note(self, stamped: Stamped) -> None:
         at_ns = stamped.at_ns
@@ -291,7 +291,7 @@ class _Check:
         confirmed_ns = settled.confirmed_ns
         since_ns = consumer.attached.get(deliver.topic, _Attachment()).since_ns
         if confirmed_ns is not None and since_ns > confirmed_ns:
-            text = f"to {consumer.name}, who came after the receipt of its acknowledgement"
+            text = f"to {consumer.name}, which came after the receipt of its acknowledgement"
         elif confirmed_ns is not None and self._too_late(confirmed_ns, at_ns):
             text = f"to {consumer.name}, {_s(at_ns - confirmed_ns)} after the receipt"
         elif confirmed_ns is None and self._is_durable(settled.sent_ns, since_ns, at_ns):
@@ -306,9 +306,7 @@ class _Check:
         return late and not self._record.faults.touch(confirmed_ns, at_ns)
 
     def _is_durable(self, sent_ns: int, since_ns: int, at_ns: int) -> bool:
-        """Return True if an acknowledgement without a receipt has certainly arrived and is
-        stored.
-        """
+        """Return True if an acknowledgement without a receipt is certainly stored."""
         faults, durable_ns = self._record.faults, sent_ns + self._ack_loss_ns
         if faults.handovers.touch(sent_ns, sent_ns + self._in_flight_ns):
             return False
@@ -386,9 +384,7 @@ class _Check:
     # -- the end
 
     def _check_quiet(self, names: Sequence[str], at_ns: int) -> Iterator[Violation]:
-        """Check that each consumer, or another one of its subscription, has received what it is
-        owed.
-        """
+        """Check that each consumer, or another one of its subscription, has what it is owed."""
         for (topic, name), subscription in self._subscriptions.items():
             there = [
                 each
@@ -417,7 +413,7 @@ class _Check:
         log, owed = subscription.log, subscription.owed
         for index in owed:
             read = log.reads[index]
-            text = f"{name} has never been told that it is done, and has no more"
+            text = f"{name} never got its acknowledgement, and has no more messages"
             yield Violation("undelivered", topic, f"{read.value} {show(read.position)}", text)
 
     def _about(self, deliver: Deliver) -> str:

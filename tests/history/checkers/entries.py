@@ -95,7 +95,9 @@ def _step(ledgers: dict[int, _Sent], stamped: Stamped) -> Iterator[Violation]:
             sent = ledgers.setdefault(ledger, _Sent())
             sent.tell(entry, reader)
             if entry > sent.whole:
-                text = f"{reader} was told that it is confirmed; sent were those up to {sent.whole}"
+                text = (
+                    f"{reader} was told that it is confirmed; entries up to {sent.whole} were sent"
+                )
                 yield _violation("lac-ahead", ledger, entry, text)
         case NoEntry(ledger):
             sent = ledgers.setdefault(ledger, _Sent())
@@ -109,7 +111,7 @@ def _step(ledgers: dict[int, _Sent], stamped: Stamped) -> Iterator[Violation]:
 
 def _confirmed(sent: _Sent, event: Confirmed) -> Iterator[Violation]:
     if event.entry < sent.confirmed or event.entry > sent.whole:
-        text = f"behind {sent.confirmed}; sent were those up to {sent.whole}"
+        text = f"behind {sent.confirmed}; entries up to {sent.whole} were sent"
         yield _violation("confirm-order", event.ledger, event.entry, text)
     sent.confirmed = max(sent.confirmed, event.entry)
     if sent.end is not None and event.entry > sent.end.last:
@@ -121,7 +123,7 @@ def _ended(sent: _Sent, event: LedgerEnd) -> Iterator[Violation]:
     if sent.end is None:
         sent.end = event
         if event.last > sent.whole:
-            text = f"{event.who} was told that it is the last; sent were those up to {sent.whole}"
+            text = f"{event.who} was told that it is the last; entries up to {sent.whole} were sent"
             yield _violation("entry-phantom", event.ledger, event.last, text)
             return
         length = sum(sent.sizes[entry] for entry in range(event.last + 1))

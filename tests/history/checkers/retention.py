@@ -100,5 +100,5 @@ class _Check:
             if since_ns is None or sending.began_ns < since_ns:
                 continue
             if position not in subscription.acked and position > subscription.up_to:
-                text = f"{name} has never been told that {show(position)} is done"
+                text = f"{name} never got the acknowledgement of {show(position)}"
                 yield Violation("trimmed-owed", topic, sending.value, text)

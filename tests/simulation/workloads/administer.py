@@ -76,7 +76,7 @@ async def administer(scene: Scene, client: Client, work: Administer) -> None:
     try:
         await _Act(scene, client, work).run()
     except NotDoneError:
-        scene.marks[f"{work.act}: nobody has said that it is done"] += 1
+        scene.marks[f"{work.act}: no broker confirmed it"] += 1
     else:
         scene.marks[f"{work.act}: done"] += 1
 

@@ -1,6 +1,4 @@
-"""Readers without a subscription: each message is read once, in order, whatever happens to
-brokers.
-"""
+"""Readers without a subscription: they read each message once, in order, despite faults."""
 
 from datetime import UTC, datetime
 from math import inf

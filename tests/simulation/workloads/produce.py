@@ -128,9 +128,7 @@ async def _open(actor: Actor, work: Produce, rng: Random, sent: int) -> Producer
 
 
 def _delay(producer: Producer, actor: Actor, work: Produce, rng: Random) -> None:
-    """Set the delay of an entry; the client does not offer it, so the field is set as it is
-    made.
-    """
+    """Set the delay of an entry as it is made, since the client does not offer it."""
     for lane in producer._partition_producers:
 
         def push(

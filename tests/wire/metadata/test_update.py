@@ -29,9 +29,7 @@ def hosts() -> Hosts:
 
 
 class Append:
-    """An update that adds an entry unless it is there, and remembers the values that it was
-    given.
-    """
+    """An update that adds an entry unless it exists, and remembers the values it was given."""
 
     def __init__(self, entry: bytes) -> None:
         self.entry = entry
