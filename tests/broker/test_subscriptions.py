@@ -72,7 +72,7 @@ async def test_what_cannot_be_read_now_is_read_again(kind: Any, autojump_clock: 
     ("options", "first"),
     [
         ({"start_message_id": message_id(-1, -1)}, 0),
-        # on it: the client drops the message if need be
+        # On it: the client drops the message if need be.
         ({"start_message_id": message_id(5, 2)}, 2),
         ({"start_message_id": message_id((1 << 63) - 1, (1 << 63) - 1)}, 4),
         ({"start_message_id": message_id(9, 0), "initialPosition": EARLIEST}, 0),

@@ -53,7 +53,7 @@ class Talker:
                 try:
                     self._heard(frame)
                 except WireError:
-                    # after a torn frame the bookie may answer in an unknown version
+                    # After a torn frame the bookie may answer in an unknown version.
                     if not self.torn:
                         raise
 

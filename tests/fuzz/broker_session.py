@@ -70,7 +70,7 @@ class Talker:
     requests: int = 1000
     open_requests: set[int] = field(default_factory=set[int])
     seen: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    # messages to send after an answer, by request
+    # Messages to send after an answer, by request.
     afterwards: dict[int, Message] = field(default_factory=dict[int, Message])
 
     async def listen(self) -> None:

@@ -46,7 +46,7 @@ class Run:
     ack_loss_s: float = 3.0  # after this time an acknowledgement without a receipt is durable
     settle_s: float = 15.0  # after this time a fault that has ended has no more consequences
     batch_acks_durable: bool = False  # acknowledging a part of a batch survives its broker
-    # the broker has room to remember the acknowledged messages of batches
+    # The broker has room to remember the acknowledged messages of batches.
     batch_parts_kept: bool = True
     deduplicated: tuple[str, ...] = ()  # topics
     orphans_removed: bool = False  # ledgers that no list has ever named are gone at the end

@@ -1,6 +1,6 @@
 """The events that clients of ledgers see: those of `tests.history.events` about entries.
 
-Entries have no names of their own: the ledger and the entry id tell a reader what was sent. Digests
+Entries have no names of their own: the ledger and the entry id tell a reader what was sent.  Digests
 are of payloads.
 """
 

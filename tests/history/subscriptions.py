@@ -100,7 +100,7 @@ class Subscription:
         self._meanwhile: dict[int, list[Position | str]] = {}  # the targets of other seeks, by seek
         self.unclear = False  # a seek has no answer: it may have been carried out, or may yet be
         self.changes = 0  # counts events after which deliveries may start over
-        # leaving consumers, and for each those whose deliveries started over since
+        # Leaving consumers, and for each those whose deliveries started over since.
         self._leaving: dict[str, set[str]] = {}
         self._began = began
         self._single: dict[Position, AckTimes] = {}
@@ -286,7 +286,7 @@ class Subscription:
     def _parts_of_batches(self, seeker: str, meanwhile: _Acks) -> list[int]:
         """Return messages that consumers other than the seeker have acknowledged, of entries that
         they have not finished: the rest of such an entry went to another consumer, or is still to
-        come. Entries whose last acknowledgement may have come after the seek count, too: it covered
+        come.  Entries whose last acknowledgement may have come after the seek count, too: it covered
         all of their messages.
         """
         acked = {of: set(parts) for of, parts in self._parts.items() if of[0] != seeker}

@@ -140,7 +140,7 @@ def test_the_ledgers_of_a_log_whose_deletion_was_cut_short_are_removed() -> None
             await host.store.delete(cursor_path(NAME, "s"), -1)
             await host.store.delete(log_path(NAME), -1)
         async with world.host("b") as host:
-            # one finding is not enough
+            # One finding is not enough.
             assert await host.logs.remove_orphans(of_gone_logs=True) == []
             assert list(await host.logs.remove_orphans(of_gone_logs=True)) == before
             assert await world.ledgers(host) == [kept.owned_from]

@@ -295,7 +295,7 @@ def test_a_stream_starts_at_the_end_and_follows(
         .start()
     )
     try:
-        # its start offset is chosen when the first trigger is planned
+        # Its start offset is chosen when the first trigger is planned.
         while not query.recentProgress:
             assert query.isActive, query.exception()
             time.sleep(0.05)

@@ -40,13 +40,13 @@ class MetadataAudit:
     def __init__(self, recorder: Recorder, process_of: Callable[[str], str]) -> None:
         """`process_of` returns the incarnation of the broker on a host; "" if there is none."""
         self.ledgers: dict[int, LedgerMetadata] = {}
-        # records that do not parse, and named ledgers that do not exist
+        # Records that do not parse, and named ledgers that do not exist.
         self.problems: list[str] = []
         self._recorder = recorder
         self._process_of = process_of
         self._writer = ""  # the host that made the write in question
         self._first: dict[str, int] = {}
-        # ledgers, by the path of the record that names them
+        # Ledgers, by the path of the record that names them.
         self._named: dict[str, frozenset[int]] = {}
 
     def on_write(self, host: str, path: str, record: Record | None) -> None:

@@ -455,7 +455,7 @@ class _SimulatedAppender:
         if self._broken:
             raise OSError(errno.EIO, "an earlier write failed")
         try:
-            # an operation that has begun is waited for, as on a real disk
+            # An operation that has begun is waited for, as on a real disk.
             with trio.CancelScope(shield=True):
                 await work()
         except OSError:

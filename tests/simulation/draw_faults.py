@@ -69,7 +69,7 @@ class _Draw:
         self._storm_s = storm_s
         self._drawn: list[tuple[At | On, Act]] = []
         there = [s for s in STEPS if s.cause != COPIES or shape.settings.recovery is not None]
-        # steps that need a cause count twice
+        # Steps that need a cause count twice.
         self._steps = [*there, *(step for step in there if step.cause)]
 
     def draw(self) -> list[Mishap]:

@@ -71,7 +71,7 @@ class SimulatedMetadata:
         self.tree = self.store.tree = RecordedTree(clock)
         self.odds = odds or Odds()
         self.slowness = 1.0  # factor for the delay of all requests and answers
-        # the share of writes, the path above them, and how they fail
+        # The share of writes, the path above them, and how they fail.
         self.refusals: tuple[float, str, str] = (0.0, "", "")
         self._away = False  # no host reaches the store
         self._cut: set[str] = set()  # hosts that do not reach the store

@@ -57,7 +57,7 @@ class _Draw:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._rng = Random(f"plan {seed}")
-        # ledgers without brokers have a generator of their own
+        # Ledgers without brokers have a generator of their own.
         self._of_ledgers = Random(f"ledgers {seed}")
         self._of_lists = Random(f"lists {seed}")  # so has the limit on lists of ledgers
         self._size = self._rng.random()

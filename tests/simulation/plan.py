@@ -86,8 +86,8 @@ class Consume:
     unsubscribe: float = 0.0
     queue: int = 100
     give_up: float = 0.0  # share of opens that are cancelled
-    # share of acknowledgements without a receipt after which the client waits until they are
-    # durable
+    # Share of acknowledgements without a receipt after which the client waits until they are
+    # durable.
     flush: float = 0.0
     receivers: int = 1  # tasks that receive; one of them stops when the storm is over
 
@@ -137,7 +137,7 @@ class WriteLedgers:
     name: str
     host: str
     quorums: tuple[int, int, int]
-    # advanced: the caller gives the ids; deferred: a force makes entries durable
+    # Advanced: the caller gives the ids; deferred: a force makes entries durable.
     manner: str = "plain"
     ledgers: int = 1
     entries: int = 20

@@ -105,7 +105,7 @@ class Settings:
     cursor_snapshot_s: float = 30.0
     old_brokers: float = 0.0  # share of broker starts that announce no new formats
     trim_interval_s: float = 60.0
-    # longer than the session of a broker that has not noticed its loss
+    # Longer than the session of a broker that has not noticed its loss.
     orphan_interval_s: float = 3.0
     orphan_age_s: float = 0.5
     retention: bool = True  # if off, messages that every subscription has acknowledged are deleted

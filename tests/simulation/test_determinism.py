@@ -102,7 +102,7 @@ def test_a_deadlock_is_reported() -> None:
         scheduler.run(main, seed=1)
 
 
-# the tasks that it leaves raise warnings when they are collected
+# The tasks that it leaves raise warnings when they are collected.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_deadlock_of_somebody_who_cannot_be_cancelled_is_reported_too() -> None:
     async def main(_: Scheduler) -> None:

@@ -73,9 +73,9 @@ class FakeBookie:
     add_status: Status | None = None  # the answer to every add; nothing is stored
     read_status: Status | None = None
     forgets: set[int] = field(default_factory=set)  # entries that it claims not to have
-    # if off, it closes the connection on a batch read, as old bookies do
+    # If off, it closes the connection on a batch read, as old bookies do.
     knows_batches: bool = True
-    # announces and answers blocks; if off, it closes the connection on one
+    # Announces and answers blocks; if off, it closes the connection on one.
     takes_blocks: bool = False
     blocks: list[AddBlock] = field(default_factory=list)
     claims: int = 0  # how many entries too many an answer to a block claims

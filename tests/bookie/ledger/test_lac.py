@@ -200,7 +200,7 @@ async def test_the_lac_is_told_to_those_that_hold_the_entry(
     )
     three.bookies[1].silent = True
     start = trio.current_time()
-    # its write set is the second and the third bookie
+    # Its write set is the second and the third bookie.
     await write_lac(three.context, LEDGER, metadata, 4)
     assert trio.current_time() - start < 6
     assert [len(bookie.requests) for bookie in three.bookies] == [0, 1, 1]

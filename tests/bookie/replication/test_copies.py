@@ -240,10 +240,10 @@ def test_a_settled_fragment_of_an_open_ledger_changes_too() -> None:
     [
         TWO_FRAGMENTS.in_recovery(),
         metadata(Fragment(0, (A, B, C))),  # the last fragment is the writer's own
-        # another worker has replaced the bookie
+        # Another worker has replaced the bookie.
         metadata(Fragment(0, (A, B, D)), Fragment(5, (A, B, D))),
         metadata(Fragment(0, (A, X, C)), Fragment(5, (A, B, D))),  # the new bookie is there already
-        # the ledger is longer than the copied part
+        # The ledger is longer than the copied part.
         metadata(Fragment(0, (A, B, C))).closed_at(9, 10),
     ],
 )

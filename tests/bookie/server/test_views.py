@@ -142,7 +142,7 @@ def test_a_window_is_not_taken_for_one_that_is_gone(
     views: Views, wire: Wire, everybodys: ViewedBytes
 ) -> None:
     taken: Taken = []
-    # in one answer: the first view is gone, and its whole window with it
+    # In one answer: the first view is gone, and its whole window with it.
     for number in range(1, 3):
         views.take(window()[:ENTRY], taken)
         assert everybodys.total == number * 100 * KB

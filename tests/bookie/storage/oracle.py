@@ -213,7 +213,7 @@ class Oracle:
         data = memoryview(entry(ledger_id, 10**6))
         store.add(ledger_id, 10**6, b"wrong", data, recovery=True, done=statuses.append)
         if ledger_id in self.may_be_deleted and ledger_id not in store.ledgers():
-            # its key may be forgotten
+            # Its key may be forgotten.
             assert statuses[0] in (StoreStatus.UNAUTHORIZED, StoreStatus.FENCED)
         else:
             assert statuses == [StoreStatus.UNAUTHORIZED]

@@ -200,7 +200,7 @@ async def test_after_a_loss_absence_is_unknown_and_nobody_writes_any_more(
             assert await status_of(store.read(99, 0)) is UNKNOWN
             assert await status_of(store.read_lac(99)) is UNKNOWN
             assert await status_of(store.fencing_read(98, 0, key(98))) is UNKNOWN
-            # the ledger is known now, and empty
+            # The ledger is known now, and empty.
             assert await status_of(store.read_lac(98)) is UNKNOWN
             answers = Answers(store)
             answers.add(1, 2000)

@@ -35,7 +35,7 @@ class TestFileDisk(DiskSuite):
 
         def refuse_direct(path: str, flags: int, mode: int = 0o777) -> int:
             if flags & os.O_DIRECT:
-                # some file systems create the file first
+                # Some file systems create the file first.
                 os.close(opened(path, flags & ~os.O_DIRECT, mode))
                 raise OSError(errno.EINVAL, "no direct writes here")
             return opened(path, flags, mode)

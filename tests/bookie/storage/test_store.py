@@ -71,7 +71,7 @@ async def test_everything_that_waits_shares_a_sync_and_is_answered_in_order_in_o
                 done=lambda _, number=number: heard.append(str(number)),  # type: ignore[misc]
             )
             if number == 0:
-                # the first is on its way, the others gather behind it
+                # The first is on its way, the others gather behind it.
                 await wait_all_tasks_blocked()
         assert heard == []
         assert store.bytes_in_flight > 100 * 60

@@ -138,7 +138,7 @@ async def test_nothing_ends_while_a_segment_may_hold_a_record_of_it(world: World
     async with world.store(**SMALL) as store:
         await fill_and_delete(world, store)
         await store.maintenance.checkpoint()
-        # many segments may have records of them
+        # Many segments may have records of them.
         assert await store.maintenance.tombstones_to_ask(100) == []
         assert await store.maintenance.end_tombstones([1, 2, 50]) == 0
         assert store.statistics().tombstones == 3

@@ -39,7 +39,7 @@ class World:
     ended: dict[str, trio.Event] = field(default_factory=dict)
     running: dict[str, RunningBookie] = field(default_factory=dict)
     racks: dict[str, str] = field(default_factory=dict)
-    # used by bookies that start from now on
+    # Used by bookies that start from now on.
     settings: dict[str, object] = field(default_factory=dict)
 
     @property

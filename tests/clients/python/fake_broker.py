@@ -47,7 +47,7 @@ class Subscription:
     type: int
     durable: bool
     acked: set[int] = field(default_factory=set)
-    # batches: the messages that are not acknowledged
+    # Batches: the messages that are not acknowledged.
     pending: dict[int, int] = field(default_factory=dict)
     consumers: list["FakeConsumer"] = field(default_factory=list)
 

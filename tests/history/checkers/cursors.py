@@ -89,12 +89,12 @@ class _Check:
         self._seeks: dict[int, Seek] = {}
         self._under_way: dict[int, int] = {}  # seeks, with the time of each
         self._present: dict[str, Subscribe] = {}  # consumers, until they are detached
-        # a present consumer may make these again from `latest`
+        # A present consumer may make these again from `latest`.
         self._revived: dict[_Key, None] = {}
         self._unsure: dict[_Key, None] = {}  # these may exist already when they are asked for
         self._drained: dict[_Key, None] = {}
         self._began: dict[str, list[int]] = {}
-        # by topic: itself, or its partitions
+        # By topic: itself, or its partitions.
         self._topics: dict[str, list[str]] = defaultdict(list)
         for topic in record.logs:
             self._topics[topic].append(topic)

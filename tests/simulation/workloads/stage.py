@@ -39,7 +39,7 @@ class Stage(ABC):
     subscriptions: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     topics: dict[str, int] = field(default_factory=dict[str, int])  # partitions; 0: not partitioned
     ledgers: dict[int, None] = field(default_factory=dict[int, None])  # ledgers without a broker
-    # topics that are terminated, or may be
+    # Topics that are terminated, or may be.
     terminated: dict[str, None] = field(default_factory=dict[str, None])
     marks: Counter[str] = field(default_factory=Counter[str])  # events that actors have met
     on_moment: Callable[[str, str], None] = lambda what, host: None

@@ -13,7 +13,7 @@ from daybook.wire.metadata.probe import addresses, why_no_session
 from daybook.wire.metadata.store import NoContactError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 
-# kazoo takes this frame for a session without a password: an int, the timeout, an id, -1 bytes.
+# Kazoo takes this frame for a session without a password: an int, the timeout, an id, -1 bytes.
 NONSENSE = struct.pack(">iiiqi", 20, 0, 4000, 7, -1)
 
 
