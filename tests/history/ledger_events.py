@@ -1,7 +1,7 @@
 """The events that clients of ledgers see: those of `tests.history.events` about entries.
 
-Entries have no names of their own: the ledger and the entry id tell a reader what was sent.  Digests
-are of payloads.
+Entries have no names of their own: the ledger and the entry id tell a reader what was sent.
+Digests are of payloads.
 """
 
 from dataclasses import dataclass

@@ -286,8 +286,8 @@ class Subscription:
     def _parts_of_batches(self, seeker: str, meanwhile: _Acks) -> list[int]:
         """Return messages that consumers other than the seeker have acknowledged, of entries that
         they have not finished: the rest of such an entry went to another consumer, or is still to
-        come.  Entries whose last acknowledgement may have come after the seek count, too: it covered
-        all of their messages.
+        come.  Entries whose last acknowledgement may have come after the seek count, too: it
+        covered all of their messages.
         """
         acked = {of: set(parts) for of, parts in self._parts.items() if of[0] != seeker}
         for of, index, cumulative in _parts(self._acks):

@@ -1,4 +1,4 @@
-"""Unsafe recovery loses only entries that no bookie has, on bookies that were given up."""
+"""Unsafe recovery gives up only the named bookies, and only entries that no other one has."""
 
 import pytest
 

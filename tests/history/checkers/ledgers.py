@@ -146,8 +146,8 @@ def _list(
             continue
         known = ledgers.get(ledger)
         # The tail is the last two ledgers: a roll closes a ledger when its successor is listed
-        # already.  If it closes empty, that end is final, so no receipt was or will be given for it,
-        # and the list is as safe without it; earlier ledgers must have been dropped before.
+        # already.  If it closes empty, that end is final, so no receipt was or will be given for
+        # it, and the list is as safe without it; earlier ledgers must have been dropped before.
         empty = known is None or (known.state == _CLOSED and known.last_entry < 0)
         if not empty or (position < last and position < len(old) - 2):
             text = f"dropped from the end of {old}, which became {new}"
