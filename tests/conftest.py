@@ -1,7 +1,7 @@
-"""For all tests: the suites that fakes and real things share assert like tests.
+"""Settings of all tests: the suites that fakes and real things share assert like tests.
 
-Nothing in the suite depends on how fast the machine is, nor on chance: Hypothesis measures no time
-and draws the same examples each time.  To have it draw others: `--hypothesis-profile=default`.
+No test depends on how fast the machine is, nor on chance: Hypothesis measures no time and draws the
+same examples each time.  With `--hypothesis-profile=default` it draws others.
 """
 
 from pathlib import Path
@@ -16,8 +16,8 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
-# The files that take longest, the longest first: whoever shares out files (`--dist loadfile`) does
-# not come to a long one when all others are done.
+# The files that take longest, the longest first, so that no worker begins a long one (`--dist
+# loadfile`) when all others are done.
 LONG = [
     "real/test_faults.py",
     "real/test_spark.py",
@@ -36,7 +36,7 @@ LONG = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first; else the order stays."""
+    """Run long files first; keep the order otherwise."""
     root = Path(__file__).parent
     places = {root / name: place for place, name in enumerate(LONG)}
     assert all(path.is_file() for path in places), "a file has moved"

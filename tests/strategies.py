@@ -1,10 +1,10 @@
 """Hypothesis strategies of all messages and records, and plain valid ones to begin with.
 
     messages(pb.CommandSeek)     any message of a generated class, required fields present
-    frames, entries, ...         bytes of valid things
+    frames, entries, ...         bytes of valid objects
     mutated(strategy)            the same with a few bytes changed, missing or added
 
-Whoever adds a message or a record to the product adds it here, and the fuzzers know it.
+New messages and records of the product are added here, so that the fuzzers know them.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,12 +49,12 @@ _DEPTH_MAX = 3
 
 
 def range_of(field: Any) -> tuple[int, int] | None:
-    """The integers that a field takes; None if it takes no integers."""
+    """Return the range of integers that a field takes; None if it takes no integers."""
     return _RANGES.get(field.type)
 
 
 def messages(kind: type[Message]) -> SearchStrategy[Any]:
-    """Messages of a generated class."""
+    """Generate messages of a generated class."""
     return st.builds(lambda fields: _message(kind, fields), _fields(kind.DESCRIPTOR, _DEPTH_MAX))
 
 
@@ -65,7 +65,7 @@ def _message(kind: type[Message], fields: dict[str, Any]) -> Message:
 
 
 def put_fields(message: Message, fields: dict[str, Any]) -> None:
-    """Set fields by name; of messages inside, their fields as a dict."""
+    """Set fields by name; those of nested messages as a dict."""
     for name, value in fields.items():
         found = getattr(message, name)
         if isinstance(value, dict):
@@ -119,7 +119,7 @@ def _one(field: Any, depth: int) -> SearchStrategy[Any]:
 
 
 def plain(kind: Any) -> dict[str, Any]:
-    """The fields of a message that says little: what is required, and one of each other kind."""
+    """Return the fields of a short message: the required ones, and one of each other kind."""
     return {f.name: _plain_value(f) for f in kind.fields if f.is_required or _is_cheap(f)}
 
 
@@ -152,7 +152,7 @@ _SLICED = ("send", "send_receipt", "message", "ack")
 
 
 def command_kinds() -> Iterator[type[Message]]:
-    """The classes of all commands but those that travel as slices."""
+    """Yield the classes of all commands except those that are read as slices."""
     for field in pb.BaseCommand.DESCRIPTOR.fields:
         if field.message_type is not None and field.name not in _SLICED:
             yield getattr(pb, field.message_type.name)
@@ -224,7 +224,7 @@ entries = st.builds(
     st.binary(max_size=60) | st.integers(0, 4).map(batch_body),
     st.none() | st.tuples(st.integers(0, NOW_MS), st.integers(0, 1 << 40)),
 )
-"""What is stored for a topic: the broker's block, checksum, metadata, body."""
+"""Stored entries of a topic: the broker's block, checksum, metadata, body."""
 
 
 # -- between ledger clients and bookies
@@ -237,7 +237,7 @@ def ledger_entry(
     lac: int = -1,
     digest: DigestType = DigestType.CRC32C,
 ) -> bytes:
-    """An entry as bookies store it."""
+    """Return an entry as bookies store it."""
     digester = Digester(digest)
     header = encode_header(ledger_id, entry_id, lac, len(payload), digester, [payload])
     return header + payload
@@ -331,7 +331,7 @@ bookie_infos = st.builds(
 
 @st.composite
 def mutated(draw: Callable[[SearchStrategy[Any]], Any], strategy: SearchStrategy[bytes]) -> bytes:
-    """What the strategy draws, with up to three changes."""
+    """Draw from the strategy, and make up to three changes."""
     data = bytearray(draw(strategy))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
@@ -348,7 +348,7 @@ def mutated(draw: Callable[[SearchStrategy[Any]], Any], strategy: SearchStrategy
 
 
 def joined(parts: SearchStrategy[bytes], max_size: int = 6) -> SearchStrategy[bytes]:
-    """Several, one behind the other, each with its length in four bytes."""
+    """Join several parts, each after its length in four bytes."""
     return st.lists(parts, max_size=max_size).map(
         lambda each: b"".join(chain.from_iterable((U32.pack(len(p)), p) for p in each))
     )

@@ -1,8 +1,8 @@
 """A table in a Markdown document, kept up to date row by row.
 
-It stands between the lines `<!-- table -->` and `<!-- end of table -->`; what is around it is left
-alone.  The first cell of a row is its name: a new row takes the place of the old one of that name,
-the others stay, and those whose name has left the order are dropped.
+It stands between the lines `<!-- table -->` and `<!-- end of table -->`; the text around it is left
+alone.  The first cell of a row is its name: a new row replaces the old one of that name, the others
+stay, and rows whose name is no longer in the order are dropped.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ Row = tuple[str, ...]
 
 
 def aligned(rows: Sequence[Row], *, right: Iterable[int] = ()) -> str:
-    """The first row is the head; the columns in `right` are numbers."""
+    """Format rows as a table; the first is the head, the columns in `right` are numbers."""
     to_the_right = set(right)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     rule = tuple("-" * width for width in widths)
@@ -30,7 +30,7 @@ def aligned(rows: Sequence[Row], *, right: Iterable[int] = ()) -> str:
 
 
 def rows_of(document: Path) -> dict[str, Row]:
-    """Those that are in the document, by name."""
+    """Return the rows in the document, by name."""
     table = document.read_text().partition(BEGIN)[2].partition(END)[0]
     rows = [
         tuple(map(str.strip, line.removeprefix("| ").removesuffix(" |").split(_SEPARATOR)))
@@ -47,7 +47,7 @@ def update(
     order: Iterable[str],
     right: Iterable[int] = (),
 ) -> dict[str, Row]:
-    """Put these rows into the document; returns all that are there now, by name."""
+    """Put these rows into the document; return all of its rows, by name."""
     known = rows_of(document) | {row[0]: row for row in rows}
     kept = {name: known[name] for name in order if name in known}
     before, _, rest = document.read_text().partition(BEGIN)

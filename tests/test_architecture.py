@@ -1,4 +1,4 @@
-"""Who may import whom.  The direction is part of the design, so it is tested like the rest."""
+"""The allowed imports between packages: their direction is part of the design, and tested here."""
 
 import ast
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = ["wire", "bookie", "managed_ledger", "broker", "clients"]
 
-# The longest prefix of a module's path decides; names are packages or modules below `daybook` that
-# it may import.
+# The packages or modules below `daybook` that a module may import; the longest prefix of its path
+# decides.
 ALLOWED: dict[str, set[str]] = {
     "wire": {"wire"},
     "bookie": {"wire", "bookie.errors"},

@@ -1,4 +1,4 @@
-"""The package `daybook`: its public names have public homes, and cost nothing until used."""
+"""The package `daybook`: its public names have public homes, and load nothing until used."""
 
 import pickle
 import pydoc

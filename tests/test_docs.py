@@ -1,4 +1,4 @@
-"""The pages for readers: links, commands and targets that they name are there; the site has all."""
+"""The pages for readers: their links, commands and targets exist; the site has all pages."""
 
 import re
 import tomllib
@@ -12,7 +12,7 @@ from daybook.clients.cli.main import main
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SITE = (ROOT / "mkdocs.yml").read_text()
-NOT_IN_THE_SITE = {"invariants.md", "mutants.md", "tree.md"}  # Commands print these.
+NOT_IN_THE_SITE = {"invariants.md", "mutants.md", "tree.md"}  # These pages are printed by commands.
 NAMES = sorted(
     name
     for path in DOCS.rglob("*.md")
@@ -28,7 +28,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub and the site give to the headings of a page."""
+    """Return the anchors that GitHub and the site give to the headings of a page."""
     heads = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head).strip().lower().replace(" ", "-") for head in heads}
 
@@ -53,7 +53,7 @@ def test_the_site_lists_each_page() -> None:
 
 
 def code(page: Path) -> list[str]:
-    """The code of a page: what stands between back quotes, and the lines of its blocks."""
+    """Return the code of a page: the text between back quotes, and the lines of its blocks."""
     fenced = FENCED.findall(page.read_text())
     blocks = [block for _, language, block in fenced if language not in ("python", "mermaid")]
     spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(page))
@@ -77,7 +77,7 @@ def test_the_commands_that_a_page_names_are_there(page: Path) -> None:
 
 
 def check_command(words: list[str]) -> None:
-    """Words are the names of commands until there is a command without others below it."""
+    """Check a command; its first words are names, until there is a command without subcommands."""
     command: click.Command = main
     for index, word in enumerate(words):
         if not isinstance(command, click.Group) or word.startswith("-"):

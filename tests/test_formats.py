@@ -1,4 +1,4 @@
-"""`docs/formats.md` is complete and true: links lead somewhere, every golden file is named."""
+"""`docs/formats.md` is complete and true: its links exist, and it names every golden file."""
 
 import re
 from fnmatch import fnmatch
@@ -17,13 +17,13 @@ CODE = sorted(
 
 
 def anchors(page: Path) -> set[str]:
-    """As a reader's browser knows the headings of a page."""
+    """Return the anchors of a page's headings, as a browser knows them."""
     heads = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
 
 
 def patterns() -> list[str]:
-    """The golden files that the page names; a bare name is in the directory of the one before."""
+    """Return the golden files that the page names; a bare name is in the last directory."""
     found: list[str] = []
     for line in TEXT.splitlines():
         directory = ""

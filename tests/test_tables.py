@@ -1,4 +1,4 @@
-"""Tables in documents: rows come and go by name, what is around them stays."""
+"""Tables in documents: rows come and go by name, the text around them stays."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The measurements beside Apache BookKeeper: what needs none of its software."""
+"""The benchmarks against Apache BookKeeper: the parts that need none of its software."""
 
 import shutil
 import sys
@@ -57,7 +57,7 @@ async def test_a_ticker_counts_the_beats_that_were_missed() -> None:
         assert await ticker.wait() >= 1
         started = trio.current_time()
         while trio.current_time() < started + 0.01:
-            pass  # busy, as a load may be
+            pass  # busy, like a real load
         assert await ticker.wait() >= 9
 
 

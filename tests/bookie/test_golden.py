@@ -1,7 +1,7 @@
-"""What bookies and ledger clients keep beside entries, byte by byte: `docs/formats.md`.
+"""The records of bookies and ledger clients other than entries, byte by byte: `docs/formats.md`.
 
-If a test here fails, a format has changed: it needs a new version and new golden files.  Most of it
-is Apache BookKeeper's, and other versions of it are read for ever.
+If a test here fails, a format has changed: it needs a new version and new golden files.  Most of
+the formats are Apache BookKeeper's, and their other versions stay readable forever.
 """
 
 import random

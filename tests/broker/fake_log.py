@@ -1,7 +1,7 @@
-"""Logs in memory with the API of managed ledgers, to be held up and broken by tests.
+"""Logs in memory with the API of managed ledgers, which tests can hold up and break.
 
 A log confirms each append at the next turn of the loop, or, while `held`, when `release` is called.
-`ledger_entries` entries make a ledger.  `fence` is what another owner does to it.
+`ledger_entries` entries make a ledger.  `fence` acts as another owner would.
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ class FakeLog:
     pending_bytes_max: int = 1 << 20
     entries: list[bytes] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
-    trimmed: int = 0  # entries at the front that are gone
+    trimmed: int = 0  # deleted entries at the front
     next_offset: int = 0
     held: bool = False
     entry_bytes_max: int = 5 * 1024 * 1024
@@ -103,7 +103,7 @@ class FakeLog:
     terminated: bool = False
     pending_bytes: int = 0
     reads: int = 0
-    reads_to_fail: int = 0  # so many: the bookies of what is read are away
+    reads_to_fail: int = 0  # so many reads fail: their bookies are absent
     waiting_for: str = ""
     full: str = ""
     room: Room = field(default_factory=lambda: Room(100, 4096))
@@ -169,7 +169,7 @@ class FakeLog:
         data = self.entries[len(self.entries) - entries :]
         messages = sum(delivered_head(memoryview(each)).messages for each in data)
         exact = messages == entries
-        # A log knows no more than the mean, and that not always.
+        # A log knows no more than the mean, and not always that.
         return Behind(entries, messages if exact else entries, sum(map(len, data)), exact)
 
     def entries_between(self, after: Position, through: Position) -> int:
@@ -199,7 +199,7 @@ class FakeLog:
             self.release()
 
     def release(self, count: int | None = None) -> None:
-        """Confirm what is pending."""
+        """Confirm pending appends."""
         if count is None:
             self.held = False
         pending = self._pending[:count]
@@ -214,7 +214,7 @@ class FakeLog:
         room.set()
 
     def fence(self) -> None:
-        """Another owner takes over: what is pending is in doubt."""
+        """Take over as another owner: pending appends are in doubt."""
         self.fenced = True
         pending, self._pending, self.pending_bytes = self._pending, [], 0
         for _, done in pending:
@@ -281,7 +281,7 @@ class FakeLog:
 
 
 class FakeLogs:
-    """`TopicLogs`: what is stored stays when a log is closed."""
+    """A `TopicLogs` whose entries stay when a log is closed."""
 
     def __init__(self, clock: WallClock) -> None:
         self.clock = clock
@@ -289,8 +289,8 @@ class FakeLogs:
         self.opened: list[TopicName] = []
         self.open_fails: Exception | None = None
         self.gate: trio.Event | None = None  # opening waits for it
-        self.reads_fail: Exception | None = None  # reading for statistics
-        self.terminate_gate: trio.Event | None = None  # terminating does
+        self.reads_fail: Exception | None = None  # the error of reads for statistics
+        self.terminate_gate: trio.Event | None = None  # terminating waits for it
         self.terminate_fails: Exception | None = None
         self.ledger_entries = 1000
 
@@ -397,7 +397,7 @@ class FakeLogs:
 
     async def terminate(self, log: TopicLog) -> Position:
         assert isinstance(log, FakeLog)
-        log.terminated = True  # From here on it takes nothing, unless it goes on.
+        log.terminated = True  # From here on it accepts no appends, unless the termination fails.
         await trio.lowlevel.checkpoint()
         try:
             if self.terminate_gate is not None:

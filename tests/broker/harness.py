@@ -99,7 +99,7 @@ class FakeLookups(Lookups):
 
 
 class Broker:
-    """`errors`: what went wrong inside; a test that does not look at it must leave it empty."""
+    """One broker.  A test that does not check `errors`, the internal ones, must leave it empty."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class Broker:
 
 
 class Client:
-    """Sends what it is told, remembers what it gets."""
+    """A client that sends what the test says, and remembers what it receives."""
 
     def __init__(self, frames: FrameConnection, name: str) -> None:
         self.frames = frames
@@ -202,7 +202,7 @@ class Client:
         return found
 
     async def wait(self, kind: type[Any], count: int = 1) -> list[Any]:
-        """The first `count` commands of that kind, which are then forgotten."""
+        """Return the first `count` commands of that kind, and forget them."""
         with trio.move_on_after(60):
             while len(self.bodies(kind)) < count:
                 if self.frames.closed:
@@ -218,7 +218,7 @@ class Client:
         return found
 
     async def wait_more(self) -> None:
-        """Return when something has come, or the connection has ended."""
+        """Return when a command has come, or the connection has ended."""
         with trio.fail_after(60):
             await self._more.wait()
 
@@ -249,7 +249,7 @@ class Client:
         return self._requests
 
     async def ask(self, message: Any, answer: type[Any]) -> Any:
-        """The answer, or the error that came instead."""
+        """Return the answer, or the error that came instead."""
         message.request_id = self.request_id()
         self.tell(message)
         with trio.fail_after(60):

@@ -1,4 +1,4 @@
-"""A metadata store that is slow to write the records of cursors: what is begun is done later."""
+"""A metadata store that is slow to write cursor records: a write that was begun is done later."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -9,7 +9,7 @@ from tests.broker.fake_log import FakeCursor, FakeLog
 
 
 class SlowStore:
-    """`gate`: what is written waits for it, and is done whether anybody waits for that or not.
+    """A store whose writes wait for `gate`, and are carried out even if their caller is gone.
 
     A real log does the same: see `Cursors.open`, and `Cursor.reset`.
     """
@@ -54,7 +54,7 @@ class SlowStore:
 
 
 def hold_resets(cursor: FakeCursor) -> trio.Event:
-    """Moves count in memory at once, and are durable when the event is set."""
+    """Hold resets: they count in memory at once, and are durable when the event is set."""
     gate, reset = trio.Event(), cursor.reset
 
     async def slow(mark_delete: Position, properties: Mapping[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""C++ clients return one permit for a batch that they cannot read: they go on getting others."""
+"""C++ clients return one permit for an unreadable batch: they must still get other messages."""
 
 import pytest
 from trio.testing import MockClock
@@ -37,7 +37,7 @@ def _permits(cluster: Cluster) -> int:
 
 
 async def _discard(client: Client, error: int, *, acks: int = 1) -> int:
-    """Throw away what comes as C++ does, `acks` times each; how many batches came."""
+    """Discard entries as C++ does, with `acks` acks each; return the number of batches."""
     count = 0
     while client.bodies(Delivery):
         (got,) = await client.deliveries(1)

@@ -1,4 +1,4 @@
-"""Clients that go on sending and read no answers: they make way, are cut, and hold little."""
+"""Clients that send and read no answers: they make room, are cut off, and use little memory."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ _LIMITS = ConnectionLimits(unread_bytes_max=100_000, unread_total_bytes=10_000_0
 
 @pytest.fixture(autouse=True)
 def _short_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a socket holds is no part of what is shown here."""
+    """Shrink the sockets' buffers, which are not the subject here."""
     monkeypatch.setattr(stream, "BUFFER_BYTES_MAX", 50_000)
 
 
@@ -29,7 +29,7 @@ def _connections(cluster: Cluster, name: str = "sub") -> list[ClientConnection]:
 
 
 async def _deaf_client(cluster: Cluster) -> Client:
-    """One that has an exclusive consumer, and reads nothing from now on."""
+    """Return a client with an exclusive consumer that reads nothing from now on."""
     client = await cluster.client()
     assert isinstance(await client.subscribe(), pb.CommandSuccess)
     client.reading = False
@@ -43,14 +43,14 @@ async def _deaf_client(cluster: Cluster) -> Client:
 
 
 async def _flood(client: Client, frame: bytes, count: int = 40_000) -> None:
-    """Send it as fast as the broker reads, until it does not read any more."""
+    """Send it as fast as the broker reads, until it no longer reads."""
     for _ in range(count // 1_000):
         client.frames.send([frame * 1_000])
         await client.settle(0.01)
 
 
 def _close_nothing() -> bytes:
-    """A request that is answered at once, and whose answer must not be left out."""
+    """Return a request that is answered at once, and whose answer must not be left out."""
     return encode(pb.CommandCloseProducer(producer_id=9, request_id=1))
 
 
@@ -59,7 +59,7 @@ async def test_one_pong_that_waits_answers_any_number_of_pings(autojump_clock: M
         client = await _deaf_client(cluster)
         (connection,) = _connections(cluster)
         await _flood(client, encode(pb.CommandPing()))
-        assert client.frames.pending_bytes == 0  # Everything was read.
+        assert client.frames.pending_bytes == 0  # All was read.
         assert connection._frames.pending_bytes <= 2 * len(encode(pb.CommandPong()))
 
 
@@ -78,7 +78,7 @@ async def test_a_client_that_is_not_read_from_makes_way_for_an_exclusive_consume
     async with open_broker(connection_limits=_LIMITS, topic_limits=limits) as cluster:
         deaf = await _deaf_client(cluster)
         await _flood(deaf, _close_nothing())
-        assert deaf.frames.pending_bytes  # The broker does not read on.
+        assert deaf.frames.pending_bytes  # The broker no longer reads.
         other = await cluster.client()
         began = trio.current_time()
         assert isinstance(await other.subscribe(), pb.CommandSuccess)

@@ -1,4 +1,4 @@
-"""The handshake, requests that any broker answers, what is refused, clients that misbehave."""
+"""The handshake, requests that any broker answers, refusals, clients that misbehave."""
 
 from typing import Any
 
@@ -159,7 +159,7 @@ async def test_an_unknown_consumer_has_no_stats(autojump_clock: MockClock) -> No
         assert answer.error_code == pb.ConsumerNotFound
 
 
-# -- what is known and not offered
+# -- known commands that are not supported
 
 _FILLED: dict[int, Any] = {
     T.NEW_TXN: pb.CommandNewTxn(request_id=7),
@@ -456,7 +456,7 @@ async def test_closing_what_is_being_opened(autojump_clock: MockClock) -> None:
 
 
 async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockClock) -> None:
-    """The topic has admitted it, the client has closed it, and the request has not heard of it."""
+    """The topic has admitted it, the client has closed it, and the request does not know it yet."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer(7, producer_name="first")
@@ -488,7 +488,7 @@ async def test_closing_what_was_opened_in_this_very_moment(autojump_clock: MockC
 
 
 async def test_a_close_is_answered_when_the_opening_is_undone(autojump_clock: MockClock) -> None:
-    """Something that must not be left halfway holds the opening up: the close waits for it."""
+    """A step that must not be left halfway delays the opening: the close waits for it."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer(7, producer_name="first")
@@ -590,7 +590,7 @@ async def test_a_producer_that_waited_for_exclusive_access_and_was_given_up_gets
 async def test_a_consumer_that_was_given_up_keeps_nobody_from_messages(
     kind: pb.CommandSubscribe.SubType, by: str, autojump_clock: MockClock
 ) -> None:
-    """It is closed at every step of its opening; then another client subscribes."""
+    """The consumer is closed at every step of its opening; then another client subscribes."""
     for steps in range(25):
         async with open_broker() as cluster:
             gone, client = await cluster.client(), await cluster.client()

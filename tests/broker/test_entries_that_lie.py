@@ -1,4 +1,4 @@
-"""Entries that claim what their bytes cannot hold: their producer is refused, and nobody else."""
+"""Entries that claim more than their bytes can hold: only their producer is refused."""
 
 import zlib
 from typing import Any
@@ -14,7 +14,7 @@ _SHARED = pb.CommandSubscribe.Shared
 
 
 def _batch(count: int) -> bytes:
-    """The smallest there is: messages without data."""
+    """Return the smallest batch there is: messages without data."""
     return encode_batch((pb.SingleMessageMetadata(payload_size=0), b"") for _ in range(count))
 
 

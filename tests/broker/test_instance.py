@@ -1,4 +1,4 @@
-"""A broker joins only with the ledgers in which the topics of its metadata store are kept."""
+"""A broker joins only with the ledgers that hold the topics of its metadata store."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -52,7 +52,7 @@ class Brokers:
             nursery.cancel_scope.cancel()
 
     async def refused(self, host: str, root: str = "/ledgers") -> str:
-        """It does not start; what it says."""
+        """Start a broker that must fail; return its message."""
         with pytest.raises(BaseExceptionGroup) as caught:
             async with self.running(host, root):
                 pass
@@ -93,7 +93,7 @@ async def other_bookies(world: World) -> None:
 
 
 def everything(world: World) -> dict[str, tuple[bytes, int]]:
-    """All records of the metadata store but those of sessions."""
+    """Return all records of the metadata store except those of sessions."""
     nodes = world.metadata.tree._nodes
     return {
         path: (node.value, node.version)
@@ -134,13 +134,14 @@ def test_a_root_without_ledgers_is_not_made_if_the_topics_are_bound() -> None:
 
 
 def test_lists_of_other_ledgers_are_not_bound_by_accident() -> None:
-    """An upgrade: topics are there, the record is not, and the first broker has the wrong root."""
+    """An upgrade: topics exist, the record does not, and the first broker has the wrong root."""
 
     async def scenario(world: World, brokers: Brokers, looking: MemorySession) -> None:
         await other_bookies(world)
         async with world.host("h") as host, world.host("o", root=OTHER) as other:
             await append(await host.open(), range(3))
-            missing = await brokers.refused("broker-1", OTHER)  # Its last ledger is not there.
+            # The last ledger of the topic does not exist there.
+            missing = await brokers.refused("broker-1", OTHER)
             await other.open(name="t/n/persistent/b")
             foreign = await brokers.refused("broker-1", OTHER)
             nowhere = await brokers.refused("broker-1", "/nowhere")
@@ -196,7 +197,7 @@ def test_a_broker_of_another_instance_that_is_there_keeps_a_broker_away() -> Non
             assert record is not None
             guard = records.decode(GuardRecord, record.value)
             assert guard.instance == await instance_at(looking)
-            old = GuardRecord("old:8080", "1")  # An older broker says nothing.
+            old = GuardRecord("old:8080", "1")  # An older broker announces nothing.
             await looking.create(f"{records.GUARDS}/old", records.encode(old), ephemeral=True)
             async with brokers.running("broker-2"):
                 pass
@@ -223,7 +224,8 @@ def test_a_broker_whose_topics_were_bound_elsewhere_does_not_join_again() -> Non
             assert isinstance(session, MemorySession)
             record = await looking.get(PATH)
             assert record is not None
-            await looking.set(PATH, record.value, ANY)  # The same again: it may join.
+            # The record is the same again: the broker may join.
+            await looking.set(PATH, record.value, ANY)
             world.metadata.expire(session.store_session_id)
             await until(lambda: first.ownership._protocol.term > 1)
             await trio.sleep(5)

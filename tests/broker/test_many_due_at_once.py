@@ -1,4 +1,4 @@
-"""More entries fall due in one moment than one step takes: all of them come, and in order."""
+"""More entries fall due in one moment than one step handles: all of them come, in order."""
 
 import pytest
 from trio.testing import MockClock

@@ -1,4 +1,4 @@
-"""What may wait for consumers, by how many of them are slow."""
+"""The memory limit of pending deliveries, by the number of slow consumers."""
 
 import pytest
 

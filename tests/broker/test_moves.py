@@ -1,4 +1,4 @@
-"""What was acknowledged before a subscription is moved does not move it again."""
+"""Acknowledgements from before a subscription's reset do not move it again."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -42,7 +42,7 @@ def cursor_of(cluster: Cluster) -> FakeCursor:
 
 
 async def reset(cluster: Cluster, to: Position = FIRST) -> None:
-    """What an administrator does."""
+    """Reset the subscription as an administrator does."""
 
     async def find() -> Position:
         await trio.lowlevel.checkpoint()
@@ -68,11 +68,12 @@ async def test_an_ack_of_what_was_not_delivered_since_a_reset_is_void(
         await client.subscribe(initialPosition=EARLIEST, kind=FAILOVER, permits=100)
         await client.deliveries(5)
         await reset(cluster)
-        client.frames.send([encode_ack(1, ids, **options)])  # Nobody has this id now.
+        client.frames.send([encode_ack(1, ids, **options)])  # No consumer has this id now.
         await client.wait(pb.CommandCloseConsumer)
         await client.subscribe(kind=FAILOVER, permits=2)
         assert await client.entry_ids(1) == [0]
-        # It comes late: of what was delivered before.  Its client need not hear that it is void.
+        # The late acknowledgement is for earlier deliveries.  Its client need not know that it is
+        # void.
         client.frames.send([encode_ack(1, ids, request_id=7, **options)])
         (answer,) = await client.wait(pb.CommandAckResponse)
         assert (answer.request_id, answer.HasField("error")) == (7, False)
@@ -155,7 +156,7 @@ async def test_our_own_clients_are_told_of_the_latest_move(autojump_clock: MockC
         told: list[int] = []
         for _ in range(2):
             await reset(cluster)
-            for _ in range(2):  # The same move has the same number.
+            for _ in range(2):  # The same reset has the same number.
                 answer = await ours.subscribe(2, kind=SHARED)
                 told.append(answer.moved)
                 await ours.ask(pb.CommandCloseConsumer(consumer_id=2), pb.CommandSuccess)
@@ -197,7 +198,8 @@ async def test_a_reset_outlives_what_our_own_client_acknowledges_of_before(
             if when == "behind a takeover":
                 await broker.topics.unload(broker.log().name)
             if when != "at once":
-                await sender.settle(5)  # It has all of it again, and hands out none of it yet.
+                # The consumer has all of it again, and delivers none of it yet.
+                await sender.settle(5)
             if receipts:
                 with pytest.raises(InDoubtError, match="moved the subscription"):
                     await acknowledge(consumer, messages)

@@ -1,4 +1,4 @@
-"""A subscription whose creation was begun is there, whatever becomes of its client."""
+"""A subscription whose creation was begun exists, whatever becomes of its client."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ async def with_entries(cluster: Cluster, count: int) -> Client:
 
 
 def hidden(cluster: Cluster) -> set[str]:
-    """Cursors that no subscription shows."""
+    """Return the cursors without a subscription."""
     shown = cluster.broker.topics.loaded[TOPIC].subscriptions.by_name
     return set(cluster.broker.log().by_name) - set(shown)
 
@@ -89,7 +89,7 @@ async def test_an_administrator_who_stops_waiting_has_a_subscription(
 async def test_two_who_want_the_same_new_subscription_get_one(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    """The second one waits for what the first one began, though that one is gone."""
+    """The second client waits for the creation begun by the first one, though that is gone."""
     async with open_broker() as cluster:
         other = await with_entries(cluster, 3)
         store = SlowStore(cluster.broker.log(), nursery)
@@ -123,7 +123,7 @@ async def test_two_removals_that_are_given_up_leave_no_cursor(
         assert scope.cancelled_caught
         other.tell(subscribe())
         await other.settle()
-        assert not other.got  # Nobody gets a subscription over the cursor that is being deleted.
+        assert not other.got  # No client gets a subscription over the cursor that is being deleted.
         store.gate.set()
         await other.wait(pb.CommandSuccess)
         other.flow(9, 7)

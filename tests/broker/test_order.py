@@ -1,4 +1,4 @@
-"""What one connection asks for about its consumers is done in the order in which it came."""
+"""One connection's requests about its consumers are carried out in the order of their arrival."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.harness import TOPIC, Client, Cluster, open_broker
 
 EARLIEST = pb.CommandSubscribe.Earliest
-TIMES = range(12)  # Tasks that are begun together run in any order.
+TIMES = range(12)  # Tasks that are started together run in any order.
 
 
 def seek(request_id: int, entry_id: int = 2, consumer_id: int = 1) -> pb.CommandSeek:
@@ -56,7 +56,7 @@ async def with_consumer(cluster: Cluster, entries: int = 5) -> Client:
 
 
 async def answers(client: Client, *requests: Request) -> dict[int, str]:
-    """What the requests, which travel together, are answered with."""
+    """Return the answers to requests that arrive together."""
     client.frames.send([encode(request) for request in requests])
     with trio.fail_after(60):
         while True:
@@ -88,7 +88,7 @@ async def test_what_is_unsubscribed_is_not_moved(autojump_clock: MockClock, _: i
 async def test_a_seek_in_front_of_an_unsubscribe_is_carried_out(
     autojump_clock: MockClock, _: int
 ) -> None:
-    """It closes the consumer, so there is none any more that could unsubscribe."""
+    """The seek closes the consumer, so there is none left that could unsubscribe."""
     async with open_broker() as cluster:
         client = await with_consumer(cluster)
         said = await answers(client, seek(1), unsubscribe(2))
@@ -147,7 +147,7 @@ async def test_behind_a_close_nothing_is_moved_and_nothing_unsubscribed(
 async def test_a_client_that_leaves_in_a_seek_leaves_nothing_behind(
     autojump_clock: MockClock,
 ) -> None:
-    """Others can subscribe, and can move the cursor."""
+    """Others can subscribe, and can reset the cursor."""
     async with open_broker() as cluster:
         client, other = await with_consumer(cluster), await cluster.client()
         gate = hold_resets(cluster)
@@ -164,7 +164,7 @@ async def test_a_client_that_leaves_in_a_seek_leaves_nothing_behind(
 async def test_a_new_subscription_waits_until_the_old_one_of_its_name_is_deleted(
     autojump_clock: MockClock,
 ) -> None:
-    """It would find the old cursor, and then lose it."""
+    """Otherwise it would find the old cursor, and then lose it."""
     async with open_broker() as cluster:
         client, other = await with_consumer(cluster), await cluster.client()
         log, gate = cluster.broker.log(), trio.Event()
@@ -189,7 +189,7 @@ async def test_a_new_subscription_waits_until_the_old_one_of_its_name_is_deleted
 
 
 def hold_resets(cluster: Cluster) -> trio.Event:
-    """Moves of the cursor wait for the event."""
+    """Let resets of the cursor wait for the event."""
     cursor, gate = cluster.broker.log().by_name["sub"], trio.Event()
     reset = cursor.reset
 
@@ -204,14 +204,14 @@ def hold_resets(cluster: Cluster) -> trio.Event:
 async def test_who_waited_for_a_dead_consumer_waits_for_a_move_that_began_meanwhile(
     autojump_clock: MockClock,
 ) -> None:
-    """A consumer that joined was given, and acknowledged, what lies before the new place."""
+    """Once, a consumer that joined was given, and acknowledged, messages of the old position."""
     async with open_broker(topic_limits=TopicLimits(probe_s=5.0)) as cluster:
         dead, heir = await with_consumer(cluster), await cluster.client()
         dead.reading = False
         cluster.broker.network.block("client-1", "broker")
         gate = hold_resets(cluster)
         heir.tell(subscribe(1))
-        await heir.settle(1)  # The client of the first one is being asked for a sign of life.
+        await heir.settle(1)  # The broker is probing the client of the first consumer.
         subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub")
 
         async def find() -> Position:

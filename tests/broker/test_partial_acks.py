@@ -1,4 +1,4 @@
-"""Batches of which some messages are acknowledged."""
+"""Batches with some acknowledged messages."""
 
 from daybook.broker.dispatch.partial_acks import PartialAcks
 

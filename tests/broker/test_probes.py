@@ -1,4 +1,4 @@
-"""A client is asked once whether it is there, however many of its consumers are in the way."""
+"""A client is probed once, however many of its consumers stand in the way."""
 
 import trio
 from trio.testing import MockClock
@@ -25,7 +25,7 @@ async def test_a_client_is_asked_once_for_all_its_consumers(autojump_clock: Mock
             assert isinstance(await second.subscribe(), pb.CommandError)
             await first.settle()
             nursery.cancel_scope.cancel()
-        assert not first.bodies(pb.CommandPing)  # But for the one that was answered.
+        assert not first.bodies(pb.CommandPing)  # Only the answered one was sent.
 
 
 async def test_all_consumers_of_a_client_that_is_gone_make_way(autojump_clock: MockClock) -> None:

@@ -57,7 +57,7 @@ async def test_what_waits_when_a_topic_is_terminated_is_not_refused(
     autojump_clock: MockClock,
 ) -> None:
     """Seed 2147: sends waited for their bookies, the topic was being terminated, the next send was
-    refused, and the refusal named the first of those that waited, which was stored.
+    refused, and the refusal named the first of the waiting sends, which was stored.
     """
     async with open_broker() as cluster:
         client = await cluster.client()
@@ -115,7 +115,7 @@ async def test_a_topic_whose_list_is_full_refuses_sends_and_is_served_on(
 async def test_a_message_that_is_too_large_costs_its_producer_this_message_only(
     autojump_clock: MockClock, version: str, code: int
 ) -> None:
-    """At any other code clients of that kind close the connection, and send the same for ever."""
+    """At any other code such clients close the connection, and send the same message forever."""
     async with open_broker() as cluster:
         client = await cluster.client(version=version)
         await client.producer(1)
@@ -282,7 +282,8 @@ async def test_a_batch_is_acked_when_all_its_messages_are(autojump_clock: MockCl
         client.frames.send([encode_ack(1, [(5, 0, 0b1010)])])
         await client.settle()
         assert cursor.mark_delete.entry_id == -1
-        # Given back, it says what of it is pending, and takes permits for that only.
+        # Given back, the entry is redelivered with its pending messages, and takes permits only for
+        # these.
         client.tell(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
         (delivery,) = await client.deliveries(1)
         assert delivery.ack_set == 0b1010
@@ -314,7 +315,7 @@ async def test_a_damaged_message_is_refused_in_its_turn(autojump_clock: MockCloc
 
 
 async def test_a_fenced_topic_answers_nothing_that_is_in_doubt(autojump_clock: MockClock) -> None:
-    """Neither receipt nor error: the client is told that the producer is closed."""
+    """The answer is neither receipt nor error: the client is told that the producer is closed."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer()
@@ -336,11 +337,11 @@ async def test_a_fenced_topic_answers_nothing_that_is_in_doubt(autojump_clock: M
         assert len(client.bodies(pb.CommandCloseProducer)) == 1
         assert len(client.bodies(pb.CommandCloseConsumer)) == 1
         assert not client.bodies(pb.CommandSendError)
-        client.send(5)  # It did not know yet.
+        client.send(5)  # The client did not know yet.
         await client.settle()
         assert not client.frames.closed
         assert TOPIC not in cluster.broker.topics.loaded
-        # For a moment the topic cannot be had; then it is loaded anew.
+        # For a moment the topic is unavailable; then it is loaded again.
         error = await client.producer(topic=TOPIC)
         assert error.error == pb.ServiceNotReady
         await trio.sleep(1)
@@ -362,13 +363,13 @@ async def test_a_slow_topic_stops_reading_its_producers(autojump_clock: MockCloc
         assert client.frames.pending_bytes > 0
         await other.producer(topic=TOPIC + "2")
         other.send(0)
-        assert await other.receipts(1)  # Others do not notice.
+        assert await other.receipts(1)  # Other clients do not notice.
         log.release()
         await client.receipts(300)
 
 
 class Turns(trio.abc.Instrument):
-    """The most entries that came while one task had its turn."""
+    """The largest number of entries that were read during one turn of a task."""
 
     def __init__(self, log: FakeLog) -> None:
         self._log = log
@@ -436,7 +437,7 @@ async def test_what_waits_for_a_consumer_pins_no_arena(autojump_clock: MockClock
         log, at = cluster.broker.log(), 0
 
         async def read(start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
-            """As a log that hands out views into what it has received."""
+            """Return views into received data, like a log."""
             nonlocal at
             await trio.lowlevel.checkpoint()
             if at:
@@ -454,7 +455,7 @@ async def test_what_waits_for_a_consumer_pins_no_arena(autojump_clock: MockClock
         await bad.subscribe(initialPosition=pb.CommandSubscribe.Earliest, permits=100)
         await client.settle()
         assert at == len(arena)
-        arena.clear()  # BufferError, if somebody still has a view of it
+        arena.clear()  # raises BufferError while a view of it exists
 
 
 async def test_what_is_stored_after_its_producer_has_gone_wakes_the_consumers(

@@ -1,4 +1,4 @@
-"""Refused requests: what is no refusal, what a client that repeats one is made to wait, the log."""
+"""Refused requests: what counts as a refusal, the delay of a client that repeats one, the log."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +55,7 @@ async def test_no_topic_has_a_schema(autojump_clock: MockClock) -> None:
 
 
 async def refusals_within(client: Client, seconds: float, make: Callable[[], Any]) -> int:
-    """How often the client is refused if it repeats the request at once."""
+    """Return how often the client is refused if it repeats the request at once."""
     count = 0
     with trio.move_on_after(seconds):
         while True:

@@ -1,4 +1,4 @@
-"""A subscription that could not be deleted is there, with its cursor."""
+"""A subscription whose deletion failed still exists, with its cursor."""
 
 import trio
 from trio.testing import MockClock
@@ -13,7 +13,7 @@ EARLIEST = pb.CommandSubscribe.Earliest
 async def test_a_subscription_that_the_store_does_not_delete_is_served_again(
     autojump_clock: MockClock,
 ) -> None:
-    """The cursor that was to be deleted records nothing more: the topic is loaded anew."""
+    """The cursor that was to be deleted records nothing more: the topic is loaded again."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer()
@@ -34,7 +34,7 @@ async def test_a_subscription_that_the_store_does_not_delete_is_served_again(
         error = await client.ask(pb.CommandUnsubscribe(consumer_id=1), pb.CommandSuccess)
         assert error.error == pb.ServiceNotReady
         await client.wait(pb.CommandCloseProducer)
-        await trio.sleep(5)  # It is loaded again after a moment.
+        await trio.sleep(5)  # The topic is loaded again after a moment.
         await client.subscribe(permits=9)
         assert await client.entry_ids(2) == [1, 2]
         assert log is not cluster.broker.log()

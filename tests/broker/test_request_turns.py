@@ -1,4 +1,4 @@
-"""Requests wait for their turn: they hold back nothing else, and no client holds back another."""
+"""Requests wait for their turn: they hold up nothing else, and no client holds up another one."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ SMALL = RequestLimits(under_way_max=2, waiting_max=3)
 
 
 def open_many(client: Client, count: int, *, first: int = 10) -> None:
-    """So many producers, each of a topic of its own; the ids of the requests are those of them."""
+    """Open so many producers, each of a topic of its own; their ids are those of the requests."""
     for n in range(first, first + count):
         client.tell(pb.CommandProducer(topic=f"t{n}", producer_id=n, request_id=n))
 
@@ -57,7 +57,7 @@ async def test_sends_and_pings_do_not_wait_for_slow_requests(autojump_clock: Moc
             client.send(n)
             client.tell(pb.CommandPing())
         await client.receipts(50)
-        await client.wait(pb.CommandPong)  # One that waits answers all that have come.
+        await client.wait(pb.CommandPong)  # One pong answers all pings so far.
         client.ack(*(d.entry_id for d in await client.deliveries(50)))
         lookup = pb.CommandLookupTopic(topic="t")
         assert await client.ask(lookup, pb.CommandLookupTopicResponse)
@@ -69,7 +69,7 @@ async def test_sends_and_pings_do_not_wait_for_slow_requests(autojump_clock: Moc
 
 
 async def test_a_slow_topic_is_no_reason_to_leave(autojump_clock: MockClock) -> None:
-    """The connection is not read from while its topic has too much to store: it says so."""
+    """While its topic has too much to store, the connection is not read from: it reports that."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer()
@@ -89,7 +89,7 @@ async def test_a_slow_topic_is_no_reason_to_leave(autojump_clock: MockClock) -> 
         await client.wait(pb.CommandPong)
 
 
-# -- what waits is bounded
+# -- waiting requests are bounded
 
 
 async def test_requests_beyond_the_bound_are_refused(autojump_clock: MockClock) -> None:
@@ -110,7 +110,7 @@ async def test_requests_beyond_the_bound_are_refused(autojump_clock: MockClock) 
         await other.wait(pb.CommandProducerSuccess)
         opened = await client.wait(pb.CommandProducerSuccess, 5)
         assert {success.request_id for success in opened} == {10, 11, 12, 13, 14}
-        # What was refused has left no trace: the same producer can be opened.
+        # The refused request has left no trace: the same producer can be opened.
         assert isinstance(await client.producer(18, topic="t18"), pb.CommandProducerSuccess)
         client.send(0, producer_id=18)
         await client.receipts(1)
@@ -216,7 +216,7 @@ async def test_what_waits_is_not_begun_for_a_client_that_takes_no_answers(
             nursery.cancel_scope.cancel()
 
 
-# -- whose turn it is
+# -- the order of turns
 
 
 class Passes(trio.abc.Instrument):
@@ -266,7 +266,7 @@ async def test_a_flood_of_look_ups_delays_others_by_a_few_of_them(
 
 
 async def test_what_one_client_has_under_way_shuts_nobody_out(autojump_clock: MockClock) -> None:
-    """The limit of the broker is reached by one client; others get a place each, and no more."""
+    """One client reaches the limit of the broker; others get one request at a time, and no more."""
     limits = ConnectionLimits(requests=RequestLimits(under_way_max=8, total_max=8))
     async with open_broker(connection_limits=limits) as cluster:
         greedy = await cluster.client()
@@ -283,7 +283,7 @@ async def test_what_one_client_has_under_way_shuts_nobody_out(autojump_clock: Mo
         for client in others:
             await client.wait(pb.CommandProducerSuccess, 3)
         await greedy.wait(pb.CommandProducerSuccess, 20)
-        # Those that waited had their turns one after the other.
+        # The waiting requests had their turns one after the other.
         order = [name.local for name in cluster.broker.logs.opened]
         assert {"t101", "t201", "t301"} <= set(order[11:24])
         assert_nothing_is_left(cluster)
@@ -376,7 +376,7 @@ async def test_a_request_for_a_consumer_never_reaches_the_next_one_of_its_id(
         handlers._handle(Command(pb.BaseCommand.SUBSCRIBE, subscribe), 0)
         queue = handlers._requests
         (asked, opening) = queue._waiting
-        queue._waiting = {opening: None, asked: None}  # The worst that an order could be.
+        queue._waiting = {opening: None, asked: None}  # the worst possible order
         cluster.broker.logs.gate.set()
         await client.wait(pb.CommandProducerSuccess, 1)
         (error,) = await client.wait(pb.CommandError)

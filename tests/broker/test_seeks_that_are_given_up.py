@@ -1,4 +1,4 @@
-"""A move of a cursor that was begun is whole, whatever becomes of its client."""
+"""A cursor reset that was begun completes, whatever becomes of its client."""
 
 import pytest
 import trio
@@ -17,7 +17,7 @@ EARLIEST = pb.CommandSubscribe.Earliest
 
 
 async def with_batches(cluster: Cluster, count: int, kind: pb.CommandSubscribe.SubType) -> Client:
-    """Batches of four messages, which a consumer has received."""
+    """Send batches of four messages, which a consumer has received."""
     client = await cluster.client()
     await client.producer()
     for n in range(count):
@@ -34,7 +34,7 @@ def seek(entry_id: int) -> pb.CommandSeek:
 
 
 async def cut_in_a_seek(cluster: Cluster, client: Client) -> None:
-    """The client is gone while its move is being stored; then the move is stored."""
+    """Cut the client off while its reset is being stored; then let the store finish."""
     gate = hold_resets(cluster.broker.log().by_name["sub"])
     client.tell(seek(0))
     await client.wait(pb.CommandCloseConsumer)
@@ -102,7 +102,7 @@ async def test_a_reset_whose_administrator_stops_waiting_is_whole(
 async def test_a_move_that_may_not_be_stored_is_whole_in_memory(
     autojump_clock: MockClock,
 ) -> None:
-    """The cursor stands at the new place then, and the rest has to say the same."""
+    """The cursor has its new position then, and the subscription must agree."""
     async with open_broker() as cluster:
         client = await with_batches(cluster, 5, SHARED)
         client.frames.send([encode_ack(1, [(5, 0, None), (5, 3, 0b0011)])])

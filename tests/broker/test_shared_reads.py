@@ -1,4 +1,4 @@
-"""One read for all who ask together, and never one that began before they asked."""
+"""One read serves all callers that ask together, and never one that began before they asked."""
 
 import pytest
 import trio
@@ -9,7 +9,7 @@ from daybook.wire.metadata.store import MetadataStore, Record, Stat, StoreUnavai
 
 
 class SlowStore:
-    """Each read takes a second, and returns what was there when it began."""
+    """A store whose reads take a second, and return the state at their beginning."""
 
     def __init__(self) -> None:
         self.reads = 0

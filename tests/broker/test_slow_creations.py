@@ -1,4 +1,4 @@
-"""One client's change of a subscription, while the store is slow, and what others wait for."""
+"""One client's change of a subscription, while the store is slow, and the waiting requests."""
 
 import pytest
 import trio
@@ -117,7 +117,7 @@ async def test_who_wants_a_subscription_that_is_deleted_for_long_is_told(
 async def test_who_wants_a_subscription_that_is_moved_for_long_is_told(
     autojump_clock: MockClock, durable: bool
 ) -> None:
-    """The client that has moved it may be gone: others are not closed without a word for that."""
+    """The client that began the reset may be gone: others get an error, not a closed connection."""
     async with open_broker() as cluster:
         one, two = await with_entries(cluster, 3), await cluster.client()
         for client in (one, two):
@@ -147,7 +147,7 @@ async def told_in_time(client: Client, name: str, *, durable: bool = True) -> pb
 
 
 def hold_searches(cluster: Cluster) -> trio.Event:
-    """The bookies do not answer before the event is set."""
+    """Let the bookies answer only when the event is set."""
     logs, gate = cluster.broker.logs, trio.Event()
     find = logs.position_of_time
 

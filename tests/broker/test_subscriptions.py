@@ -1,4 +1,4 @@
-"""Who may subscribe, where it begins, what comes again, moving and removing: over raw frames."""
+"""Subscribing, start positions, redelivery, resets and removal: over raw frames."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +43,7 @@ def test_a_name_that_could_not_be_stored_is_refused(name: str) -> None:
         check_name(name)
 
 
-# -- where it begins
+# -- start positions
 
 
 async def test_a_new_subscription_begins_at_either_end(autojump_clock: MockClock) -> None:
@@ -59,7 +59,7 @@ async def test_a_new_subscription_begins_at_either_end(autojump_clock: MockClock
 
 @pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, SHARED])
 async def test_what_cannot_be_read_now_is_read_again(kind: Any, autojump_clock: MockClock) -> None:
-    """Bookies that are away for a while cost time, and no message."""
+    """Absent bookies delay messages, and lose none."""
     async with open_broker() as cluster:
         client = await with_entries(cluster, 3)
         cluster.broker.log().reads_to_fail = 2
@@ -72,7 +72,8 @@ async def test_what_cannot_be_read_now_is_read_again(kind: Any, autojump_clock: 
     ("options", "first"),
     [
         ({"start_message_id": message_id(-1, -1)}, 0),
-        ({"start_message_id": message_id(5, 2)}, 2),  # on it: the client drops it if need be
+        # On it: the client drops the message if need be.
+        ({"start_message_id": message_id(5, 2)}, 2),
         ({"start_message_id": message_id((1 << 63) - 1, (1 << 63) - 1)}, 4),
         ({"start_message_id": message_id(9, 0), "initialPosition": EARLIEST}, 0),
         ({}, 4),
@@ -111,7 +112,7 @@ async def test_durable_and_volatile_do_not_share_a_name(autojump_clock: MockCloc
         assert error.error == pb.NotAllowedError
 
 
-# -- who may
+# -- permission
 
 
 async def test_an_exclusive_subscription_has_one_consumer(autojump_clock: MockClock) -> None:
@@ -220,7 +221,7 @@ async def test_a_receipt_tells_of_an_earlier_ack_that_was_refused(
     async with open_broker() as cluster:
         client = await with_entries(cluster, 3)
         await client.subscribe(initialPosition=EARLIEST, permits=10)
-        client.ack(0, 9)  # 0 is there, 9 is not; it asks for no answer.
+        client.ack(0, 9)  # 0 exists, 9 does not; the client asks for no answer.
         client.ack(1, request_id=77)
         (response,) = await client.wait(pb.CommandAckResponse)
         assert (response.request_id, response.error) == (77, pb.NotAllowedError)
@@ -252,7 +253,7 @@ async def test_an_ack_is_answered_when_its_topic_ends_before_it_is_durable(
         assert (response.request_id, response.error) == (77, pb.ServiceNotReady)
 
 
-# -- what comes again
+# -- redelivery
 
 
 async def test_redelivery_of_an_exclusive_subscription_rewinds(autojump_clock: MockClock) -> None:
@@ -321,7 +322,7 @@ async def test_failover_goes_to_the_next_consumer(autojump_clock: MockClock) -> 
         await one.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
         (change,) = await two.wait(pb.CommandActiveConsumerChange)
         assert change.is_active
-        assert await two.entry_ids(1) == [0]  # It was not acknowledged.
+        assert await two.entry_ids(1) == [0]  # The message was not acknowledged.
 
 
 async def test_a_better_failover_consumer_takes_over_after_a_moment(
@@ -399,7 +400,7 @@ async def test_the_answer_to_a_subscription_comes_first(autojump_clock: MockCloc
 async def test_a_failover_consumer_hears_that_it_is_active_when_it_asks_for_messages(
     autojump_clock: MockClock,
 ) -> None:
-    """Go's client drops what comes for a consumer right behind the answer to SUBSCRIBE."""
+    """Go's client drops messages that come right behind the answer to SUBSCRIBE."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.subscribe(kind=FAILOVER)
@@ -464,7 +465,7 @@ async def test_what_was_read_for_a_consumer_that_left_is_not_given_to_the_next(
         subscription = topic.subscriptions.get("sub")
         (left,) = subscription.consumers.values()
         (other,) = topic.subscriptions.get("other").consumers.values()
-        # All in one turn of the loop: the read is over, and nobody has heard of it yet.
+        # All happens in one turn of the loop: the read is over, and no task has seen its result.
         gate.set()
         subscription.remove(left)
         request = ConsumerRequest(7, "sub", EXCLUSIVE)
@@ -630,7 +631,7 @@ async def test_unsubscribing_forgets_the_subscription(autojump_clock: MockClock)
         await client.subscribe(initialPosition=EARLIEST)
         answer = await client.ask(pb.CommandUnsubscribe(consumer_id=1), pb.CommandSuccess)
         assert isinstance(answer, pb.CommandSuccess)
-        assert not client.bodies(pb.CommandCloseConsumer)  # It would subscribe again.
+        assert not client.bodies(pb.CommandCloseConsumer)  # The client would subscribe again.
         assert not cluster.broker.log().by_name
 
 

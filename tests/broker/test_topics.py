@@ -1,4 +1,4 @@
-"""Topics: who is admitted as a producer, loading, unloading, dropping, deleting, terminating."""
+"""Topics: admission of producers, loading, unloading, dropping, deleting, terminating."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ async def test_a_producer_whose_client_is_dead_makes_way_for_its_name(
         success = await again.producer(producer_name="me", epoch=1)
         assert success.producer_name == "me"
         assert 4.5 < trio.current_time() - began < 6
-        dead.send(0)  # It was only slow: what it sends is not taken.
+        dead.send(0)  # The client was only slow: its sends are rejected.
         again.send(7)
         assert [r[0] for r in await again.receipts(1)] == [7]
         await dead.settle()
@@ -97,7 +97,7 @@ async def test_a_producer_whose_client_lives_keeps_its_name(autojump_clock: Mock
 async def test_a_producer_that_nobody_listens_to_is_not_taken_for_dead(
     autojump_clock: MockClock,
 ) -> None:
-    """Its topic is slow, so it is not read from; whether it lives, nobody knows."""
+    """Its topic is slow, so the connection is not read from; whether it lives is not known."""
     async with open_broker() as cluster:
         slow, other = await cluster.client(), await cluster.client()
         await slow.producer(producer_name="me")
@@ -344,7 +344,7 @@ async def test_unloading_stores_what_is_outstanding_first(autojump_clock: MockCl
         async with trio.open_nursery() as nursery:
             nursery.start_soon(cluster.broker.topics.unload, NAME)
             await client.settle()
-            client.send(1)  # not taken any more: the client sends it again
+            client.send(1)  # rejected: the client sends it again
             await client.settle()
             log.release()
         await client.settle()
@@ -444,19 +444,20 @@ async def test_a_terminated_topic(autojump_clock: MockClock) -> None:
         ours.send(1)
         (error,) = await ours.wait(pb.CommandSendError)
         assert error.error == pb.TopicTerminatedError
-        assert not ours.bodies(pb.CommandCloseProducer)  # That send would be in doubt, then.
+        assert not ours.bodies(pb.CommandCloseProducer)  # That send would be in doubt then.
         assert (await ours.producer(7)).error == pb.TopicTerminatedError
         for client in (ours, theirs):
             client.ack(0)
             await client.settle()
         assert len(ours.bodies(pb.CommandReachedEndOfTopic)) == 1
-        assert not theirs.bodies(pb.CommandReachedEndOfTopic)  # It would drop the connection.
+        # The client would drop the connection.
+        assert not theirs.bodies(pb.CommandReachedEndOfTopic)
 
 
 async def test_a_consumer_without_permits_is_not_told_of_an_end_that_it_has_not_read(
     autojump_clock: MockClock,
 ) -> None:
-    """All was read for a volatile subscription; then there was more, and nobody had permits."""
+    """All was read for a volatile subscription; then more came, and no consumer had permits."""
     async with open_broker() as cluster:
         client = await cluster.client(version="daybook-test")
         await client.producer()
@@ -464,7 +465,7 @@ async def test_a_consumer_without_permits_is_not_told_of_an_end_that_it_has_not_
             await client.subscribe(
                 consumer_id, durable=False, kind=pb.CommandSubscribe.Shared, permits=permits
             )
-        await client.settle()  # The second one waits at the end.
+        await client.settle()  # The second consumer waits at the end.
         await client.ask(pb.CommandCloseConsumer(consumer_id=2), pb.CommandSuccess)
         client.send(0)
         await client.receipts(1)
@@ -479,7 +480,7 @@ async def test_a_consumer_without_permits_is_not_told_of_an_end_that_it_has_not_
 async def test_sends_that_come_while_a_topic_is_terminated_are_answered_behind_its_end(
     autojump_clock: MockClock,
 ) -> None:
-    """Go's client takes a refused send for nothing: it lets it time out.  It has to come back."""
+    """Go's client ignores a refused send and lets it time out.  It has to reconnect."""
     async with open_broker() as cluster:
         broker = cluster.broker
         ours = await cluster.client(version="daybook-test")
@@ -578,7 +579,7 @@ async def test_a_name_has_one_producer_also_behind_a_topic_that_could_not_be_ter
                         producer_name="me",
                     )
                 )
-            await client.settle(1)  # The one that has the name is asked if it is alive.
+            await client.settle(1)  # The client that has the name is probed.
             nursery.start_soon(terminate)
             await client.settle(9)
             assert not client.bodies(pb.CommandProducerSuccess)
@@ -686,8 +687,8 @@ async def test_statistics_have_the_keys_of_pulsar(autojump_clock: MockClock) -> 
 
 
 async def test_the_backlog_is_counted_in_messages(autojump_clock: MockClock) -> None:
-    """`exact` says if that is a count: acknowledged entries above mark-delete were batches of some
-    size, and of a batch some messages may be acknowledged.
+    """`exact` tells whether it is a count: acknowledged entries above mark-delete were batches of
+    some size, and some messages of a batch may be acknowledged.
     """
     async with open_broker() as cluster:
         client = await cluster.client()
@@ -706,7 +707,7 @@ async def test_the_backlog_is_counted_in_messages(autojump_clock: MockClock) -> 
             await topic.read_backlogs()
             backlog = subscription.backlog
             seen.append((backlog.messages, backlog.entries, backlog.exact))
-        # The third one is a mean: 60 messages in 4 entries, of which 3 are left.
+        # The third number is an estimate: 60 messages in 4 entries, of which 3 are left.
         assert seen == [(70, 5, True), (60, 4, True), (45, 3, False), (30, 2, True)]
         client.frames.send([encode_ack(1, [(5, 3, 0b11)])])
         await client.settle()

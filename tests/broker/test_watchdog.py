@@ -1,4 +1,4 @@
-"""The watchdog's threads: they work while the event loop is stuck, and say what it was doing."""
+"""The watchdog's threads: they work while the event loop is stuck, and report its stack."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ from daybook.wire.probe import NotAskedError, PortProbe
 from daybook.wire.proto import pulsar_pb2 as pb
 
 PATIENCE_S = 120.0
-# Ticks may come as late as they like here: other tests have the processors.
+# Ticks may be late here: other tests use the processors.
 LIMITS = WatchdogLimits(
     silent_s=0.3, quiet_s=0.3, tick_s=0.02, late_s=PATIENCE_S, starved_share=1e6, ask_s=PATIENCE_S
 )
@@ -75,7 +75,7 @@ async def watch(
     stuck_s: float = 0.0,
     broker_id: str = "own",
 ) -> list[int]:
-    """The exit codes with which a watchdog ends, in the time that it needs, or that is given."""
+    """Return the exit codes of a watchdog, in the time that it needs, or in the given time."""
     ended: list[int] = []
     done = trio.Event()
     token = trio.lowlevel.current_trio_token()
@@ -101,7 +101,7 @@ async def test_a_broker_that_answers_nobody_is_ended_if_another_one_serves(
     assert await watch(own, lambda: [other.member("b")]) == [EXIT_CODE]
     written = capfd.readouterr().err
     assert "task " in written
-    assert "test_watchdog.py" in written  # where this task waits
+    assert "test_watchdog.py" in written  # the place where this task waits
     assert "Thread 0x" in written
     own.close()
     other.close()

@@ -1,4 +1,4 @@
-"""What every disk has to do, run on the simulated one and on real files.
+"""The contract of a disk, run on the simulated one and on real files.
 
 A test module derives a class from `DiskSuite` and has the fixtures `disk` and `root`.
 """
@@ -106,7 +106,7 @@ class DiskSuite:
         appender = disk.open_appender()
         with pytest.raises(FileExistsError):
             await appender.start(f"{root}/log", [b"x"])
-        with pytest.raises(OSError, match="earlier"):  # nothing more after an error
+        with pytest.raises(OSError, match="earlier"):  # no more writes after an error
             await appender.start(f"{root}/other", [b"x"])
         await appender.aclose()
         assert await disk.read_file(f"{root}/log") == b"precious"

@@ -1,4 +1,4 @@
-"""What every metadata store has to do, run on the one in memory and on real ZooKeeper.
+"""The contract of a metadata store, run on the one in memory and on real ZooKeeper.
 
 A test module derives a class from `MetadataSuite` and has a fixture `world`.
 """
@@ -32,14 +32,14 @@ from daybook.wire.metadata.update import update
 
 CONNECTED, SUSPENDED, LOST = SessionState.CONNECTED, SessionState.SUSPENDED, SessionState.LOST
 REQUEST_TIMEOUT_S = 5.0
-PATIENCE_S = 180.0  # only so that nothing hangs for ever
+PATIENCE_S = 180.0  # only so that nothing hangs forever
 
 
 class World(Protocol):
-    """A metadata store with an empty tree, and all that can happen to the hosts that use it."""
+    """A metadata store with an empty tree, and the faults of the hosts that use it."""
 
     async def open(self) -> MetadataStore:
-        """Another host.  Its requests wait for `REQUEST_TIMEOUT_S`."""
+        """Open a session for another host.  Its requests wait for `REQUEST_TIMEOUT_S`."""
         ...
 
     async def close(self, store: MetadataStore) -> None: ...
@@ -60,7 +60,7 @@ class World(Protocol):
 
 
 class Calls:
-    """A watch, or a listener, that counts."""
+    """A watch, or a listener, that counts its calls."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,6 +1,6 @@
 """python -m tests.fuzz [TARGET...] [--minutes M] [--save] | TARGET --repeat FILE | --list
 
-Searches for inputs that break a promise, and ends with 1 if it has found one.  `--save` puts inputs
+Search for inputs that break a promise, and end with 1 if one was found.  `--save` puts inputs
 that reach something new into the corpus of the repository.  TARGET may be the beginning of names.
 """
 

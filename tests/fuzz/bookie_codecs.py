@@ -1,4 +1,4 @@
-"""Targets: what travels between ledger clients and bookies, both ways and in both protocols."""
+"""Targets: messages between ledger clients and bookies, both ways and in both protocols."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -99,7 +99,7 @@ def request_seeds() -> Mapping[str, bytes]:
 
 
 def run_block(data: bytes) -> None:
-    """A block, or the answer to one."""
+    """Decode a block, or the answer to one."""
     choices = Choices(data)
     if not choices.flag():
         run = blocks.decode_block_answer(memoryview(choices.rest()))
@@ -127,7 +127,7 @@ def block_seeds() -> Mapping[str, bytes]:
 
 
 def run_answers(data: bytes) -> None:
-    """Several frames, each with its length: as they come to a writer, in one go."""
+    """Decode several frames, each with its length, as a writer receives them in one go."""
     frames = list(split_frames(data))
     runs, rest = bookie.decode_add_answers(frames)
     for run in runs:
@@ -139,7 +139,7 @@ def run_answers(data: bytes) -> None:
 
 
 def split_frames(data: bytes) -> list[memoryview]:
-    """What lengths in the bytes make of them; the last frame may be shorter than it says."""
+    """Split bytes into frames by their lengths; the last frame may be shorter than its length."""
     view, frames, at = memoryview(data), list[memoryview](), 0
     while at + _LENGTH <= len(view):
         (size,) = U32.unpack_from(view, at)

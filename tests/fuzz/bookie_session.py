@@ -1,11 +1,11 @@
-"""Target: whole sessions with a bookie, in both protocols, and worse than that.
+"""Target: whole sessions with a bookie, in both protocols, with invalid traffic, too.
 
-A script opens up to three connections and says on them: adds in any order, with other keys and
-other ids, reads, fences, LACs, waiting for a LAC, lists, half frames, too large ones, packets of
-the other protocol.  The bookie is whole, on a disk in memory.
+A script opens up to three connections and sends adds in any order, with other keys and other ids,
+reads, fences, LACs, waits for a LAC, lists, half frames, oversized ones, and packets of the other
+protocol.  The bookie is whole, on a disk in memory.
 
 Beside it a ledger client adds and reads, and must not notice.  In the end every connection is
-closed or answers, nothing that was acknowledged is lost, and when all have gone nothing is left.
+closed or answers, no acknowledged entry is lost, and nothing remains when all connections are gone.
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ LEDGERS = 3
 _WELL = 1 << 40  # the ledger of the bystander
 _STEP_S = 0.001
 _KEYS = (strategies.KEY, bytes(20), b"another key of 20 by")
-_PROBE = 1 << 41  # a ledger that nobody has
+_PROBE = 1 << 41  # a ledger that does not exist
 
 
 @dataclass(slots=True, eq=False)
@@ -46,14 +46,15 @@ class Talker:
     acked: dict[tuple[int, int], None] = field(default_factory=dict[tuple[int, int], None])
 
     async def listen(self) -> None:
-        """What the bookie says parses, in the protocol of the connection."""
+        """Check that the bookie's answers parse, in the protocol of the connection."""
         while batch := await self.frames.receive():
             for frame in batch:
                 self.answers += 1
                 try:
                     self._heard(frame)
                 except WireError:
-                    if not self.torn:  # else it may tell of a version that it does not have
+                    # After a torn frame the bookie may answer in an unknown version.
+                    if not self.torn:
                         raise
 
     def _heard(self, frame: memoryview) -> None:
@@ -161,7 +162,7 @@ class Script:
                 return self._block(ledger_id, entry_id)
 
     def _block(self, ledger_id: int, first: int) -> bytes:
-        """Mostly adds that belong together."""
+        """Build a block, mostly of adds that belong together."""
         choices, key = self._choices, self._key()
         adds = b""
         for number in range(choices.below(6)):
@@ -217,7 +218,7 @@ class Script:
 
 
 class Bystander:
-    """Adds to a ledger of its own, entry by entry."""
+    """A healthy client that adds to a ledger of its own, entry by entry."""
 
     def __init__(self, frames: FrameConnection) -> None:
         self._frames = frames
@@ -273,7 +274,7 @@ async def _scenario(world: World, data: bytes) -> None:
 
 
 async def _check_talkers(script: Script) -> None:
-    """Who did not break the protocol is still served."""
+    """Check that clients that did not break the protocol are still served."""
     await trio.sleep(1)
     for talker in script.talkers:
         if talker.torn:

@@ -1,9 +1,9 @@
-"""Runs a target on one input and judges what came of it.
+"""Run a target on one input and judge the outcome.
 
-Time is only a suspicion, since machines differ and are busy: an input that took long is run again
-under a counter of lines, whose verdict is the same everywhere.  Memory is measured where it was
-asked for (`measure`), since that costs twice the time.  What C code does without a line of Python
-is bounded by `CPU_S_MAX`.
+A long time is only a suspicion, since machines differ and are busy: an input that took long is run
+again under a counter of lines, whose verdict is the same everywhere.  Memory is measured only on
+request (`measure`), since that doubles the time.  C code that runs without a line of Python is
+bounded by `CPU_S_MAX`.
 """
 
 import sys
@@ -20,7 +20,7 @@ from typing import Any
 from tests.fuzz.target import InvariantError, Target
 
 CPU_S_MAX = 20.0
-_STEP_S = 1e-6  # so long takes hardly any
+_STEP_S = 1e-6  # seconds; few steps take longer
 _ROOT = Path(__file__).parents[2]
 _MIB = 1 << 20
 
@@ -41,7 +41,7 @@ class FindingError(Exception):
 
 
 def examine(target: Target, data: bytes, *, measure: bool = False) -> Outcome:
-    """Raises FindingError."""
+    """Run the target.  Raise FindingError."""
     started = time.thread_time()
     outcome = _run(target, data)
     took_s = time.thread_time() - started
@@ -61,7 +61,7 @@ def _run(target: Target, data: bytes) -> Outcome:
         return Outcome.REFUSED
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # A panic of a native library is one, too.
+    except BaseException as error:  # A panic of a native library is a BaseException, too.
         innermost = _innermost(error)
         detail = "".join(traceback.format_exception(innermost))
         raise FindingError(target.name, _signature(innermost), detail) from error
@@ -75,7 +75,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _signature(error: BaseException) -> str:
-    """What was raised, and where in our code: the innermost function of it."""
+    """Return the error's type and place: the innermost function of our code."""
     if isinstance(error, InvariantError):
         return str(error)
     where = ""
@@ -90,17 +90,17 @@ def _signature(error: BaseException) -> str:
 
 
 class _StepsExceeded(BaseException):
-    """Not an Exception, so that nothing that is fuzzed catches it."""
+    """Raised above the limit; not an Exception, so that no fuzzed code catches it."""
 
 
 def check_steps(target: Target, data: bytes) -> int:
-    """How many steps it took.  Raises FindingError."""
+    """Return the number of steps.  Raise FindingError."""
     limit = _steps_limit(target, data)
     with _counted(limit) as count:
         try:
             _run(target, data)
         except BaseException:
-            # Whatever was raised on the way out, perhaps a group: the count says why.
+            # The error may be any, perhaps a group, raised on the way out: the count tells why.
             if count() <= limit:
                 raise
     if count() > limit:
@@ -137,7 +137,7 @@ def _counted(limit: int) -> Generator[Callable[[], int]]:
 
 
 def check_memory(target: Target, data: bytes) -> int:
-    """The most bytes it had at one time.  Raises FindingError."""
+    """Return the peak of allocated bytes.  Raise FindingError."""
     limit = target.memory_bytes_max + target.memory_a_byte * len(data)
     tracemalloc.start()
     try:

@@ -1,13 +1,14 @@
-"""Target: whole sessions with a broker, of clients that say valid things in any order, and worse.
+"""Target: whole sessions with a broker, of clients that send valid commands in any order, and
+worse.
 
-A script opens up to three connections and says on them what it likes: every command with fields
-of its choice, entries that are none, half frames, too large ones, nothing for a while; and between
-that an administrator unloads, deletes and terminates the topics that they use.  The broker is
-whole, and keeps its logs on a whole bookie.
+A script opens up to three connections and sends on them: every command with fields of its choice,
+invalid entries, half frames, oversized ones, nothing for a while; and between that an administrator
+unloads, deletes and terminates the topics in use.  The broker is whole, and keeps its logs on a
+whole bookie.
 
 Beside it a client publishes to a topic and consumes it, and must not notice.  In the end every
-connection is closed or answers PING, every request that has an answer got one, and when all have
-gone nothing is left of them.
+connection is closed or answers PING, every request that has an answer got one, and nothing remains
+of clients that are gone.
 """
 
 from collections.abc import Callable, Mapping
@@ -60,19 +61,20 @@ _ANSWERED = tuple(kind for kind in _USUAL if "request_id" in kind.DESCRIPTOR.fie
 
 @dataclass(slots=True, eq=False)
 class Talker:
-    """A client that says what the script wants."""
+    """A client that sends what the script chooses."""
 
     frames: FrameConnection
     greeted: bool = False
-    torn: bool = False  # half a frame was sent: what follows is not what was meant
+    torn: bool = False  # half a frame was sent: later bytes are parsed differently
     pongs: int = 0
     requests: int = 1000
     open_requests: set[int] = field(default_factory=set[int])
     seen: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    afterwards: dict[int, Message] = field(default_factory=dict[int, Message])  # by request
+    # Messages to send after an answer, by request.
+    afterwards: dict[int, Message] = field(default_factory=dict[int, Message])
 
     async def listen(self) -> None:
-        """The broker says nothing that does not parse; it answers a request once."""
+        """Check that everything from the broker parses, and that it answers a request once."""
         while batch := await self.frames.receive():
             for frame in batch:
                 self._heard(decode_frame(frame))
@@ -87,7 +89,7 @@ class Talker:
                 request_id = getattr(body, "request_id", 0)
                 if request_id > 1000 and request_id <= self.requests:
                     if isinstance(body, pb.CommandProducerSuccess) and not body.producer_ready:
-                        self.open_requests.discard(request_id)  # It may wait for ever now.
+                        self.open_requests.discard(request_id)  # The producer may wait forever now.
                         return
                     self.open_requests.discard(request_id)
                     if (following := self.afterwards.pop(request_id, None)) is not None:
@@ -97,7 +99,7 @@ class Talker:
         self.frames.send([encode(message)])
 
     def ask(self, message: Any) -> None:
-        """A request of which the answer is waited for."""
+        """Send a request and expect an answer."""
         self.requests += 1
         message.request_id = self.requests
         if self.greeted and not self.torn:
@@ -158,7 +160,7 @@ class Script:
                 self._fit_out(talker)
 
     def _fit_out(self, talker: Talker) -> None:
-        """What most clients begin with: a producer, and a consumer with permits."""
+        """Open what most clients begin with: a producer, and a consumer with permits."""
         choices = self._choices
         topic = choices.pick(_TOPICS)
         talker.ask(pb.CommandProducer(topic=topic, producer_id=0))
@@ -208,7 +210,7 @@ class Script:
             talker.say(message)
 
     def _place(self, talker: Talker) -> tuple[int, int]:
-        """An entry that it knows, one beside it, or anything."""
+        """Return the position of a known entry, one beside it, or any position."""
         choices = self._choices
         ledger_id, entry_id = choices.pick(talker.seen or [(0, 0)])
         if choices.one_in(4):
@@ -291,7 +293,7 @@ class Script:
 
 
 class Bystander:
-    """A healthy client beside it: publishes and consumes, in order and without a gap."""
+    """A healthy client beside the script: publishes and consumes, in order and without a gap."""
 
     def __init__(self, frames: FrameConnection) -> None:
         self.sent = 0
@@ -302,7 +304,7 @@ class Bystander:
         self._answered = trio.Event()
 
     async def start(self, nursery: trio.Nursery) -> None:
-        """Look all topics up, so that the broker owns them; open both ends."""
+        """Look all topics up, so that the broker owns them; open the producer and the consumer."""
         nursery.start_soon(self._listen)
         producer = pb.CommandProducer(topic="well", producer_id=1, request_id=1)
         subscribe = pb.CommandSubscribe(topic="well", subscription="s", consumer_id=1, request_id=2)
@@ -386,7 +388,7 @@ async def _scenario(world: World, data: bytes) -> None:
 
 
 async def _check_talkers(script: Script) -> None:
-    """Who is still connected is served; who asked was answered."""
+    """Check that connected clients are served, and that requests were answered."""
     await trio.sleep(6)
     for talker in script.talkers:
         if talker.torn or not talker.greeted:

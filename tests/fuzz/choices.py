@@ -1,7 +1,7 @@
-"""Decisions out of bytes: how one input drives a grammar.
+"""Decisions out of bytes: one input drives a grammar.
 
-Every input is a run of decisions, and every decision has an answer, also when the bytes are used
-up; so whatever a fuzzer changes gives another script, and mostly one that differs a little.
+Every input is a sequence of decisions, and every decision has an answer, also when the bytes are
+used up; so each change by a fuzzer gives another script, and mostly a similar one.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ class Choices:
         self._at = 0
 
     def __bool__(self) -> bool:
-        """Whether anything is left to decide with."""
+        """Return True if bytes are left."""
         return self._at < len(self._data)
 
     def byte(self) -> int:
@@ -47,7 +47,7 @@ class Choices:
         return self._data[self._at - 1]
 
     def below(self, end: int) -> int:
-        """One of 0 ... end - 1; `end` is at most 65,536."""
+        """Return one of 0 ... end - 1; `end` is at most 65,536."""
         if end <= 256:
             return self.byte() % end
         return (self.byte() << 8 | self.byte()) % end
@@ -56,7 +56,7 @@ class Choices:
         return self.byte() & 1 == 1
 
     def one_in(self, count: int) -> bool:
-        """Seldom true, and never of zeros: what is unusual has to be asked for."""
+        """Return True seldom, and never for zeros: unusual decisions need unusual bytes."""
         return self.below(count) == count - 1
 
     def pick(self, options: Sequence[T]) -> T:
@@ -66,19 +66,19 @@ class Choices:
         return int.from_bytes(self.take(8).ljust(8, b"\0"), "big", signed=True)
 
     def number(self, usual: int = 8) -> int:
-        """Mostly one below `usual`; sometimes at an edge of some type; seldom any of 64 bits."""
+        """Return mostly a number below `usual`; sometimes an edge of a type; seldom any 64 bits."""
         kind = self.byte()
         if kind < 208:
             return kind % usual
         return EDGES[kind % len(EDGES)] if kind < 248 else self.i64()
 
     def take(self, size: int) -> bytes:
-        """Up to `size` bytes as they are."""
+        """Return up to `size` bytes as they are."""
         start, self._at = self._at, min(self._at + size, len(self._data))
         return self._data[start : self._at]
 
     def blob(self, size_max: int = 64) -> bytes:
-        """A size, and so many bytes."""
+        """Return so many bytes, of a size read first."""
         return self.take(self.below(size_max + 1))
 
     def rest(self) -> bytes:

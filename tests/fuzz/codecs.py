@@ -1,4 +1,4 @@
-"""Targets: what travels between clients and brokers, and what lies in an entry."""
+"""Targets: messages between clients and brokers, and the contents of entries."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -131,12 +131,12 @@ def frame_seeds() -> Mapping[str, bytes]:
 
 
 def run_entry(data: bytes) -> None:
-    """All who look into an entry: broker, managed ledger, client."""
+    """Decode an entry like the broker, the managed ledger and the client."""
     entry = memoryview(data)
     delivery = Delivery(1, 5, 0, -1, 0, None, None, entry)
     counted = delivered_head(entry).messages
     require(permits_of(delivery, data) == counted, "the client gives other permits back")
-    reader = EntryReader("t", -1, run_entry)  # nobody asks where it came to
+    reader = EntryReader("t", -1, run_entry)  # the callback is not used
     errors: list[WireError] = []
     for look in (_look_as_broker, _look_as_log):
         try:
@@ -209,7 +209,7 @@ def batch_seeds() -> Mapping[str, bytes]:
 
 
 def run_compression(data: bytes) -> None:
-    """The first byte: which codec, and whether what follows is compressed already."""
+    """Decode: the first byte selects the codec, and whether the rest is compressed already."""
     choices = Choices(data)
     kind = choices.below(6)
     if choices.flag():
@@ -314,7 +314,7 @@ TARGETS = (
         errors=WIRE_ERRORS,
         seeds=entry_seeds,
         valid=strategies.entries,
-        memory_bytes_max=64 << 20,  # what a client takes when it is decompressed
+        memory_bytes_max=64 << 20,  # a client's limit for decompressed data
         weight=2.0,
     ),
     Target(

@@ -1,7 +1,7 @@
-"""Target: the socket on which `daybook standalone` takes orders.
+"""Target: the socket on which `daybook standalone` takes commands.
 
-The keepers of its parts are made up: they obey, or say that they cannot.  Each request is answered
-with one line of JSON, and no request ends the serving.
+The services behind it are fakes: they obey, or fail.  Each request is answered with one line of
+JSON, and no request ends the serving.
 """
 
 import json
@@ -20,7 +20,7 @@ _TIMEOUT_S = 400.0
 
 
 class MadeUpKeeper:
-    """`odd` ones fail, each in its way."""
+    """A fake service; `odd` ones fail, each in its way."""
 
     def __init__(self, name: str, *, odd: bool) -> None:
         self.lock = trio.Lock()

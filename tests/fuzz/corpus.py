@@ -1,11 +1,10 @@
-"""Inputs worth keeping: in the repository a few small ones for each target, and all of a search.
+"""Inputs worth keeping: a few small ones for each target in the repository, and those of a search.
 
     corpus/<target>/      in the repository: each reaches lines that no seed and no other one does
-    .fuzz/<target>/       what searches have found so far, at the top of the repository; not kept
-    crashes/<target>/     inputs that break a promise, with what they break; not kept
+    .fuzz/<target>/       inputs found by searches so far, at the top of the repository; not kept
+    crashes/<target>/     inputs that break a promise, with the broken promise; not kept
 
-Whether an input reaches something new is told by the pairs of lines that it executes one behind the
-other, in our code.
+An input reaches something new if it executes a new pair of successive lines in our code.
 """
 
 import hashlib
@@ -28,14 +27,14 @@ _PACKAGES = str(ROOT / "daybook")
 
 
 def stored(target: Target) -> dict[str, bytes]:
-    """The inputs in the repository, by name of their file."""
+    """Return the inputs in the repository, by file name."""
     directory = CORPUS / target.name
     files = sorted(directory.iterdir()) if directory.is_dir() else []
     return {file.name: file.read_bytes() for file in files}
 
 
 def beginnings(target: Target) -> dict[str, bytes]:
-    """Seeds and stored inputs."""
+    """Return seeds and stored inputs."""
     return {**target.seeds(), **stored(target)}
 
 
@@ -44,7 +43,7 @@ def name_of(data: bytes) -> str:
 
 
 def work_directory(target: Target) -> Path:
-    """Where a search keeps its inputs; the beginnings are put there."""
+    """Return the directory where a search keeps its inputs, with the beginnings in it."""
     directory = WORK / target.name
     directory.mkdir(parents=True, exist_ok=True)
     for data in beginnings(target).values():
@@ -53,7 +52,7 @@ def work_directory(target: Target) -> Path:
 
 
 def save(target: Target) -> int:
-    """Put what a search has found, and reaches something new, into the repository."""
+    """Copy a search's inputs that reach something new into the repository."""
     directory = CORPUS / target.name
     directory.mkdir(parents=True, exist_ok=True)
     found = [file.read_bytes() for file in sorted(work_directory(target).iterdir())]
@@ -66,7 +65,7 @@ def save(target: Target) -> int:
 
 
 def distil(target: Target, inputs: Iterable[bytes], files_max: int = FILES_MAX) -> list[bytes]:
-    """Those that reach what the seeds do not, the smallest first, and of all the best ones."""
+    """Return inputs that reach more than the seeds, the smallest first: the best `files_max`."""
     reached: set[object] = set()
     for seed in target.seeds().values():
         reached |= reach(target, seed)
@@ -81,7 +80,7 @@ def distil(target: Target, inputs: Iterable[bytes], files_max: int = FILES_MAX) 
 
 
 def reach(target: Target, data: bytes) -> set[object]:
-    """The pairs of lines that the input goes through."""
+    """Return the pairs of lines that the input executes."""
     pairs: set[object] = set()
 
     def on_call(frame: FrameType, event: str, arg: Any) -> Any:
@@ -109,7 +108,7 @@ def reach(target: Target, data: bytes) -> set[object]:
 
 
 def keep_crash(target: Target, data: bytes, finding: FindingError) -> Path:
-    """Write the input and what it breaks; the command to repeat it is in the text."""
+    """Write the input and the broken promise; the text has the command to repeat it."""
     directory = CRASHES / target.name
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / f"{name_of(data)}.bin"

@@ -1,4 +1,4 @@
-"""Messages with fields of a fuzzer's choice: mostly such as make sense together, some odd ones."""
+"""Messages with fields of a fuzzer's choice: mostly consistent ones, some odd ones."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +27,7 @@ _DEPTH_MAX = 3
 
 
 def fill(message: Message, choices: Choices, *, texts: Sequence[str] = TEXTS) -> None:
-    """All required fields, and some others."""
+    """Fill all required fields, and some others."""
     _fill(message, choices, texts, _DEPTH_MAX)
 
 

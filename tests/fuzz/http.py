@@ -1,10 +1,11 @@
-"""Targets: the admin REST of a broker, called by strangers; and what strangers answer to our calls.
+"""Targets: the admin REST API of a broker under arbitrary requests; and our clients of it under
+arbitrary answers.
 
 Requests go to the application of a whole broker (`world`), as an HTTP server hands them on;
-methods, paths, queries and bodies are of a fuzzer's choice.  None is answered with 500, each with
-JSON where JSON is said, and a broker that was asked anything still serves.
+methods, paths, queries and bodies are of a fuzzer's choice.  None is answered with 500, each JSON
+answer is JSON, and the broker still serves after each.
 
-Answers come to the two clients of that REST, a broker's (`PeerCalls`) and an administrator's
+Answers come to the two clients of that REST API, a broker's (`PeerCalls`) and an administrator's
 (`Admin`), over a stream in memory.
 """
 
@@ -115,7 +116,7 @@ _FLAGS = (b"", b"force=true", b"authoritative=true", b"force=maybe", b"mode=ALL"
 
 
 def _request(choices: Choices) -> tuple[str, bytes, bytes, bytes]:
-    """Method, path as it travels, query, body."""
+    """Return method, encoded path, query and body."""
     method = choices.pick(_METHODS)
     if choices.one_in(12):
         path = b"/" + bytes(byte for byte in choices.blob(40) if 33 <= byte < 127 and byte != 63)
@@ -135,7 +136,7 @@ def _request(choices: Choices) -> tuple[str, bytes, bytes, bytes]:
 async def ask(
     world: World, method: str, path: bytes, query: bytes = b"", body: bytes = b""
 ) -> tuple[int, bytes]:
-    """Status and content of the answer, which is one that may be given."""
+    """Return status and content of the answer, after checking that it is allowed."""
     said: list[dict[str, Any]] = []
     sent = [{"type": "http.request", "body": body, "more_body": False}]
 
@@ -212,7 +213,7 @@ def admin_seeds() -> Mapping[str, bytes]:
 
 
 class FixedNetwork:
-    """Connects to one stream after the other."""
+    """A network that connects to one stream after the other."""
 
     def __init__(self, streams: list[ScriptedStream]) -> None:
         self._streams = streams

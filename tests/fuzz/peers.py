@@ -1,11 +1,10 @@
-"""Targets: our clients, when those whom they trust answer something else than they should.
+"""Targets: our clients, when their servers answer otherwise than they should.
 
-A client of brokers publishes, consumes, seeks and asks, while the broker answers what a script
-says: the right thing, the same twice, other commands with the same request id, nothing, nonsense,
-the end of the connection.  A ledger client writes, recovers and reads while its bookies do so.
-
-Whatever they are told: calls end, with a result or an error of the client's own, in bounded time;
-and when the client is closed nothing of it is left.
+A client of brokers publishes, consumes, seeks and asks, while the broker answers as a script says:
+the right answer, the same twice, other commands with the same request id, nothing, nonsense, the
+end of the connection.  A ledger client writes, recovers and reads while its bookies do so.
+Calls end with a result or an error of the client's own, in bounded time, whatever the answers are;
+and nothing of a closed client remains.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
@@ -63,7 +62,7 @@ async def _accept(
 
 
 async def _bounded(call: Awaitable[Any]) -> Any:
-    """A call of a client ends in time, or is given up by whoever called it."""
+    """Check that a call of a client ends in time, or when its caller gives up."""
     with trio.move_on_after(_CALL_S), suppress(BrokerError, LedgerError, MetadataError):
         return await call
     return None
@@ -73,7 +72,7 @@ async def _bounded(call: Awaitable[Any]) -> Any:
 
 
 class OddBroker:
-    """Answers as the choices say; when they are used up, as it should."""
+    """A broker that answers as the choices say; when they are used up, as it should."""
 
     def __init__(self, choices: Choices, arenas: ArenaPool, flusher: Flusher) -> None:
         self._choices = choices
@@ -251,7 +250,7 @@ def client_seeds() -> Mapping[str, bytes]:
 
 
 class OddBookie:
-    """Keeps what it is given; answers as the choices say; when they are used up, as it should."""
+    """A bookie that stores entries and answers as the choices say; then as it should."""
 
     def __init__(self, choices: Choices, arenas: ArenaPool, flusher: Flusher) -> None:
         self._choices = choices

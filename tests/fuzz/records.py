@@ -106,7 +106,7 @@ def cookie_seeds() -> Mapping[str, bytes]:
 
 
 def run_bookie_info(data: bytes) -> None:
-    """The first part is the id, the second one the registration."""
+    """Decode the id (the first part) and the registration (the second one)."""
     choices = Choices(data)
     bookie_id = choices.blob(40).decode("latin-1")
     value = choices.rest()
@@ -126,7 +126,7 @@ def bookie_info_seeds() -> Mapping[str, bytes]:
 
 def run_log_record(data: bytes) -> None:
     info = parse(ManagedLedgerInfo(), data, "the list")
-    context: Any = None  # It is not asked for anything here.
+    context: Any = None  # unused here
     ledgers = LedgerList(context, "the list", info, 1)
     stored_offset(info, "the list")
     for ledger in info.ledgerInfo:
@@ -146,7 +146,7 @@ def run_log_record(data: bytes) -> None:
 
 
 def compressed(message: bytes, size: int | None = None) -> bytes:
-    """As Pulsar stores a record that it has compressed."""
+    """Compress a record as Pulsar does."""
     head = CompressedInfo(
         compressionType=int(CompressionType.LZ4),
         uncompressedSize=len(message) if size is None else size,
@@ -282,7 +282,7 @@ def broker_record_seeds() -> Mapping[str, bytes]:
 
 
 def run_policies(data: bytes) -> None:
-    """Records of a namespace, as whoever wrote them left them; a broker reads them."""
+    """Read the records of a namespace, left by any writer, like a broker."""
     choices = Choices(data)
     values = {
         broker_records.policies_path("t/n"): choices.blob(1000),

@@ -1,6 +1,6 @@
-"""Spreads the time of a search over targets, one process after the other, and shows how it goes.
+"""Spreads the time of a search over targets, one process after the other, and shows its progress.
 
-A line for each target, the last one living:
+Each target has a line; the last one is updated:
 
     [ 3/30] pulsar.entry        41,233 executions  38% accepted  cov  612  corpus  201  0 findings
 """
@@ -19,14 +19,14 @@ from tests.fuzz import corpus
 from tests.fuzz.target import Target
 
 _SECONDS_MIN = 2
-_GRACE_S = 600  # on a machine that is busy; a search that hangs ends then
+_GRACE_S = 600  # on a busy machine; a search that hangs ends then
 _STATUS = re.compile(r"cov: (\d+) .*corp: (\d+)/")
 _LAST_WORDS = 30
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far the search in one target is."""
+    """The progress of the search in one target."""
 
     target: Target
     executions: int = 0
@@ -34,7 +34,7 @@ class Progress:
     coverage: int = 0
     inputs: int = 0
     findings: dict[str, str] = field(default_factory=dict[str, str])  # signature: file
-    died: str = ""  # the last words of a process that ended before its time
+    died: str = ""  # the last output of a process that ended early
 
     def line(self, number: int, count: int) -> str:
         share = 100 * self.accepted // max(1, self.executions)
@@ -47,7 +47,7 @@ class Progress:
 
 
 def search(targets: Sequence[Target], minutes: float) -> list[Progress]:
-    """Search in each; what was found is printed and in `crashes/`."""
+    """Search in each target; findings are printed and written to `crashes/`."""
     shares = sum(target.weight for target in targets)
     results: list[Progress] = []
     for number, target in enumerate(targets, 1):
@@ -84,7 +84,8 @@ def _run(progress: Progress, seconds: int, changed: Any) -> None:
     listener.start()
     late_s = seconds + _GRACE_S
     timers = [
-        threading.Timer(late_s, process.send_signal, [signal.SIGQUIT]),  # It says where it is.
+        # The process prints where it is.
+        threading.Timer(late_s, process.send_signal, [signal.SIGQUIT]),
         threading.Timer(late_s + 5, process.kill),
     ]
     for timer in timers:

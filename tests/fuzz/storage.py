@@ -1,8 +1,8 @@
-"""Targets: what a bookie finds on its disk, byte by byte and as whole directories.
+"""Targets: the contents of a bookie's disk, byte by byte and as whole directories.
 
 A directory is made by a script: segments of batches of records, mostly as a bookie writes them,
-some with other marks, sizes and positions, then bytes changed and files cut.  Whatever it is, the
-bookie starts or says why not; what it serves are entries that were written under that id.
+some with other marks, sizes and positions, then bytes are changed and files cut.  In each case the
+bookie starts or says why not; each entry that it serves was written under that id.
 """
 
 from collections.abc import Mapping
@@ -143,7 +143,7 @@ def _block(places: list[tuple[int, int, int]]) -> Block:
 
 @dataclass(slots=True)
 class Made:
-    """Directories as a script makes them."""
+    """Directories made by a script."""
 
     files: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
     index: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
@@ -192,7 +192,7 @@ def _make_record(made: Made, choices: Choices) -> tuple[Kind, int, int, bytes]:
         case 3 if choices.one_in(4):
             return choices.pick((Kind.TOMBSTONE, Kind.LIMBO)), ledger_id, -1, b""
         case _:
-            # A bookie writes an entry again only as it was: the first bytes count.
+            # A bookie writes an entry again only unchanged: the first bytes count.
             entry = made.entries.setdefault(
                 (ledger_id, entry_id),
                 strategies.ledger_entry(ledger_id, entry_id, choices.blob(30), entry_id - 1),
@@ -259,7 +259,7 @@ async def _boot(made: Made) -> None:
 async def _read_all(
     store: LedgerStore, made: Made
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """The entries that are there, and those that are said not to be."""
+    """Return the entries that exist, and those that are reported absent."""
     found, absent = set[tuple[int, int]](), set[tuple[int, int]]()
     for ledger_id in range(3):
         with suppress(StoreError):
@@ -280,7 +280,7 @@ async def _read_all(
 
 
 async def _use(store: LedgerStore) -> None:
-    """It serves: adds are answered, one way or another."""
+    """Check that the bookie serves: adds are answered, one way or another."""
     answers: list[StoreStatus] = []
     answered = trio.Event()
 
@@ -306,7 +306,7 @@ def boot_seeds() -> Mapping[str, bytes]:
     }
 
 
-# -- who the bookie is
+# -- the bookie's identity
 
 
 def run_identity(data: bytes) -> None:

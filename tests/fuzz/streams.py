@@ -25,7 +25,7 @@ _PAUSES_MAX = 5
 
 
 class ScriptedStream:
-    """Gives what it was told to, piece by piece; a piece of None is a pause of a second."""
+    """Returns the given pieces one by one; a piece of None is a pause of a second."""
 
     def __init__(self, pieces: Sequence[bytes | None], *, breaks: bool = False) -> None:
         self.peer = "script:1"
@@ -115,7 +115,7 @@ async def _receive_all(pieces: list[bytes | None], breaks: bool, keeps: bool) ->
 
 
 def expected(stream: bytes) -> tuple[list[bytes], bool]:
-    """The whole frames in a stream, and whether one behind them is too large."""
+    """Return the whole frames in a stream, and True if one behind them is too large."""
     frames: list[bytes] = []
     at = 0
     while at + U32.size <= len(stream):

@@ -1,4 +1,4 @@
-"""What is fuzzed: a function of bytes, what it may raise, and what it may cost."""
+"""A fuzzing target: a function of bytes, the errors it may raise, and its bounds."""
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -16,10 +16,10 @@ def _no_seeds() -> Mapping[str, bytes]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`run` returns, or raises one of `errors`; anything else that it raises is a finding.
+    """A function `run` that returns, or raises one of `errors`; any other error is a finding.
 
     A step is a line of Python.  Bounds have a constant part and one for each byte of the input;
-    memory is what Python's allocator gives at most at one time.
+    memory is the peak of Python's allocator.
     """
 
     name: str
@@ -37,18 +37,18 @@ class Target:
 
 
 class InvariantError(Exception):
-    """A target found that something which it promises does not hold."""
+    """A promise of a target does not hold."""
 
 
 def require(holds: object, what: str) -> None:
-    """An assertion of a target: unlike `assert`, no part of what is fuzzed can be blamed for it."""
+    """Assert for a target: unlike `assert`, it cannot be mistaken for the fuzzed code's failure."""
     if not holds:
         raise InvariantError(what)
 
 
 @contextmanager
 def outermost(*errors: type[Exception]) -> Generator[None]:
-    """Let one of these out of the group that it comes in, if there is nothing else in it."""
+    """Unwrap one of these errors from its group, if the group holds nothing else."""
     try:
         yield
     except BaseExceptionGroup as group:

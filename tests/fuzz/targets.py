@@ -1,4 +1,4 @@
-"""All targets by name, and where they are: a search imports and instruments only what it needs."""
+"""All targets by name, and their modules: a search imports and instruments only what it needs."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -51,11 +51,11 @@ WHOLE_HOSTS = frozenset(
         "session.ledger_client",
     }
 )
-"""One input plays whole hosts: a hundredth of a second or more."""
+"""One input of these runs whole hosts: a hundredth of a second or more."""
 
 
 class _Targets(Mapping[str, Target]):
-    """Imports a target when it is asked for."""
+    """A mapping that imports a target on first use."""
 
     def __init__(self) -> None:
         self._modules = {name: module for module, names in _MODULES.items() for name in names}

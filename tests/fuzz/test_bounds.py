@@ -1,4 +1,4 @@
-"""The fuzzer itself: what is a finding, what is not, and what is kept."""
+"""The fuzzer itself: which outcomes are findings, and which inputs are kept."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What fuzzing has found: each input, and what was promised of it."""
+"""The findings of fuzzing: each input, and the promise that it broke."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -61,7 +61,7 @@ NOT_UTF8 = b"\xff\xfe"
 
 
 def with_bad_text(message: Message, text: str) -> bytes:
-    """The message, with bytes that are no text where it says `text`."""
+    """Encode the message with invalid UTF-8 in place of `text`."""
     data = message.SerializeToString()
     assert data.count(text.encode()) == 1
     assert len(text) == len(NOT_UTF8)
@@ -83,7 +83,7 @@ def test_a_receipt_without_a_message_id_is_that_of_a_dropped_duplicate() -> None
 async def test_a_producer_does_not_write_the_broker_s_part_of_an_entry(
     autojump_clock: MockClock,
 ) -> None:
-    """Readers would take it for the broker's, and for an entry that makes no sense."""
+    """Readers would take it for the broker's part, and the entry for a senseless one."""
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer()
@@ -254,7 +254,7 @@ def test_a_cursor_with_a_property_that_is_not_text() -> None:
 def test_an_index_that_is_damaged_is_an_error_of_the_disk(
     decode: Callable[[bytes], object], data: bytes
 ) -> None:
-    """A bookie that cannot read it says so; it neither dies of it nor calls an entry absent."""
+    """A bookie that cannot read it says so; it neither dies nor calls an entry absent."""
     with pytest.raises((IndexDamagedError, UnsupportedVersionError)):
         decode(data)
 

@@ -1,4 +1,4 @@
-"""Every target over its corpus, and over some hundred examples, which are always the same."""
+"""Every target runs over its corpus, and over a fixed set of examples."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +15,7 @@ from tests.strategies import mutated
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
-_MEASURED_MAX = 3  # of a target whose inputs are whole sessions
+_MEASURED_MAX = 3  # per target whose inputs are whole sessions
 _MANY_EXAMPLES = 100
 
 

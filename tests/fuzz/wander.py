@@ -1,6 +1,6 @@
-"""A search by chance: inputs are made anew, or changed, joined and cut from such as are known.
+"""A random search: inputs are generated, or made from known ones by changes, joins and cuts.
 
-Now and then it looks where an input goes, and keeps one that goes where none has gone.
+Now and then it traces an input, and keeps it if it reaches something new.
 """
 
 import random
@@ -11,7 +11,7 @@ from typing import Any
 from tests.fuzz import corpus
 from tests.fuzz.target import Target
 
-_LOOK_EVERY = 25  # Looking takes as long as ten inputs.
+_LOOK_EVERY = 25  # Tracing takes as long as ten inputs.
 _CHANGES_MAX = 8
 _PIECE_BYTES_MAX = 12
 
@@ -23,7 +23,7 @@ def wander(
     rng: random.Random,
     facts: dict[str, Any],
 ) -> None:
-    """Hand inputs to `one`; `facts` tell how far it is."""
+    """Call `one` with inputs; `facts` report the progress."""
     directory = corpus.work_directory(target)
     pool = sorted(file.read_bytes() for file in directory.iterdir())
     reached: set[object] = set()
@@ -44,7 +44,7 @@ def wander(
 
 
 def changed(pool: list[bytes], rng: random.Random, bytes_max: int) -> bytes:
-    """An input like those that are known, or one that is not."""
+    """Return an input like the known ones, or a new one."""
     if rng.random() < 0.3:
         return rng.randbytes(int(bytes_max * rng.random() ** 2))
     data = bytearray(rng.choice(pool))

@@ -1,11 +1,11 @@
 """python -m tests.fuzz.worker TARGET SECONDS: one process that searches in one target.
 
 Most targets are searched by libFuzzer, through atheris: it changes inputs and keeps those that
-reach something new, which our code tells, being instrumented as it is imported.  Where one input
-plays whole hosts, chance finds new ways as well, and instruments cost too much (`wander`).
+reach something new, as reported by our code, which is instrumented on import.  If one input runs
+whole hosts, random search finds new paths as well, and instruments cost too much (`wander`).
 
-Findings do not end the search: each is written down once and counted.  On standard output, a line
-of JSON every half second; what libFuzzer has to say goes to standard error.
+Findings do not end the search: each is written down once and counted.  Standard output gets a line
+of JSON every half second; libFuzzer's messages go to standard error.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.fuzz.targets import WHOLE_HOSTS
 
-MEASURE_EVERY = 200  # Steps and memory of one in so many are measured.
+MEASURE_EVERY = 200  # One input in so many is measured: steps and memory.
 _REPORT_S = 0.5
 _INPUT_S_MAX = 600  # Then libFuzzer ends the process and keeps the input.
 _RSS_MB_MAX = 2048
@@ -27,13 +27,13 @@ _PACKAGES = ["wire", "bookie", "managed_ledger", "broker", "clients"]
 
 
 class Search:
-    """What one input after the other comes to."""
+    """The sums over all inputs of a search."""
 
     def __init__(self, name: str) -> None:
         from tests.fuzz import bounds, corpus, targets
 
         self.target = targets.TARGETS[name]
-        self.facts: dict[str, Any] = {}  # what else is to be reported
+        self.facts: dict[str, Any] = {}  # other values to report
         self._bounds, self._corpus = bounds, corpus
         self._executions = 0
         self._accepted = 0
@@ -67,7 +67,7 @@ class Search:
 
 def main() -> None:
     name, seconds = sys.argv[1], int(sys.argv[2])
-    faulthandler.register(signal.SIGQUIT)  # for one that hangs where nobody sees it
+    faulthandler.register(signal.SIGQUIT)  # shows where a hanging process is
     if name in WHOLE_HOSTS:
         _search_by_chance(name, seconds)
     else:

@@ -2,8 +2,8 @@
 
     play(scenario)           async def scenario(world: World)
 
-Time is virtual and jumps.  What a host logs as an error, or dies of, is a finding; so is a task or
-a connection that is left over when everybody has gone.
+Time is virtual and jumps.  An error that a host logs or dies of is a finding; so is a task or
+a connection that remains when all clients are gone.
 """
 
 import logging
@@ -41,7 +41,7 @@ BOOKIE_PORT, BROKER_PORT = 3181, 6650
 FRAME_BYTES_MAX = 1 << 16
 _MIB = 1 << 20
 _PATIENCE_S = 300.0
-_TIDY_S = 6.0  # longer than what a broken peer is waited for
+_TIDY_S = 6.0  # longer than the wait for a broken peer
 _T0_MS = 1_700_000_000_000
 
 
@@ -51,7 +51,7 @@ class VirtualClock:
 
 
 class AppPort:
-    """In place of an HTTP port: keeps the application, which is then called without HTTP."""
+    """Replaces an HTTP port: keeps the application, which is then called without HTTP."""
 
     port = 8080
 
@@ -179,7 +179,7 @@ async def _play(scenario: Callable[[World], Awaitable[None]], with_broker: bool)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
-    """Time is virtual: looking costs little, and what never comes is a finding."""
+    """Wait for the condition.  Time is virtual: a condition that never holds is a finding."""
     with trio.move_on_after(_PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.01)
@@ -188,6 +188,6 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 async def settle(world: World) -> None:
-    """Everybody who was broken has gone; nothing of them is left."""
+    """Wait until broken clients are gone, and check that nothing of them remains."""
     await trio.sleep(_TIDY_S)
     world.check_log()

@@ -1,7 +1,7 @@
-"""`python -m tests.history FILE...`: check the history that these files are together.
+"""`python -m tests.history FILE...`: check the one history in these files.
 
-Prints violations, how many events of each kind there were, and the longest times without a
-receipt.  Ends with 1 if something is wrong.
+Print violations, the number of events of each kind, and the longest times without a receipt.  End
+with 1 if there is a violation.
 """
 
 import argparse

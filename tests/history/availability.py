@@ -1,6 +1,7 @@
-"""How long nobody could send: the longest time without a receipt, and the time after each fault.
+"""The unavailability of sends: the longest time without a receipt, and the time after each fault.
 
-A measure, not a rule.  Of one topic, or of all together; while a send was waiting.
+It is a measure, not a rule, for one topic or for all together; only time in which a send was
+waiting counts.
 """
 
 from collections.abc import Sequence
@@ -11,11 +12,11 @@ from tests.history.events import Error, Fault, Ok, Send, Stamped, Unknown
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From `begin_ns` to `end_ns` sends were waiting, and no receipt came."""
+    """The time from `begin_ns` to `end_ns`: sends were waiting, and no receipt came."""
 
     begin_ns: int
     end_ns: int
-    fault: str  # the last one that had begun before its end
+    fault: str  # the last fault that had begun before the end of the gap
 
     @property
     def seconds(self) -> float:
@@ -23,7 +24,7 @@ class Gap:
 
 
 def gaps(events: Sequence[Stamped], *, at_least_s: float = 0.5) -> list[Gap]:
-    """The longest first."""
+    """Return the gaps, the longest first."""
     found: list[Gap] = []
     waiting: dict[tuple[str, int], None] = {}
     since_ns, fault = 0, ""

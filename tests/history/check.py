@@ -36,6 +36,6 @@ _CHECKS = (
 
 
 def check(events: Sequence[Stamped]) -> list[Violation]:
-    """What is wrong with it.  Raises HistoryError if it is no history of a run."""
+    """Return the violations of the history.  Raise HistoryError if it is no history of a run."""
     record = Record(events)
     return [violation for each in _CHECKS for violation in each(record)]

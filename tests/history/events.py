@@ -1,12 +1,12 @@
-"""What can be in a history, and the format of its lines.
+"""The events of a history, and the format of its lines.
 
 A history is a sequence of events in the order of time, each stamped with an instant and with the
-name of who saw it.  A file holds one event a line, as a JSON object with `at_ns`, `by` and `kind`;
-the other keys are the fields of the event's class, below or in `ledger_events`.
+name of its observer.  A file holds one event per line, as a JSON object with `at_ns`, `by` and
+`kind`; the other keys are the fields of the event's class, below or in `ledger_events`.
 `docs/histories.md` explains them.
 
-Times are of a monotonic clock that everybody in the file shares.  Values are unique in the whole
-history: a value names the send that it came from.
+Times are of a monotonic clock that all observers share.  Values are unique in the whole history: a
+value names the send that it came from.
 """
 
 from collections.abc import Iterable
@@ -37,19 +37,20 @@ Position: TypeAlias = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The first event: what the rules may assume of this run."""
+    """The first event: what the rules may assume about this run."""
 
     format: int = FORMAT
-    name: str = ""  # how to run it again
-    in_flight_s: float = 1.0  # what was sent has arrived after that, unless there is a fault
-    silent_s: float = 6.0  # then a bookie that does not answer is done without
-    ack_loss_s: float = 3.0  # an acknowledgement without receipt is durable after that
-    settle_s: float = 15.0  # a fault has no consequences any more, so long after its end
+    name: str = ""  # the command that repeats it
+    in_flight_s: float = 1.0  # after this time a sent message has arrived, unless there is a fault
+    silent_s: float = 6.0  # after this time clients do without a bookie that does not answer
+    ack_loss_s: float = 3.0  # after this time an acknowledgement without a receipt is durable
+    settle_s: float = 15.0  # after this time a fault that has ended has no more consequences
     batch_acks_durable: bool = False  # acknowledging a part of a batch survives its broker
-    batch_parts_kept: bool = True  # the broker has room to know which messages of batches are done
+    # The broker has room to remember the acknowledged messages of batches.
+    batch_parts_kept: bool = True
     deduplicated: tuple[str, ...] = ()  # topics
     orphans_removed: bool = False  # ledgers that no list has ever named are gone at the end
-    auto_recovery: bool = False  # what nobody writes to any more may get other bookies
+    auto_recovery: bool = False  # closed fragments may get other bookies
 
 
 # -- producers
@@ -61,7 +62,7 @@ class Send:
     producer: str  # unique in the history
     seq: int  # counts the sends of the producer
     value: str
-    digest: str = ""  # of everything that must come back unchanged
+    digest: str = ""  # covers all content that must come back unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Ok:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """It is certainly not stored, and never will be."""
+    """The message is certainly not stored, and never will be."""
 
     producer: str
     seq: int
@@ -83,7 +84,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """It may be stored, now or later.  A send without any outcome is the same."""
+    """The message may be stored, now or later.  A send without any outcome is the same."""
 
     producer: str
     seq: int
@@ -95,24 +96,24 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A consumer asks for a subscription, which may have to be made."""
+    """A consumer asks for a subscription, which may have to be created."""
 
     topic: str
     subscription: str
     consumer: str  # unique in the history
     type: str  # exclusive, failover, shared
-    start: str  # of a new subscription: earliest, latest
-    tasks: int = 1  # that receive: what several note comes in any order
+    start: str  # for a new subscription: earliest, latest
+    tasks: int = 1  # tasks that receive: several note their messages in any order
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """It is attached; again, when it was moved to another broker."""
+    """The consumer is attached; it is attached again when its topic moves to another broker."""
 
     consumer: str
-    since_ns: int  # when it was asked for
+    since_ns: int  # when the attachment was requested
     topic: str = ""  # the partition, if only one is meant
-    broker: str = ""  # the process that it is attached to; empty: nobody knows
+    broker: str = ""  # the process that it is attached to; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Detach:
-    """The consumer has left; it receives nothing more."""
+    """The consumer has left; it receives no more messages."""
 
     consumer: str
 
@@ -144,13 +145,13 @@ class Ack:
     consumer: str
     ack: int  # its number at this consumer
     topic: str  # or the partition
-    positions: tuple[Position, ...]  # one, if cumulative
+    positions: tuple[Position, ...]  # one position, if cumulative
     cumulative: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """There is a receipt: it is durable."""
+    """The acknowledgement has a receipt: it is durable."""
 
     consumer: str
     ack: int
@@ -165,13 +166,13 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Seek:
-    """The subscription is to go to a position, `earliest`, `latest`, or a `time`: anywhere."""
+    """A seek of the subscription to a position, `earliest`, `latest`, or a `time` has begun."""
 
     topic: str
     subscription: str
     seek: int  # unique in the history
     to: Position | str
-    consumer: str = ""  # who asks; an administrator if it is none
+    consumer: str = ""  # the seeking consumer; an administrator if empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """It is gone."""
+    """The subscription is gone."""
 
     topic: str
     subscription: str
@@ -197,7 +198,7 @@ class Unsubscribed:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Everything is healed, and the subscription has nothing more; all that came was acked."""
+    """Everything is healed, and the subscription has no more messages; all that came were acked."""
 
     topic: str
     subscription: str
@@ -227,7 +228,7 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True)
 class Terminated:
-    """It has: this was its entry."""
+    """The topic is terminated; this was its last entry."""
 
     topic: str
     last: tuple[int, int]  # ledger, entry
@@ -242,7 +243,7 @@ class Spoils:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """Messages in ledgers before this one may be gone: retention let them go."""
+    """Messages in ledgers before this one may be gone: retention deleted them."""
 
     topic: str
     ledger: int
@@ -250,16 +251,16 @@ class Trimmed:
 
 @dataclass(frozen=True, slots=True)
 class Follows:
-    """A reader is open, and waits for whatever comes behind the place where it starts."""
+    """A reader is open, and waits for messages behind the position where it starts."""
 
     topic: str
     reader: str
-    start: str  # earliest; somewhere: nobody knows where
+    start: str  # earliest; somewhere: not known
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Without a subscription.  A reader reads in order, and skips nothing."""
+    """A message was read without a subscription.  A reader reads in order, and skips nothing."""
 
     topic: str
     reader: str  # unique in the history
@@ -271,21 +272,21 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class ReadEnd:
-    """It started at the earliest message, everything is healed, and nothing more is there."""
+    """A reader from the earliest message found no more messages after everything was healed."""
 
     topic: str
     reader: str
 
 
-# -- what went wrong
+# -- faults
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     fault: str  # unique in the history
     text: str
-    clean: bool = False  # what it ends is handed over: only what was in flight may be lost
-    bookie: str = ""  # all that is wrong is that this bookie is slow, silent or gone
+    clean: bool = False  # an orderly hand-over: only messages in flight may be lost
+    bookie: str = ""  # the only fault is that this bookie is slow, silent or gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,13 +296,13 @@ class FaultEnd:
 
 @dataclass(frozen=True, slots=True)
 class Healed:
-    """No fault any more, for ever."""
+    """All faults are over, for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quiet:
-    """Nobody has sent or opened anything since all was healed, and there was time for everything
-    to arrive.  These consumers and readers are there, and have whatever they are owed.
+    """No client has sent or opened anything since all was healed, and there was time for everything
+    to arrive.  These consumers and readers are there, and have all that they are owed.
     """
 
     there: tuple[str, ...] = ()
@@ -329,7 +330,7 @@ class Belongs:
 
     ledger: int
     topic: str
-    broker: str = ""  # the process that made it; empty: nobody knows
+    broker: str = ""  # the process that made it; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +345,7 @@ class ListVersion:
     topic: str
     version: int
     ledgers: tuple[int, ...]
-    broker: str = ""  # the process that has written it; empty: nobody knows
+    broker: str = ""  # the process that wrote it; empty: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,7 +355,7 @@ class ListGone:
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """Auto-recovery says that no closed ledger lacks any copy, for ever."""
+    """Auto-recovery reports that no closed ledger lacks any copy, for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,8 +366,8 @@ class Copy:
     entry: int
     bookie: str
     found: str  # yes, no, unknown
-    digest: str = ""  # of the payload
-    size: int = 0  # of the payload
+    digest: str = ""  # covers the payload
+    size: int = 0  # size of the payload
 
 
 Event: TypeAlias = (
@@ -430,11 +431,11 @@ class Stamped:
 
 
 class HistoryError(ValueError):
-    """That is no history: the message says which line, and why."""
+    """The input is no history: the message says which line, and why."""
 
 
 def _kind(name: str) -> str:
-    """`LedgerVersion` is written as ledger_version."""
+    """Return the kind in a line: `LedgerVersion` is written as ledger_version."""
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
@@ -444,14 +445,14 @@ _SIZES: dict[str, int] = {kind: len(fields(each)) for kind, each in _CLASSES.ite
 
 
 def encode(stamped: Stamped) -> bytes:
-    """One line, without its end."""
+    """Return one line, without its end."""
     event = stamped.event
     line = {"at_ns": stamped.at_ns, "by": stamped.by, "kind": _KINDS[type(event)], **asdict(event)}
     return msgspec.json.encode(line)
 
 
 def decode(line: bytes) -> Stamped:
-    """The inverse of `encode`; raises HistoryError."""
+    """Invert `encode`; raise HistoryError."""
     try:
         body = msgspec.json.decode(line, type=dict[str, object])
         at_ns = msgspec.convert(body.pop("at_ns"), int)
@@ -469,7 +470,7 @@ def decode(line: bytes) -> Stamped:
 
 
 def decode_lines(lines: Iterable[bytes]) -> list[Stamped]:
-    """Raises HistoryError, with the number of the line."""
+    """Decode each line.  Raise HistoryError with the number of the line."""
     found: list[Stamped] = []
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -1,8 +1,8 @@
-"""When something was broken, and until when that may have had consequences.
+"""The times of faults, and until when they may have had consequences.
 
-Rules that hold only in peace ask here: a message may be stored twice if its connection broke
-meanwhile, an acknowledgement without a receipt may be lost with its broker.  What has a receipt is
-never excused.
+Rules that hold only without faults ask here: a message may be stored twice if its connection broke
+meanwhile, and an acknowledgement without a receipt may be lost with its broker.  An operation with
+a receipt is never excused.
 """
 
 from bisect import bisect_right
@@ -25,19 +25,19 @@ class Windows:
         self._ends = [end for _, end in merged]
 
     def touch(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether one of them has an instant in common with [begin, end]."""
+        """Return True if one of them has an instant in common with [begin, end]."""
         index = bisect_right(self._begins, end_ns) - 1
         return index >= 0 and self._ends[index] >= begin_ns
 
 
 class Faults:
-    """Of one history."""
+    """The faults of one history."""
 
     def __init__(self, run: Run, events: Iterable[Stamped]) -> None:
         self._settle_ns = round(run.settle_s * 1e9)
         self._in_flight_ns = round(run.in_flight_s * 1e9)
         self._open: dict[str, tuple[int, bool]] = {}
-        self._bookies: dict[str, str] = {}  # of faults that are about one bookie only
+        self._bookies: dict[str, str] = {}  # the bookie of each fault that is about one bookie only
         self._all: list[tuple[int, int, str]] = []
         self._crashes: list[tuple[int, int]] = []
         self._handovers: list[tuple[int, int]] = []
@@ -71,12 +71,12 @@ class Faults:
             self._crashes.append((begin, at_ns + self._settle_ns))
 
     def is_one_bookie(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether something was wrong, and that with one bookie alone."""
+        """Return True if there was a fault, and only of one bookie."""
         bookies = {
             bookie for begin, end, bookie in self._all if begin <= end_ns and end >= begin_ns
         }
         return len(bookies) == 1 and "" not in bookies
 
     def touch(self, begin_ns: int, end_ns: int) -> bool:
-        """Whether anything, also an orderly hand-over, was going on."""
+        """Return True if any fault, or an orderly hand-over, was going on."""
         return self.crashes.touch(begin_ns, end_ns) or self.handovers.touch(begin_ns, end_ns)

@@ -1,6 +1,6 @@
-"""What clients of ledgers see: the events of `tests.history.events` that are about entries.
+"""The events that clients of ledgers see: those of `tests.history.events` about entries.
 
-Entries have no names of their own: who reads one finds out by its ledger and its id what was sent.
+Entries have no names of their own: the ledger and the entry id tell a reader what was sent.
 Digests are of payloads.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LedgerCreate:
-    """There is a ledger, and this is its only writer."""
+    """A ledger was created, and this is its only writer."""
 
     ledger: int
     writer: str  # unique in the history
@@ -39,7 +39,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class WriterStopped:
-    """It appends nothing any more; what was not confirmed may be kept, or not."""
+    """The writer appends no more; unconfirmed entries may be kept, or not."""
 
     ledger: int
     writer: str
@@ -48,7 +48,7 @@ class WriterStopped:
 
 @dataclass(frozen=True, slots=True)
 class Recover:
-    """Somebody is about to open the ledger with recovery."""
+    """A client is about to open the ledger with recovery."""
 
     ledger: int
     who: str
@@ -56,11 +56,11 @@ class Recover:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnd:
-    """Somebody was told where the ledger ends, for good."""
+    """A client was told where the ledger ends, for good."""
 
     ledger: int
     who: str
-    last: int  # entry; -1: it is empty
+    last: int  # the last entry; -1: the ledger is empty
     length: int  # bytes
     how: str  # close, recovery, read
 
@@ -76,7 +76,7 @@ class LacSeen:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A reader was given entries, in order.  What one reader is given has no gaps."""
+    """A reader was given entries, in order.  The entries that one reader is given have no gaps."""
 
     ledger: int
     reader: str  # a stream of its own, unique in the history

@@ -1,4 +1,4 @@
-"""A history as the checkers want it: who sent what, and what each topic holds at the end.
+"""A history as the checkers need it: the sends, and the contents of each topic at the end.
 
 The *log* of a topic is what its last complete read found, after all faults were healed.  Without
 such a read nothing can be said about loss, and that is a violation of its own.
@@ -34,7 +34,7 @@ _PARTITION = "-partition-"
 class Violation:
     rule: str
     topic: str
-    about: str  # the value, position or ledger that it happened to
+    about: str  # the value, position or ledger with the violation
     text: str
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class Violation:
 
 @dataclass(slots=True)
 class Sending:
-    """A send, and what became of it."""
+    """A send, and its outcome."""
 
     topic: str
     producer: str
@@ -59,7 +59,7 @@ class Sending:
 
 @dataclass(slots=True)
 class Log:
-    """What a topic holds at the end, in order."""
+    """The messages of a topic at the end, in order."""
 
     topic: str
     reads: list[Read]
@@ -78,11 +78,11 @@ class Log:
 @dataclass(slots=True)
 class Deletion:
     began_ns: int
-    ended_ns: int | None = None  # None: nobody knows
+    ended_ns: int | None = None  # None: not known
 
 
 class Record:
-    """The events, and what several checkers need to know of them."""
+    """The events, with the indexes that several checkers need."""
 
     def __init__(self, events: Sequence[Stamped]) -> None:
         if not events or not isinstance(events[0].event, Run):
@@ -93,7 +93,7 @@ class Record:
         self.sends: dict[str, Sending] = {}
         self.by_seq: dict[tuple[str, int], Sending] = {}
         self.deletions: dict[str, list[Deletion]] = defaultdict(list)
-        self.trimmed: dict[str, int] = {}  # the first ledger that is there
+        self.trimmed: dict[str, int] = {}  # the first ledger that is left
         self.spoiled: dict[str, None] = {}  # topics with entries that nobody can read
         self.read_of: dict[str, list[Read]] = defaultdict(list)  # by reader
         self._complete: dict[str, str] = {}  # by topic: the last reader that came to the end
@@ -141,14 +141,14 @@ class Record:
 
     @cached_property
     def logs(self) -> dict[str, Log]:
-        """By topic."""
+        """Return the logs by topic."""
         return {
             topic: Log(topic, [r for r in self.read_of[reader] if r.topic == topic])
             for topic, reader in self._complete.items()
         }
 
     def is_deleted(self, topic: str, began_ns: int) -> bool:
-        """Whether what began then may have gone with the topic."""
+        """Return True if an operation that began then may have gone with the topic."""
         return any(
             deletion.ended_ns is None or began_ns < deletion.ended_ns
             for deletion in (*self.deletions[topic], *self.deletions[parent(topic)])
@@ -158,14 +158,14 @@ class Record:
         return position[0] < self.trimmed.get(topic, 0)
 
     def oks(self) -> Iterator[tuple[Sending, Position]]:
-        """What has a receipt."""
+        """Yield the sends with a receipt."""
         for sending in self.sends.values():
             if sending.position is not None:
                 yield sending, sending.position
 
 
 def parent(topic: str) -> str:
-    """Of a partition: the topic that it is a part of."""
+    """Return the topic that a partition belongs to."""
     head, found, tail = topic.rpartition(_PARTITION)
     return head if found and tail.isdigit() else topic
 

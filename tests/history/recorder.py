@@ -1,4 +1,4 @@
-"""How a run writes its history: into memory, or line by line into a file.
+"""Recorders write the history of a run into memory, or line by line into a file.
 
     recorder = Recorder("client-1", now_ns=time.monotonic_ns, sink=FileSink(path))
     recorder.note(Send(topic, "p1", 0, "p1/0"))
@@ -21,7 +21,7 @@ class Sink(Protocol):
 
 
 class Memory:
-    """Keeps the events in a list."""
+    """A sink that keeps the events in a list."""
 
     def __init__(self) -> None:
         self.events: list[Stamped] = []
@@ -31,7 +31,7 @@ class Memory:
 
 
 class FileSink:
-    """A file, one event a line.  What was put is in the file, also if the process is killed."""
+    """A file with one event per line.  It has each event, even if the process is then killed."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
@@ -52,7 +52,7 @@ class FileSink:
 
 
 class Recorder:
-    """What one observer saw."""
+    """The events that one observer saw."""
 
     def __init__(self, by: str, *, now_ns: Callable[[], int], sink: Sink) -> None:
         self.by = by
@@ -63,14 +63,14 @@ class Recorder:
         self.sink.put(Stamped(self.now_ns(), self.by, event))
 
     def named(self, by: str) -> "Recorder":
-        """Another observer of the same run."""
+        """Return a recorder for another observer of the same run."""
         return Recorder(by, now_ns=self.now_ns, sink=self.sink)
 
 
 def load(*paths: Path) -> list[Stamped]:
-    """The events of all files, in the order of time.  Raises HistoryError.
+    """Return the events of all files, in the order of time.  Raise HistoryError.
 
-    A last line that is cut off, by a process that was killed in the middle of it, is left out.
+    A last line that is cut off, because the process was killed while writing it, is left out.
     """
     return list(merge(*map(_load, paths), key=lambda stamped: stamped.at_ns))
 

@@ -36,7 +36,7 @@ def at(second: int) -> int:
 
 
 def sent(seq: int, position: Position | None, producer: str = "p") -> list[Event]:
-    """A send, with its receipt if there is a position."""
+    """Return a send, with its receipt if there is a position."""
     send = Send(T, producer, seq, f"{producer}/{seq}", f"d{seq}")
     return [send] if position is None else [send, Ok(T, producer, seq, position)]
 
@@ -56,7 +56,7 @@ def acked(ack: int, *positions: Position, consumer: str = "c") -> list[Event]:
 
 
 def read(*messages: tuple[int, Position], reader: str = "r", producer: str = "p") -> list[Event]:
-    """A complete read."""
+    """Return a complete read."""
     return [
         *(
             Read(T, reader, position, f"{producer}/{seq}", f"d{seq}", offset)
@@ -75,7 +75,7 @@ D = (2, 0, -1)
 
 
 def good() -> list[Event]:
-    """Three messages, in order: stored, delivered, acknowledged, read."""
+    """Return three messages, in order: stored, delivered, acknowledged, read."""
     return [
         ledger(0),
         ListVersion(T, 0, (1,)),
@@ -101,7 +101,7 @@ def good() -> list[Event]:
 
 
 def rules(events: list[Event], run: Run | None = None) -> list[str]:
-    """Which rules it breaks, each once."""
+    """Return the rules that the history breaks, each once."""
     return sorted({violation.rule for violation in check(stamp(events, run))})
 
 

@@ -1,9 +1,9 @@
-"""What a subscription has to deliver, and what was acknowledged, as the events of a run go by.
+"""The messages that a subscription has to deliver, and its acknowledgements, event by event.
 
-Of one topic (or partition) and one subscription, over the log that the topic has at the end.  Two
-things are known of each message: whether it is *free* (the subscription owes it to nobody: an
-acknowledgement was sent, a seek went past it, it is older than the subscription), and when its
-acknowledgement was sent and confirmed.
+It is about one topic (or partition) and one subscription, over the log that the topic has at the
+end.  Two things are known about each message: whether it is *free* (the subscription owes it to
+nobody: an acknowledgement was sent, a seek went past it, it is older than the subscription), and
+when its acknowledgement was sent and confirmed.
 """
 
 from bisect import bisect_left, insort
@@ -18,7 +18,7 @@ _Entry = tuple[int, int]
 
 @dataclass(slots=True)
 class AckTimes:
-    """Of an acknowledgement; the receipt may come, or not."""
+    """The times of an acknowledgement; the receipt may come, or not."""
 
     sent_ns: int
     confirmed_ns: int | None = None
@@ -38,7 +38,7 @@ _Acks = dict[tuple[str, int], tuple[AckTimes, Ack]]  # by consumer and number
 
 
 def _parts(acks: _Acks) -> Iterator[tuple[tuple[str, _Entry], int, bool]]:
-    """Of batches: (consumer, entry), index, whether all before it are meant as well."""
+    """Yield for batches: (consumer, entry), index, and True if all before it are meant as well."""
     for (consumer, _), (_, ack) in acks.items():
         for ledger, entry, index in ack.positions:
             if index >= 0:
@@ -46,11 +46,11 @@ def _parts(acks: _Acks) -> Iterator[tuple[tuple[str, _Entry], int, bool]]:
 
 
 class Owed:
-    """Which messages of the log are not free; those in front are found in no time."""
+    """The messages of the log that are not free, as a union-find structure."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
-        self._next = list(range(len(log.reads) + 1))  # the first that is owed, from there on
+        self._next = list(range(len(log.reads) + 1))  # the first message from there on that is owed
 
     def free(self, index: int) -> None:
         if self._next[index] == index:
@@ -63,7 +63,7 @@ class Owed:
             index = self.first(index)
 
     def owe_from(self, start: int) -> None:
-        """Everything from there on is owed again."""
+        """Owe everything from there on again."""
         free = [index for index in range(start) if self.first(index) != index]
         self._next = list(range(len(self.log.reads) + 1))
         for index in free:
@@ -76,7 +76,7 @@ class Owed:
             index = self.first(index + 1)
 
     def first(self, start: int) -> int:
-        """The first message from `start` on that is owed; the length of the log if none is."""
+        """Return the first message from `start` on that is owed; the log's length if none is."""
         root = start
         while self._next[root] != root:
             root = self._next[root]
@@ -86,35 +86,36 @@ class Owed:
 
 
 class Subscription:
-    """See the module.  `began`: when each message of the log was sent."""
+    """One subscription, event by event.  `began`: when each message of the log was sent."""
 
     def __init__(self, log: Log, began: list[int]) -> None:
         self.log = log
         self.owed = Owed(log)
-        self.since_ns: int | None = None  # the first time that somebody has asked for it
+        self.since_ns: int | None = None  # the first request for it
         self.attached = False
-        self.is_new = False  # it was not there before
-        self._from_earliest = True  # whoever has asked for it, and may have made it, wanted that
+        self.is_new = False  # it did not exist before
+        self._from_earliest = True  # all consumers that may have created it wanted that
         self.sought_ns = -1  # when the last seek began
         self.seeking: dict[int, Position | str] = {}
-        self._meanwhile: dict[int, list[Position | str]] = {}  # where others went, by seek
+        self._meanwhile: dict[int, list[Position | str]] = {}  # the targets of other seeks, by seek
         self.unclear = False  # a seek has no answer: it may have been carried out, or may yet be
-        self.changes = 0  # of what may make deliveries start over
-        self._leaving: dict[str, set[str]] = {}  # consumers; for whom deliveries started over since
+        self.changes = 0  # counts events after which deliveries may start over
+        # Leaving consumers, and for each those whose deliveries started over since.
+        self._leaving: dict[str, set[str]] = {}
         self._began = began
         self._single: dict[Position, AckTimes] = {}
         self._up_to: list[tuple[Position, int, AckTimes]] = []  # sorted; cumulative ones
         self._acks: _Acks = {}
         self._parts: dict[tuple[str, _Entry], set[int]] = {}  # by consumer; seeks leave them out
 
-    # -- who leaves
+    # -- consumers that leave
 
     def leave(self, consumer: str) -> None:
-        """From now on, until it has `left`: nobody knows when the others start over."""
+        """Note that a consumer leaves: until it has `left`, others may start over at any time."""
         self._leaving[consumer] = set()
 
     def starts_over(self, consumer: str) -> bool:
-        """Whether somebody who is leaving is the reason; each is for once."""
+        """Return True if a leaving consumer is the reason; each is a reason once."""
         for others in self._leaving.values():
             if consumer not in others:
                 others.add(consumer)
@@ -122,32 +123,32 @@ class Subscription:
         return False
 
     def left(self, consumer: str) -> set[str]:
-        """It is a reason to start over from now on, but not for those who are returned."""
+        """Note that it has left, a reason to start over except for the returned consumers."""
         self.changes += 1
         return self._leaving.pop(consumer, set())
 
-    # -- its beginning
+    # -- the beginning
 
     def asked_for(self, at_ns: int, start: str, *, is_new: bool) -> None:
-        """Also who is told that it failed may have made it: there, or in one of its partitions."""
+        """Note a request; even a failed one may have created it, or it in one partition."""
         if self.since_ns is None:
             self.since_ns, self.is_new = at_ns, is_new
         if not self.attached and start != "earliest":
             self._from_earliest = False
 
     def may_begin_later(self) -> None:
-        """Somebody who was there before may have made it, and wanted no more than what comes."""
+        """Note that a consumer that was there may have created it, from the latest message."""
         self._from_earliest = False
 
     def got(self, at_ns: int) -> None:
-        """It is there.  From `latest`, or where nobody knows, it owes only what is sent later."""
+        """Note that it exists.  From `latest`, or an unknown start, it owes only later messages."""
         if not self.attached:
             self.attached = True
             if not self._from_earliest or not self.is_new:
                 self._free_until(at_ns)
 
     def trimmed(self, ledger: int) -> None:
-        """What lies in front of this ledger is gone.  Whoever is not there yet is not owed it."""
+        """Note that earlier ledgers are gone; a later subscription is not owed their messages."""
         if not self.attached:
             reads = self.log.reads
             self.owed.free_before(bisect_left(reads, ledger, key=lambda read: read.position[0]))
@@ -172,7 +173,7 @@ class Subscription:
                     self._single[position] = times
 
     def may_be_told(self, acks: Iterable[Ack]) -> None:
-        """Acknowledgements that who has just come may have kept, for a subscription before this."""
+        """Apply acknowledgements that a new consumer may have kept from an earlier subscription."""
         for ack in acks:
             if ack.topic == self.log.topic:
                 self._free(ack)
@@ -190,18 +191,18 @@ class Subscription:
             found[0].confirmed_ns = at_ns
 
     def index_after(self, position: Position) -> int:
-        """How many messages of the log are at this position or before it."""
+        """Return how many messages of the log are at this position or before it."""
         index = self.log.index.get(position)
         if index is not None:
             return index + 1
         return bisect_left(self.log.reads, position, key=lambda read: read.position)
 
     def owed_until(self, at_ns: int) -> Iterator[int]:
-        """Messages that were sent before that, and are owed."""
+        """Yield the messages that were sent before that, and are owed."""
         return (index for index in self.owed if 0 < self._began[index] < at_ns)
 
     def settled(self, position: Position, *, whole_entry: bool) -> Settled | None:
-        """If a message, or all of its entry, is acknowledged: since when."""
+        """Return since when a message, or all of its entry, is acknowledged; None if it is not."""
         ledger, entry, index = position
         count = self.log.sizes.get((ledger, entry))
         if index < 0 or not whole_entry:
@@ -231,7 +232,7 @@ class Subscription:
         confirmed = [each for each in covering if each.confirmed_ns is not None]
         return next(iter(confirmed), None) or single or next(iter(covering), None)
 
-    # -- positions
+    # -- seeks
 
     def seek(self, seek: int, to: Position | str, at_ns: int, *, answered: bool) -> None:
         self.changes += 1
@@ -244,19 +245,19 @@ class Subscription:
         self._let_go(to, self._began[-1] if self._began else at_ns)
 
     def _let_go(self, to: Position | str, at_ns: int) -> None:
-        """Of what a seek passes over."""
+        """Free the messages that a seek passes over."""
         if to in _AWAY:
             self._free_until(at_ns)
         else:
             self.owed.free_before(self._start_of(to))
 
     def sought(self, seek: int, at_ns: int, consumer: str) -> None:
-        """It went there: what is acknowledged is forgotten, what lies behind is owed again.
+        """Apply a seek: acknowledgements are forgotten, later messages are owed again.
 
-        Nobody knows when it did.  An acknowledgement that was told in between, or that had no
-        receipt before, may be of the time after; so may be another seek.  And consumers that were
-        not told of the seek go on leaving out what they have acknowledged of batches that they are
-        not done with.
+        The instant of the seek is not known.  An acknowledgement that was sent in between, or that
+        had no receipt before, may have come after it; so may another seek.  And consumers that were
+        not told of the seek still leave out the messages that they have acknowledged in batches
+        that they have not finished.
         """
         to, others = self.seeking.pop(seek), self._meanwhile.pop(seek)
         for meanwhile in self._meanwhile.values():
@@ -278,13 +279,15 @@ class Subscription:
             self._free(ack)
         for index in left_out:
             self.owed.free(index)
-        if not isinstance(to, str) and to[2] > 0:  # It leaves out what lies before, of that batch.
+        # The seeker leaves out the earlier messages of that batch.
+        if not isinstance(to, str) and to[2] > 0:
             self._parts.setdefault((consumer, to[:2]), set()).update(range(to[2]))
 
     def _parts_of_batches(self, seeker: str, meanwhile: _Acks) -> list[int]:
-        """Messages that others than the seeker have acknowledged, of entries that they are not
-        done with: the rest of such an entry went to somebody else, or is still to come.  So are
-        those whose last acknowledgement may have come after the seek: it spoke for all of them.
+        """Return messages that consumers other than the seeker have acknowledged, of entries that
+        they have not finished: the rest of such an entry went to another consumer, or is still to
+        come.  Entries whose last acknowledgement may have come after the seek count, too: it
+        covered all of their messages.
         """
         acked = {of: set(parts) for of, parts in self._parts.items() if of[0] != seeker}
         for of, index, cumulative in _parts(self._acks):
@@ -311,5 +314,5 @@ class Subscription:
         return bisect_left(self.log.reads, to, key=lambda read: read.position)
 
 
-_AWAY = ("latest", "time")  # only what is sent later is owed for certain
-_COVERING_MAX = 8  # cumulative acknowledgements that are looked at for one message
+_AWAY = ("latest", "time")  # only later messages are owed for certain
+_COVERING_MAX = 8  # cumulative acknowledgements that are considered for one message

@@ -1,4 +1,4 @@
-"""What subscriptions deliver: each rule has a history that breaks it, and only it."""
+"""Rules about deliveries: each has a history that breaks it, and only it."""
 
 import pytest
 
@@ -101,7 +101,7 @@ TAKEN_OVER = [
     *sent(1, B),
     delivered(0, A, "b"),
     *subscribed("a", kind="failover", since=8),
-    delivered(1, B, "b"),  # it was on its way
+    delivered(1, B, "b"),  # the message was on its way
     delivered(0, A, "a"),
 ]
 BACK = [delivered(0, A, "b"), delivered(1, B, "b")]
@@ -320,7 +320,7 @@ def test_a_seek_that_is_under_way_may_have_reached_the_subscription_before() -> 
 
 
 def test_who_is_still_there_may_make_a_subscription_again_that_was_ended() -> None:
-    """Seed 705230, once: it had come back, and left, before anybody was told."""
+    """Seed 705230, once: the consumer had come back, and left, before anybody was told."""
     before = [*subscribed("c", start="latest"), *sent(0, A)]
     anew: list[Event] = [Unsubscribe(T, "s"), Unsubscribed(T, "s")]
     end = [*subscribed("d", since=20), Drained(T, "s"), *read((0, A))]
@@ -366,7 +366,7 @@ def test_a_subscription_that_comes_back_with_its_consumer_is_not_new_to_the_next
     assert rules([*story, *end]) == []
 
 
-# -- what is no history
+# -- input that is no history
 
 
 def test_a_history_begins_with_its_run_and_has_one_outcome_a_send() -> None:
@@ -397,7 +397,7 @@ def test_partitions_are_parts_of_the_topic_that_was_subscribed_to() -> None:
     assert rules([*story, Drained(T, "s")]) == ["undelivered"]
 
 
-# -- who waits when all is quiet
+# -- consumers and readers that wait when all is quiet
 
 
 def test_who_is_there_has_all_that_is_owed_before_anybody_does_anything() -> None:

@@ -152,7 +152,7 @@ def test_a_ledger_with_entries_is_not_dropped_from_the_end_of_a_list() -> None:
 
 
 def spread(version: int, state: str, *ensembles: str) -> LedgerVersion:
-    """One entry each; `ensembles` have a letter for each bookie."""
+    """Return a version with one entry per fragment; `ensembles` have a letter for each bookie."""
     last = len(ensembles) - 1 if state == "CLOSED" else -1
     some = tuple((first, tuple(bookies)) for first, bookies in enumerate(ensembles))
     return LedgerVersion(1, version, state, last, 0, (3, 3, 2), some)
@@ -244,7 +244,7 @@ def ledger_7(state: str, last: int = -1) -> LedgerVersion:
     return LedgerVersion(7, version, state, last, 10 * (last + 1), (3, 3, 2), ((0, BOOKIES),))
 
 
-# -- who serves
+# -- the broker that serves
 
 
 def test_a_broker_delivers_only_from_a_topic_that_it_has_made_its_own() -> None:

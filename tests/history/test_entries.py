@@ -24,7 +24,7 @@ CREATE = LedgerCreate(L, W, (3, 3, 2))
 
 
 def sent(*entries: int) -> list[Event]:
-    """Of ten bytes each."""
+    """Return sends of ten bytes each."""
     return [Append(L, W, entry, f"d{entry}", 10) for entry in entries]
 
 
@@ -37,12 +37,12 @@ def given(reader: str, *entries: int) -> Entries:
 
 
 def read(*entries: int) -> list[Event]:
-    """The one at the end."""
+    """Return the read at the end."""
     return [*([given("auditor", *entries)] if entries else []), LedgerRead(L, "auditor")]
 
 
 def good() -> list[Event]:
-    """A writer is killed with two entries in doubt; recovery keeps one of them."""
+    """Return a history: a writer is killed with two entries in doubt; recovery keeps one."""
     return [
         CREATE,
         *sent(0, 1),

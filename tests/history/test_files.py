@@ -1,4 +1,4 @@
-"""The format of the files: what was written is read, in the order of time."""
+"""The format of the files: events are read as they were written, in the order of time."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What is stored, in which order, how often: each rule has a history that breaks only it."""
+"""Rules about stored messages, their order and number: each has a history that breaks only it."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def test_a_good_history_breaks_no_rule() -> None:
     assert rules(good()) == []
 
 
-# -- what is stored
+# -- stored messages
 
 
 def test_a_receipt_for_what_nobody_finds_is_a_loss() -> None:

@@ -1,9 +1,9 @@
-"""With Apache BookKeeper's own software: its client on our bookies, ours on its, and mixtures.
+"""Tests with Apache BookKeeper's software: its client on our bookies, ours on its, and mixtures.
 
-`make interop` fetches the jars and runs all of this; nothing here runs without it.
+`make interop` fetches the jars and runs all of this; no test here runs without it.
 
     cluster.py     ZooKeeper, bookies of both kinds, in one or several clusters
     peer.py        Apache's client and tools, in a JVM behind a pipe
-    java/          that program, and what it needs
-    test_*.py      what each side has to do for the other
+    java/          the JVM's program and its libraries
+    test_*.py      the behavior that each side expects of the other
 """

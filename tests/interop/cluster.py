@@ -1,7 +1,7 @@
 """Clusters of real processes: a ZooKeeper, Apache's bookies, ours, or both in one cluster.
 
 Processes listen on the loopback interface, on free ports.  Sessions with ZooKeeper are long, so
-that no pause of a busy machine ends one; of what was killed or paused, `expire` ends it.
+that no pause of a busy machine ends one; `expire` ends the session of a killed or paused bookie.
 """
 
 import json
@@ -47,11 +47,11 @@ SMALL_BOOKIE: Mapping[str, object] = {
 
 
 class Bookie(Protocol):
-    """One bookie, of either kind.  Its id and its data survive it."""
+    """One bookie, of either kind.  Its id and its data survive its process."""
 
     @property
     def name(self) -> str:
-        """`own-0`, `apache-1`, and so on."""
+        """Return `own-0`, `apache-1`, and so on."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class Bookie(Protocol):
 
     @property
     def directory(self) -> Path:
-        """All that it keeps."""
+        """Return the directory with all its data."""
         ...
 
     @property
@@ -68,16 +68,16 @@ class Bookie(Protocol):
     def start(self) -> None: ...
 
     def kill(self) -> None:
-        """As a crash does."""
+        """Kill the process, as a crash does."""
         ...
 
     def pause(self) -> None:
-        """It stays connected, and does nothing."""
+        """Pause the process: it stays connected, and does nothing."""
         ...
 
 
 class _Bookie:
-    """What the two kinds have in common."""
+    """The common part of the two kinds."""
 
     def __init__(self, cluster: "Cluster", name: str) -> None:
         self.cluster = cluster
@@ -118,7 +118,7 @@ class _Bookie:
 
 
 class ApacheBookie(_Bookie):
-    """Apache's, with the storage that Pulsar uses, or with its default one."""
+    """Apache's bookie, with the storage that Pulsar uses, or with its default one."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class ApacheBookie(_Bookie):
 
 
 class OwnBookie(_Bookie):
-    """`python -m daybook.bookie.server`."""
+    """Our bookie: `python -m daybook.bookie.server`."""
 
     def __init__(self, cluster: "Cluster", name: str, settings: Mapping[str, object]) -> None:
         super().__init__(cluster, name)
@@ -180,7 +180,7 @@ class OwnBookie(_Bookie):
             "zookeeper": self.cluster.zookeeper.address,
             "ledgers_root": self.cluster.root,
             "session_timeout_s": SESSION_S,
-            "autorecovery": False,  # tests start what they try
+            "autorecovery": False,  # tests start it themselves
             "exit_with_parent": True,
             **self._given,
         }
@@ -191,7 +191,7 @@ class OwnBookie(_Bookie):
 
     @contextmanager
     def started_with(self, **settings: object) -> Iterator[None]:
-        """Killed, and started with these settings; at the end again, with those of before."""
+        """Restart the bookie with these settings; at the end restart it with its former ones."""
         before = self._given
         try:
             self._start_again({**before, **settings})
@@ -201,13 +201,13 @@ class OwnBookie(_Bookie):
 
     def _start_again(self, given: Mapping[str, object]) -> None:
         self.kill()
-        self.cluster.expire(self)  # so that it is seen when it is registered again
+        self.cluster.expire(self)  # so that its next registration is noticed
         self._given = given
         self.start()
 
 
 class ZooKeeper:
-    """One ZooKeeper for all clusters, each below a root of its own; from Apache's jars."""
+    """One ZooKeeper for all clusters, each below a root of its own; it runs from Apache's jars."""
 
     def __init__(self, apache: Apache, directory: Path) -> None:
         self.apache = apache
@@ -245,7 +245,7 @@ class ZooKeeper:
         return self.client.retry(self.client.exists, path) is not None
 
     def delete(self, path: str) -> None:
-        """If it is there."""
+        """Delete the record if it exists."""
         with suppress(NoNodeError):
             self.client.retry(self.client.delete, path)
 
@@ -257,7 +257,7 @@ class ZooKeeper:
 
 @dataclass(slots=True)
 class Cluster:
-    """Bookies below one root."""
+    """The bookies below one root."""
 
     zookeeper: ZooKeeper
     root: str
@@ -291,7 +291,7 @@ class Cluster:
 
     @contextmanager
     def apache_auto_recovery(self, **settings: object) -> Iterator[None]:
-        """Theirs: an auditor and a worker, as a process of their own."""
+        """Run Apache's auto-recovery: an auditor and a worker, as a process of their own."""
         directory = self.zookeeper.directory / self.root.strip("/") / "auto-recovery"
         directory.mkdir(parents=True, exist_ok=True)
         config = directory / "auto-recovery.conf"
@@ -301,7 +301,7 @@ class Cluster:
             "allowLoopback": "true",
             "advertisedAddress": "127.0.0.1",
             "httpServerEnabled": "false",
-            "rwRereplicateBackoffMs": 200,  # what failed is tried again soon
+            "rwRereplicateBackoffMs": 200,  # a failed attempt is repeated soon
             "lockReleaseOfFailedLedgerGracePeriod": 1000,
             "openLedgerRereplicationGracePeriod": 1000,
             **settings,
@@ -314,7 +314,7 @@ class Cluster:
 
     @contextmanager
     def own_auto_recovery(self, **settings: object) -> Iterator[None]:
-        """Ours, in the same way."""
+        """Run our auto-recovery in the same way."""
         directory = self.zookeeper.directory / self.root.strip("/") / "auto-recovery"
         given = {"name": "own"} | settings
         words = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
@@ -329,7 +329,7 @@ class Cluster:
     def daybook(
         self, *words: str, exit_codes: Sequence[int] = (0,)
     ) -> subprocess.CompletedProcess[str]:
-        """`daybook WORDS` on this cluster."""
+        """Run `daybook WORDS` on this cluster."""
         command = [sys.executable, "-m", "daybook.clients.cli.main", *words, *self._where]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
@@ -339,7 +339,7 @@ class Cluster:
 
     @contextmanager
     def _for_a_while(self, process: Process) -> Iterator[None]:
-        """Killed at the end, with what it has left: votes, locks, and the delay of its settings."""
+        """Kill the process at the end, and delete its votes and locks, and the delay it has set."""
         try:
             yield
         finally:
@@ -355,7 +355,7 @@ class Cluster:
         return next(bookie for bookie in self.bookies if bookie.bookie_id == bookie_id)
 
     def registered(self) -> list[str]:
-        """Those that can be written to."""
+        """Return the writable bookies."""
         return [b for b in self.zookeeper.children(f"{self.root}/available") if b != "readonly"]
 
     def wait_ready(self, *, without: Sequence[Bookie] = ()) -> "Cluster":
@@ -364,7 +364,7 @@ class Cluster:
         return self
 
     def expire(self, bookie: Bookie) -> None:
-        """Its session is over, as it is some time after it was killed or paused."""
+        """End the session of a bookie, as happens some time after it was killed or paused."""
         for where in ("available", "available/readonly"):
             self.zookeeper.delete(f"{self.root}/{where}/{bookie.bookie_id}")
 
@@ -374,7 +374,7 @@ class Cluster:
 
 
 def ask(bookie: Bookie, *requests: bytes) -> list[Answer]:
-    """What a bookie answers, by a connection of its own, one after the other."""
+    """Return a bookie's answers to requests, one after the other, over a connection of its own."""
     answers: list[Answer] = []
     host, _, port = bookie.bookie_id.partition(":")
     with (

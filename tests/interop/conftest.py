@@ -1,7 +1,7 @@
-"""One ZooKeeper and one JVM with Apache's client for all; clusters are made when a test wants one.
+"""One ZooKeeper and one JVM with Apache's client for all tests; clusters are made on demand.
 
-`apache` has three of their bookies (two with RocksDB, one with their default storage), `own` three
-of ours, `mixed` two of ours and two of theirs.  Tests leave them whole.
+`apache` has three of Apache's bookies (two with RocksDB, one with the default storage), `own` three
+of ours, `mixed` two of each.  Tests leave them whole.
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def own(zookeeper: ZooKeeper) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def mixed(zookeeper: ZooKeeper) -> Iterator[Cluster]:
-    """Ours make the cluster; theirs join it."""
+    """Create the cluster with our bookies; Apache's join it."""
     cluster = Cluster(zookeeper, "/mixed")
     for _ in range(2):
         cluster.add_own()

@@ -1,4 +1,4 @@
-"""Bookies that go away and come back, and where the copies of a ledger are."""
+"""Bookies that leave and come back, and the places of a ledger's copies."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from tests.interop.cluster import Bookie, Cluster, ask
 
 
 def kinds(cluster: Cluster, metadata: ledgers.LedgerMetadata) -> list[str]:
-    """Of the last ensemble: `own` and `apache`."""
+    """Return the kinds of the last ensemble's bookies: `own` and `apache`."""
     names = (cluster.bookie(b).name for b in metadata.last_fragment.ensemble)
     return [name.partition("-")[0] for name in names]
 
@@ -21,7 +21,7 @@ def member(cluster: Cluster, metadata: ledgers.LedgerMetadata, kind: str) -> Boo
 
 @contextmanager
 def away(cluster: Cluster, bookie: Bookie, *, hangs: bool = False) -> Iterator[None]:
-    """Killed, or stopped in its tracks, for the time of the block; then back."""
+    """Kill or pause the bookie for the time of the block; then bring it back."""
     if hangs:
         bookie.pause()
     else:
@@ -36,7 +36,7 @@ def away(cluster: Cluster, bookie: Bookie, *, hangs: bool = False) -> Iterator[N
 
 
 def assert_whole(cluster: Cluster, ledger_id: int, metadata: ledgers.LedgerMetadata) -> None:
-    """Each bookie of each ensemble has all entries of its fragment.  (WQ = E.)"""
+    """Check that each bookie of each ensemble has all entries of its fragment.  (WQ = E.)"""
     ends = [fragment.first_entry_id for fragment in metadata.fragments[1:]]
     ends.append(metadata.last_entry_id + 1)
     for fragment, end_at in zip(metadata.fragments, ends, strict=True):

@@ -4,7 +4,7 @@
 
 It starts a cluster, sends messages that no consumer acknowledges, and prints every ten seconds how
 many requests a second came to the brokers, and how many letters were delivered.  Such a client once
-asked GET_OR_CREATE_SCHEMA 9,900 times a second, for ever, and no letter was written.
+asked GET_OR_CREATE_SCHEMA 9,900 times a second, forever, and no letter was written.
 """
 
 import argparse
@@ -32,14 +32,14 @@ _LAST_WORD_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """What the Java program has said last."""
+    """The last report of the Java program."""
 
     delivered: int
     done: bool
 
 
 class LettersProcess:
-    """The Java program.  `messages` go to each of two topics, `rate` a second."""
+    """The Java program.  It sends `messages` messages to each of two topics, `rate` a second."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class LettersProcess:
             return self._said
 
     def wait_done(self, timeout_s: float) -> Letters:
-        """What it has said when all letters are there, or when the time is over."""
+        """Return the last report when all letters have come, or when the time is over."""
         with self._more:
             self._more.wait_for(lambda: self._said.done, timeout_s)
             return self._said
@@ -103,7 +103,7 @@ def java_letters(
 
 
 def commands(admin_urls: Iterable[str]) -> Counter[str]:
-    """How many commands have come to these brokers, by name; not those that come per entry."""
+    """Count the commands that these brokers received, by name, except those that come per entry."""
     found = Counter[str]()
     for url in admin_urls:
         with urlopen(f"{url}/metrics", timeout=10) as answer:
@@ -113,7 +113,7 @@ def commands(admin_urls: Iterable[str]) -> Counter[str]:
 
 
 def admin_urls(cluster: StandaloneProcess) -> list[str]:
-    """One for each broker."""
+    """Return one URL for each broker."""
     return [str(broker["admin_url"]) for broker in cluster.ready["brokers"]]
 
 

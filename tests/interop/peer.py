@@ -1,11 +1,11 @@
-"""Apache's client and tools, in a JVM behind a pipe: `java/Peer.java` says what it can do.
+"""Apache's client and tools, in a JVM behind a pipe: `java/Peer.java` lists the commands.
 
     peer = Peer(apache, directory)
     client = peer.connect(cluster, "v2")
     ledger = client.create(digest="CRC32C")
     ledger.append(100, size=1000)
 
-Payloads are those of `payload`; the other side checks what it reads, as `check` does here.
+Payloads are those of `payload`; the other side checks the entries that it reads, as `check` does.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ def payload(entry_id: int, size: int) -> bytes:
 
 
 def check(entries: Iterable[Entry], first: int, size: int) -> int:
-    """How many there are; each has to be what was appended."""
+    """Check that each entry is as it was appended; return their number."""
     number = 0
     for number, entry in enumerate(entries, 1):
         assert entry.entry_id == first + number - 1
@@ -44,7 +44,7 @@ def check(entries: Iterable[Entry], first: int, size: int) -> int:
 
 
 class PeerError(Exception):
-    """What Apache's client says: its code (0: it has none), and in words."""
+    """The error of Apache's client: its code (0: it has none), and its text."""
 
     def __init__(self, command: str, answer: str) -> None:
         super().__init__(f"{command}: {answer}")
@@ -52,19 +52,19 @@ class PeerError(Exception):
 
 
 class Pipe:
-    """A child that answers commands: a line each, one after the other."""
+    """A child process that answers commands: one line for each, one after the other."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
         self._asked = ""
 
     def ask(self, *words: object) -> str:
-        """The answer, without its "ok"; PeerError for any other."""
+        """Return the answer, without its "ok"; raise PeerError for any other."""
         self.tell(*words)
         return self.answer()
 
     def tell(self, *words: object) -> None:
-        """Give a command; `answer` has to follow."""
+        """Send a command; `answer` must follow."""
         assert self.process.stdin is not None
         self._asked = " ".join(map(str, words))
         self.process.stdin.write(self._asked + "\n")
@@ -93,7 +93,7 @@ class Peer(Pipe):
         return f"{kind}-{next(self._serial)}"
 
     def init(self, cluster: Cluster) -> None:
-        """Make what a cluster needs in ZooKeeper, as Apache's tools do."""
+        """Create the records of a cluster in ZooKeeper, as Apache's tools do."""
         assert self.ask("init", cluster.java_uri) == "true"
 
     def connect(self, cluster: Cluster, wire: Wire, **settings: object) -> "PeerClient":
@@ -104,7 +104,7 @@ class Peer(Pipe):
         return PeerClient(self, name)
 
     def shell(self, cluster: Cluster, *words: object) -> str:
-        """What `bookkeeper shell WORDS` says; it has to succeed."""
+        """Return the output of `bookkeeper shell WORDS`, which must succeed."""
         code, _, said = self.ask("shell", cluster.java_uri, *words).partition(" ")
         assert code == "0", said
         return said.replace("|", "\n")
@@ -112,7 +112,7 @@ class Peer(Pipe):
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The position of a cursor of Pulsar's when it was opened, and what it read to the end."""
+    """The position of a Pulsar cursor when it was opened, and the entries it read to the end."""
 
     mark_delete: Position
     positions: list[Position]
@@ -126,7 +126,7 @@ class PulsarPeer(Pipe):
         super().__init__(start(command, directory / "pulsar.txt"))
 
     def positions(self, records: Iterable[bytes], directory: Path) -> list[str]:
-        """Return what Pulsar's class makes of each: "refused", or ledger, entry, ranges,
+        """Return Pulsar's reading of each record: "refused", or ledger, entry, ranges,
         properties.
         """
         given, taken = directory / "records", directory / "positions"
@@ -176,21 +176,21 @@ class PeerClient:
         return PeerReader(self.peer, handle, int(lac), int(length), closed == "true")
 
     def metadata(self, ledger_id: int) -> list[str]:
-        """State, last entry, length, digest, then the fragments."""
+        """Return state, last entry, length, digest, then the fragments."""
         return self.peer.ask("metadata", self.name, ledger_id).split()
 
     def list_ledgers(self) -> list[int]:
         return list(map(int, self.peer.ask("list", self.name).split()))
 
     def bookies(self) -> list[str]:
-        """ids with the ports that they resolve to: `id=port`."""
+        """Return ids with the ports that they resolve to: `id=port`."""
         return self.peer.ask("bookies", self.name).split()
 
     def delete(self, ledger_id: int) -> None:
         self.peer.ask("delete", self.name, ledger_id)
 
     def entries(self, bookie_id: str, ledger_id: int) -> int:
-        """How many of a ledger that bookie lists."""
+        """Return how many entries of a ledger that bookie lists."""
         return int(self.peer.ask("entries", self.name, bookie_id, ledger_id))
 
     def close(self) -> None:
@@ -204,15 +204,15 @@ class PeerWriter:
     ledger_id: int
 
     def append(self, number: int, size: int) -> int:
-        """Return when all are confirmed; the last id."""
+        """Append entries; return the last id when all are confirmed."""
         return int(self.peer.ask("append", self.handle, number, size))
 
     def append_at(self, entry_ids: Iterable[int], size: int) -> None:
-        """In that order; return when all are confirmed."""
+        """Append entries in that order; return when all are confirmed."""
         self.peer.ask("append-at", self.handle, size, *entry_ids)
 
     def force(self) -> int:
-        """Return when what was appended is on disks; the LAC."""
+        """Return the LAC when the appended entries are durable."""
         return int(self.peer.ask("force", self.handle))
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class PeerWriter:
 class PeerReader:
     peer: Peer
     handle: str
-    lac: int  # when it was opened
+    lac: int  # the LAC at the opening
     length: int
     closed: bool
 
@@ -240,6 +240,6 @@ class PeerReader:
         return int(self.peer.ask("lac", self.handle))
 
     def wait_lac(self, entry_id: int, timeout_ms: int, size: int) -> tuple[int, bool]:
-        """The LAC when that entry is confirmed, and whether the entry came with the answer."""
+        """Return the LAC when that entry is confirmed; True if the entry came with the answer."""
         lac, came = self.peer.ask("wait-lac", self.handle, entry_id, timeout_ms, size).split()
         return int(lac), came == "true"

@@ -1,7 +1,7 @@
-"""Processes of both kinds, and waiting for what they do; where Apache's jars are.
+"""Processes of both kinds, waiting for their actions, and the place of Apache's jars.
 
-Jars are where `make interop` has put them; without them nothing starts, and says so.  Processes end
-with the test session however it ends.
+The jars are where `make interop` has put them; without them no process starts, with an error that
+says so.  Processes end with the test session, however it ends.
 """
 
 import ctypes
@@ -46,7 +46,7 @@ rootLogger.appenderRef.err.ref=err
 
 @dataclass(frozen=True, slots=True)
 class Apache:
-    """A release of Apache BookKeeper, of Pulsar's managed ledgers or its client, that is here."""
+    """An installed release of Apache BookKeeper, of Pulsar's managed ledgers or its client."""
 
     version: str
     jars: Path
@@ -91,7 +91,7 @@ class Apache:
 
 
 def start(command: Sequence[str], log: Path) -> Process:
-    """A child with pipes to its standard input and output; what it logs is in `log`."""
+    """Start a child with pipes to its standard input and output; its log goes to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as stderr:
         return subprocess.Popen(
@@ -106,7 +106,7 @@ def start(command: Sequence[str], log: Path) -> Process:
 
 
 def run_daybook(log: Path, *words: str) -> Process:
-    """`daybook WORDS` as a child."""
+    """Run `daybook WORDS` as a child."""
     return start([sys.executable, "-m", "daybook.clients.cli.main", *words], log)
 
 
@@ -130,7 +130,7 @@ class Condition(Protocol):
 
 
 def wait_until(condition: Condition, what: str) -> None:
-    """For what other processes do, and tell nobody."""
+    """Poll for a change that other processes make without a notice."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
@@ -157,7 +157,7 @@ def pulsar_client_here() -> Apache:
 
 
 def go_client() -> Path | None:
-    """The program with Apache Pulsar's Go client; None if it was not built."""
+    """Return the program with Apache Pulsar's Go client; None if it was not built."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     built = Path(cache) / "daybook" / "interop" / "pulsar-go" / "client"
     return built if built.is_file() else None

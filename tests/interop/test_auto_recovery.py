@@ -1,4 +1,4 @@
-"""Copies that a lost bookie held are restored: on bookies of both kinds, by auto-recovery of both.
+"""Copies of a lost bookie are restored: on bookies of both kinds, by auto-recovery of both.
 
 In each cluster only the auto-recovery runs that a test starts.
 """
@@ -28,7 +28,7 @@ KINDS: tuple[Kind, ...] = ("own", "apache")
 
 @pytest.fixture(autouse=True)
 def ours(mixed: Cluster) -> Iterator[ledgers.blocking.Client]:
-    """Of a cluster without ledgers: what other tests have left is not copied in these."""
+    """Return a client of a cluster without ledgers, so that no others' leftovers are copied."""
     with ledgers.blocking.connect(mixed.address) as client:
         for ledger_id in list(client.list_ledgers()):
             client.delete(ledger_id)
@@ -37,7 +37,7 @@ def ours(mixed: Cluster) -> Iterator[ledgers.blocking.Client]:
 
 @contextmanager
 def auto_recovery(cluster: Cluster, side: Side) -> Iterator[None]:
-    """It waits for no bookie that is gone."""
+    """Run auto-recovery without a delay for lost bookies."""
     with ExitStack() as stack:
         if side in ("own", "both"):
             stack.enter_context(cluster.own_auto_recovery(lost_delay_s=0))
@@ -53,7 +53,7 @@ def spare_of(cluster: Cluster, metadata: ledgers.LedgerMetadata) -> Bookie:
 def written_with_spare(
     cluster: Cluster, client: ledgers.blocking.Client, kind: Kind
 ) -> tuple[int, ledgers.LedgerMetadata]:
-    """A closed ledger of 50 entries on three of the four; the fourth one is of that kind."""
+    """Write a closed ledger of 50 entries to three of four bookies; the fourth has that kind."""
     while True:
         with client.create(password=b"pw") as writer:
             append(writer, 50, 100)
@@ -73,7 +73,7 @@ def written_with_spare(
 def test_what_a_lost_bookie_held_is_found_and_copied(
     mixed: Cluster, ours: ledgers.blocking.Client, side: Side, lost: Kind, spare: Kind
 ) -> None:
-    """By ours from each kind to each kind, by theirs from one kind to the other."""
+    """Ours copies from each kind to each kind, theirs from one kind to the other."""
     ledger_id, metadata = written_with_spare(mixed, ours, spare)
     newcomer, gone = spare_of(mixed, metadata), member(mixed, metadata, lost)
     expected = [newcomer.bookie_id if b == gone.bookie_id else b for b in metadata.ensemble_at(0)]
@@ -109,7 +109,7 @@ def test_both_sides_share_the_work(mixed: Cluster, ours: ledgers.blocking.Client
 
 
 def marks(cluster: Cluster) -> list[str]:
-    """The records of ledgers that lack copies, somewhere below the root of marks."""
+    """Return the records of underreplicated ledgers, somewhere below their root."""
     root = f"{cluster.root}/underreplication/ledgers"
     found: list[str] = []
     paths = [root]
@@ -127,7 +127,7 @@ def marks(cluster: Cluster) -> list[str]:
 def test_what_our_writer_marked_is_copied(
     mixed: Cluster, peer: Peer, side: Side, lost: Kind
 ) -> None:
-    """Our writer goes on without a bookie when there is no spare, and says what lacks copies."""
+    """Without a spare our writer goes on with one bookie less, and marks the ledger."""
     spare = mixed.bookies[0]
     with away(mixed, spare):
         mixed.expire(spare)
@@ -160,7 +160,7 @@ def test_what_our_writer_marked_is_copied(
 
 
 def only_marks(cluster: Cluster, side: Side) -> AbstractContextManager[None]:
-    """Auto-recovery whose auditor does not look: only a mark can tell its worker."""
+    """Run auto-recovery with an idle auditor: its worker depends on marks."""
     if side == "own":
         return cluster.own_auto_recovery(lost_delay_s=0)
     never = {"lostBookieRecoveryDelay": 3600, "auditorPeriodicBookieCheckInterval": 0}
@@ -169,7 +169,7 @@ def only_marks(cluster: Cluster, side: Side) -> AbstractContextManager[None]:
 
 @pytest.mark.parametrize("kind", ["own", "apache"])
 def test_a_bookie_that_is_back_gets_what_it_missed(mixed: Cluster, kind: Kind) -> None:
-    """In place, by ours: the ensembles stay as they are.  (Apache's takes another bookie.)"""
+    """Ours copies in place: the ensembles stay as they are.  (Apache's takes another bookie.)"""
     spare = mixed.bookies[0]
     with away(mixed, spare):
         mixed.expire(spare)
@@ -196,7 +196,7 @@ def test_a_bookie_that_is_back_gets_what_it_missed(mixed: Cluster, kind: Kind) -
 def test_their_shell_restores_the_copies_of_a_lost_bookie(
     mixed: Cluster, peer: Peer, ours: ledgers.blocking.Client, kind: Kind
 ) -> None:
-    """`bookkeeper shell recover`: from ours to theirs and from theirs to ours."""
+    """`bookkeeper shell recover` copies from ours to theirs and from theirs to ours."""
     other: Kind = "apache" if kind == "own" else "own"
     ledger_id, metadata = written_with_spare(mixed, ours, other)
     gone = member(mixed, metadata, kind)
@@ -212,7 +212,7 @@ def test_their_shell_restores_the_copies_of_a_lost_bookie(
 def test_either_side_takes_a_bookie_of_the_other_out_of_the_cluster(
     mixed: Cluster, peer: Peer, ours: ledgers.blocking.Client, kind: Kind
 ) -> None:
-    """A stopped one: `daybook bookies decommission` and `bookkeeper shell decommissionbookie`."""
+    """The bookie is stopped; then `decommission` or `shell decommissionbookie` removes it."""
     leaver = mixed.add_own() if kind == "own" else mixed.add_apache()
     mixed.wait_ready()
     written: list[int] = []
@@ -238,7 +238,7 @@ def test_either_side_takes_a_bookie_of_the_other_out_of_the_cluster(
 
 
 def has_auditor(cluster: Cluster) -> bool:
-    """One that was elected, and has written its delay: their tool gives up without."""
+    """Return True if an auditor was elected and has written its delay: their tool needs both."""
     root = f"{cluster.root}/underreplication"
     voted = cluster.zookeeper.children(f"{root}/auditorelection")
     return bool(voted) and cluster.zookeeper.exists(f"{root}/lostBookieRecoveryDelay")

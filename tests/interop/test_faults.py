@@ -1,4 +1,4 @@
-"""Bookies of both kinds, some of which go away: either side goes on, and recovers."""
+"""Bookies of both kinds, some of which leave: either side goes on, and recovers."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ def test_our_writer_replaces_a_bookie_and_they_recover(
     writer = ours.create(password=b"pw")
     append(writer, 200, 100)
     with away(mixed, member(mixed, writer.metadata, kind)):
-        append(writer, 200, 100)  # which two bookies may confirm before the third is missed
+        append(writer, 200, 100)  # two bookies may confirm these before the third is missed
         wait_until(lambda: len(writer.metadata.fragments) == 2, "the ensemble is changed")
         reader = theirs.open(writer.ledger_id, recover=True)
         assert (reader.lac, reader.length, reader.closed) == (399, 40_000, True)
@@ -52,7 +52,7 @@ def test_their_writer_replaces_a_bookie_and_we_recover(
         last = written.append(200, 100)
 
         def changed() -> bool:
-            """Their writer may miss a bookie with the next entry only."""
+            """Check the ensemble; their writer may miss a bookie only with its next entry."""
             nonlocal last
             last = written.append(1, 100)
             return len(ours.metadata(written.ledger_id).fragments) == 2
@@ -67,7 +67,7 @@ def test_their_writer_replaces_a_bookie_and_we_recover(
 def test_a_ledger_is_recovered_while_a_bookie_is_away(
     mixed: Cluster, theirs: PeerClient, ours: ledgers.blocking.Client, kind: str
 ) -> None:
-    """By each side what the other one left; the newcomer is written to by recovery."""
+    """Each side recovers the other's ledger; recovery writes to the new bookie."""
     writer, written = ours.create(password=b"pw"), theirs.create()
     append(writer, 300, 100)
     written.append(300, 100)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.interop
 
 
 class Brokers:
-    """As `daybook broker` starts them."""
+    """Brokers started by `daybook broker`."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self._cluster = cluster
@@ -24,7 +24,7 @@ class Brokers:
         self.running: dict[str, Process] = {}  # by service URL
 
     def start(self, name: str) -> str:
-        """Its service URL, when it serves."""
+        """Start a broker; return its service URL when it serves."""
         words = ("--name", name, "--metadata", self._cluster.java_uri)
         log = self._directory / f"{name}.txt"
         process = run_daybook(log, "broker", *words, "--port", "0", "--http-port", "0")
@@ -82,7 +82,7 @@ def test_a_topic_outlives_its_broker_on_their_bookies(brokers: Brokers, apache: 
 def test_a_producer_goes_on_while_brokers_and_bookies_of_theirs_are_killed(
     brokers: Brokers, apache: Cluster
 ) -> None:
-    """The other broker takes over; two bookies of three do.  Nothing confirmed is lost or twice."""
+    """The other broker takes over; two bookies of three suffice.  Nothing is lost or twice."""
     urls = [brokers.start("one"), brokers.start("other")]
     hosts = ",".join(url.removeprefix("pulsar://") for url in urls)
     with daybook.blocking.connect(f"pulsar://{hosts}") as client:

@@ -1,4 +1,4 @@
-"""Our client of ledgers on Apache's bookies, and on bookies of both kinds."""
+"""Our ledger client on Apache's bookies, and on bookies of both kinds."""
 
 import threading
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def client(cluster: Cluster) -> Iterator[ledgers.blocking.Client]:
 
 
 def append(writer: ledgers.blocking.Writer, number: int, size: int) -> int:
-    """Return when all are confirmed; the last id."""
+    """Append entries; return the last id when all are confirmed."""
     first = writer.last_add_confirmed + 1
     appended = [writer.append_soon(payload(first + n, size)) for n in range(number)]
     for n, future in enumerate(appended):
@@ -97,7 +97,7 @@ def test_a_ledger_that_was_left_open_is_recovered_and_its_writer_fenced(
 
 @pytest.mark.parametrize("digest", ["crc32c", "hmac"])
 def test_the_same_in_v3(cluster: Cluster, digest: Digest) -> None:
-    """Written, left open, recovered and read, without a frame of v2."""
+    """A ledger is written, left open, recovered and read, without a frame of v2."""
     limits = ledgers.Limits(
         ledger=ledgers.LedgerLimits(bookies=ledgers.BookieLimits(protocol="v3"))
     )
@@ -148,7 +148,7 @@ def test_a_ledger_in_which_nothing_was_written_is_recovered(
 def test_a_follower_sees_each_entry_and_the_end(
     client: ledgers.blocking.Client, cluster: Cluster
 ) -> None:
-    """Also the last one before a pause: the idle writer tells where it is."""
+    """This includes the last entry before a pause: the idle writer announces its LAC."""
     writer = client.create()
     append(writer, 1, 100)
     with ledgers.blocking.connect(cluster.address) as other:
@@ -203,7 +203,7 @@ def test_ids_of_ledgers_and_entries_may_be_given(client: ledgers.blocking.Client
 
 
 def test_each_bookie_serves_batches(client: ledgers.blocking.Client, cluster: Cluster) -> None:
-    """So readers of small entries never fall back to one request for each."""
+    """Readers of small entries never fall back to one request for each."""
     with client.create() as writer:
         append(writer, 50, 1000)
     ledger_id = writer.ledger_id

@@ -17,12 +17,12 @@ pytestmark = pytest.mark.interop
 
 MESSAGES = 60
 LARGE, STATS = SOURCE.with_name("Large.java"), SOURCE.with_name("Stats.java")
-REQUESTS_MAX = 300  # a client that repeats one without a pause sends more in a moment
+REQUESTS_MAX = 300  # a client that repeats one without a pause sends more at once
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[StandaloneProcess]:
-    """Its broker says that it takes more than a bookie does: clients then ask for too much."""
+    """Run a cluster whose broker announces a larger limit than its bookies', for large sends."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DAYBOOK_BROKER_MAX_MESSAGE_SIZE", str(20 << 20))
         running = StandaloneProcess(bookies=1, brokers=1)
@@ -50,7 +50,7 @@ def line_of(process: Process) -> str:
 def test_all_messages_that_are_never_acknowledged_become_dead_letters(
     cluster: StandaloneProcess, tmp_path: Path
 ) -> None:
-    """Java's client asks for the schema of its dead letter topic, and asked for ever."""
+    """Java's client asks for the schema of its dead letter topic; once, it asked forever."""
     before = commands(admin_urls(cluster)).total()
     with java_letters(
         tmp_path,
@@ -111,7 +111,7 @@ def test_gos_producers_go_on_beside_one_whose_message_is_too_large(
         end(process)
     assert said[0] == "the other one goes on"
     assert "timeout" in said[1].lower()
-    assert commands(admin_urls(cluster))["PRODUCER"] - before == 2  # none of them came again
+    assert commands(admin_urls(cluster))["PRODUCER"] - before == 2  # none of them reconnected
 
 
 def test_javas_producer_goes_on_behind_a_message_that_is_too_large(

@@ -1,6 +1,6 @@
-"""Cursors of ours, opened by Apache Pulsar's own managed ledgers after a crash of ours.
+"""Our cursors, opened by Apache Pulsar's own managed ledgers after a crash of our broker.
 
-Pulsar may deliver again what was acknowledged.  It must never skip what was not.
+Pulsar may deliver acknowledged messages again.  It must never skip one that was not.
 """
 
 import random
@@ -60,7 +60,7 @@ def random_change(rng: random.Random) -> Change:
 
 
 def records_of_version_2(seed: int, count: int) -> Iterator[tuple[Position, bytes]]:
-    """Changes, seeks, and now and then snapshots and their parts, with the mark-delete position."""
+    """Yield changes, seeks, and some snapshots and their parts, with the mark-delete position."""
     rng = random.Random(seed)
     made = 0
     while made < count:
@@ -97,7 +97,7 @@ def test_a_million_records_give_pulsar_exactly_the_mark_delete_position(
 
 
 def test_pulsar_misreads_some_records_of_version_1(pulsar: PulsarPeer, tmp_path: Path) -> None:
-    """The counter-example: it does not refuse each, and takes wrong positions from what it reads.
+    """The counter-example: it does not reject each record, and reads wrong positions from some.
 
     If this fails, version 1 has become harmless in that release of Pulsar.
     """
@@ -191,7 +191,7 @@ async def test_after_a_crash_of_ours_pulsar_skips_nothing(
             log = await logs.open(name, config)
             positions += await fill(log, range(30 * crash, 30 * crash + 30))
             cursor = await log.open_cursor("s", initial=EARLIEST)
-            # What was acknowledged without a receipt may have been lost in the last crash.
+            # Acknowledgements without a receipt may have been lost in the last crash.
             acked = {p for p in positions if cursor.is_acked(p)}
             unacked = [p for p in positions if p not in acked]
             for _ in range(rng.randrange(1, 25)):

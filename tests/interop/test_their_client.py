@@ -1,6 +1,6 @@
 """Apache's client on our bookies, and on bookies of both kinds.
 
-Each side reads, follows and recovers what the other one wrote.
+Each side reads, tails and recovers the ledgers of the other one.
 """
 
 from collections.abc import Iterator
@@ -131,7 +131,7 @@ def test_entries_of_any_size(theirs: PeerClient, ours: ledgers.blocking.Client, 
 
 
 def test_they_follow_our_open_ledger(theirs: PeerClient, ours: ledgers.blocking.Client) -> None:
-    """An entry carries the LAC from before it; that is all that v2 hears of."""
+    """An entry carries the LAC from before it; v2 has no other source."""
     with ours.create(password=b"pw") as writer:
         append(writer, 10, 100)
         append(writer, 1, 100)
@@ -145,7 +145,7 @@ def test_they_follow_our_open_ledger(theirs: PeerClient, ours: ledgers.blocking.
 
 
 def test_we_follow_their_open_ledger(theirs: PeerClient, ours: ledgers.blocking.Client) -> None:
-    """To its last entry: their idle writer tells its LAC every 20 ms."""
+    """Our reader reaches the last entry: their idle writer announces its LAC every 20 ms."""
     written = theirs.create()
     written.append(5, 100)
     tail = ours.open(written.ledger_id, recover=False, password=b"pw").tail(timeout_s=PATIENCE_S)
@@ -209,7 +209,7 @@ def test_each_reads_behind_the_lac_what_nobody_has_confirmed_to_it(
 def test_each_bookie_lists_its_entries(
     theirs: PeerClient, ours: ledgers.blocking.Client, cluster: Cluster, wire: Wire
 ) -> None:
-    """As their auditor compares copies, over v3.  (Of theirs, those with RocksDB never answer.)"""
+    """Their auditor compares these lists, over v3.  (Their bookies with RocksDB never answer.)"""
     with ours.create(ensemble=3, write_quorum=2, ack_quorum=2) as writer:
         append(writer, 300, 100)
     for bookie_id in writer.metadata.last_fragment.ensemble:
@@ -229,7 +229,7 @@ def test_another_password_opens_nothing(theirs: PeerClient, ours: ledgers.blocki
 
 
 def test_their_batches(theirs: PeerClient, ours: ledgers.blocking.Client, wire: Wire) -> None:
-    """Only v2 has them: by count, by bytes, and to the end of what is there."""
+    """Only v2 has batches: bounded by count, by bytes, and by the end of the ledger."""
     with ours.create(password=b"pw") as writer:
         append(writer, 50, 1000)
     reader = theirs.open(writer.ledger_id, recover=False)
@@ -246,7 +246,7 @@ def test_their_batches(theirs: PeerClient, ours: ledgers.blocking.Client, wire: 
 def test_their_writer_defers_the_sync(
     theirs: PeerClient, ours: ledgers.blocking.Client, wire: Wire
 ) -> None:
-    """Only v3 has that: the LAC follows when it has forced the bookies."""
+    """Only v3 has that: the LAC follows when the writer has forced the bookies."""
     if wire == "v2":
         with pytest.raises(PeerError):
             theirs.create("deferred").append(1, 100)

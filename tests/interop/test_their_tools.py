@@ -1,4 +1,4 @@
-"""`bookkeeper shell` on a cluster of ours: what it says is what is there."""
+"""`bookkeeper shell` on a cluster of ours: its output agrees with the stored state."""
 
 import json
 import re
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module")
 def ledger_id(own: Cluster) -> int:
-    """Closed, with 50 entries of 100 bytes."""
+    """Write and close a ledger with 50 entries of 100 bytes."""
     with (
         ledgers.blocking.connect(own.address) as client,
         client.create(custom={"application": b"interop"}) as writer,
@@ -46,7 +46,7 @@ def entries_in(said: str) -> int:
 def test_a_ledger_is_read(own: Cluster, peer: Peer, ledger_id: int) -> None:
     assert entries_in(peer.shell(own, "readledger", "-ledgerid", ledger_id)) == 50
     for bookie in own.bookies:
-        # Of one bookie, they read up to the last entry without that one.
+        # With one bookie given, they read up to the last entry without that one.
         words = ("-ledgerid", ledger_id, "-bookie", bookie.bookie_id, "-lastentryid", 50)
         assert entries_in(peer.shell(own, "readledger", *words)) == 50, bookie.bookie_id
 
@@ -99,9 +99,9 @@ def test_the_delay_of_a_lost_bookie_is_one_for_both(own: Cluster, peer: Peer) ->
 
 
 def test_our_auditor_is_the_one(own: Cluster, peer: Peer) -> None:
-    """They know auditors by the ids of bookies, as ours are called that run beside one."""
+    """Their tools know auditors by bookie ids; ours, beside a bookie, is called by its id."""
     auditor = own.bookies[1].bookie_id
-    peer.shell(own, "lostbookierecoverydelay", "-set", 30)  # without any they trigger nothing
+    peer.shell(own, "lostbookierecoverydelay", "-set", 30)  # without a delay they trigger nothing
     with own.own_auto_recovery(name=auditor):
         wait_until(lambda: status(own)["auditor"] == auditor, "there is an auditor")
         assert auditor in peer.shell(own, "whoisauditor")

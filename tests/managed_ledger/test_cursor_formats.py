@@ -184,7 +184,7 @@ def test_an_older_broker_joins_later() -> None:
             world.formats.clear()
             await ack_each(cursor, positions[7:10:2])
             world.formats.add(CHANGE_2)
-            await ack_each(cursor, positions[11:12])  # It would not help this ledger any more.
+            await ack_each(cursor, positions[11:12])  # It would not help this ledger any longer.
             ledger_id = cursor.ledger_id
             assert cursor.old_records == 3
             log.abandon()
@@ -252,7 +252,7 @@ def test_a_snapshot_is_the_last_record_after_so_long_while_there_are_holes() -> 
             assert writer.last_add_confirmed == 4
             await trio.sleep(100)
             assert writer.last_add_confirmed == 4  # once is enough
-            await ack_each(cursor, positions[:1])  # no holes any more
+            await ack_each(cursor, positions[:1])  # no holes any longer
             await trio.sleep(100)
             log.abandon()
             records = await records_of(host, cursor.ledger_id)
@@ -357,7 +357,8 @@ def test_bookies_that_take_no_snapshot_leave_the_cursor_for_a_new_ledger() -> No
             cursor = await log.open_cursor("s", initial=EARLIEST)
             await ack_each(cursor, positions[1:3])
             before = cursor.ledger_id
-            await host.client.open(before, recover=True)  # Whoever fences it, the log is ours.
+            # The log is ours, no matter which client fences the ledger.
+            await host.client.open(before, recover=True)
             await until(lambda: cursor.ledger_id != before)
             log.abandon()
             assert kinds(await records_of(host, cursor.ledger_id)) == "S"

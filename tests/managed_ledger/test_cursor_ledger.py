@@ -188,7 +188,7 @@ def test_a_part_fits_into_a_frame_that_takes_less_than_a_snapshot() -> None:
     )
 
 
-# -- what others make of records of version 2
+# -- records of version 2, as other releases read them
 
 
 def random_runs(rng: random.Random, most: int) -> list[tuple[int, int, int]]:

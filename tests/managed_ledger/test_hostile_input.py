@@ -1,4 +1,4 @@
-"""Positions and names that make no sense get a clear answer, and do no harm."""
+"""Senseless positions and names get a clear answer, and do no harm."""
 
 import random
 

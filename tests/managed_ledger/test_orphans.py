@@ -140,7 +140,8 @@ def test_the_ledgers_of_a_log_whose_deletion_was_cut_short_are_removed() -> None
             await host.store.delete(cursor_path(NAME, "s"), -1)
             await host.store.delete(log_path(NAME), -1)
         async with world.host("b") as host:
-            assert await host.logs.remove_orphans(of_gone_logs=True) == []  # once is not enough
+            # One finding is not enough.
+            assert await host.logs.remove_orphans(of_gone_logs=True) == []
             assert list(await host.logs.remove_orphans(of_gone_logs=True)) == before
             assert await world.ledgers(host) == [kept.owned_from]
 
@@ -197,12 +198,12 @@ def test_ledgers_of_others_stay() -> None:
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
             customs = [
-                custom_metadata("t/n/persistent/gone"),  # of Pulsar, or of an older version
+                custom_metadata("t/n/persistent/gone"),  # made by Pulsar, or by an older version
                 custom_metadata("t/n/persistent/gone", tree="another"),
                 {**custom_metadata("t/n/persistent/gone", tree=TREE), "component": b"schema"},
                 custom_metadata("../gone", tree=TREE),
                 {"daybook/tree": TREE.encode()},
-                {},  # of whoever uses ledgers by themselves
+                {},  # made by an application that uses ledgers directly
             ]
             ids = [
                 (await host.client.create(CONFIG.quorums, custom=custom)).ledger_id

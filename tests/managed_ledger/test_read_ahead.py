@@ -76,7 +76,7 @@ def test_reading_ahead_takes_half_of_the_cache_at_most() -> None:
     cache.put_ahead(at[0], bytes(half - 100), 0.0)
     assert not cache.has_room_ahead(at[1], 101, 0.0)
     assert cache.has_room_ahead(at[1], 100, 0.0)
-    assert cache.get(at[0]) is not None  # somebody came for it
+    assert cache.get(at[0]) is not None  # a reader came for it
     assert cache.has_room_ahead(at[1], half, 0.0)
 
 

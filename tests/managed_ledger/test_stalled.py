@@ -1,4 +1,4 @@
-"""Ledgers that get no ack quorum any more, though new ones would, are left, but seldom."""
+"""Ledgers that no longer reach an ack quorum are left if a new ledger would, but seldom."""
 
 import itertools
 from collections.abc import Callable, Collection
@@ -34,7 +34,7 @@ STUCK = replace(CONFIG, roll_entries=10_000, heal_interval_s=60.0, stuck_s=30.0)
 KEY = ("log",)
 
 
-# -- when
+# -- times
 
 
 def times(backoffs: Backoffs, until_s: int, interval_s: float = 60.0) -> list[int]:

@@ -1,4 +1,4 @@
-"""Answers of the metadata store that are lost: the log reads what became of its request."""
+"""Lost answers of the metadata store: the log reads the outcome of its request."""
 
 import pytest
 import trio

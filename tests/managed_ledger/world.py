@@ -43,11 +43,11 @@ from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import HOST, Scheduler
 
 NAME = "t/n/persistent/a"
-TREE = "5d41402abc4b2a76"  # of logs
+TREE = "5d41402abc4b2a76"  # identifies the tree of logs
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 CONFIG = LogConfig(quorums=Quorums(3, 3, 2), roll_entries=5, flush_s=0.2)
 LIMIT_S = 1000.0  # virtual: a scenario that waits for what never comes fails
-NOW = Retention(time_ms=0)  # what is acknowledged goes with the next roll
+NOW = Retention(time_ms=0)  # acknowledged messages go with the next roll
 
 
 class VirtualClock:
@@ -239,7 +239,7 @@ class World:
         self.metadata = MemoryStore(VirtualClock())
         self.platters = {name: Platter(self.rng, latency_s=(0.0002, 0.002)) for name in BOOKIES}
         self.nursery = nursery
-        self.formats = {CHANGE_2}  # what all brokers announce
+        self.formats = {CHANGE_2}  # the formats that all brokers announce
         self.bookies: dict[str, RunningBookie] = {}
         self._lives: dict[str, list[trio.CancelScope]] = {name: [] for name in BOOKIES}
         self._sessions: dict[str, MemorySession] = {}

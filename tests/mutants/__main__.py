@@ -1,8 +1,8 @@
-"""python -m tests.mutants [ID...]: each mutant against the layer that should catch it.
+"""python -m tests.mutants [ID...]: run each mutant against the layer that should catch it.
 
 Print a line for each mutant: what caught it, after how much, in how many seconds, and its rule.
 End with `N mutants, N caught`, and with status 1 if one survives.  `--write` keeps the outcome in
-`catches.jsonl`, so that the next run begins with what caught a mutant the last time.  `--list` only
+`catches.jsonl`, so that the next run begins with the last catcher of a mutant.  `--list` only
 lists the mutants, `--table` prints the kept outcomes, and `--invariants` prints which mutants break
 which invariant; its status is 1 if an invariant has no mutant.
 """
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _hunt(mutant: Mutant, *, write: bool) -> bool:
-    """Is it caught?"""
+    """Run a mutant and return True if it is caught."""
     started = _processor_s()
     try:
         found = hunt(mutant, document.last_catch(mutant.id)) or Catch(document.SURVIVES, "")
@@ -75,7 +75,7 @@ def _show_invariants() -> int:
 
 
 def _processor_s() -> float:
-    """Used by this process, and by those that it started and that have ended."""
+    """Return the CPU seconds of this process, and of its children that have ended."""
     return sum(os.times()[:4])
 
 

@@ -1,11 +1,11 @@
-"""Rules on what readers get and writers are told, broken one at a time."""
+"""Rules about readers' results and writers' confirmations, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
 MUTANTS = [
     Mutant(
         id="R02",
-        rule="an entry is absent when all of its write set say so -> when nobody has it to give",
+        rule="an entry is absent if its whole write set says so -> if no bookie returns it",
         module="daybook.bookie.ledger.protocol.read",
         name="ReadProtocol._answered",
         replacement=Edit("inquiry.absences == self._quorums.write", "True"),
@@ -13,7 +13,7 @@ MUTANTS = [
     ),
     Mutant(
         id="R03",
-        rule="an entry is read if its digest matches -> whatever its bytes are",
+        rule="an entry is returned if its digest matches -> whatever its bytes are",
         module="daybook.wire.entry",
         name="decode_entry",
         replacement=Edit("raise ChecksumError(", "ChecksumError("),
@@ -21,7 +21,7 @@ MUTANTS = [
     ),
     Mutant(
         id="R04",
-        rule="every entry of a run is confirmed -> the last one is",
+        rule="every entry of a run is confirmed -> only the last one",
         module="daybook.bookie.ledger.protocol.write",
         name="WriteProtocol._emit_confirmed",
         replacement=Edit("Confirm(self.lac + 1 - count, count)", "Confirm(self.lac, 1)"),

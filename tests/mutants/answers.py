@@ -1,4 +1,4 @@
-"""What a broker answers, and when, broken one rule at a time: refusals, ends of topics, news."""
+"""Rules about a broker's answers and their time, broken one at a time: refusals, ends of topics."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -7,7 +7,7 @@ _BROKER = "tests:tests/broker"
 MUTANTS = [
     Mutant(
         id="AN01",
-        rule="what repeats a refused command is answered later -> at once",
+        rule="a command that is refused repeatedly is answered later -> at once",
         module="daybook.broker.protocol.refusals",
         name="Repeats.delay_s",
         replacement=Edit("min(DELAY_MAX_S, max(DELAY_MIN_S, 2 * before.delay_s))", "0.0"),
@@ -15,7 +15,7 @@ MUTANTS = [
     ),
     Mutant(
         id="AN02",
-        rule="the answers that wait for their time are bounded -> they are not",
+        rule="delayed answers are bounded -> unbounded",
         module="daybook.broker.service.refused_requests",
         name="RefusedRequests._answer_at",
         replacement=Edit("len(self._waiting) > _WAITING_MAX", "False"),
@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         id="AN03",
-        rule="sends are answered behind the end of their topic -> while it is not known",
+        rule="sends are answered after the end of their topic is stored -> before that",
         module="daybook.broker.topics.producer",
         name="Producer.send",
         replacement=Edit("self._held is not None or topic.termination is not None", "False"),
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         id="AN04",
-        rule="producers go on without a gap if their topic does -> as if nothing was held",
+        rule="a producer goes on without a gap if its topic does -> as if nothing was pending",
         module="daybook.broker.topics.topic",
         name="TopicProducers.resume",
         replacement=Edit("if producer.holds_sends:", "if False:"),
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         id="AN05",
-        rule="a consumer hears that it is active when its client knows it -> at once",
+        rule="a consumer is told that it is active when its client knows it -> at once",
         module="daybook.broker.dispatch.subscription",
         name="Consumer.send_active",
         replacement=Edit("if self._registered:", "if True:"),
@@ -47,7 +47,7 @@ MUTANTS = [
     ),
     Mutant(
         id="AN06",
-        rule="an entry that no bookie takes is refused -> the log is given up for it",
+        rule="an entry that no bookie accepts is rejected -> it ends the log",
         module="daybook.managed_ledger.log",
         name="ManagedLedger.append",
         replacement=Edit("if size > size_max:", "if False:"),
@@ -55,7 +55,7 @@ MUTANTS = [
     ),
     Mutant(
         id="AN07",
-        rule="each client gets the code at which it gives up one message -> all the same one",
+        rule="each client gets the error code that fails one message only -> all get the same code",
         module="daybook.broker.topics.producer",
         name="Producer._code_for_client",
         replacement=Edit("return pb.ChecksumError", "return code"),

@@ -1,4 +1,4 @@
-"""Rules of entries that are sent, written and answered together, broken one at a time."""
+"""Rules about entries that are sent, written and answered together, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -25,11 +25,11 @@ def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
 MUTANTS = [
     _unguarded("N01", "a fenced ledger takes no run -> it does", "not state.fenced"),
     _unguarded("N02", "a run has the key of its ledger -> any", "state.master_key == master_key"),
-    _unguarded("N03", "no run where no plain add is taken -> anywhere", "self.writable"),
-    _unguarded("N04", "what is here keeps its bytes -> a run is new", "first > state.last_entry"),
+    _unguarded("N03", "a bookie that rejects plain adds takes no run -> it does", "self.writable"),
+    _unguarded("N04", "a stored entry keeps its bytes -> a run is new", "first > state.last_entry"),
     Mutant(
         id="N05",
-        rule="entries that are answered together are OK if each is -> if the last one is",
+        rule="entries with one answer are OK if each is -> if the last one is",
         module="daybook.bookie.storage.together",
         name="Together.__call__",
         replacement=Edit("self._status is StoreStatus.OK or status is StoreStatus.FENCED", "True"),
@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         id="N13",
-        rule="adds with something else in between are no run -> they are",
+        rule="adds with another request in between are no run -> they are a run",
         module="daybook.bookie.server.v2",
         name="V2.handle",
         replacement=Edit("runs, next_id = [], -1", "runs = []"),
@@ -65,7 +65,7 @@ MUTANTS = [
     ),
     Mutant(
         id="N14",
-        rule="a run has the key of its first add -> its ledger is enough",
+        rule="a run has the key of its first add -> only its ledger is compared",
         module="daybook.bookie.server.v2",
         name="V2.handle",
         replacement=Edit(" or its_key != key", ""),
@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         id="N15",
-        rule="each add of a run is answered by its id -> by that of the first one",
+        rule="each add of a run is answered under its own id -> under that of the first one",
         module="daybook.bookie.server.v2",
         name="RunsDone.__call__",
         replacement=Edit("ledger_id, entry_id)", "ledger_id, first)"),
@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         id="N19",
-        rule="a ledger that comes twice in one piece has gone on in between -> it has not",
+        rule="a ledger that occurs twice in one piece has advanced in between -> it has not",
         module=_VOLUME,
         name="Volume.try_add_runs",
         replacement=Edit("state.last_entry = run.first + len(run.sizes) - 1", "pass"),
@@ -108,7 +108,7 @@ MUTANTS = [
     ),
     Mutant(
         id="N08",
-        rule="a block is of plain adds -> of recovery adds, too",
+        rule="a block has plain adds only -> recovery adds, too",
         module=_BLOCKS,
         name="decode_block",
         replacement=Edit("U32.unpack_from(first_packet)[0] != ADD_HEADER", "False"),
@@ -116,7 +116,7 @@ MUTANTS = [
     ),
     Mutant(
         id="N09",
-        rule="blocks go to bookies that have said so -> to all",
+        rule="blocks go to bookies that have announced them -> to all bookies",
         module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.takes_blocks",
         replacement=Edit("bookie in self._with_blocks", "True"),
@@ -124,7 +124,7 @@ MUTANTS = [
     ),
     Mutant(
         id="N16",
-        rule="an answer to a block that is not under way proves nothing -> it is believed",
+        rule="an answer to an unknown block is ignored -> it is trusted",
         module="daybook.bookie.ledger.codecs",
         name="V2Codec._block_answered",
         replacement=Edit(
@@ -143,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         id="N11",
-        rule="what has only gathered when the writer stops is never sent -> it is",
+        rule="entries that are only gathered when the writer stops are never sent -> they are",
         module="daybook.bookie.ledger.writer",
         name="LedgerWriter._stop",
         replacement=Edit("self._handle(Stop())", "self.flush()\n        self._handle(Stop())"),

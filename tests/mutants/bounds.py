@@ -1,4 +1,4 @@
-"""What a bookie takes from its peers at most, broken one bound at a time."""
+"""Bounds on what a bookie accepts from its peers, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -19,7 +19,7 @@ _RECEIVE = "tests:tests/wire/test_receive_memory.py"
 MUTANTS = [
     Mutant(
         id="B18",
-        rule="the key that an add brings is small -> of any size",
+        rule="the key of an add is small -> of any size",
         module=_VOLUME,
         name="Volume._refusal",
         replacement=_KEY_IS_SMALL,
@@ -27,7 +27,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B18b",
-        rule="the key that a fence or a LAC brings is small -> of any size",
+        rule="the key of a fence or a LAC is small -> of any size",
         module=_STATES,
         name="States._authorized",
         replacement=_KEY_IS_SMALL,
@@ -43,7 +43,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B19b",
-        rule="explicit LACs leave alone what is kept to make room -> they fill it",
+        rule="explicit LACs leave the space for compaction free -> they fill it",
         module=_STATES,
         name="States.write_lac",
         replacement=Edit(
@@ -53,7 +53,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B19c",
-        rule="explicit LACs that are not durable yet are bounded -> they are not",
+        rule="explicit LACs that are not durable yet are bounded -> unbounded",
         module=_STATES,
         name="States.write_lac",
         replacement=Edit("self._volume.bytes_in_flight >= self._in_flight_bytes_max", "False"),
@@ -69,7 +69,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B20b",
-        rule="entries that wait for the metadata are bounded in bytes -> their ledgers in number",
+        rule="entries that wait for metadata are bounded in bytes -> only their ledgers in number",
         module=_CONTACTS,
         name="FirstContacts.is_full",
         replacement=Edit(" or self.bytes_waiting >= self._bytes_max", ""),
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B20c",
-        rule="who waits for a question that was asked already costs none -> is refused",
+        rule="waiting for a question that was already asked is free -> rejected",
         module=_CONTACTS,
         name="FirstContacts.is_full",
         replacement=Edit(" and ledger_id not in self._waiting", ""),
@@ -85,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B21",
-        rule="each look-up of a late id counts as what its task takes -> as its entry",
+        rule="each look-up of a late id counts with the memory of its task -> of its entry",
         module=_VOLUME,
         name="_LOOKUP_BYTES",
         replacement=0,
@@ -93,7 +93,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B21b",
-        rule="what is looked up is in flight -> what is on its way to the disk",
+        rule="entries that are looked up count as in flight -> only those on their way to the disk",
         module=_VOLUME,
         name="Volume.bytes_in_flight",
         replacement=Edit(" + self.looked_up_bytes", ""),
@@ -101,7 +101,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B21c",
-        rule="what waits to be healed is in flight -> it is not",
+        rule="entries that wait for a repair count as in flight -> they do not",
         module="daybook.bookie.storage.heal",
         name="Healer.heal",
         replacement=Edit("self._volume.looked_up_bytes += len(entry)", "pass"),
@@ -109,7 +109,7 @@ MUTANTS = [
         also=(
             Mutant(
                 id="B21c+",
-                rule="and is not counted off",
+                rule="they are not counted off either",
                 module="daybook.bookie.storage.heal",
                 name="Healer._tell",
                 replacement=Edit("self._volume.looked_up_bytes -= len(wound.entry)", "pass"),
@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B22",
-        rule="entries that nobody takes keep few windows -> each all that was read with it",
+        rule="unread answers keep few windows -> each keeps all that was read with it",
         module="daybook.bookie.server.v2",
         name="V2._send_entry",
         replacement=Edit("views.take(entry, taken)", "entry"),
@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B22b",
-        rule="small entries of a batch that nobody takes keep themselves -> all around them",
+        rule="small unread entries of a batch keep only themselves -> their whole window",
         module="daybook.bookie.server.v2",
         name="V2._collect",
         replacement=Edit("self._session.views.take(entry, taken)", "entry"),
@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B22c",
-        rule="the answers of a connection keep few windows -> as many as there are",
+        rule="the answers of a connection keep few windows -> any number",
         module=_VIEWS,
         name="Views.take",
         replacement=Edit("self._total + size > self._bytes_max", "False"),
@@ -151,7 +151,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B22e",
-        rule="a window counts until the last view of it is sent -> until it is queued",
+        rule="a window counts until its last view is sent -> until it is queued",
         module=_VIEWS,
         name="Views.forget_sent",
         replacement=Edit("leaving and leaving[0][0] <= sent", "leaving"),
@@ -159,7 +159,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B22g",
-        rule="a window that is counted keeps its id -> another one may have it",
+        rule="a counted window keeps its id -> another window may get it",
         module=_VIEWS,
         name="Views.take",
         replacement=Edit("_Window(entry.obj, size)", "_Window(None, size)"),
@@ -167,7 +167,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B22f",
-        rule="a connection that was sent all keeps nothing -> until it asks again",
+        rule="a connection whose answers are all sent keeps no window -> until its next request",
         module=_VIEWS,
         name="ViewedBytes.has_room",
         replacement=Edit("        holder.forget_sent()\n", ""),
@@ -194,7 +194,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B23c",
-        rule="an arena is counted when it is there -> before",
+        rule="an arena is counted when it is allocated -> before",
         module=_ARENAS,
         name="ArenaPool._allocate",
         replacement=Edit(
@@ -207,7 +207,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B23d",
-        rule="a frame that does not get on is cut while memory is short -> it stays",
+        rule="a frame without progress is cut off while memory is short -> it stays",
         module=_ARENAS,
         name="ArenaPool._look",
         replacement=Edit("slowest.looks >= _LOOKS_MAX", "False"),
@@ -215,7 +215,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B23e",
-        rule="half a frame needs a pace -> a byte now and then will do",
+        rule="half a frame needs a minimum rate -> a byte now and then suffices",
         module=_CONNECTION,
         name="FrameConnection._check_pace",
         replacement=Edit("self._window_bytes < pace.bytes_per_s * self._waited_s", "False"),
@@ -223,7 +223,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B23f",
-        rule="those who wait for an arena may exceed the bound by one -> they wait for each other",
+        rule="peers that wait for an arena may exceed the bound by one -> they wait for each other",
         module=_ARENAS,
         name="ArenaPool.acquire",
         replacement=Edit("tries > _TRIES_MAX\n", "False\n"),

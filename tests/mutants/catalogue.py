@@ -1,6 +1,6 @@
-"""The mutants that are kept here, by area, and those that are off because there is no code yet.
+"""The catalogue: the mutants of this package, by area, and those that are off for lack of code.
 
-The model checker has more, of what no storm runs; `everything` has them all.
+The model checker has more, for rules that no storm covers; `everything` has them all.
 """
 
 from tests.mutants import (

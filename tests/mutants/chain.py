@@ -10,7 +10,7 @@ _STORMS = "storms:chain"
 MUTANTS = [
     Mutant(
         id="K60",
-        rule="a new owner recovers the last two ledgers -> the last one",
+        rule="a new owner recovers the last two ledgers -> only the last one",
         module=_SHELL,
         name="_to_recover",
         replacement=Edit('i >= first or not ledger.HasField("entries")', "i >= first + 1"),
@@ -18,7 +18,7 @@ MUTANTS = [
     ),
     Mutant(
         id="K61",
-        rule="served when the list names the ledger -> while that is being written",
+        rule="a ledger is used when the list names it -> while the list is being written",
         module=_SHELL,
         name="SERVES_BEFORE_LISTED",
         replacement=True,
@@ -34,7 +34,7 @@ MUTANTS = [
     ),
     Mutant(
         id="K63",
-        rule="a new owner fences the old one -> trusts that it has gone",
+        rule="a new owner fences the old one -> assumes that it is gone",
         module=_SHELL,
         name="FENCES_OLD_OWNER",
         replacement=False,
@@ -42,7 +42,7 @@ MUTANTS = [
     ),
     Mutant(
         id="K64",
-        rule="a new ledger takes over behind the old one's last confirmation -> at once",
+        rule="a new ledger takes over after the old one's last confirmation -> at once",
         module=_LOG,
         name="LogProtocol._maybe_switch",
         replacement=Edit("or self.unconfirmed", ""),
@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutant(
         id="K65",
-        rule="a log that may be somebody else's takes nothing any more -> goes on",
+        rule="a log that may have another owner accepts no appends -> it goes on",
         module=_LOG,
         name="LogProtocol.step",
         replacement=Edit("self.state = LogState.FENCED", "pass"),
@@ -58,7 +58,7 @@ MUTANTS = [
     ),
     Mutant(
         id="K65b",
-        rule="a new ledger is put on the list before the roll goes on -> if that failed, too",
+        rule="a new ledger is on the list before the roll goes on -> even if that write failed",
         module=_SHELL,
         name="Broker._list_lost",
         replacement=Edit(
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         id="K67",
-        rule="ledgers are kept for what cursors have stored -> for what they know",
+        rule="ledgers are kept for the stored positions of cursors -> for those in memory",
         module=_SHELL,
         name="Broker.trim",
         replacement=Edit("min(self.storm.stored_cursor, self.mark_delete)", "self.mark_delete"),
@@ -84,7 +84,7 @@ MUTANTS = [
     ),
     Mutant(
         id="T01",
-        rule="a ledger goes when its last entry is acknowledged -> its first",
+        rule="a ledger is deleted when its last entry is acknowledged -> its first",
         module=_TRIM,
         name="trimmable",
         replacement=Edit("ledger.last", "Position(ledger.ledger_id, 0)"),

@@ -1,4 +1,4 @@
-"""What a client opens, receives and gives back, broken one rule at a time."""
+"""Rules about what a client opens, receives and gives back, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -16,7 +16,7 @@ _CONNECTIONS = "tests:tests/broker/test_connection.py"
 RECEIVING = [
     Mutant(
         id="CL01",
-        rule="what arrives wakes all who wait for it -> the one who came last",
+        rule="a message wakes all waiting receivers -> only the last one",
         module="daybook.clients.python.message_queue",
         name="MessageQueue._wait_for_news",
         replacement=Edit("if self._arrived.is_set():", "if True:"),
@@ -24,7 +24,7 @@ RECEIVING = [
     ),
     Mutant(
         id="CL02",
-        rule="who waits for a message hears that the consumer was closed -> waits for ever",
+        rule="a receiver gets an error when the consumer is closed -> waits forever",
         module=_TOPIC_CONSUMER,
         name="TopicConsumer._ended",
         replacement=Edit("self._queue.wake()", "pass"),
@@ -32,7 +32,7 @@ RECEIVING = [
     ),
     Mutant(
         id="CL03",
-        rule="what one thread fetches is for all that wait -> for itself",
+        rule="messages that one thread fetches are for all waiting threads -> for itself",
         module="daybook.clients.python.blocking",
         name="_Source._take",
         replacement=Edit("timeout=-1 if left_s == inf else _lock_s(left_s)", "timeout=0"),
@@ -40,7 +40,7 @@ RECEIVING = [
     ),
     Mutant(
         id="CL04",
-        rule="what was fetched for a caller who is interrupted stays -> is lost",
+        rule="messages fetched for an interrupted caller stay -> are lost",
         module="daybook.clients.python.blocking",
         name="_Source._fetch",
         replacement=Edit(
@@ -59,7 +59,7 @@ RECEIVING = [
 ENDING = [
     Mutant(
         id="CL05",
-        rule="a client that is closed stores what was handed over -> what it has taken so far",
+        rule="a closed client stores all accepted messages -> only those taken so far",
         module="daybook.clients.python.blocking",
         name="Client._close_all",
         replacement=Edit("*(producer.close_here for producer in self._producers), ", ""),
@@ -67,7 +67,7 @@ ENDING = [
     ),
     Mutant(
         id="CL06",
-        rule="callbacks hear of messages that were never sent -> they are forgotten",
+        rule="callbacks are called for messages that were never sent -> they are not",
         module="daybook.clients.python.blocking_producer",
         name="Producer._ended",
         replacement=Edit("for message in left:", "for message in ():"),
@@ -78,7 +78,7 @@ ENDING = [
 PERMITS = [
     Mutant(
         id="CL11",
-        rule="an entry that cannot be read gives back the permits that it took -> one",
+        rule="an unreadable entry returns all permits that it took -> one",
         module=_TOPIC_CONSUMER,
         name="TopicConsumer.unpack",
         replacement=Edit(
@@ -89,7 +89,7 @@ PERMITS = [
     ),
     Mutant(
         id="CL12",
-        rule="an entry that came twice gives back the permits of both -> of one",
+        rule="an entry that came twice returns the permits of both -> of one",
         module=_TOPIC_CONSUMER,
         name="TopicConsumer.on_delivery",
         replacement=Edit("self._pay_back(delivery, delivery.payload)", "pass"),
@@ -97,7 +97,7 @@ PERMITS = [
     ),
     Mutant(
         id="CL13",
-        rule="what waits when a consumer goes back gives back its permits -> is forgotten",
+        rule="waiting entries return their permits when a consumer seeks back -> they do not",
         module=_TOPIC_CONSUMER,
         name="TopicConsumer._drop",
         replacement=Edit("self._pay_back(waiting.delivery, waiting.payload)", "pass"),
@@ -105,7 +105,7 @@ PERMITS = [
     ),
     Mutant(
         id="CL14",
-        rule="what waits in a reader that comes back counts as permitted -> is granted once more",
+        rule="entries that wait in a reconnected reader count as permitted -> are granted again",
         module="daybook.clients.python.protocol.permits",
         name="Permits.restart",
         replacement=Edit("self._outstanding - waiting", "self._outstanding"),
@@ -113,7 +113,7 @@ PERMITS = [
     ),
     Mutant(
         id="CL15",
-        rule="messages of a batch that are acknowledged took no permits -> are given back",
+        rule="acknowledged messages of a batch took no permits -> return some",
         module="daybook.clients.python.entries",
         name="_permits",
         replacement=Edit("count if ack_set is None else", "count if True else"),
@@ -121,7 +121,7 @@ PERMITS = [
     ),
     Mutant(
         id="CL16",
-        rule="what cannot be read counts as the broker counts it -> as one message",
+        rule="an unreadable entry counts as the broker counts it -> as one message",
         module="daybook.clients.python.entries",
         name="permits_of",
         replacement=Edit("count_messages(memoryview(payload))", "1"),
@@ -132,7 +132,7 @@ PERMITS = [
 GIVING_UP = [
     Mutant(
         id="CL21",
-        rule="the broker hears of an opening that is given up -> keeps what comes of it",
+        rule="an open that is given up is closed at the broker -> its result stays",
         module=_HANDLER,
         name="ConnectionHandler._attach",
         replacement=Edit("self._take_back(connection)", "pass"),
@@ -140,7 +140,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL21b",
-        rule="who is given up just as he was registered is taken back -> stays",
+        rule="a caller cancelled as it was registered is removed -> it stays",
         module=_HANDLER,
         name="ConnectionHandler._attach",
         replacement=Edit("registered = not detached.is_set()", "registered = True"),
@@ -148,7 +148,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL22",
-        rule="the broker hears of what ends without a good-bye -> keeps it",
+        rule="the broker is told about an end without a close -> it is not",
         module=_HANDLER,
         name="ConnectionHandler._end",
         replacement=Edit("self._take_back(connection)", "pass"),
@@ -156,7 +156,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL23",
-        rule="a close that is cancelled ends the link -> leaves it as it is",
+        rule="a cancelled close ends the connection handler -> leaves it",
         module=_HANDLER,
         name="ConnectionHandler.close",
         replacement=Edit(
@@ -166,7 +166,7 @@ GIVING_UP = [
         also=(
             Mutant(
                 id="CL23/2",
-                rule="the same for what is made of links",
+                rule="the same for objects made of several connection handlers",
                 module=_CONSUMER,
                 name="MessageSource.aclose",
                 replacement=Edit(
@@ -180,7 +180,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL24",
-        rule="a reader that cannot go to its first place is closed -> belongs to nobody",
+        rule="a reader that cannot seek to its start is closed -> it is leaked",
         module="daybook.clients.python.client",
         name="Client._open_reader",
         replacement=Edit("reader.abandon()\n", "pass\n"),
@@ -188,7 +188,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL24b",
-        rule="what is made for a caller who was interrupted is given up -> belongs to nobody",
+        rule="an object made for an interrupted caller is closed -> it is leaked",
         module="daybook.clients.python.portal",
         name="_give_up",
         replacement=Edit("unwanted(result.result())", "pass"),
@@ -196,7 +196,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL25",
-        rule="a close is answered when the opening of the consumer is undone -> at once",
+        rule="a close is answered when the consumer's open is undone -> at once",
         module="daybook.broker.protocol.consuming",
         name="ConsumingProtocol._close",
         replacement=Edit(
@@ -208,7 +208,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL26",
-        rule="a close is answered when the opening of the producer is undone -> at once",
+        rule="a close is answered when the producer's open is undone -> at once",
         module="daybook.broker.protocol.producing",
         name="ProducingProtocol._close",
         replacement=Edit(
@@ -220,7 +220,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL27",
-        rule="a consumer that was closed while it was opened does not join -> joins and leaves",
+        rule="a consumer closed during its open does not join -> joins and leaves",
         module="daybook.broker.service.handlers",
         name="Handlers._open_consumer",
         replacement=Edit("(scope.cancel_called or connection.closing)", "False"),
@@ -228,7 +228,7 @@ GIVING_UP = [
     ),
     Mutant(
         id="CL28",
-        rule="a volatile subscription goes with the opening that made it -> stays for ever",
+        rule="a volatile subscription is deleted with the open that made it -> stays forever",
         module="daybook.broker.dispatch.subscription",
         name="Subscription.drop_if_unused",
         replacement=Edit("self.drop()", "pass"),

@@ -1,4 +1,4 @@
-"""Rules of cursors, broken one at a time: what they know, what is recorded, what is recovered."""
+"""Rules of cursors, broken one at a time: their state, records and recovery."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -11,7 +11,7 @@ _STORMS = "storms:cursor"
 MUTANTS = [
     Mutant(
         id="C68",
-        rule="what is stored is the mark-delete position -> where reading stands",
+        rule="the mark-delete position is stored -> the read position is",
         module=_STATE,
         name="CursorState.take_change",
         replacement=Edit(
@@ -32,7 +32,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C70b",
-        rule="a snapshot counts when all of its parts are there -> the first ones are enough",
+        rule="a snapshot counts when all of its parts exist -> the first ones suffice",
         module=_LEDGER,
         name="Recovered._part",
         replacement=Edit("len(self._parts) == count", "len(self._parts) >= count - 1"),
@@ -40,7 +40,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C71",
-        rule="one record at a time, in order -> whichever is confirmed counts",
+        rule="one record at a time, in order -> any confirmed record counts",
         module=_SHELL,
         name="Owner.record_changes",
         replacement=Edit("self._busy or not self.serves", "not self.serves"),
@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C71b",
-        rule="the mark-delete position of a change is not behind the one before -> it may be",
+        rule="a change's mark-delete position is not behind the previous one -> it may be",
         module=_STATE,
         name="CursorState.ack_cumulative",
         replacement=Edit("if position <= self.mark_delete:", "if False:"),
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C72",
-        rule="holes are stored at a clean end -> only the mark-delete position",
+        rule="holes are stored at a clean close -> only the mark-delete position",
         module="daybook.managed_ledger.cursor_ledger",
         name="folded",
         replacement=Edit("message_ranges(runs)", "()"),
@@ -64,7 +64,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C75",
-        rule="a change holds what was acknowledged since the last one -> the newest run of it",
+        rule="a change holds all acknowledgements since the last one -> only the newest run",
         module=_STATE,
         name="CursorState.take_change",
         replacement=Edit("tuple(fresh.ranges())", "tuple(fresh.ranges())[-1:]"),
@@ -72,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C76",
-        rule="a seek voids what was recorded before -> it is added to it",
+        rule="a seek replaces earlier records -> is added to them",
         module=_STATE,
         name="apply_change",
         replacement=Edit("if change.reset:", "if False:"),
@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C77",
-        rule="the mark-delete position moves over what is acknowledged -> one entry more",
+        rule="the mark-delete position moves over acknowledged entries -> one entry further",
         module=_STATE,
         name="CursorState._advance",
         replacement=Edit("self.acked.run_end(following))", "self.acked.run_end(following) + 1)"),
@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C80",
-        rule="bits are cut off up to the mark-delete position -> the whole word that it is in",
+        rule="bits are removed up to the mark-delete position -> the whole word around it",
         module=_ACK_SET,
         name="_Bits.cut",
         replacement=Edit("below >> (end - self.base) << (end - self.base)", "0"),

@@ -1,4 +1,4 @@
-"""Rules of writes whose sync may wait, of the two protocols, and of racks, broken one at a time."""
+"""Rules of deferred sync, of the two protocols, and of racks, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -16,7 +16,7 @@ _IN_RACKS = "tests:tests/bookie/ledger/test_racks.py tests/bookie/ledger/test_ra
 MUTANTS = [
     Mutant(
         id="D01",
-        rule="what was taken on a connection that ended is forgotten -> the next force counts it",
+        rule="entries accepted on an ended connection are forgotten -> the next force counts them",
         module=_PROTOCOL,
         name="DeferredProtocol._lost",
         replacement=Edit(
@@ -26,7 +26,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D02",
-        rule="a force counts for what was taken when it was asked for -> when it is answered",
+        rule="a force counts for entries accepted before its request -> before its answer",
         module=_PROTOCOL,
         name="DeferredProtocol.step",
         replacement=Edit(
@@ -38,7 +38,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D03",
-        rule="an entry is confirmed when it was forced -> when it was taken",
+        rule="an entry is confirmed when it was forced -> when it was accepted",
         module="daybook.bookie.ledger.deferred_writer",
         name="DeferredLedgerWriter.added",
         replacement=Edit(
@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D04",
-        rule="a deferred writer hears of each connection that ends -> if something is under way",
+        rule="a deferred writer is told of each ended connection -> only with requests under way",
         module=_LANES,
         name="LedgerChannel._fail_adds",
         replacement=Edit("(ended and self._deferred)", "False"),
@@ -58,7 +58,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D05",
-        rule="a force is answered by an answer to itself -> to one that was given up before",
+        rule="a force is confirmed by its own answer -> by that of an abandoned one",
         module=_LANES,
         name="LedgerChannel.force_answered",
         replacement=Edit("forced is None or answer.request_id != self._force", "forced is None"),
@@ -66,7 +66,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D06",
-        rule="a v3 answer says of the operation that it is done -> of the request is enough",
+        rule="a v3 answer confirms the operation -> the status of the request suffices",
         module=_DIALECTS,
         name="_status",
         replacement=Edit("Status.IO_ERROR", "Status.OK"),
@@ -90,7 +90,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D07",
-        rule="each write set spans racks -> the ensemble does",
+        rule="each write set spans racks -> only the ensemble does",
         module=_RACKS,
         name="_Search._can_succeed",
         replacement=Edit("if len(racks) + free < self._least:", "if False:"),
@@ -98,7 +98,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D08",
-        rule="an enforced rule postpones a change that breaks it -> takes the best spare",
+        rule="an enforced rule postpones a change that would break it -> takes the best spare",
         module=_RACKS,
         name="Racks.replacement",
         replacement=Edit("if rule.enforced and least < wanted:", "if False:"),
@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D09",
-        rule="who fails again and again is chosen last -> as soon as it answers",
+        rule="a bookie that fails repeatedly is chosen last -> as soon as it answers",
         module="daybook.bookie.ledger.ensemble",
         name="Quarantine.trusted",
         replacement=Edit("and now >= self._distrusted_until.get(bookie, now)", ""),
@@ -114,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D10",
-        rule="who waits until an entry is taken hears of a writer that stops -> waits for ever",
+        rule="a caller that waits for acceptance gets the writer's error -> waits forever",
         module="daybook.bookie.ledger.deferred_writer",
         name="DeferredLedgerWriter._withdraw",
         replacement=Edit("self._acknowledgement_waiters.release_all()", "pass"),
@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         id="D11",
-        rule="a bookie that has nothing to lose is not replaced when it fails -> it is",
+        rule="a bookie without unforced entries is not replaced when it fails -> it is",
         module="daybook.bookie.ledger.deferred_writer",
         name="DeferredLedgerWriter.add_failed",
         replacement=Edit("if self.pending_entries:", "if True:"),

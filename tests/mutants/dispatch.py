@@ -11,7 +11,7 @@ _STORMS = "storms:dispatch"
 MUTANTS = [
     Mutant(
         id="C73",
-        rule="an entry is done when all messages of its batch are -> when one is",
+        rule="an entry is acknowledged when all messages of its batch are -> when one is",
         module="daybook.broker.dispatch.partial_acks",
         name="PartialAcks.ack",
         replacement=Edit("if not left:", "if True:"),
@@ -19,7 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q01",
-        rule="what was read before a rewind is dropped -> delivered",
+        rule="entries read before a rewind are dropped -> delivered",
         module=_EXCLUSIVE,
         name="ExclusiveDispatch._brought",
         replacement=Edit(
@@ -29,7 +29,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q02",
-        rule="who comes next begins at the first that is not acknowledged -> where reading stands",
+        rule="the next active consumer starts at the first unacked entry -> at the read position",
         module=_EXCLUSIVE,
         name="ExclusiveDispatch._serve",
         replacement=Edit("return self._rewind()", "return []"),
@@ -37,7 +37,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q03",
-        rule="reading goes on behind what was delivered -> behind what was read",
+        rule="reading goes on behind the delivered entries -> behind those that were read",
         module=_EXCLUSIVE,
         name="ExclusiveDispatch._brought",
         replacement=Edit("Taken(count)]", "Taken(len(entries))]"),
@@ -53,7 +53,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q05",
-        rule="when the active consumer leaves another takes over -> when the next one joins",
+        rule="another consumer takes over when the active one leaves -> when the next one joins",
         module=_FAILOVER,
         name="FailoverDispatch._left",
         replacement=Edit("if not self._consumers:", "if True:"),
@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q06",
-        rule="what was read before the entries were forgotten is dropped -> delivered",
+        rule="entries read before the pending ones were dropped are dropped -> delivered",
         module=_SHARED,
         name="SharedDispatch._brought",
         replacement=Edit("if want.generation != self._generation:", "if False:"),
@@ -69,7 +69,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q07",
-        rule="what a lost consumer had goes to others -> it is forgotten",
+        rule="entries of a lost consumer go to others -> they are forgotten",
         module=_SHARED,
         name="SharedDispatch._left",
         replacement=Edit(
@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q08",
-        rule="what cannot be given out now is read again -> skipped",
+        rule="entries that cannot be delivered now are read again -> skipped",
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("return count\n", "return len(entries)\n"),
@@ -87,7 +87,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q09",
-        rule="a consumer with too much unacknowledged gets nothing -> it does",
+        rule="a consumer with too many unacknowledged messages gets none -> it does",
         module=_SHARED,
         name="SharedConsumer.available",
         replacement=Edit(" and not self.blocked", ""),
@@ -95,7 +95,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q10",
-        rule="with too much unacknowledged in all nothing is given out -> the rest of a read is",
+        rule="with too many unacknowledged messages, nothing is sent -> the rest of a read is",
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("if self._blocked:", "if False:"),
@@ -103,7 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q11",
-        rule="acknowledging unblocks -> only giving back does",
+        rule="acknowledging unblocks a consumer -> only redelivery does",
         module=_SHARED,
         name="SharedDispatch._unblock",
         replacement=Edit("if not self._some_blocked:", "if True:"),
@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q12",
-        rule="an entry for later waits for its time -> it is given out",
+        rule="a delayed entry waits for its time -> it is delivered at once",
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("if entry.deliver_at_ms:", "if False:"),
@@ -119,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q13",
-        rule="all chunks of a message go to one consumer -> each to whose turn it is",
+        rule="all chunks of a message go to one consumer -> each to the next consumer",
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("fixed = self._chunks.consumer_of(entry)", "fixed = None"),
@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q14",
-        rule="a chunk whose turn comes soon is given out behind the one before -> held, for ever",
+        rule="a chunk is delivered after the one before it -> held forever",
         module=_SHARED,
         name="SharedDispatch._hold_back",
         replacement=Edit(
@@ -142,7 +142,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q15",
-        rule="how often an entry was given back is counted -> how often it was lost, too",
+        rule="redeliveries after a nack are counted -> those after a lost consumer, too",
         module=_PENDING,
         name="Unacked.leave",
         replacement=Edit(
@@ -155,7 +155,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q16",
-        rule="what was acknowledged before its replay is forgotten -> asked for again and again",
+        rule="entries acknowledged before their replay are forgotten -> requested again and again",
         module=_SHARED,
         name="SharedDispatch._replayed",
         replacement=Edit("for place in sorted(gone):", "for place in ():"),
@@ -163,7 +163,7 @@ MUTANTS = [
     ),
     Mutant(
         id="Q17",
-        rule="an entry that a replay brings twice is given out once -> as often as it comes",
+        rule="an entry that a replay returns twice is delivered once -> each time",
         module=_SHARED,
         name="SharedDispatch._assign",
         replacement=Edit("if self._unacked.is_held(entry.place):", "if False:"),

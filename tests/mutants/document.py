@@ -1,4 +1,4 @@
-"""What caught each mutant the last time: `catches.jsonl`, and the table that is made of it."""
+"""The last catch of each mutant: `catches.jsonl`, and the table that is made of it."""
 
 import json
 from pathlib import Path

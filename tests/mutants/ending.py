@@ -1,4 +1,4 @@
-"""What ends leaves nothing running and nobody waiting: logs and clients, one rule at a time."""
+"""Rules about the end of logs and clients, broken one at a time: no task stays, no caller waits."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -14,7 +14,7 @@ _CALLS = "tests:tests/clients/python/test_portal.py"
 LOGS = [
     Mutant(
         id="E01",
-        rule="an opening that fails gives its writer up -> it hears of bookies for ever",
+        rule="a failed open abandons its writer -> the writer keeps its watches forever",
         module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit("        log.abandon()\n", "        pass\n"),
@@ -22,7 +22,7 @@ LOGS = [
     ),
     Mutant(
         id="E02",
-        rule="a termination goes on when nobody waits for it -> ends halfway",
+        rule="a termination goes on without its caller -> ends halfway",
         module=_LOG,
         name="ManagedLedger.terminate",
         replacement=Edit(
@@ -33,7 +33,7 @@ LOGS = [
     ),
     Mutant(
         id="E03",
-        rule="two who terminate do it once -> each by itself",
+        rule="two concurrent terminations are one -> each runs by itself",
         module=_LOG,
         name="ManagedLedger._terminate",
         replacement=Edit("async with self._terminating:", "if True:"),
@@ -41,7 +41,7 @@ LOGS = [
     ),
     Mutant(
         id="E03b",
-        rule="a log that could not be terminated takes appends again -> it does not",
+        rule="a log whose termination failed accepts appends again -> it does not",
         module=_LOG,
         name="ManagedLedger._terminate",
         replacement=Edit("self._refused = before\n", "pass\n"),
@@ -49,7 +49,7 @@ LOGS = [
     ),
     Mutant(
         id="E04",
-        rule="a close that is cancelled ends what the log runs -> leaves it",
+        rule="a cancelled close ends the tasks of the log -> leaves them",
         module=_LOG,
         name="ManagedLedger.close",
         replacement=Edit(
@@ -71,7 +71,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E06",
-        rule="the tasks of a blocking writer end when it is given up -> with the client",
+        rule="the tasks of a blocking writer end when it is abandoned -> with the client",
         module=_BLOCKING,
         name="_Handle.abandon",
         replacement=Edit("        self._stopped()\n", ""),
@@ -79,7 +79,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E07",
-        rule="a queue that nobody fills any more has no task -> it waits for the client to end",
+        rule="a queue without producers has no task -> its task waits for the client's end",
         module=_BLOCKING,
         name="Writer._end",
         replacement=Edit("    self._drain.end()\n", ""),
@@ -87,7 +87,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E08",
-        rule="entries that a writer has not taken when it ends are told -> they wait for ever",
+        rule="entries that a writer has not accepted at its end get an error -> they wait forever",
         module=_BLOCKING,
         name="Writer._end",
         replacement=Edit("for entry in left:", "for entry in ():"),
@@ -95,7 +95,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E08b",
-        rule="who was told when the writer ended is not told again -> is, and the client ends",
+        rule="a caller that knows of the writer's end is not told again -> it is, fatally",
         module=_BLOCKING,
         name="Writer._empty",
         replacement=Edit("if self._ended:", "if False:"),
@@ -103,7 +103,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E09",
-        rule="what waits for bookies when the client ends is told -> it waits on",
+        rule="operations that wait for bookies end with the client -> they wait on",
         module=_ENTRIES,
         name="Life.end",
         replacement=Edit("scope.cancel()", "pass"),
@@ -111,7 +111,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E09b",
-        rule="what a read ahead brings less than it asked for is read again -> left out",
+        rule="entries missing in a read-ahead are read again -> left out",
         module=_ENTRIES,
         name="EntryStream._next_batch",
         replacement=Edit("if part.first > part.last:", "if True:"),
@@ -119,7 +119,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E09c",
-        rule="what all streams of a client read at once is bounded -> that of each",
+        rule="the read-ahead of all streams of a client is bounded -> that of each",
         module=_ENTRIES,
         name="EntryStream._may_ask",
         replacement=Edit("self._life.reads < self._limits.reads_max", "True"),
@@ -127,7 +127,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E09d",
-        rule="what waits behind others on the same link is not taken for slow -> it is",
+        rule="a response queued behind others on its link is not slow -> it counts as slow",
         module=_ENTRIES,
         name="EntryStream._adapt",
         replacement=Edit("trio.current_time() - part.asked_s > quick_s", "False"),
@@ -135,7 +135,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E10",
-        rule="who waits for room behind another forces what that one appended -> waits for ever",
+        rule="a caller that waits for room forces earlier appends -> waits forever",
         module="daybook.clients.ledgers.deferred",
         name="DeferredWriter._make_room",
         replacement=Edit("self._deferred.request_force()", "pass"),
@@ -143,7 +143,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E11",
-        rule="a call that comes while another thread closes the client is told -> waits for ever",
+        rule="a call during another thread's close gets an error -> waits forever",
         module=_PORTAL,
         name="Portal.call",
         replacement=Edit(
@@ -153,7 +153,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E12",
-        rule="a call behind the end of the loop says that this was closed -> what trio says",
+        rule="a call after the end of the loop reports a closed client -> trio's error",
         module=_PORTAL,
         name="Portal.call",
         replacement=Edit("except trio.RunFinishedError:", "except KeyError:"),
@@ -161,7 +161,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E12b",
-        rule="an interrupt while something is handed over stops nothing after it -> all of it",
+        rule="an interrupt during a hand-over leaves later calls alone -> stops all of them",
         module=_PORTAL,
         name="Portal.soon",
         replacement=Edit("self._scheduled = False", "pass"),
@@ -169,7 +169,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E13",
-        rule="a callback appends without waiting for room -> waits for what its own thread makes",
+        rule="a callback appends without waiting for room -> waits for its own thread",
         module=_BLOCKING,
         name="Writer._wait_for_room",
         replacement=Edit("or self._portal.is_here", ""),
@@ -177,7 +177,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E14",
-        rule="a process that was forked is told that it has no client -> waits for ever",
+        rule="a forked process gets an error that it has no client -> waits forever",
         module=_PORTAL,
         name="Portal.check_process",
         replacement=Edit("self.was_forked", "False"),
@@ -185,7 +185,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E15",
-        rule="who would take entries from another task is told -> takes them",
+        rule="a caller that would steal another task's entries gets an error -> takes them",
         module=_ENTRIES,
         name="Turn.taken",
         replacement=Edit("if self._taken:", "if False:"),
@@ -193,7 +193,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E16",
-        rule="nothing is kept of a wait that was given up -> until it is over",
+        rule="an abandoned wait leaves nothing behind -> until it is over",
         module="daybook.bookie.ledger.writer",
         name="ConfirmationWaiters.wait",
         replacement=Edit("events.remove(event)", "pass"),
@@ -201,7 +201,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E17",
-        rule="an iterator that was given up goes on -> has come to its end",
+        rule="an abandoned iterator can go on -> has come to its end",
         module="daybook.clients.ledgers.blocking",
         name="_Entries._fetch",
         replacement=Edit(
@@ -211,7 +211,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E18",
-        rule="an exit from the block of a client comes out as it is -> in a group",
+        rule="an exit from the block of a client is raised as it is -> in a group",
         module="daybook.clients.ledgers.client",
         name="open_client",
         replacement=Edit("except BaseException as error:", "except Exception as error:"),
@@ -219,7 +219,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E19",
-        rule="a deletion without an answer when the client ends is in doubt -> was not made",
+        rule="a deletion without an answer at the client's end is in doubt -> failed",
         module="daybook.clients.ledgers.client",
         name="Client.delete",
         replacement=Edit("lasting(MetadataInDoubtError)", "lasting()"),
@@ -227,7 +227,7 @@ CLIENTS = [
     ),
     Mutant(
         id="E20",
-        rule="a reader believes its newest record -> what a server that lags says",
+        rule="a reader uses its newest record -> that of a server that lags",
         module="daybook.bookie.ledger.reader",
         name="LedgerReader.learn",
         replacement=Edit("stored.version >= self._stored.version", "True"),

@@ -1,6 +1,6 @@
-"""All mutants: those of the catalogue, and what the model checker has beside them.
+"""All mutants: those of the catalogue, and the additional ones of the model checker.
 
-One that both have is here once, with the layer that the catalogue names.
+A mutant that both have is here once, with the layer that the catalogue names.
 """
 
 from tests.model.cases import CASES

@@ -1,6 +1,6 @@
-"""Rules of what is told, asked and waited for beside the entries, broken one at a time.
+"""Rules about messages beside the adds and reads of entries, broken one at a time.
 
-LACs by themselves, followers, entries whose ids the caller gives.
+These are explicit LACs, tailing readers, entries whose ids the caller gives.
 """
 
 from tests.mutants.patch import Edit, Mutant
@@ -12,7 +12,7 @@ _READER = "tests:tests/clients/ledgers/test_reader.py"
 MUTANTS = [
     Mutant(
         id="F01",
-        rule="a LAC without a proof is not believed -> it is, whatever its digest",
+        rule="a LAC without a valid digest is rejected -> it is accepted",
         module="daybook.bookie.ledger.lac",
         name="_proven",
         replacement=Edit(
@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         id="F02",
-        rule="an entry is sent when all before it were given -> as soon as it is given",
+        rule="an entry is sent when all before it were given -> at once",
         module="daybook.bookie.ledger.deferred_writer",
         name="AdvancedLedgerWriter.append",
         replacement=Edit(
@@ -34,7 +34,7 @@ MUTANTS = [
     ),
     Mutant(
         id="F03",
-        rule="an entry id is taken once -> one that waits may be given again",
+        rule="an entry id is accepted once -> one that waits may be given again",
         module="daybook.bookie.ledger.deferred_writer",
         name="AdvancedLedgerWriter.append",
         replacement=Edit(" or entry_id in self._held", ""),

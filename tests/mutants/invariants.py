@@ -1,11 +1,11 @@
-"""The invariants of ledgers and bookies, and what fails when one does not hold.
+"""The invariants of ledgers and bookies, and the mutants that break them.
 
-S is about one ledger, seen from outside; B about one bookie; W is what the machines do step by
-step, without which the others would hold by luck only.
+S is about one ledger, seen from outside; B about one bookie; W about the single steps of the
+machines, without which the others would hold by luck only.
 
 A mutant is evidence for a rule if a storm or a search named the rule when it caught the mutant, or
-if it is named here: it breaks that rule, and something else says so first (another rule, a test).
-`holes` finds rules without any mutant, and names that nothing has any more.
+if it is named here: it breaks that rule, and another rule or a test fails first.  `holes` finds
+rules without any mutant, and names that no longer exist.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from tests.mutants import document
 from tests.mutants.everything import ALL
 from tests.mutants.layers import test_of
 
-_HEAD = ("rule", "what holds", "mutants that break it", "which is noticed by")
+_HEAD = ("rule", "what holds", "mutants that break it", "noticed by")
 
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """`mutants` break it, though what notices them has another name."""
+    """An invariant.  `mutants` break it, though another rule or test catches them."""
 
     id: str
     text: str
@@ -35,39 +35,41 @@ LEDGER = [
     Invariant("S2", "once closed, state, end and length never change"),
     Invariant(
         "S3",
-        "each acknowledged entry, and each up to the end, is on a bookie that is named for it",
+        "each acknowledged entry, and each up to the end, is on a bookie of its ensemble",
         ("M04", "M13"),
     ),
-    Invariant("S4", "an ack quorum of the bookies named for it hold each acknowledged entry"),
+    Invariant("S4", "an ack quorum of its write set holds each acknowledged entry"),
     Invariant(
         "S5",
-        "every read of an entry gives the bytes that were added",
+        "every read of an entry returns the bytes that were added",
         ("R03", "M56"),
         ("bookie/ledger/test_reader.py::test_dead_and_damaged_copies_are_passed_over",),
     ),
-    Invariant("S6", "no LAC is ahead of what is acknowledged, or of the end", ("F01",)),
+    Invariant("S6", "no LAC is ahead of the acknowledged entries, or of the end", ("F01",)),
     Invariant("S7", "acknowledgements come in the order of entries, without gaps", ("M18",)),
-    Invariant("S8", "when a recovery has closed, its old writer acknowledges nothing more"),
-    Invariant("S9", "the metadata go from open over in recovery to closed, by compare-and-swap"),
-    Invariant("S10", "fragments: from 0 on, in order, and a new one begins at LAC + 1"),
-    Invariant("S11", "a recovery leaves no gap: every entry up to the end is there"),
+    Invariant("S8", "once a recovery has closed the ledger, its old writer confirms no more"),
+    Invariant(
+        "S9", "the metadata goes from open through in recovery to closed, by compare-and-swap"
+    ),
+    Invariant("S10", "fragments begin at 0 and are in order; a new one begins at LAC + 1"),
+    Invariant("S11", "a recovery leaves no gap: every entry up to the end exists"),
     Invariant(
         "S12",
         "all recoveries that succeed report the same end",
         ("M10",),
         ("bookie/ledger/test_recovery.py::test_two_recoveries_at_once_find_the_same_end",),
     ),
-    Invariant("S13", "what a reader was promised stays readable while an ack quorum is"),
+    Invariant("S13", "an entry that a reader was promised stays readable while an ack quorum is"),
     Invariant(
         "S14",
-        "no add to a deleted ledger is acknowledged, and nobody makes it again",
+        "no add to a deleted ledger is acknowledged, and it is never created again",
         ("M49", "B10", "B11", "B12"),
     ),
 ]
 BOOKIE = [
     Invariant(
         "B1",
-        "a bookie denies only what it never had, or what was deleted or moved",
+        "a bookie denies only entries that it never had, or that were deleted or moved",
         (
             "M43",
             "M43b",
@@ -90,7 +92,7 @@ BOOKIE = [
     ),
     Invariant(
         "B2",
-        "what was fenced takes no plain add ever again",
+        "a fenced ledger never takes a plain add again",
         ("M33", "M33b", "M34", "M35", "M35b", "M37", "M39c", "M49", "RR26"),
     ),
     Invariant(
@@ -98,7 +100,7 @@ BOOKIE = [
         "an acknowledged add, fence or LAC outlives a crash at any operation of the disk",
         ("M36d", "M36e", "M36f", "M53", "M54", "M55", "M55b", "M55c", "M57", "B01", "B02", "M51b"),
     ),
-    Invariant("B4", "an entry keeps its first bytes; a LAC does not go back", ("M56b", "M56c")),
+    Invariant("B4", "an entry keeps its first bytes; a LAC never goes back", ("M56b", "M56c")),
     Invariant(
         "B5",
         "a bookie serves if every directory and the store have its cookie",
@@ -106,7 +108,7 @@ BOOKIE = [
     ),
     Invariant(
         "B6",
-        "after a loss absence is unknown, and ledgers are fenced; no crash forgets that",
+        "after a loss absence is unknown, and ledgers are fenced, even after a crash",
         ("M37", "M41", "M43", "M43b", "M51d", "M52f", "M52h"),
     ),
     Invariant(
@@ -116,7 +118,7 @@ BOOKIE = [
     ),
     Invariant(
         "B8",
-        "a file goes when all that counts in it is elsewhere; a ledger when its record is gone",
+        "a file is deleted when its live data is elsewhere, a ledger when its metadata is gone",
         (
             "M46b",
             "M46c",
@@ -134,21 +136,21 @@ BOOKIE = [
     ),
     Invariant(
         "B11",
-        "a damaged index is in doubt first, and made again; what it does not give is not absent",
+        "a damaged index means limbo, then a rebuild; an entry missing in it is not absent",
         ("B11a", "B11b", "B11c", "B11d", "B11e", "B11f", "B11g", "B11h", "B11i", "B11j", "B11k"),
     ),
-    Invariant("B9", "a ledger is looked for in the directory where it was written", ("M45",)),
+    Invariant("B9", "a ledger is read in the directory where it was written", ("M45",)),
 ]
 STEPS = [
-    Invariant("W1", "a recovery reads when no ack quorum of any write set is unfenced"),
-    Invariant("W2", "whoever has answered a fence is fenced, also where the ledger was not known"),
-    Invariant("W3", "a recovery fences what is marked, and closes over the version it has marked"),
-    Invariant("W4", "the LAC stands still during a change; who was replaced does not count"),
-    Invariant("W5", "a recovery looks where the metadata that it has marked say", ("M17 shell",)),
-    Invariant("W6", "what is neither an entry nor a denial decides nothing", ("M38",)),
+    Invariant("W1", "a recovery reads only when no ack quorum of any write set is unfenced"),
+    Invariant("W2", "a bookie that has answered a fence is fenced, even for an unknown ledger"),
+    Invariant("W3", "a recovery marks before it fences, and closes the version it has marked"),
+    Invariant("W4", "the LAC stands still during a change; a replaced bookie does not count"),
+    Invariant("W5", "a recovery uses the fragments of the version it has marked", ("M17 shell",)),
+    Invariant("W6", "an answer that is neither an entry nor a denial decides nothing", ("M38",)),
     Invariant(
         "W7",
-        "a write of metadata is applied, refused or in doubt, and each is taken as that",
+        "a write of metadata is applied, refused or in doubt, and handled as such",
         (
             "M59",
             "M60",
@@ -165,7 +167,7 @@ INVARIANTS = [*LEDGER, *BOOKIE, *STEPS]
 
 
 def mutants_of(invariant: Invariant) -> list[str]:
-    """Those that were caught by the rule, or are named for it; in the order of the catalogue."""
+    """Return the mutants that the rule caught, or that are named for it, as in the catalogue."""
     by_search = {case.mutant.id for case in CASES if case.rule == invariant.id}
     catches = document.catches()
     return [
@@ -178,7 +180,7 @@ def mutants_of(invariant: Invariant) -> list[str]:
 
 
 def holes() -> list[str]:
-    """What is wrong with the evidence."""
+    """Return the gaps and errors in the evidence."""
     return [f"{invariant.id}: {what}" for invariant in INVARIANTS for what in _holes(invariant)]
 
 
@@ -205,7 +207,7 @@ def table() -> str:
 
 
 def _witnesses(invariant: Invariant) -> list[str]:
-    """Layers and tests, each once."""
+    """Return layers and tests, each once."""
     catches = document.catches()
     searched = {case.mutant.id for case in CASES}
     found: list[str] = []

@@ -1,12 +1,12 @@
 """The layers that catch mutants, by the first word of `Mutant.caught_by`.
 
     storms:KIND            the machines in storms (`tests.storms`), until a schedule breaks a rule
-    storms outside:KIND    the same without the rules about how it is done (W): what comes of it
+    storms outside:KIND    the same without the rules about single steps (W): only the effects count
     model                  every interleaving of a small set-up (`tests.model`), its shortest one
     tests:PATH [...]       pytest on these files or tests, until one fails
 
-What catches a mutant is named: the rule that a schedule broke, the test that failed.  A layer stops
-at the first catch, and begins with what has caught the mutant the last time, if that is known.
+A catch names the rule that a schedule broke, or the test that failed.  A layer stops at the first
+catch, and begins with the last catcher of the mutant, if that is known.
 """
 
 import subprocess
@@ -35,7 +35,7 @@ class Catch:
 
 
 def hunt(mutant: Mutant, last: Catch | None = None) -> Catch | None:
-    """None if the mutant survives; what has caught it the last time is tried first."""
+    """Return the catch; None if the mutant survives.  The last catcher is tried first."""
     layer, _, what = mutant.caught_by.partition(":")
     match layer:
         case "storms":
@@ -65,13 +65,13 @@ def _in_storms(mutant: Mutant, kind: str, last: Catch | None, *, white_box: bool
 
 
 def _seed_of(after: str) -> int | None:
-    """Schedules are numbered by their seeds, from 0."""
+    """Return the seed of a schedule; schedules are numbered by their seeds, from 0."""
     count, _, what = after.partition(" ")
     return int(count.replace(",", "")) - 1 if what == SCHEDULES else None
 
 
 def test_of(by: str) -> str | None:
-    """With all its parameters; None if there is no test of that name any more."""
+    """Return the test with all its parameters; None if no test has that name any longer."""
     path, _, name = f"tests/{by}".partition("[")[0].partition("::")
     holder, _, function = name.rpartition("::")
     wanted = f"class {holder}" if holder else f"def {function}("  # a class may have inherited it
@@ -88,9 +88,9 @@ def _in_model(mutant: Mutant) -> Catch | None:
 
 
 def _in_tests(mutant: Mutant, what: str) -> Catch | None:
-    """In a process of their own: what they import has to be the mutant's."""
+    """Run tests in a process of their own: they must import the mutant's code."""
     with applied(mutant):
-        pass  # If the code has changed it is said here.
+        pass  # If the code has changed, this raises the error.
     command = [sys.executable, "-m", "tests.mutants.within", mutant.id, *what.split()]
     done = subprocess.run(
         command, cwd=_ROOT, capture_output=True, text=True, timeout=TESTS_TIMEOUT_S, check=False

@@ -8,7 +8,7 @@ _RECOVER = "daybook.bookie.ledger.protocol.recover"
 _UPDATE = "daybook.bookie.ledger.protocol.update"
 _WRITE = "daybook.bookie.ledger.protocol.write"
 _STORMS = "storms:ledger"
-_OUTSIDE = "storms outside:ledger"  # without the rules that look into the machines
+_OUTSIDE = "storms outside:ledger"  # without the rules about the state of the machines
 
 M03 = Mutant(
     id="M03",
@@ -28,7 +28,7 @@ M05 = Mutant(
 )
 M11 = Mutant(
     id="M11",
-    rule="IN_RECOVERY is written before anybody is fenced -> it is not",
+    rule="IN_RECOVERY is written before the first fence -> it is not",
     module=_UPDATE,
     name="mark_in_recovery",
     replacement=Edit(
@@ -58,7 +58,7 @@ RECOVERY = [
     M03,
     Mutant(
         id="M04",
-        rule="closed when all recovered entries are written back -> when they were sent",
+        rule="the ledger is closed when recovered entries are written back -> when they were sent",
         module=_RECOVER,
         name="RecoverProtocol._proceed",
         replacement=Edit(
@@ -70,7 +70,7 @@ RECOVERY = [
     M05,
     Mutant(
         id="M03+M05",
-        rule="the pair: loss, where each alone is covered by the other",
+        rule="the pair causes a loss; each alone is covered by the other",
         module=M03.module,
         name=M03.name,
         replacement=M03.replacement,
@@ -79,7 +79,7 @@ RECOVERY = [
     ),
     Mutant(
         id="M06",
-        rule="read on from the LAC that was found -> end there",
+        rule="recovery reads on from the LAC that it found -> ends there",
         module=_RECOVER,
         name="RecoverProtocol._start_reading",
         replacement=Edit(
@@ -90,7 +90,7 @@ RECOVERY = [
     ),
     Mutant(
         id="M07",
-        rule="ensemble changes of a recovery stay with it until it closes -> written at once",
+        rule="ensemble changes of a recovery are written with its close -> at once",
         module="tests.storms.ledger_clients",
         name="Recoverer._change",
         replacement=Edit(
@@ -122,7 +122,7 @@ RECOVERY = [
     ),
     Mutant(
         id="M09",
-        rule="recovery begins in the last fragment at least -> at the LAC that was found",
+        rule="recovery begins no later than in the last fragment -> at the LAC that it found",
         module=_RECOVER,
         name="RecoverProtocol._start_reading",
         replacement=Edit("max(self._found_lac, self._last.first_entry_id - 1)", "self._found_lac"),
@@ -130,7 +130,7 @@ RECOVERY = [
     ),
     Mutant(
         id="M10",
-        rule="recovery closes what it has marked -> whatever is there, closed or not",
+        rule="recovery closes the version that it has marked -> any version",
         module=_UPDATE,
         name="close_by_recovery",
         replacement=Edit(
@@ -145,7 +145,7 @@ RECOVERY = [
     M11,
     Mutant(
         id="M11+close anyway",
-        rule="the pair: not marked, and what was found is written over newer metadata",
+        rule="the pair: recovery does not mark, and overwrites newer metadata",
         module=M11.module,
         name=M11.name,
         replacement=M11.replacement,
@@ -153,7 +153,7 @@ RECOVERY = [
         also=(
             Mutant(
                 id="close anyway",
-                rule="recovery closes what it has marked -> whatever is not closed",
+                rule="recovery closes the version that it has marked -> any that is not closed",
                 module=_UPDATE,
                 name="close_by_recovery",
                 replacement=Edit(
@@ -166,7 +166,7 @@ RECOVERY = [
     ),
     Mutant(
         id="M12",
-        rule="one copy recovers an entry -> an ack quorum of them",
+        rule="one copy suffices to recover an entry -> an ack quorum is needed",
         module=_RECOVER,
         name="RecoverProtocol._read_answered",
         replacement=Edit(
@@ -197,7 +197,7 @@ RECOVERY = [
     ),
     Mutant(
         id="M17",
-        rule="recovery uses the fragments of what it has marked -> of what was read before",
+        rule="recovery uses the fragments that it has marked -> those read before",
         module="tests.storms.ledger_clients",
         name="Recoverer._mark_settled",
         replacement=Edit(
@@ -233,7 +233,7 @@ WRITING = [
     ),
     Mutant(
         id="M18",
-        rule="confirmed is a prefix without a gap -> any entry with an ack quorum",
+        rule="the confirmed entries are a prefix without a gap -> any with an ack quorum",
         module=_WRITE,
         name="WriteProtocol._advance",
         replacement=Edit(
@@ -255,7 +255,7 @@ WRITING = [
     ),
     Mutant(
         id="M20",
-        rule="a change takes back the acknowledgements of who was replaced -> they are kept",
+        rule="a change revokes the acknowledgements of the replaced bookie -> they are kept",
         module=_WRITE,
         name="WriteProtocol._ensemble_changed",
         replacement=Edit("self._held[position] = 0", "pass"),
@@ -271,7 +271,7 @@ WRITING = [
     ),
     Mutant(
         id="M23",
-        rule="fragments are written while the ledger is open -> whatever its state",
+        rule="fragments are written while the ledger is open -> in any state",
         module=_UPDATE,
         name="change_ensemble",
         replacement=Edit(
@@ -293,7 +293,7 @@ WRITING = [
     ),
     Mutant(
         id="M24b",
-        rule="a new fragment starts at LAC + 1 -> behind what was pushed",
+        rule="a new fragment starts at LAC + 1 -> behind the sent entries",
         module=_WRITE,
         name="WriteProtocol._replace",
         replacement=Edit("self.lac + 1", "self.last_add_pushed + 1"),
@@ -301,7 +301,7 @@ WRITING = [
     ),
     Mutant(
         id="M25",
-        rule="a newcomer is sent what is not confirmed -> only what comes",
+        rule="a new bookie is sent all unconfirmed entries -> only later ones",
         module=_WRITE,
         name="WriteProtocol._ensemble_changed",
         replacement=Edit("self._send_pending(position)", "pass"),
@@ -309,7 +309,7 @@ WRITING = [
     ),
     Mutant(
         id="M28",
-        rule="the writer closes while the ledger is open -> whatever its state",
+        rule="the writer closes while the ledger is open -> in any state",
         module=_UPDATE,
         name="close_by_writer",
         replacement=Edit(
@@ -323,7 +323,7 @@ WRITING = [
     ),
     Mutant(
         id="M29",
-        rule="nothing is confirmed after the writer has stopped -> what is pending may be",
+        rule="no entry is confirmed after the writer has stopped -> pending ones may be",
         module=_WRITE,
         name="WriteProtocol._withdraw",
         replacement=Edit("self.state = State.WITHDRAWN", "pass"),
@@ -331,7 +331,7 @@ WRITING = [
     ),
     Mutant(
         id="R01",
-        rule="a bookie that returns is sent everything behind the LAC -> what nobody else has",
+        rule="a returning bookie is sent everything behind the LAC -> what no other bookie has",
         module=_WRITE,
         name="WriteProtocol._runs_without",
         replacement=Edit(

@@ -1,4 +1,4 @@
-"""What a bookie owes that may have lost records, broken one rule at a time."""
+"""Rules of a bookie that may have lost records, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M36b",
-        rule="only plain adds are answered before the sync -> those of recoveries, too",
+        rule="only plain adds are answered before the sync -> recovery adds, too",
         module=_VOLUME,
         name="Volume._accept",
         replacement=Edit(" and not recovery", ""),
@@ -55,7 +55,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M41b",
-        rule="a bookie that may lose adds is marked before it serves -> it is not",
+        rule="a bookie that may lose adds writes its dirty marker before it serves -> it does not",
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("self._set_dirty(self._limits.ack_early)", "self._set_dirty(False)"),
@@ -63,7 +63,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M41c",
-        rule="the mark goes when all is on the disk -> at any stop in order",
+        rule="the dirty marker goes when all is on the disk -> at any orderly stop",
         module=_UPKEEP,
         name="Upkeep.close",
         replacement=Edit("if self._log.failure is None and self._started:", "if True:"),
@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M42",
-        rule="limbo ends when nothing is missing any more -> when the end of the ledger is known",
+        rule="limbo ends when no entry is missing -> when the end of the ledger is known",
         module=_SERVER,
         name="LimboRepair._repair",
         replacement=Edit("while missing := ", "while False and "),
@@ -79,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M42b",
-        rule="that a ledger is in limbo is in the log -> in memory",
+        rule="a ledger's limbo is recorded in the log -> in memory",
         module=_STATES,
         name="States.suspect",
         replacement=Edit(
@@ -89,7 +89,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M42c",
-        rule="the end of a limbo is in the log -> in memory",
+        rule="the end of limbo is recorded in the log -> in memory",
         module=_STATES,
         name="States.clear",
         replacement=Edit(
@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M42d",
-        rule="whoever rewrites a segment takes the limbo marks along -> not",
+        rule="compaction copies limbo records -> drops them",
         module="daybook.bookie.storage.reclaim",
         name="Reclaimer._known_of",
         replacement=Edit("if state.limbo:", "if False:"),
@@ -108,7 +108,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M42e",
-        rule="a ledger in limbo takes no plain adds -> the next ones of its writer",
+        rule="a ledger in limbo takes no plain adds -> takes those of its known writer",
         module=_VOLUME,
         name="Volume.add",
         replacement=Edit("        and not state.limbo\n", ""),
@@ -116,7 +116,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M42f",
-        rule="a ledger in limbo takes no plain adds -> the next run of its writer",
+        rule="a ledger in limbo takes no plain adds -> takes runs of its known writer",
         module=_VOLUME,
         name="Volume._takes_run",
         replacement=Edit("not state.limbo", "True"),
@@ -124,7 +124,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M43f",
-        rule="of a ledger in limbo absence is unknown -> a no",
+        rule="absence in a ledger in limbo is unknown -> a no",
         module=_READS,
         name="Reads.absent",
         replacement=Edit("state is not None and state.limbo", "False"),
@@ -132,7 +132,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M47e",
-        rule="doubt ends when all metadata have come -> what does not come names nobody",
+        rule="limbo ends when all metadata was read -> unread metadata names no bookie",
         module=_SERVER,
         name="LimboRepair._all_metadata",
         replacement=Edit("except NoSuchLedgerError:", "except (NoSuchLedgerError, MetadataError):"),
@@ -140,7 +140,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M49b",
-        rule="who has lost its memory asks for what it does not know -> takes it",
+        rule="a bookie that lost its disks looks up an unknown ledger -> accepts it",
         module="daybook.bookie.storage.contacts",
         name="standing_of",
         replacement=Edit("birth == NEVER_LOST", "True"),
@@ -148,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M49c",
-        rule="a copy of a ledger that has ended comes behind a fence -> without one",
+        rule="a copy of a closed ledger is fenced first -> it is not",
         module="daybook.bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("standing is Standing.ENDED", "False"),
@@ -156,7 +156,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40b",
-        rule="directories that are older than the last loss are in doubt -> believed",
+        rule="directories older than the last loss are in limbo -> trusted",
         module=_IDENTITY,
         name="examine",
         replacement=Edit("birth != expected", "False"),
@@ -164,7 +164,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40c",
-        rule="empty directories are claimed before a doubt is written to them -> they are not",
+        rule="empty directories are claimed before limbo is recorded -> they are not",
         module=_IDENTITY,
         name="Identity.claim",
         replacement=Edit("in self.lacking", "in ()"),
@@ -172,7 +172,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40d",
-        rule="what a start of ours has left is no data -> it is, and nothing starts there again",
+        rule="leftovers of our own start are no data -> they are, and no start succeeds",
         module=_IDENTITY,
         name="_has_data",
         replacement=Edit("== ours.encode()", '== b""'),
@@ -180,7 +180,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40e",
-        rule="a claim is of the bookie that it names -> of whoever comes",
+        rule="a claim is valid for the bookie that it names -> for any",
         module=_IDENTITY,
         name="_has_data",
         replacement=Edit("== ours.encode()", "is not None"),
@@ -188,7 +188,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40n",
-        rule="what the write of `NEW` has left is nothing of the log -> it is data",
+        rule="leftovers of the write of `NEW` are not part of the log -> they are data",
         module=_IDENTITY,
         name="_log_files",
         replacement=Edit("name != ", "name + name != "),
@@ -196,7 +196,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40f",
-        rule="a claim ends when the cookies are there -> it stays",
+        rule="a claim ends when the cookies exist -> it stays",
         module=_IDENTITY,
         name="Identity.stamp",
         replacement=Edit('await self.disk.remove(f"{directory}/{CLAIM_FILE}")', "pass"),
@@ -204,7 +204,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40g",
-        rule="who repairs a cookie by command claims the directories first -> does not",
+        rule="a cookie repair by command claims the directories first -> it does not",
         module="daybook.bookie.server.host",
         name="repair_cookie",
         replacement=Edit("await identity.claim()", "pass"),
@@ -212,7 +212,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40h",
-        rule="a cookie without any log is a lost directory -> a bookie that never stored anything",
+        rule="a cookie without any log means a lost directory -> a bookie that stored nothing",
         module=_IDENTITY,
         name="examine",
         replacement=Edit("if not await _log_files(disk, each)", "if False"),
@@ -220,7 +220,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40i",
-        rule="that nothing was ever stored is said until there is a log -> for ever",
+        rule="the note that nothing was stored ends with the first log -> stays forever",
         module=_IDENTITY,
         name="Identity.stamp",
         replacement=Edit("await self.disk.remove(_new_path(directory))", "pass"),
@@ -228,7 +228,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M36d",
-        rule="what may be lost is not forced -> it is",
+        rule="an entry that may be lost is not confirmed by a force -> it is",
         module=_READS,
         name="Reads.check_whole",
         replacement=Edit("if self.doubt or state.limbo:", "if self.doubt:"),
@@ -236,7 +236,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M36e",
-        rule="nor while it is not known whose it is -> it is",
+        rule="nor is one of a ledger that is not known yet -> it is",
         module=_READS,
         name="Reads.check_whole",
         replacement=Edit("if self.doubt or state.limbo:", "if state.limbo:"),
@@ -244,7 +244,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M36f",
-        rule="nor is what a recovery has ended without -> it is",
+        rule="nor is one that recovery has closed the ledger without -> it is",
         module=_READS,
         name="Reads.check_whole",
         replacement=Edit("if state.fenced:", "if False:"),
@@ -252,7 +252,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M39c",
-        rule="a ledger that comes while records are in doubt is asked for -> it is trusted",
+        rule="an unknown ledger is looked up while the bookie is in limbo -> it is trusted",
         module="daybook.bookie.storage.store",
         name="open_store",
         replacement=Edit("IN_DOUBT if store.limbo else ", ""),
@@ -260,7 +260,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40j",
-        rule="a bookie that runs is not repaired by command -> it is",
+        rule="a running bookie is not repaired by command -> it is",
         module="daybook.bookie.server.host",
         name="repair_cookie",
         replacement=Edit("if info is not None:", "if False:"),
@@ -268,7 +268,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40k",
-        rule="a copy of the directories is no later process of the same bookie -> it is",
+        rule="a copy of the directories is not a later process of the bookie -> it is",
         module="daybook.bookie.server.registration",
         name="Registration._is_of_last_process",
         replacement=Edit(" and here", ""),
@@ -276,7 +276,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40l",
-        rule="who announces himself looks again, then -> not again",
+        rule="a bookie checks again after it registers -> it does not",
         module="daybook.bookie.registry.registrations",
         name="_announce_alone",
         replacement=Edit("    await _withdraw(store, path)\n", "    return True\n"),
@@ -284,7 +284,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11a",
-        rule="an index that cannot be read puts its bookie in doubt -> nobody is told",
+        rule="an unreadable index puts its bookie into limbo -> nobody is told",
         module=_INDEX,
         name="WatchedIndex._reading",
         replacement=Edit("if error.errno not in _PASSING:", "if False:"),
@@ -302,7 +302,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11c",
-        rule="what a damaged index does not give is unknown -> absent",
+        rule="an entry missing in a damaged index is unknown -> absent",
         module=_UPKEEP,
         name="Upkeep._index_damaged",
         replacement=Edit("volume.states.doubt()", "pass"),
@@ -310,7 +310,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11d",
-        rule="an id that a damaged index may have is refused -> taken",
+        rule="an id that a damaged index may have is rejected -> accepted",
         module=_VOLUME,
         name="Volume._add_after_lookup",
         replacement=Edit("elif self.rebuilding:", "elif False:"),
@@ -318,7 +318,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11e",
-        rule="an id that a damaged index may have is refused -> taken, if it was looked up before",
+        rule="an id that a damaged index may have is rejected -> accepted if looked up before",
         module=_VOLUME,
         name="Volume._add_again",
         replacement=Edit("known and place is None and self.rebuilding", "False"),
@@ -326,7 +326,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11f",
-        rule="the doubt ends when the new index is named -> before",
+        rule="limbo ends when the new index is named -> before",
         module=_STATES,
         name="States.check_index",
         replacement=Edit("if self._volume.rebuilding:", "if False:"),
@@ -334,7 +334,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11g",
-        rule="a doubt that begins while another one ends stays -> goes with it",
+        rule="limbo that begins while another one ends stays -> ends with it",
         module=_STATES,
         name="States.end_doubt",
         replacement=Edit("if doubts != self._doubts:", "if False:"),
@@ -342,7 +342,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11h",
-        rule="the position of a rebuild is taken under the lock of checkpoints -> at any time",
+        rule="the position of a rebuild is read under the checkpoint lock -> at any time",
         module=_REBUILD,
         name="Rebuilder._replay",
         replacement=Edit("async with self._checkpoints:", "if True:"),
@@ -350,7 +350,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11i",
-        rule="that an index is damaged is on the disk first -> in memory",
+        rule="the damage of an index is recorded on the disk first -> in memory",
         module=_REBUILD,
         name="Rebuilder._rebuild",
         replacement=Edit("await write_index_record(self._disk, self._directory, record)", "pass"),
@@ -358,7 +358,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11j",
-        rule="a start with a damaged index is in doubt -> believes what the log says",
+        rule="a start with a damaged index is in limbo -> trusts the log alone",
         module=_UPKEEP,
         name="open_volume",
         replacement=Edit("damaged or ", ""),
@@ -366,7 +366,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11k",
-        rule="the scrub reads the index as well -> the log alone",
+        rule="the scrub reads the index as well -> only the log",
         module="daybook.bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit(
@@ -376,7 +376,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11l",
-        rule="behind the mark of a start there may be padding -> it is damage",
+        rule="padding may follow the mark of a start -> it is damage",
         module="daybook.bookie.storage.scrub",
         name="Scrubber._durable_end",
         replacement=Edit("return self._volume.log.mark", "return self._volume.log.durable"),
@@ -384,7 +384,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B10a",
-        rule="the doubt is durable, then the numbers are written -> the numbers first",
+        rule="limbo is durable before the start numbers are written -> after",
         module=_STARTS,
         name="Starts.is_behind",
         replacement=Edit(
@@ -424,7 +424,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B10e",
-        rule="one directory behind puts all in doubt, durably -> the first one only",
+        rule="one directory behind puts all into limbo, durably -> only the first one",
         module="daybook.bookie.storage.store",
         name="open_store",
         replacement=Edit(
@@ -435,7 +435,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B10f",
-        rule="a start that was cut short makes no checkpoint -> one behind what nobody applied",
+        rule="a start that was cut short makes no checkpoint -> makes one past unapplied records",
         module=_UPKEEP,
         name="Upkeep.checkpoint",
         replacement=Edit("if not failed and self._started:", "if not failed:"),
@@ -451,7 +451,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B10i",
-        rule="a ledger of two directories is in limbo -> believed to be whole",
+        rule="a ledger in two directories is in limbo -> taken for complete",
         module="daybook.bookie.storage.directories",
         name="Directories._one_home",
         replacement=Edit("limbo=True", "limbo=False"),

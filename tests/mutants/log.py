@@ -1,6 +1,6 @@
 """Rules of a log as it is served, broken one at a time; the scenarios of the package must notice.
 
-What storms and the model checker have of the same rules stands in `chain`, `cursor` and
+The mutants of the same rules for storms and the model checker are in `chain`, `cursor` and
 `tests.model.log.mutants`.
 """
 
@@ -24,7 +24,7 @@ _WHOSE = f"{_SCENARIOS}/test_ledger_owners.py"
 OWNERS = [
     Mutant(
         id="K61 roll",
-        rule="a ledger takes entries when the list names it -> while that is being written",
+        rule="a ledger takes entries when the list names it -> while the list is being written",
         module=_LOG,
         name="ManagedLedger._create_next",
         replacement=Edit(
@@ -36,7 +36,7 @@ OWNERS = [
     ),
     Mutant(
         id="K61 open",
-        rule="a log is served when the list is ours -> while that is being written",
+        rule="a log serves when the list is its own -> while the list is being written",
         module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit(
@@ -48,7 +48,7 @@ OWNERS = [
     ),
     Mutant(
         id="K65c",
-        rule="a log that may be somebody else's ends -> goes on with the list it knows",
+        rule="a log that may have another owner ends -> goes on with the list it knows",
         module=_LOG,
         name="ManagedLedger.lost",
         replacement=Edit("self._step(Lost(reason))", "pass"),
@@ -56,7 +56,7 @@ OWNERS = [
     ),
     Mutant(
         id="K65d",
-        rule="a log that has ended sends nothing -> what waited for the store is sent later",
+        rule="a log that has ended sends nothing -> entries that waited are sent later",
         module=_LOG,
         name="ManagedLedger._drop",
         replacement=Edit("self.context.nursery.cancel_scope.cancel()", "pass"),
@@ -64,7 +64,7 @@ OWNERS = [
     ),
     Mutant(
         id="K65e",
-        rule="a log that was lost while it was opened is not opened -> it is",
+        rule="a log that was lost during its open is not opened -> it is",
         module="daybook.managed_ledger.open",
         name="_recover_cursors",
         replacement=Edit("    log.check()", "    pass"),
@@ -72,7 +72,7 @@ OWNERS = [
     ),
     Mutant(
         id="K65f",
-        rule="a read of a log that was lost meanwhile begins nothing -> it reads ahead",
+        rule="a read of a lost log starts nothing -> it reads ahead",
         module="daybook.managed_ledger.reading",
         name="LogReader._has_read",
         replacement=Edit("if reads_on and not self._context.stopped:", "if reads_on:"),
@@ -80,7 +80,7 @@ OWNERS = [
     ),
     Mutant(
         id="M59 list",
-        rule="a write of the list without an answer is looked up -> it was refused",
+        rule="a list write without an answer is looked up -> it counts as refused",
         module=_LIST,
         name="LedgerList._swap",
         replacement=Edit("lost = True\n", "raise self._fenced() from None\n"),
@@ -96,7 +96,7 @@ OWNERS = [
     ),
     Mutant(
         id="M59 to the end",
-        rule="a write of the list goes on without whoever asked for it -> ends with him",
+        rule="a list write goes on without its caller -> ends with it",
         module=_LIST,
         name="LedgerList.update",
         replacement=Edit(
@@ -107,7 +107,7 @@ OWNERS = [
     ),
     Mutant(
         id="M61b",
-        rule="what one session has seen says nothing about the next -> it does",
+        rule="a state seen by one session does not bind the next -> it does",
         module="daybook.managed_ledger.context",
         name="LogContext._synced",
         replacement=Edit("if self.store.session_id == session_id:", "if True:"),
@@ -115,7 +115,7 @@ OWNERS = [
     ),
     Mutant(
         id="H01",
-        rule="rolls that do not help become rare -> one each interval, for ever",
+        rule="useless rolls become rare -> one per interval, forever",
         module="daybook.managed_ledger.protocol.healing",
         name="Healing.due",
         replacement=Edit("self.rolls += 1", "pass"),
@@ -123,7 +123,7 @@ OWNERS = [
     ),
     Mutant(
         id="C74b",
-        rule="an entry that cannot be read is an error -> it is passed over",
+        rule="an unreadable entry is an error -> it is skipped",
         module="daybook.managed_ledger.reading",
         name="LogReader._fetch",
         replacement=Edit(
@@ -149,7 +149,7 @@ TRIMMING = [
     ),
     Mutant(
         id="K67d",
-        rule="a cursor that is being created holds ledgers -> when it is there",
+        rule="a cursor that is being created holds ledgers -> only when it exists",
         module=_CURSOR,
         name="Cursors.held_from",
         replacement=Edit("() if self._new is None else (self._new,)", "()"),
@@ -157,7 +157,7 @@ TRIMMING = [
     ),
     Mutant(
         id="T03",
-        rule="what is trimmed is decided when the list is written -> before",
+        rule="the ledgers to trim are chosen when the list is written -> before",
         module=_LOG,
         name="ManagedLedger.trim",
         replacement=Edit("gone[:] = self._trimmable()", "pass"),
@@ -165,7 +165,7 @@ TRIMMING = [
     ),
     Mutant(
         id="T04",
-        rule="nothing begins in what is being trimmed -> until it is gone",
+        rule="no cursor starts in a ledger that is being trimmed -> until it is gone",
         module=_LIST,
         name="LedgerList.before_first",
         replacement=Edit("Position(self._first, -1)", "Position(self.ids[0], -1)"),
@@ -176,7 +176,7 @@ TRIMMING = [
 CURSORS = [
     Mutant(
         id="C2 ahead",
-        rule="what no entry is yet is not acknowledged -> it is, and is skipped later",
+        rule="positions that do not exist yet are not acknowledged -> they are, and skipped later",
         module="daybook.managed_ledger.ack_set",
         name="AckSet.keep_within",
         replacement=Edit("lengths.get(ledger_id, 0)", "1 << 20"),
@@ -192,7 +192,7 @@ CURSORS = [
     ),
     Mutant(
         id="C5 list",
-        rule="a cursor is written while the list is ours -> whoever has it",
+        rule="a cursor is written while the list is our own -> at any time",
         module=_LIST,
         name="LedgerList.guarded",
         replacement=Edit("[check, *operations]))[1:]", "[*operations]))"),
@@ -208,7 +208,7 @@ CURSORS = [
     ),
     Mutant(
         id="C5 strays",
-        rule="cursors are removed while the list is ours -> whoever has it",
+        rule="cursors are removed while the list is our own -> at any time",
         module="daybook.managed_ledger.open",
         name="ManagedLedgers._delete_stray_cursors",
         replacement=Edit(
@@ -245,7 +245,7 @@ CURSORS = [
     ),
     Mutant(
         id="C71c",
-        rule="recovery moves a cursor on only -> to what was written last",
+        rule="recovery only moves a cursor forward -> to the last record written",
         module="daybook.managed_ledger.protocol.cursor",
         name="apply_change",
         replacement=Edit("max(mark_delete, change.mark_delete)", "change.mark_delete"),
@@ -253,7 +253,7 @@ CURSORS = [
     ),
     Mutant(
         id="C72b",
-        rule="a clean close stores what is acknowledged in between -> where the cursor stands",
+        rule="a clean close stores individual acknowledgements -> only the mark-delete position",
         module=_CURSOR,
         name="Cursor._store_whole",
         replacement=Edit("list(self._state.acked.ranges())", "[]"),
@@ -261,7 +261,7 @@ CURSORS = [
     ),
     Mutant(
         id="C74c",
-        rule="a cursor whose ledger cannot be read stays there -> goes back to its record",
+        rule="a cursor whose ledger cannot be read keeps it -> falls back to its record",
         module="daybook.managed_ledger.cursor_ledger",
         name="recover_state",
         replacement=Edit("suppress(NoSuchLedgerError, NoSuchEntryError)", "suppress(LedgerError)"),
@@ -282,7 +282,7 @@ WHOSE = [
     ),
     Mutant(
         id="W02 whose",
-        rule="a ledger proves whose it is before it is recovered -> behind that",
+        rule="a ledger's owner is checked before its recovery -> after it",
         module="daybook.managed_ledger.context",
         name="LogContext.open_ledger",
         replacement=Edit(
@@ -296,7 +296,7 @@ WHOSE = [
     ),
     Mutant(
         id="W03 whose",
-        rule="all ledgers prove whose they are before one is recovered -> each before its own",
+        rule="all ledgers' owners are checked before the first recovery -> each before its own",
         module="daybook.managed_ledger.open",
         name="recover_tail",
         replacement=Edit(
@@ -332,7 +332,7 @@ LONG_LISTS = [
     ),
     Mutant(
         id="K6b",
-        rule="rolls are rarer the fuller the list is -> as frequent as ever",
+        rule="rolls are rarer the fuller the list is -> equally frequent",
         module="daybook.managed_ledger.protocol.room",
         name="Room.stretch",
         replacement=Edit("return 1 << min", "return 1 or min"),
@@ -348,7 +348,7 @@ LONG_LISTS = [
     ),
     Mutant(
         id="K6d",
-        rule="opening trims what every cursor has let go -> without asking cursors",
+        rule="opening trims only ledgers that no cursor needs -> without reading cursors",
         module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit("held.values()", "()"),
@@ -356,7 +356,7 @@ LONG_LISTS = [
     ),
     Mutant(
         id="K6e",
-        rule="opening trims what retention has let go -> whatever retention says",
+        rule="opening trims by the retention -> whatever the retention is",
         module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit(
@@ -404,7 +404,7 @@ CURSOR_FORMATS = [
     ),
     Mutant(
         id="C83b",
-        rule="a cursor leaves records of version 1 when version 2 is allowed later -> keeps them",
+        rule="a cursor replaces records of version 1 when version 2 is allowed later -> keeps them",
         module=_CURSOR,
         name="Cursor.check_format",
         replacement=Edit("self._renewing = True", "pass"),
@@ -412,7 +412,7 @@ CURSOR_FORMATS = [
     ),
     Mutant(
         id="C84",
-        rule="so many changes with holes are followed by a snapshot -> never",
+        rule="many changes with holes are followed by a snapshot -> never",
         module=_CURSOR,
         name="Cursor._snapshot_is_due",
         replacement=Edit("bool(self._state.acked) and", "False and"),
@@ -420,7 +420,7 @@ CURSOR_FORMATS = [
     ),
     Mutant(
         id="C84b",
-        rule="changes with holes are followed by a snapshot in time -> when something changes",
+        rule="changes with holes are followed by a snapshot in time -> at the next change",
         module=_CURSOR,
         name="Cursor.run",
         replacement=Edit("trio.move_on_at(self._snapshot_due_s)", "trio.CancelScope()"),
@@ -452,7 +452,7 @@ CURSOR_FORMATS = [
     ),
     Mutant(
         id="C87",
-        rule="a record of ours without its snapshot is not one -> parts count as snapshots",
+        rule="a record of ours without a whole snapshot is rejected -> parts count as snapshots",
         module="daybook.managed_ledger.cursor_ledger",
         name="Recovered.apply",
         replacement=Edit("self._part_2(info.part)", "self._snapshot(info)"),

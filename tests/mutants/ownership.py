@@ -11,7 +11,7 @@ _INSTANCE = "tests:tests/broker/test_instance.py"
 MUTANTS = [
     Mutant(
         id="M62",
-        rule="with its session a broker loses everything -> it keeps what it owned",
+        rule="a broker loses everything with its session -> keeps what it owned",
         module=_OWNERSHIP,
         name="OwnershipProtocol._drop_all",
         replacement=Edit("    self._held.clear()\n", "    pass\n"),
@@ -19,7 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         id="O18",
-        rule="with its session a broker drops its topics -> it says only that they are not its own",
+        rule="a broker drops its topics with its session -> only reports that it is not the owner",
         module=_OWNERSHIP,
         name="OwnershipProtocol._drop_all",
         replacement=Edit(
@@ -46,7 +46,7 @@ MUTANTS = [
     ),
     Mutant(
         id="O13",
-        rule="answers to anything but the latest request are void -> they count",
+        rule="only the answer to the latest request counts -> any answer does",
         module=_OWNERSHIP,
         name="OwnershipProtocol.step",
         replacement=Edit("held is not None and held.ask == event.ask", "held is not None"),
@@ -65,7 +65,7 @@ MUTANTS = [
     ),
     Mutant(
         id="O15",
-        rule="a record that vanished takes its topics along -> they stay until somebody asks",
+        rule="a vanished record takes its topics along -> they stay until the next request",
         module=_OWNERSHIP,
         name="OwnershipProtocol._record_read",
         replacement=Edit(
@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         id="O16",
-        rule="a guard that is gone means that nothing is ours -> it is written again",
+        rule="a missing guard means that the broker owns nothing -> the guard is written again",
         module=_OWNERSHIP,
         name="OwnershipProtocol._guard_seen",
         replacement=Edit("        self._drop_all()\n", "        pass\n"),
@@ -91,7 +91,7 @@ MUTANTS = [
     ),
     Mutant(
         id="O19",
-        rule="what an attempt to join left in our session is removed -> it stays for ever",
+        rule="leftovers of a join attempt in our session are removed -> stay forever",
         module="daybook.broker.ownership.membership",
         name="_clear_registration",
         replacement=Edit(
@@ -103,7 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         id="O21",
-        rule="a registration of ours without a guard is removed -> it is in the way for ever",
+        rule="a registration of ours without a guard is removed -> blocks the join forever",
         module="daybook.broker.ownership.membership",
         name="_clear_registration",
         replacement=Edit("if overtaken and not await _guards(", "if False and not await _guards("),
@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         id="O20",
-        rule="a broker makes one attempt to join at a time -> several, which remove each other's",
+        rule="a broker makes one join attempt at a time -> several, which undo each other",
         module="daybook.broker.ownership.ownership",
         name="Ownership._join",
         replacement=Edit("async with self._joining:", "if term:"),
@@ -127,7 +127,7 @@ MUTANTS = [
     ),
     Mutant(
         id="W06 unbound",
-        rule="topics are bound only to ledgers that their lists fit -> to any",
+        rule="topics are bound only to ledgers that match their lists -> to any",
         module="daybook.managed_ledger.binding",
         name="bind",
         replacement=Edit("    if wrong:\n", "    if wrong and not wrong:\n"),
@@ -135,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         id="W07 again",
-        rule="a broker joins again only while its instance is bound -> whatever is bound",
+        rule="a broker rejoins only while its instance is bound -> always",
         module="daybook.broker.ownership.membership",
         name="join",
         replacement=Edit("checks = [Check(PATH, bound.version)]", "pass"),
@@ -167,7 +167,7 @@ MUTANTS = [
     ),
     Mutant(
         id="O23",
-        rule="who gives a record up gives its guard another version -> only looks that it stands",
+        rule="handing over a record changes the guard's version -> only checks that it exists",
         module="daybook.broker.ownership.membership",
         name="delete_under_guard",
         replacement=Edit("Set(guard.path, guard.value, ANY)", "Check(guard.path, ANY)"),

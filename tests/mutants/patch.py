@@ -12,11 +12,11 @@
         ...
 
 A mutant replaces one function, method, property or constant of a module, by another value or by the
-same source with one place edited.  The old text of that place has to occur exactly once: when it
-does not, applying the mutant fails, and the author of the change decides what breaks the rule now.
+same source with one place edited.  The old text of that place must occur exactly once: otherwise
+applying the mutant fails, and the author of the change decides how the rule can be broken now.
 
-Names that other modules imported with `from` are replaced there as well.  Nothing of this is in the
-shipped code, and after the block everything is as it was.
+Names that other modules imported with `from` are replaced there as well.  The shipped code has none
+of this, and after the block all names are as they were.
 """
 
 import ast
@@ -42,7 +42,7 @@ class SourceChangedError(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The source of the original, with `old`, which is there once, replaced by `new`."""
+    """The source of the original, with `old`, which occurs once, replaced by `new`."""
 
     old: str
     new: str
@@ -51,17 +51,17 @@ class Edit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
     id: str
-    rule: str  # what is right -> what this makes of it
+    rule: str  # the right behavior -> the mutant's behavior
     module: str
     name: str  # in the module: a function, a constant, `Class.method`
     replacement: Any  # a value, or an `Edit`
-    caught_by: str  # the layer, and for some behind a colon what to run there
+    caught_by: str  # the layer, and for some behind a colon the tests or storms to run
     also: tuple["Mutant", ...] = ()  # applied together with this one
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a mutant replaces."""
+    """The object that a mutant replaces."""
 
     holder: ModuleType | type
     attribute: str
@@ -106,7 +106,7 @@ def target_of(mutant: Mutant) -> Target:
 
 @contextmanager
 def applied(*mutants: Mutant) -> Generator[None]:
-    """The rules of these mutants, and of those that belong to them, are broken inside."""
+    """Apply these mutants, and those that belong to them, inside the block."""
     with ExitStack() as stack:
         for mutant in mutants:
             for each in (mutant, *mutant.also):
@@ -131,7 +131,7 @@ def _applied(mutant: Mutant) -> Generator[None]:
 
 
 def _edited(mutant: Mutant, target: Target, edit: Edit) -> object:
-    """Compiled as if it stood where the original stands."""
+    """Compile the edited source as if it stood where the original stands."""
     source = target.source
     if source.count(edit.old) != 1:
         raise SourceChangedError(f"{mutant.id}: {edit.old!r} is there {source.count(edit.old)} x")
@@ -148,7 +148,7 @@ def _edited(mutant: Mutant, target: Target, edit: Edit) -> object:
 
 
 def _importers(target: Target) -> list[ModuleType]:
-    """The modules that have a replaced function under the same name."""
+    """Return the modules that have a replaced function under the same name."""
     if not isinstance(target.holder, ModuleType):
         return []
     return [

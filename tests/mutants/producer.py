@@ -1,4 +1,4 @@
-"""Rules of producers, broken one at a time: receipts, lost connections, who is admitted."""
+"""Rules of producers, broken one at a time: receipts, lost connections, admission."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -19,7 +19,7 @@ MUTANTS = [
     ),
     Mutant(
         id="P77b",
-        rule="a producer that is closed gives no receipts -> for what is stored later",
+        rule="a closed producer gives no receipts -> for messages that are stored later",
         module=_PRODUCER,
         name="Producer.stored",
         replacement=Edit("if self.closed:", "if self.closed and error is not None:"),
@@ -27,7 +27,7 @@ MUTANTS = [
     ),
     Mutant(
         id="P77c",
-        rule="a receipt is for the oldest send, or nothing can be trusted -> for any",
+        rule="a receipt must be for the oldest send, else the connection ends -> any is accepted",
         module=_SENDS,
         name="PendingSends.receipt",
         replacement=Edit("if sequence_id > queue[0].sequence_id:", "if False:"),
@@ -48,7 +48,7 @@ MUTANTS = [
     ),
     Mutant(
         id="P80",
-        rule="what has no receipt is sent again in order -> the newest first",
+        rule="sends without a receipt are repeated in order -> the newest first",
         module=_SENDS,
         name="PendingSends.all",
         replacement=Edit("list(self._queue)", "list(self._queue)[::-1]"),
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         id="P81",
-        rule="what a client sends for a producer that was dropped is ignored -> a violation",
+        rule="sends for a dropped producer are ignored -> a violation",
         module=_PRODUCING,
         name="ProducingProtocol._drop",
         replacement=Edit("self._dropped[producer_id] = now_s + self._ignore_s", "pass"),
@@ -64,7 +64,7 @@ MUTANTS = [
     ),
     Mutant(
         id="P82",
-        rule="sends for a producer that is being opened are of the one before -> are taken",
+        rule="sends for a producer that is being opened belong to the previous one -> are accepted",
         module=_PRODUCING,
         name="ProducingProtocol.sending",
         replacement=Edit(
@@ -75,7 +75,7 @@ MUTANTS = [
     ),
     Mutant(
         id="A01",
-        rule="an exclusive producer is alone -> beside those that are there",
+        rule="an exclusive producer is alone -> may join others",
         module=_ACCESS,
         name="AccessProtocol._join",
         replacement=Edit(
@@ -88,7 +88,7 @@ MUTANTS = [
     ),
     Mutant(
         id="A02",
-        rule="one whose epoch is over is refused -> it is exclusive again",
+        rule="a producer with an old epoch is refused -> becomes exclusive again",
         module=_ACCESS,
         name="AccessProtocol._outdated",
         replacement=Edit("candidate.epoch >= self.epoch", "True"),
@@ -96,7 +96,7 @@ MUTANTS = [
     ),
     Mutant(
         id="A03",
-        rule="a producer that fences expels the others -> only those that wait",
+        rule="a fencing producer expels the others -> only the waiting ones",
         module=_ACCESS,
         name="AccessProtocol._fence",
         replacement=Edit(
@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     Mutant(
         id="A04",
-        rule="a producer is exclusive when its epoch is stored -> whatever became of that",
+        rule="a producer is exclusive when its epoch is stored -> whatever the outcome",
         module=_ACCESS,
         name="AccessProtocol.step",
         replacement=Edit(
@@ -118,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         id="A05",
-        rule="who waits becomes exclusive when nobody is left -> when somebody leaves",
+        rule="a waiting producer becomes exclusive when all have left -> when one leaves",
         module=_ACCESS,
         name="AccessProtocol._promote",
         replacement=Edit("not self._admitted and ", ""),

@@ -1,4 +1,4 @@
-"""Rules of re-replication, broken one at a time; its own tests have to notice."""
+"""Rules of re-replication, broken one at a time; its own tests must notice."""
 
 from daybook.bookie.replication.protocol.copies import Copy
 from tests.mutants.patch import Edit, Mutant
@@ -16,7 +16,7 @@ _NEWCOMERS = f"{_TESTS}/test_newcomers.py"
 MUTANTS = [
     Mutant(
         id="RR01",
-        rule="metadata name a newcomer when all is durable there -> when all was sent",
+        rule="metadata names a new bookie when all is durable there -> when all was sent",
         module="daybook.bookie.replication.replicator",
         name="_Sending.send",
         replacement=Edit("if self._failure is None:", "if False:"),
@@ -24,7 +24,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR02",
-        rule="the metadata of a ledger in recovery stay as they are -> its fragments may change",
+        rule="the metadata of a ledger in recovery is not changed -> its fragments may change",
         module=_P_COPIES,
         name="settled_stretches",
         replacement=Edit("            return []\n", "            fragments = fragments[:-1]\n"),
@@ -32,7 +32,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR03",
-        rule="the last fragment of an open ledger is its writer's -> it is copied as well",
+        rule="the last fragment of an open ledger belongs to its writer -> it is copied as well",
         module=_P_COPIES,
         name="settled_stretches",
         replacement=Edit(
@@ -42,7 +42,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR04",
-        rule="a copy that nobody has heard of is not missing -> it is",
+        rule="a copy whose bookie does not answer is not missing -> it is",
         module=_P_COPIES,
         name="judge",
         replacement=Edit(
@@ -53,7 +53,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR05",
-        rule="whole lists of entries are compared -> from the first one on a run is believed",
+        rule="whole lists of entries are compared -> a run is assumed from the first one on",
         module=_P_COPIES,
         name="listed",
         replacement=Edit("group.first + group.size - stretch.first)", "len(there))"),
@@ -61,7 +61,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR06",
-        rule="a damaged copy is replaced by another bookie's -> written again where it is",
+        rule="a damaged copy is replaced by another bookie's -> rewritten in place",
         module=_P_COPIES,
         name="_why_moved",
         replacement=Edit("if Copy.DAMAGED in codes:", "if False:"),
@@ -69,7 +69,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR07",
-        rule="a bookie takes one place of a fragment -> it may take a second one",
+        rule="a bookie occurs once in a fragment -> it may occur twice",
         module=_P_REPLACE,
         name="newcomers",
         replacement=Edit(" if bookie not in stretch.ensemble", ""),
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR08",
-        rule="a place that holds more by now stays -> what was copied is taken for all",
+        rule="a fragment that has grown is not changed -> copying a part suffices",
         module=_P_REPLACE,
         name="replace_bookie",
         replacement=Edit("if now.last > stretch.last:", "if False:"),
@@ -85,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR09",
-        rule="whoever may have the last copy keeps its place -> it is replaced",
+        rule="a bookie that may have the last copy stays in the ensemble -> it is replaced",
         module=_MENDER,
         name="Mender._move",
         replacement=Edit("if _without(move.entries, report) != move.entries:", "if False:"),
@@ -93,7 +93,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR10",
-        rule="an open ledger is not fenced because a bookie is gone -> it is",
+        rule="an open ledger is not fenced because a bookie is missing -> it is",
         module=_MENDER,
         name="Mender._close_if_due",
         replacement=Edit("self._limits.fence_open_after_s if lost else None", "0.0"),
@@ -117,7 +117,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR13",
-        rule="a mark goes under the version that was read before the work -> under the present one",
+        rule="a mark is deleted at the version read before the work -> at the present one",
         module="daybook.bookie.replication.marks",
         name="Marks.resolve",
         replacement=Edit("delete(path, mark.version)", "delete(path, record.stat.version)"),
@@ -125,7 +125,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR14",
-        rule="a bookie is forgotten when nothing names it -> whatever names it",
+        rule="a bookie is forgotten when no ledger names it -> although some do",
         module="daybook.bookie.replication.decommission",
         name="Decommission.forget",
         replacement=Edit("if kept.ledgers or kept.unreadable:", "if False:"),
@@ -133,7 +133,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR15",
-        rule="with loss accepted only who was given up counts as a no -> whoever does not know",
+        rule="with loss accepted, only given-up bookies count as a no -> all that do not know",
         module="daybook.bookie.replication.protocol.accept_loss",
         name="AcceptLoss._read_answered",
         replacement=Edit(" and inquiry.unknown <= self._given_up", ""),
@@ -141,7 +141,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR16",
-        rule="one bookie that goes is waited for -> it is lost at once",
+        rule="a single missing bookie is waited for -> it is lost at once",
         module="daybook.bookie.replication.protocol.lost",
         name="LostBookies.look",
         replacement=Edit("len(fresh) + len(waited_before) > 1", "True"),
@@ -149,7 +149,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR17",
-        rule="what is found again is written again, for whoever mends it -> it stays as it is",
+        rule="damage found again is written to the mark again -> the mark stays as it is",
         module="daybook.bookie.ledger.underreplication",
         name="mark_under_replicated",
         replacement=Edit(
@@ -162,7 +162,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR18",
-        rule="no new ledger names a bookie that leaves -> one that is short of bookies does",
+        rule="no new ledger names a leaving bookie -> one short of bookies does",
         module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.choose",
         replacement=Edit("await AdminStates(self._store, self._paths).leaving()", "set[str]()"),
@@ -170,7 +170,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR19",
-        rule="a bookie with too much to do has no damage -> what it does not give is damaged",
+        rule="a busy bookie has no damage -> entries that it does not return are damaged",
         module="daybook.bookie.replication.checker",
         name="_Look._copy_of",
         replacement=Edit(
@@ -181,7 +181,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR20",
-        rule="a source that cannot be read has every copy read -> it is tried again, for ever",
+        rule="after an unreadable source every copy is read -> it is tried forever",
         module=_MENDER,
         name="Mender._mend_locked",
         replacement=Edit("except (NoSuchEntryError, ReadUnknownError):", "except KeyError:"),
@@ -189,7 +189,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR21",
-        rule="an entry of which all who answer are in doubt is an alarm -> it is waited for",
+        rule="an entry whose bookies are all in limbo raises an alarm -> it is waited for",
         module=_MENDER,
         name="_bare",
         replacement=Edit("if report.unheard", "if True"),
@@ -197,7 +197,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR22",
-        rule="what a disk does not give is written there again -> it is left as it is",
+        rule="an entry that a disk has lost is written there again -> it is not",
         module=_P_COPIES,
         name="_LACKED",
         replacement=(Copy.MISSING, Copy.DOUBTFUL),
@@ -205,7 +205,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR23",
-        rule="a bookie takes an entry again that its disk does not give -> it says that it has it",
+        rule="a bookie accepts an entry that its disk has lost -> says that it has it",
         module="daybook.bookie.storage.volume",
         name="Volume._add_known",
         replacement=Edit("if recovery and", "if False and"),
@@ -213,7 +213,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR24",
-        rule="an entry that the disk gives keeps its first bytes -> a recovery add replaces it",
+        rule="a readable entry keeps its first bytes -> a recovery add replaces it",
         module="daybook.bookie.storage.volume",
         name="Volume._add_known",
         replacement=Edit(" and self.reads.damaged.get((state.ledger_id, entry_id)) == place", ""),
@@ -229,7 +229,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR26",
-        rule="a bookie with new disks gets its fences before it takes entries -> it takes them",
+        rule="a bookie with new disks gets its fences before it takes entries -> after",
         module="daybook.bookie.replication.readmission",
         name="Readmission.admit",
         replacement=Edit("await fence.begin(nursery, ledger_id, metadata)", "pass"),
@@ -237,7 +237,7 @@ MUTANTS = [
         also=(
             Mutant(
                 id="RR26 reborn",
-                rule="it asks the metadata on first contact, too: each of them alone is enough",
+                rule="it also reads metadata for unknown ledgers: each check alone suffices",
                 module="daybook.bookie.storage.contacts",
                 name="standing_of",
                 replacement=Edit("if birth == NEVER_LOST:", "if True:"),
@@ -247,7 +247,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR27",
-        rule="a fence that is not answered keeps it out -> it is let in",
+        rule="an unanswered fence keeps the bookie out -> it is admitted",
         module="daybook.bookie.replication.readmission",
         name="Readmission.admit",
         replacement=Edit("raise DecommissionError(fence.failure)", "pass"),
@@ -255,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR28",
-        rule="with loss accepted who is silent is waited for -> given up",
+        rule="with loss accepted, a silent bookie is waited for -> given up",
         module="daybook.bookie.replication.forced",
         name="_who_cannot_say",
         replacement=Edit("            return\n", "            return found.append(bookie)\n"),
@@ -263,7 +263,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR29",
-        rule="a copy goes where its write sets span racks -> to any bookie",
+        rule="a copy goes to a bookie with which its write sets span racks -> to any bookie",
         module=_MENDER,
         name="Mender._best",
         replacement=Edit("return best", "return drawn[0]"),
@@ -271,7 +271,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR30",
-        rule="a member that takes no entries stands in its rack -> in none",
+        rule="a read-only member counts in its rack -> in none",
         module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.racks_of",
         replacement=Edit("infos.get(bookie) or await self._info(bookie)", "infos.get(bookie)"),
@@ -279,7 +279,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR31",
-        rule="a copy of many pieces is done when each is durable -> though one has failed",
+        rule="a copy of many pieces is done when each is durable -> although one failed",
         module="daybook.bookie.replication.replicator",
         name="Replicator.copy",
         replacement=Edit("if flow.failure is not None:", "if False:"),
@@ -287,7 +287,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR32",
-        rule="a bookie that offers no lists is asked for each entry -> it counts as silent",
+        rule="a bookie without lists is asked for each entry -> counts as silent",
         module="daybook.bookie.replication.checker",
         name="Checker._list",
         replacement=Edit("if had_time and await", "if False and await"),
@@ -295,7 +295,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR33",
-        rule="a lock of ours that nobody works under is given back -> it is somebody's",
+        rule="a lock of ours without work is released -> is taken for another worker's",
         module="daybook.bookie.replication.worker",
         name="Worker._locked_by_others",
         replacement=Edit("if lock.ours:", "if False:"),
@@ -303,7 +303,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR34",
-        rule="a lock that is left over is given back before the next ledger -> after all of them",
+        rule="a leftover lock is released before the next ledger -> after all of them",
         module="daybook.bookie.replication.worker",
         name="Worker._round",
         replacement=Edit("if self._mender.lock_left:", "if False:"),
@@ -311,7 +311,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR35",
-        rule="who is born anew while the change is on its way is not named -> it is",
+        rule="a bookie that lost its disks during the change is not named -> it is",
         module=_CATALOG,
         name="LedgerMetadataStore._write",
         replacement=Edit(", *checks]", "]"),
@@ -319,7 +319,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR36",
-        rule="a cookie that was made anew is another life -> its version tells",
+        rule="a recreated cookie means new disks -> only its version counts",
         module="daybook.bookie.registry.cookies",
         name="read_life",
         replacement=Edit("record.stat.created_txid", "0"),
@@ -327,7 +327,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR37",
-        rule="copies count in the life in which they were taken -> in any",
+        rule="copies count under the cookie under which they were written -> under any",
         module="daybook.bookie.replication.replicator",
         name="Replicator.replace",
         replacement=Edit(", [newcomer])", ")"),
@@ -335,7 +335,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR38",
-        rule="the life of a newcomer is looked up before the first copy -> behind the last one",
+        rule="a new bookie's cookie is read before the first copy -> after the last one",
         module=_MENDER,
         name="Mender._move",
         replacement=Edit(
@@ -352,7 +352,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR39",
-        rule="what recovery wrote counts in the life in which it was taken -> in any",
+        rule="recovered entries count under the cookie under which they were written -> under any",
         module="daybook.bookie.ledger.recovery",
         name="recover_ledger",
         replacement=Edit("decide, lives)", "decide)"),
@@ -360,7 +360,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RR40",
-        rule="a new life begins before the metadata are asked what was lost -> it does not begin",
+        rule="a new cookie is written before the metadata is read for losses -> it is not",
         module="daybook.bookie.server.limbo",
         name="LimboRepair._find_suspects",
         replacement=Edit("await renew_cookie(self._metadata, self._paths, self._cookie)", "1"),

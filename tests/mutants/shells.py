@@ -1,6 +1,7 @@
-"""Rules that the shells keep, broken one at a time; their own tests have to notice.
+"""Rules that the shells keep, broken one at a time; their own tests must notice.
 
-The ledger client, the log of a topic, the broker and the clients: what is around the machines.
+The shells are the code around the machines: the ledger client, the log of a topic, the broker and
+the clients.
 """
 
 from tests.mutants.patch import Edit, Mutant
@@ -12,7 +13,7 @@ _LOG = "tests:tests/managed_ledger"
 MUTANTS = [
     Mutant(
         id="M16",
-        rule="opening a ledger to follow it fences nobody -> it is recovered",
+        rule="tailing a ledger fences nobody -> it is recovered",
         module="daybook.bookie.ledger.client",
         name="LedgerClient.open_stored",
         replacement=Edit("if recover and not stored", "if not stored"),
@@ -20,7 +21,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M17 shell",
-        rule="recovery uses the fragments of what it has marked -> of what was read before",
+        rule="recovery uses the fragments that it has marked -> those read before",
         module="daybook.bookie.ledger.recovery",
         name="recover_ledger",
         replacement=Edit(
@@ -32,7 +33,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M26",
-        rule="a bookie is once in an ensemble -> a spare may be a member already",
+        rule="a bookie occurs once in an ensemble -> a spare may be a member already",
         module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.replace",
         replacement=Edit("{*ensemble, ", "{*failed, "),
@@ -40,7 +41,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M31",
-        rule="a writer that is fenced stops -> it replaces the bookie",
+        rule="a fenced writer stops -> it replaces the bookie",
         module="daybook.bookie.ledger.writer",
         name="LedgerWriter.add_refused",
         replacement=Edit(
@@ -51,7 +52,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M38",
-        rule="a bookie that does not know has not said no -> it has",
+        rule='an answer "unknown" is not a no -> it is',
         module="daybook.bookie.ledger.reader",
         name="verdict_of",
         replacement=Edit(
@@ -61,7 +62,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M59 create",
-        rule="a ledger that is there after a creation in doubt is ours if it says so -> is not",
+        rule="a ledger found after a creation in doubt is ours if its token is -> is not",
         module=_CATALOG,
         name="LedgerMetadataStore._create",
         replacement=Edit("return await self._is_ours(path, token)", "return False"),
@@ -77,7 +78,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M60 silence",
-        rule="a change that was in doubt once stays so when the store falls silent -> was not made",
+        rule="a change in doubt stays so when the store falls silent -> it counts as failed",
         module=_CATALOG,
         name="_remembered_doubt",
         replacement=Edit("if doubt:", "if False:"),
@@ -85,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M60 close",
-        rule="a close that is given up without an answer is in doubt -> was not made",
+        rule="an abandoned close without an answer is in doubt -> it counts as failed",
         module="daybook.bookie.ledger.writer",
         name="LedgerWriter.close",
         replacement=Edit("raise OutcomeUnknownError(", "raise StoreUnavailableError("),
@@ -101,7 +102,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M61",
-        rule="before a list is believed the server catches up -> whatever it says",
+        rule="the server catches up before a list is trusted -> any state is",
         module="daybook.managed_ledger.context",
         name="LogContext._synced",
         replacement=Edit("await self.store.sync(path)", "pass"),
@@ -109,7 +110,7 @@ MUTANTS = [
     ),
     Mutant(
         id="K67b",
-        rule="ledgers are kept for what cursors have stored -> for what they know",
+        rule="ledgers are kept for the stored positions of cursors -> for those in memory",
         module="daybook.managed_ledger.cursor",
         name="Cursor.held_from",
         replacement=Edit("min(self._stored, self._state.mark_delete)", "self._state.mark_delete"),
@@ -117,7 +118,7 @@ MUTANTS = [
     ),
     Mutant(
         id="C74",
-        rule="an entry that cannot be read now is read again -> it is passed over",
+        rule="an entry that cannot be read now is read again -> it is skipped",
         module="daybook.broker.dispatch.dispatcher",
         name="Dispatcher._serve_once",
         replacement=Edit(
@@ -129,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         id="P78",
-        rule="sequence ids go on after a reconnect -> they begin with what the broker says",
+        rule="sequence ids continue after a reconnect -> start at the broker's",
         module="daybook.clients.python.topic_producer",
         name="TopicProducer._register",
         replacement=Edit(

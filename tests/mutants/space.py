@@ -1,4 +1,4 @@
-"""Rules of what a bookie gives back, finds damaged, and forgets, broken one at a time."""
+"""Rules about space that a bookie reclaims, damage that it finds, and ledgers that it forgets."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -12,7 +12,7 @@ _RECLAIM = "daybook.bookie.storage.reclaim"
 MUTANTS = [
     Mutant(
         id="M47",
-        rule="a ledger is dropped when its record is provably gone -> when it is not in the list",
+        rule="a ledger is deleted when its metadata is provably gone -> when a list lacks it",
         module=_COLLECTOR,
         name="Collector._is_gone",
         replacement=Edit("return await self._metadata.get(path) is None", "return True"),
@@ -20,7 +20,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M47b",
-        rule="a list without any ledger says nothing -> all were deleted",
+        rule="a list without any ledger proves nothing -> all were deleted",
         module=_COLLECTOR,
         name="Collector._collect",
         replacement=Edit("    if not listed:\n        return\n", ""),
@@ -28,7 +28,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M47c",
-        rule="which ledgers are here is looked up before the metadata are asked -> behind that",
+        rule="the ledgers here are listed before the metadata is read -> after",
         module=_COLLECTOR,
         name="Collector._collect",
         replacement=Edit(
@@ -39,7 +39,7 @@ MUTANTS = [
         also=(
             Mutant(
                 id="M47c+",
-                rule="and each is looked up once more -> it is not",
+                rule="each is looked up once more -> it is not",
                 module=_COLLECTOR,
                 name="Collector._is_gone",
                 replacement=Edit("return await self._metadata.get(path) is None", "return True"),
@@ -49,7 +49,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M47d",
-        rule="metadata of another cluster say nothing of our ledgers -> they are believed",
+        rule="another cluster's metadata proves nothing about our ledgers -> it is trusted",
         module=_COLLECTOR,
         name="Collector._collect",
         replacement=Edit("await check_cluster(self._metadata, self._paths, self._cookie)", "pass"),
@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M48",
-        rule="every record of a segment is looked up before it goes -> the count is believed",
+        rule="every record of a segment is looked up before its deletion -> the usage is trusted",
         module=_RECLAIM,
         name="Reclaimer._counts",
         replacement=Edit("    if state is None or state.deleted:\n", "    if True:\n"),
@@ -65,7 +65,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M51",
-        rule="a segment goes when the index points elsewhere, durably -> when it was copied",
+        rule="a segment is deleted when the index durably points elsewhere -> when it was copied",
         module=_RECLAIM,
         name="Reclaimer._nothing_points_into",
         replacement=Edit("return self._volume.places.shares.of(segment.first) == 0", "return True"),
@@ -73,7 +73,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M51b",
-        rule="what is known of a ledger is written again before its segment goes -> it is not",
+        rule="a ledger's state is copied before its segment is deleted -> it is not",
         module=_RECLAIM,
         name="Reclaimer._known_of",
         replacement=Edit("    known: list[Record] = []\n", "    return []\n"),
@@ -89,7 +89,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M51d",
-        rule="a damaged segment stays -> it goes when nothing that can be read counts",
+        rule="a damaged segment stays -> is deleted when it has no readable live record",
         module=_RECLAIM,
         name="Reclaimer._empty",
         replacement=Edit("return False", "break"),
@@ -97,7 +97,7 @@ MUTANTS = [
         also=(
             Mutant(
                 id="M51d+",
-                rule="and the count is believed",
+                rule="the usage is trusted",
                 module=_RECLAIM,
                 name="Reclaimer._nothing_points_into",
                 replacement=Edit(
@@ -109,7 +109,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M51e",
-        rule="segments that the checkpoint does not cover stay -> they may go",
+        rule="segments that the checkpoint does not cover stay -> they may be deleted",
         module=_RECLAIM,
         name="Reclaimer._candidates",
         replacement=Edit("following.first > self._contents.checkpoint or ", ""),
@@ -117,7 +117,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B03",
-        rule="a read that finds its record moved looks again -> it is an I/O error",
+        rule="a read whose record has moved looks it up again -> it is an I/O error",
         module="daybook.bookie.storage.reads",
         name="Reads.read",
         replacement=Edit("if place == read_at:", "if True:"),
@@ -125,7 +125,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B04",
-        rule="half of the reserve is for what makes room -> recovery may fill it",
+        rule="half of the reserve is for compaction -> recovery may fill it",
         module="daybook.bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
@@ -133,7 +133,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B05",
-        rule="the scrub names what it finds on the disk -> what is in memory may hide it",
+        rule="the scrub reports the state of the disk -> memory may hide damage",
         module="daybook.bookie.storage.segments",
         name="Segments.is_readable",
         replacement=Edit(
@@ -143,7 +143,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B06",
-        rule="a torn write in front of a removed segment does not count -> it comes back",
+        rule="a torn write in front of a deleted segment does not count -> it comes back",
         module="daybook.bookie.storage.replay",
         name="_Walk.gap",
         replacement=Edit("    self._tail = []\n", ""),
@@ -151,7 +151,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B07",
-        rule="behind a checkpoint inside a gap nothing is missing -> what was removed was lost",
+        rule="behind a checkpoint inside a gap nothing is missing -> deleted records were lost",
         module="daybook.bookie.storage.replay",
         name="replay",
         replacement=Edit("reached=max(removed, default=0)", "reached=0"),
@@ -159,7 +159,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B08",
-        rule="the scrub finds segments that are gone -> it looks at those that are there",
+        rule="the scrub finds missing segments -> only reads existing ones",
         module="daybook.bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit("self._holes()", "()"),
@@ -167,7 +167,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B08b",
-        rule="what is damaged on the disk and still in memory is written again -> peers have it",
+        rule="entries damaged on disk and still in memory are rewritten -> peers supply them",
         module=_HEAL,
         name="Healer.rescue",
         replacement=Edit("found = await self._readable(ledger_id, entry_id)", "found = None"),
@@ -175,7 +175,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B08c",
-        rule="nothing is written behind a header that is damaged -> the segment goes on",
+        rule="no record is written behind a damaged header -> the segment goes on",
         module="daybook.bookie.storage.scrub",
         name="Scrubber._look_at",
         replacement=Edit("self._volume.log.roll()", "pass"),
@@ -183,7 +183,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B08d",
-        rule="the index knows what lies where damage is looked up -> as of the last checkpoint",
+        rule="damage is located with a current index -> with the last checkpoint",
         module="daybook.bookie.storage.scrub",
         name="Scrubber._look_at",
         replacement=Edit("await self._checkpoint()", "pass"),
@@ -191,7 +191,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B08e",
-        rule="where there is no room nothing damaged is written again -> it fills what is left",
+        rule="without free space no damaged entry is rewritten -> it fills the rest",
         module=_HEAL,
         name="Healer._readable",
         replacement=Edit("if volume.out_of_space:", "if False:"),
@@ -199,7 +199,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B08f",
-        rule="a heal that waits when the log fails is answered -> it ends the bookie",
+        rule="a repair that waits when the log fails is answered -> it ends the bookie",
         module=_HEAL,
         name="Healer._write",
         replacement=Edit("log.failure or ", ""),
@@ -207,7 +207,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B08g",
-        rule="nothing is healed that the index cannot be told of -> the log grows by it each time",
+        rule="no entry is repaired if the index cannot be updated -> the log grows by it each time",
         module=_HEAL,
         name="Healer._write",
         replacement=Edit(" or self._volume.places.failure", ""),
@@ -215,7 +215,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B09",
-        rule="what is accepted and not written yet has taken its room -> what is written has",
+        rule="accepted entries count as used space -> only written ones do",
         module="daybook.bookie.storage.volume",
         name="Volume._refusal",
         replacement=Edit("self.log.end >= self.plain_end and not recovery", "False"),
@@ -223,7 +223,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B10",
-        rule="a tombstone ends when no segment holds a record of its ledger -> when asked for",
+        rule="a tombstone ends when no segment has a record of its ledger -> on request",
         module="daybook.bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit(" and spread(state) == 0", ""),
@@ -231,7 +231,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B11",
-        rule="the metadata let in what may have been forgotten -> anybody may bring it",
+        rule="a forgotten ledger is accepted if the metadata has it -> always",
         module="daybook.bookie.storage.store",
         name="LedgerStore.add",
         replacement=Edit("self._contacts is None or not self._may_be_forgotten(ledger_id)", "True"),
@@ -239,7 +239,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B12",
-        rule="the highest tombstone stays and speaks for the others -> it ends as well",
+        rule="the highest tombstone stays and covers the others -> it ends as well",
         module="daybook.bookie.storage.tombstones",
         name="Tombstones._may_end",
         replacement=Edit("highest or ", ""),
@@ -247,7 +247,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B13",
-        rule="a tombstone ends when its ledger is still gone -> it was gone once",
+        rule="a tombstone ends if its ledger is still gone -> if it was gone once",
         module=_COLLECTOR,
         name="Collector._end_tombstones",
         replacement=Edit(" if await self._is_gone(ledger_id)", ""),
@@ -255,7 +255,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B14",
-        rule="a tombstone is forgotten when its row is gone durably -> before",
+        rule="a tombstone is forgotten when its row is durably deleted -> before",
         module="daybook.bookie.storage.tombstones",
         name="Tombstones.end",
         replacement=Edit("    await self._checkpoint()\n", ""),
@@ -271,7 +271,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B16",
-        rule="the record of a tombstone is written again unless all is gone -> it goes",
+        rule="a tombstone's record is copied unless all is gone -> it is dropped",
         module="daybook.bookie.storage.tombstones",
         name="Tombstones.staying",
         replacement=Edit("confirmed and self._may_end(state) and spread(state) == 1", "True"),
@@ -279,7 +279,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B17",
-        rule="an unreadable segment keeps no other from being emptied -> it ends the round",
+        rule="an unreadable segment keeps no other from compaction -> it ends the round",
         module=_RECLAIM,
         name="Reclaimer._reclaim",
         replacement=Edit("except OSError:", "except KeyError:"),
@@ -287,7 +287,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M46b",
-        rule="an index that needs what was removed since is made again -> it is believed",
+        rule="an index that needs deleted segments is rebuilt -> it is trusted",
         module="daybook.bookie.storage.boot",
         name="_is_old",
         replacement=Edit("live and gap.first <= first < gap.end", "False"),
@@ -295,7 +295,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M46c",
-        rule="so is one of before what was removed -> it is believed",
+        rule="an index older than a deletion is rebuilt -> it is trusted",
         module="daybook.bookie.storage.boot",
         name="_is_old",
         replacement=Edit("if any(gap.end > checkpoint.position for gap in gaps)", "if False"),

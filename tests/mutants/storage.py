@@ -1,6 +1,6 @@
 """Rules of one bookie and its disk, broken one at a time.
 
-What it owes after a loss is in `limbo`, what it gives back in `space`, what it bounds in `bounds`.
+The rules after a loss are in `limbo`, those of compaction in `space`, the bounds in `bounds`.
 """
 
 from tests.mutants.patch import Edit, Mutant
@@ -23,7 +23,7 @@ _IDENTITY = "daybook.bookie.server.identity"
 MUTANTS = [
     Mutant(
         id="M33b",
-        rule="a fenced ledger refuses plain adds -> those of known ledgers are taken",
+        rule="a fenced ledger rejects plain adds -> accepts those of known ledgers",
         module=_VOLUME,
         name="Volume.add",
         replacement=Edit("        and not state.fenced\n", ""),
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M37",
-        rule="after a loss nobody but recovery may add: the loss may be a fence -> all may",
+        rule="after a loss only recovery may add, since a fence may be lost -> any writer may",
         module=_VOLUME,
         name="Volume.judge",
         replacement=Edit("self.reads.doubt or ", ""),
@@ -47,7 +47,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M39",
-        rule="empty directories of a known bookie are refused -> taken for those of a new one",
+        rule="empty directories of a known bookie are rejected -> taken for a new bookie's",
         module=_IDENTITY,
         name="examine",
         replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
@@ -55,7 +55,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M40",
-        rule="every directory carries the cookie -> one is enough",
+        rule="every directory carries the cookie -> one suffices",
         module=_IDENTITY,
         name="_check_missing",
         replacement=Edit("    if missing:\n", "    if missing and not found:\n"),
@@ -63,7 +63,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M41",
-        rule="that records were lost is durable before anybody is served -> kept in memory",
+        rule="a loss of records is recorded before the bookie serves -> kept in memory",
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("[*records, limbo]", "records"),
@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M43",
-        rule="after a loss absence is unknown -> absence of entries is a no",
+        rule="after a loss absence is unknown -> a missing entry is a no",
         module=_READS,
         name="Reads.absent",
         replacement=Edit(
@@ -81,7 +81,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M43b",
-        rule="after a loss absence is unknown -> absence of ledgers is a no",
+        rule="after a loss absence is unknown -> a missing ledger is a no",
         module=_READS,
         name="Reads.absent",
         replacement=Edit("if self.doubt or", "if self.doubt and status is StoreStatus.NO_ENTRY or"),
@@ -89,7 +89,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M43c",
-        rule="after a loss absence is unknown -> is a no when a read is answered at once",
+        rule="after a loss absence is unknown -> a no for reads answered at once",
         module=_READS,
         name="Reads.try_read",
         replacement=Edit(
@@ -100,7 +100,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M43d",
-        rule="after a loss absence is unknown -> is a no when a read had to look it up",
+        rule="after a loss absence is unknown -> a no for reads with a look-up",
         module=_READS,
         name="Reads.read",
         replacement=Edit(
@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M43e",
-        rule="after a loss absence is unknown -> is a no when the LAC is asked for",
+        rule="after a loss absence is unknown -> a no for reads of the LAC",
         module=_READS,
         name="Reads.read_lac",
         replacement=Edit(
@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M44",
-        rule="a record that is damaged is an I/O error -> no such entry",
+        rule="a damaged record is an I/O error -> no such entry",
         module="daybook.bookie.storage.segments",
         name="_checked",
         replacement=Edit("StoreStatus.IO_ERROR", "StoreStatus.NO_ENTRY"),
@@ -130,7 +130,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M45",
-        rule="a ledger is looked for where it was written -> where its id says",
+        rule="a ledger is read in the directory where it was written -> in that of its id",
         module="daybook.bookie.storage.directories",
         name="Directories.volume_of",
         replacement=Edit(
@@ -140,7 +140,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M49",
-        rule="a ledger that was deleted takes nothing any more -> it is made again",
+        rule="a deleted ledger accepts no adds -> it is created again",
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
@@ -148,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M50",
-        rule="a checkpoint covers what is durable in the log -> what is accepted",
+        rule="a checkpoint covers the durable part of the log -> all accepted records",
         module=_UPKEEP,
         name="Upkeep._checkpoint",
         replacement=Edit("await self._log.wait_durable(position - 1)", "pass"),
@@ -156,7 +156,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M52",
-        rule="a batch counts if all of it is there -> as far as it is there",
+        rule="a batch counts if it is complete -> as far as it is there",
         module="daybook.bookie.storage.batches",
         name="read_batch",
         replacement=Edit(
@@ -166,7 +166,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M52b",
-        rule="behind a damaged batch the next one is looked for -> the segment ends there",
+        rule="behind a damaged batch the next one is searched -> the segment ends there",
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
@@ -174,7 +174,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M52f",
-        rule="a segment without a header that has a second batch was there -> it was torn",
+        rule="a segment without a header that has a second batch existed -> it was torn",
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("await window.looks_written(there + 1)", "False"),
@@ -182,7 +182,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M52g",
-        rule="a segment without a header that has one batch was never acknowledged -> it is lost",
+        rule="a one-batch segment without a header was never acknowledged -> it is lost",
         module=_REPLAY,
         name="_Walk.segment",
         replacement=Edit("looks_written(there + 1)", "looks_written(there)"),
@@ -190,7 +190,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M52h",
-        rule="a log that has become idle gets a mark -> not before the next records come",
+        rule="an idle log gets a mark -> only with the next records",
         module=_LOG,
         name="Log._wait_for_group",
         replacement=Edit("self._limits.mark_after_s if self._unmarked else inf", "inf"),
@@ -198,7 +198,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M52i",
-        rule="how far an idle log is durable is in the index, too -> in the log alone",
+        rule="the durable end of an idle log is in the index, too -> only in the log",
         module="daybook.bookie.storage.upkeep",
         name="Upkeep._committed",
         replacement=Edit("if not group.count and not group.flags:", "if False:"),
@@ -206,7 +206,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M52c",
-        rule="what is missing below a mark was lost -> it is a torn tail",
+        rule="missing bytes below a mark were lost -> are a torn tail",
         module=_REPLAY,
         name="_Walk._confirm",
         replacement=Edit("if mark > self._reached:", "if False:"),
@@ -214,7 +214,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M53",
-        rule="after an error of a sync nothing is written any more -> it is tried once more",
+        rule="after a failed sync nothing is written -> it is tried again",
         module=_LOG,
         name="Log.run",
         replacement=Edit("self._fail(error)\n", "self._commit(group)\n"),
@@ -249,7 +249,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M55c",
-        rule="a large append is synced -> its last piece is",
+        rule="a large append is synced as a whole -> only its last piece",
         module="daybook.bookie.storage.growing",
         name="GrowingFile._append_direct",
         replacement=Edit("        os.fdatasync(self._descriptor)\n", "        pass\n"),
@@ -257,7 +257,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M55d",
-        rule="a read waits for what is accepted and not durable -> it says that it is not there",
+        rule="a read waits for accepted entries to be durable -> says that they are absent",
         module=_READS,
         name="Reads.read",
         replacement=Edit(
@@ -269,7 +269,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M56b",
-        rule="the LAC that entries brought does not go back -> that of the last one counts",
+        rule="the LAC from entries does not go back -> the last one counts",
         module=_VOLUME,
         name="Volume._accept",
         replacement=Edit("if lac > state.accepted_lac:", "if True:"),
@@ -285,7 +285,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M57",
-        rule="an explicit LAC is in the log before it is answered -> in memory only",
+        rule="an explicit LAC is in the log before its answer -> in memory only",
         module=_STATES,
         name="States.write_lac",
         replacement=Edit(
@@ -296,7 +296,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M58",
-        rule="a bookie without room takes recovery adds -> nothing",
+        rule="a full bookie accepts recovery adds -> nothing",
         module=_VOLUME,
         name="Volume._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
@@ -304,7 +304,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M58b",
-        rule="a bookie without room fences -> refuses to",
+        rule="a full bookie fences -> refuses to",
         module=_STATES,
         name="States._authorized",
         replacement=Edit(
@@ -317,7 +317,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B01",
-        rule="records that the last process left in doubt are written again -> taken as they are",
+        rule="records that the last process left in doubt are rewritten -> trusted",
         module=_UPKEEP,
         name="Upkeep.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
@@ -325,7 +325,7 @@ MUTANTS = [
     ),
     Mutant(
         id="B02",
-        rule="the master key of a ledger is a record in front of its first entry -> kept in memory",
+        rule="a ledger's master key is a record before its first entry -> kept in memory",
         module=_STATES,
         name="States.keep_key",
         replacement=Edit(

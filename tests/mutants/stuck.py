@@ -1,4 +1,4 @@
-"""Rules for ledgers that get no ack quorum any more, broken one at a time."""
+"""Rules for ledgers that no longer reach an ack quorum, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -16,7 +16,7 @@ MUTANTS = [
     ),
     Mutant(
         id="H03",
-        rule="what is confirmed ends a stall -> it goes on",
+        rule="a confirmation ends a stall -> it goes on",
         module="daybook.managed_ledger.protocol.stalled",
         name="Stall.seconds",
         replacement=Edit(" or confirmed != self._confirmed", ""),
@@ -24,7 +24,7 @@ MUTANTS = [
     ),
     Mutant(
         id="H04",
-        rule="ledgers that are stuck again are left less and less often -> each interval",
+        rule="repeatedly stalled ledgers are left less often -> each interval",
         module="daybook.managed_ledger.protocol.stalled",
         name="Backoffs.may_leave",
         replacement=Edit("pause.number + 1", "0"),
@@ -32,7 +32,7 @@ MUTANTS = [
     ),
     Mutant(
         id="H04c",
-        rule="what was kept after all is looked at again soon -> as if it had been left",
+        rule="a ledger that was kept is checked again soon -> as if it had been left",
         module="daybook.managed_ledger.protocol.stalled",
         name="Backoffs.was_kept",
         replacement=Edit("self._pauses[key].number - 1", "self._pauses[key].number"),
@@ -40,7 +40,7 @@ MUTANTS = [
     ),
     Mutant(
         id="H04b",
-        rule="how often a log gave up is known when it is opened anew -> forgotten",
+        rule="the number of give-ups survives a reopen -> it is forgotten",
         module="daybook.managed_ledger.stalled",
         name="StallWatch.may_leave",
         replacement=Edit("context.backoffs.may_leave", "type(context.backoffs)().may_leave"),
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         id="H05b",
-        rule="nor one with a cursor that could not be -> it is",
+        rule="nor is one with a cursor that could not be recovered -> it is",
         module="daybook.managed_ledger.log",
         name="ManagedLedger._unclosed",
         replacement=Edit(", *self._cursors.writers", ""),
@@ -64,7 +64,7 @@ MUTANTS = [
     ),
     Mutant(
         id="H06",
-        rule="a bookie that does not know is of no help to a recovery -> it is",
+        rule='a bookie that answers "unknown" does not help a recovery -> it does',
         module="daybook.bookie.ledger.recovery",
         name="can_recover",
         replacement=Edit("verdict_of(status) is Verdict.ABSENT", "status is not None"),
@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         id="H07b",
-        rule="bookies that refuse a ledger count for a new one -> not while they refuse",
+        rule="bookies that reject a ledger count for a new one -> they do not",
         module="daybook.bookie.ledger.writer",
         name="LedgerWriter.stuck",
         replacement=Edit("directory.answering()", "directory.usable()"),
@@ -88,7 +88,7 @@ MUTANTS = [
     ),
     Mutant(
         id="H08",
-        rule="a log that goes on meanwhile is not given up -> it is",
+        rule="a log that recovers meanwhile is not given up -> it is",
         module="daybook.managed_ledger.log",
         name="ManagedLedger._leave_stalled",
         replacement=Edit("not (recoverable and same and writer.stuck)", "not recoverable"),
@@ -104,7 +104,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M26b",
-        rule="bookies that refuse writers are asked to take what is recovered -> they are not",
+        rule="bookies that reject writers are asked to take recovered entries -> they are not",
         module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.replace",
         replacement=Edit(
@@ -114,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M26c",
-        rule="a recovery asks nobody twice who takes nothing -> in turn, for ever",
+        rule="recovery asks no rejecting bookie twice -> in turn, forever",
         module="daybook.bookie.ledger.recovery",
         name="Recovery.add_failed",
         replacement=Edit("self._failed.add(bookie)", "pass"),
@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         id="M26d",
-        rule="a bookie that fails answers no more -> it does, if it has refused before",
+        rule="a failed bookie does not count as answering -> it does if it rejected before",
         module="daybook.bookie.ledger.ensemble",
         name="Quarantine.failed",
         replacement=Edit("self._refusing.discard(bookie)", "pass"),

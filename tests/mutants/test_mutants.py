@@ -1,4 +1,4 @@
-"""Each rule that is broken is noticed; here in storms.  By all layers: `make mutants`."""
+"""Each broken rule is noticed; here in storms.  For all layers: `make mutants`."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ STORMS = [m.id for m in MUTANTS if m.caught_by.startswith("storms")]
 
 @pytest.mark.parametrize("mutant_id", STORMS)
 def test_a_broken_rule_is_noticed(mutant_id: str) -> None:
-    """In the storm that has noticed it the last time, by the table; else one is looked for."""
+    """Try the storm that noticed it last time, according to the table; otherwise search for one."""
     assert hunt(BY_ID[mutant_id], document.last_catch(mutant_id)) is not None
 
 

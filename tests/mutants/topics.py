@@ -1,6 +1,6 @@
-"""Topics and subscriptions, broken one rule at a time.
+"""Rules of topics and subscriptions, broken one at a time.
 
-Who is woken, what a move makes void, what is done in which order, and which ledgers are orphans.
+They are about wake-ups, the requests that a reset makes void, the order of operations, and orphans.
 """
 
 from tests.mutants.patch import Edit, Mutant
@@ -14,7 +14,7 @@ _ORPHAN_TESTS = "tests:tests/managed_ledger/test_orphans.py"
 MUTANTS = [
     Mutant(
         id="TP01",
-        rule="the log tells that its end has moved -> the producer does, while it is open",
+        rule="the log reports a move of its end -> the producer does, while it is open",
         module="daybook.managed_ledger.log",
         name="ManagedLedger._confirmed",
         replacement=Edit("self.on_confirmed()", "pass"),
@@ -22,7 +22,7 @@ MUTANTS = [
     ),
     Mutant(
         id="TP02",
-        rule="all who wait for a producer to have nothing outstanding are told -> the last one",
+        rule="all waiters for a drained producer are woken -> only the last one",
         module="daybook.broker.topics.producer",
         name="Producer._drained",
         replacement=Edit("for call in calls:", "for call in calls[-1:]:"),
@@ -30,7 +30,7 @@ MUTANTS = [
     ),
     Mutant(
         id="TP03",
-        rule="the end of a topic is told to who has read all -> to who had read all",
+        rule="the end of a topic is told to consumers that have read all -> that had read all",
         module="daybook.broker.dispatch.dispatcher",
         name="Dispatcher.at_end",
         replacement=Edit("self._end == self._log.last_confirmed", "self._end is not None"),
@@ -38,7 +38,7 @@ MUTANTS = [
     ),
     Mutant(
         id="MV01",
-        rule="acks of what nobody was given since a move are void -> they count",
+        rule="acks of messages not delivered since a reset are void -> they count",
         module="daybook.broker.dispatch.subscription",
         name="Subscription._is_void",
         replacement=Edit("furthest is not None and place > furthest", "False"),
@@ -46,7 +46,7 @@ MUTANTS = [
     ),
     Mutant(
         id="MV02",
-        rule="acks after a takeover count -> what was not delivered here is void",
+        rule="acks after a takeover count -> those not delivered here are void",
         module="daybook.broker.dispatch.subscription",
         name="Subscription._is_void",
         replacement=Edit(
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         id="MV03",
-        rule="a client that hears of a move acknowledges nothing of before -> it does",
+        rule="a client acknowledges nothing from before a reset -> it does",
         module="daybook.clients.python.topic_consumer",
         name="TopicConsumer._check_moved",
         replacement=Edit("self._forget(moved_by_us=self._seeking)", "pass"),
@@ -64,7 +64,7 @@ MUTANTS = [
     ),
     Mutant(
         id="MV04",
-        rule="what was forgotten while it was told is not told again -> a cumulative ack is",
+        rule="an ack that was forgotten while it was sent is not repeated -> a cumulative one is",
         module="daybook.clients.python.protocol.acks",
         name="AckTracker.give_back",
         replacement=Edit(" and self._mark == cumulative[:2]", ""),
@@ -72,7 +72,7 @@ MUTANTS = [
     ),
     Mutant(
         id="OR01",
-        rule="only a ledger of this tree of logs may be an orphan -> of any",
+        rule="only a ledger of this tree of logs may be an orphan -> one of any tree",
         module=_ORPHANS,
         name="may_be_orphan",
         replacement=Edit("candidate.tree == tree and ", ""),
@@ -80,7 +80,7 @@ MUTANTS = [
     ),
     Mutant(
         id="OR02",
-        rule="only an old ledger may be an orphan -> one that was just made",
+        rule="only an old ledger may be an orphan -> a new one, too",
         module=_ORPHANS,
         name="may_be_orphan",
         replacement=Edit(" and now_ms - created_ms >= age_ms", ""),
@@ -88,7 +88,7 @@ MUTANTS = [
     ),
     Mutant(
         id="OR03",
-        rule="of an open log only what is older than its opening is an orphan -> what is younger",
+        rule="an open log's orphans are older than its opening -> younger",
         module=_ORPHANS,
         name="is_orphan_of_open_log",
         replacement=Edit("candidate.ledger_id < owned_from and not named", "not named"),
@@ -96,7 +96,7 @@ MUTANTS = [
     ),
     Mutant(
         id="OR04",
-        rule="a ledger of a log that is gone has to be found twice -> once",
+        rule="a ledger of a deleted log must be found twice -> once",
         module=_ORPHANS,
         name="Suspects.is_found_again",
         replacement=Edit(
@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         id="OR05",
-        rule="a log is gone if the newest state has no list -> if this server has none",
+        rule="a log is deleted if the newest state has no list -> if this server has none",
         module="daybook.managed_ledger.orphans",
         name="_Pass._is_of_gone",
         replacement=Edit("await self._context.read_newest(path) is not None", "False"),
@@ -114,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         id="OR06",
-        rule="a log removes what it does not name while its list is its own -> later, too",
+        rule="a log removes orphans while its list is its own -> later, too",
         module="daybook.managed_ledger.orphans",
         name="_Pass._is_of_open",
         replacement=Edit("await log.ledgers.guarded([])", "pass"),
@@ -122,7 +122,7 @@ MUTANTS = [
     ),
     Mutant(
         id="MV05",
-        rule="nobody joins while the cursor is moved -> who has waited for a dead consumer does",
+        rule="no consumer joins during a reset -> one that waited for a dead consumer does",
         module="daybook.broker.dispatch.subscription",
         name="Subscription.make_way",
         replacement=Edit(
@@ -132,7 +132,7 @@ MUTANTS = [
     ),
     Mutant(
         id="MV06",
-        rule="a new subscription waits until the old one of its name is deleted -> finds it",
+        rule="a new subscription waits for the deletion of its predecessor -> finds it",
         module="daybook.broker.topics.topic",
         name="TopicSubscriptions._wait_changed",
         replacement=Edit("await change.wait()", "break"),
@@ -140,7 +140,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ10",
-        rule="a seek takes consumers off in the turn in which it is begun -> in a task of its own",
+        rule="a seek removes consumers in the turn in which it begins -> in a task of its own",
         module="daybook.broker.service.request_turns",
         name="RequestQueue._start",
         replacement=Edit(
@@ -155,7 +155,7 @@ MUTANTS = [
     ),
     Mutant(
         id="MV07",
-        rule="the next owner of a topic knows of the latest move -> only who has carried it out",
+        rule="the next owner of a topic knows the latest reset -> only the owner that did it",
         module="daybook.broker.dispatch.subscription",
         name="Subscription.__init__",
         replacement=Edit("cursor.properties.get(MOVED)", "None"),

@@ -1,4 +1,4 @@
-"""Requests of clients and their turns, broken one rule at a time."""
+"""Rules about the turns of clients' requests, broken one at a time."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -9,7 +9,7 @@ _TESTS = "tests:tests/broker/test_request_turns.py"
 MUTANTS = [
     Mutant(
         id="RQ01",
-        rule="requests under way never stop the reading of sends and pings -> at the limit they do",
+        rule="requests under way never stop the reading of sends and pings -> they do at the limit",
         module=_HANDLERS,
         name="Handlers._wait_room",
         replacement=Edit(
@@ -23,7 +23,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ02",
-        rule="requests that wait are bounded in count -> they are not",
+        rule="waiting requests are bounded in count -> unbounded",
         module=_TURNS,
         name="RequestQueue._is_full",
         replacement=Edit("len(self._waiting) >= limits.waiting_max", "False"),
@@ -31,7 +31,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ02b",
-        rule="requests that wait are bounded in bytes, of one connection -> they are not",
+        rule="waiting requests of a connection are bounded in bytes -> unbounded",
         module=_TURNS,
         name="RequestQueue._is_full",
         replacement=Edit("self._waiting_bytes + size_bytes > limits.waiting_bytes_max", "False"),
@@ -39,7 +39,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ02c",
-        rule="requests that wait are bounded in bytes, of all connections -> they are not",
+        rule="waiting requests of all connections are bounded in bytes -> unbounded",
         module=_TURNS,
         name="RequestQueue._is_full",
         replacement=Edit(
@@ -49,7 +49,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ03",
-        rule="a request for a consumer is for the one that was open -> for the next of its id, too",
+        rule="a request is for the consumer that was open -> for the next one of its id, too",
         module=_HANDLERS,
         name="Handlers._known",
         replacement=Edit(
@@ -60,7 +60,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ04",
-        rule="connections begin requests in turn -> each begins all that it has",
+        rule="connections start requests in turn -> each starts all of its requests",
         module=_TURNS,
         name="RequestTurns._take_turns",
         replacement=Edit("self._ready[queue] = None", "self._ready = {queue: None, **self._ready}"),
@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ05",
-        rule="a client that takes no answers gets no more of them -> its requests are begun",
+        rule="a client that reads no answers gets no more -> its requests are started",
         module=_TURNS,
         name="RequestQueue._may_begin",
         replacement=Edit("and self._connection.takes_answers", ""),
@@ -76,7 +76,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ06",
-        rule="who has nothing under way gets a place -> not while others have all of them",
+        rule="a client without requests under way gets one -> not while others use all",
         module=_TURNS,
         name="RequestTurns.has_place_for",
         replacement=Edit("or not queue.under_way", ""),
@@ -84,7 +84,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ07",
-        rule="a producer that waits for another one takes no place -> it keeps its place",
+        rule="a producer that waits for another one uses no slot -> it keeps its slot",
         module=_HANDLERS,
         name="Handlers._attach_producer",
         replacement=Edit("self._requests.step_aside(opening)", "pass"),
@@ -92,7 +92,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ08",
-        rule="a read that is shared begins after all who share it have asked -> before",
+        rule="a shared read begins after all its callers have asked -> before",
         module="daybook.broker.service.lookup",
         name="SharedReads.get",
         replacement=Edit(
@@ -103,7 +103,7 @@ MUTANTS = [
     ),
     Mutant(
         id="RQ09",
-        rule="a client that is not read from hears that we are there -> it hears nothing",
+        rule="a client that is not read from is told that the broker lives -> it is not",
         module=_HANDLERS,
         name="Handlers._wait_room_of",
         replacement=Edit("self._connection.send_ping()", "pass"),

@@ -10,7 +10,7 @@ _ACCEPT = "tests:tests/broker/control/test_accept.py"
 MUTANTS = [
     Mutant(
         id="WD01",
-        rule="time in which the process was stopped does not count for the watchdog -> it counts",
+        rule="time in which the process was stopped does not count for the watchdog -> it does",
         module=_MACHINE,
         name="WatchdogProtocol.ticked",
         replacement=Edit("late or starved", "starved"),
@@ -18,7 +18,7 @@ MUTANTS = [
     ),
     Mutant(
         id="WD02",
-        rule="nor does time in which others had the processors -> it does",
+        rule="nor does time in which other processes had the processors -> it does",
         module=_MACHINE,
         name="WatchdogProtocol.ticked",
         replacement=Edit("late or starved", "late"),
@@ -34,7 +34,7 @@ MUTANTS = [
     ),
     Mutant(
         id="WD04",
-        rule="nobody knows whether another broker serves: it is not ended -> it is",
+        rule="a broker is not ended while the state of the others is unknown -> it is",
         module=_MACHINE,
         name="WatchdogProtocol.others_serve",
         replacement=Edit(" and serve and ", " and serve is not False and "),
@@ -50,7 +50,7 @@ MUTANTS = [
     ),
     Mutant(
         id="WD06",
-        rule="a probe that could not be sent says nothing -> it counts as silence",
+        rule="a probe that could not be sent proves nothing -> it counts as silence",
         module=_MACHINE,
         name="WatchdogProtocol.not_asked",
         replacement=Edit("self._restart(now_s)", "pass"),
@@ -58,7 +58,7 @@ MUTANTS = [
     ),
     Mutant(
         id="WD07",
-        rule="another broker serves if the life that is registered answers -> if any does",
+        rule="another broker serves if the registered incarnation answers -> if any does",
         module="daybook.broker.ownership.peers",
         name="serves",
         replacement=Edit(
@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         id="WD08",
-        rule="a refusal for want of room is no readiness -> it is",
+        rule="a refusal for lack of room is not readiness -> it is",
         module="daybook.broker.ownership.peers",
         name="why_not_served",
         replacement=Edit(
@@ -78,7 +78,7 @@ MUTANTS = [
     ),
     Mutant(
         id="WD09",
-        rule="ports leave descriptors for everything else -> they get all of them",
+        rule="ports leave descriptors for other uses -> they get all of them",
         module="daybook.wire.descriptors",
         name="share_out",
         replacement=Edit("limit - min(reserve, limit // _RESERVE_SHARE)", "limit"),
@@ -86,7 +86,7 @@ MUTANTS = [
     ),
     Mutant(
         id="WD10",
-        rule="of brokers that are all stuck one ends at a time -> all of them do",
+        rule="of several stuck brokers one ends at a time -> all of them do",
         module="daybook.broker.watchdog",
         name="Watchdog._do_others_serve",
         replacement=Edit("bool(silent) and self._broker_id < min(silent)", "bool(silent)"),

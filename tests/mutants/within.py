@@ -1,7 +1,7 @@
 """python -m tests.mutants.within ID PYTEST-ARGUMENT...: run tests while a mutant is in the code.
 
-Ends with 3, and the line `caught by TEST after N tests`, if one fails; with 0 if all pass.  A test
-that does not come to an end has failed.
+It ends with 3, and the line `caught by TEST after N tests`, if one fails; with 0 if all pass.  A
+test that hangs has failed.
 """
 
 import signal
@@ -16,17 +16,17 @@ import pytest
 from tests.mutants.catalogue import BY_ID
 from tests.mutants.patch import applied
 
-CAUGHT = 3  # 1 and 2 are what Python and pytest end with
-PROCESSOR_S_MAX = 30.0  # of one test
+CAUGHT = 3  # Python and pytest themselves end with 1 and 2
+PROCESSOR_S_MAX = 30.0  # per test
 REAL_S_MAX = 600.0
 
 
 class HangsError(Exception):
-    """A test takes too long: something waits for what the mutant does not do any more."""
+    """A test takes too long: it waits for an action that the mutant no longer takes."""
 
 
 class Witness:
-    """Which test failed first, and how many had run until then."""
+    """The first test that failed, and how many had run until then."""
 
     def __init__(self) -> None:
         self.ran = 0
@@ -58,7 +58,7 @@ def main() -> int:
     witness = Witness()
     code: int = pytest.ExitCode.INTERNAL_ERROR
     with applied(BY_ID[mutant_id]), suppress(pytest.PytestUnhandledThreadExceptionWarning):
-        # Raised behind the last test, if the mutant has ended a thread.
+        # Raised after the last test, if the mutant has ended a thread.
         code = pytest.main(["-x", "-q", "--no-header", *arguments], plugins=[witness])
     if witness.failed:
         print(f"caught by {witness.failed} after {witness.ran} tests")

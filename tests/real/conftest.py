@@ -1,4 +1,4 @@
-"""Real processes: one cluster for the tests that do not break it; others have their own."""
+"""Real processes: one cluster for the tests that do not break it; other tests have their own."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -12,16 +12,16 @@ _serial = count()
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[StandaloneProcess]:
-    """ZooKeeper, three bookies, two brokers.  Tests that use it leave it whole."""
+    """Run ZooKeeper, three bookies, two brokers.  Tests that use it leave it whole."""
     with StandaloneProcess() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
-    """A cluster that the tests of a module break, and mend before they end; it leaves its logs.
+    """Run a cluster that the tests of a module break, and repair before they end; its logs remain.
 
-    With a third broker there is somebody to take over while the last owner is being started.
+    The third broker can take over while the last owner is being started.
     """
     directory = tmp_path_factory.mktemp("broken")
     with pytest.MonkeyPatch.context() as patch:
@@ -33,5 +33,5 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProce
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"{request.node.originalname.replace('_', '-')}-{next(_serial)}"

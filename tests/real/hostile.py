@@ -1,6 +1,6 @@
-"""Peers that do what no good client does, at the port of a real process.
+"""Hostile peers at the port of a real process: they do what no good client does.
 
-Each attack returns when it is over; those that must be cut fail if they are not.
+Each attack returns when it is over; an attack that must be cut off fails if it is not.
 """
 
 import itertools
@@ -21,16 +21,16 @@ from daybook.wire.messages.registry import encode
 from daybook.wire.proto import pulsar_pb2 as pb
 
 MB = 1 << 20
-PATIENCE_S = 180.0  # A port cuts whoever deserves it: in seconds, unless the machine is busy.
-HOLD_S = 1.0  # the time in which many hold on to what they have got
-NEVER_READ_S = 3.0  # the time in which one asks, and does not listen
+PATIENCE_S = 180.0  # A port cuts off hostile peers in seconds, unless the machine is busy.
+HOLD_S = 1.0  # seconds for which many hold their connections
+NEVER_READ_S = 3.0  # seconds in which a peer sends requests and does not read
 GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 CONNECT = encode(pb.CommandConnect(client_version="test", protocol_version=21))
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A port, and something that exists behind it."""
+    """A port, and an object that exists behind it."""
 
     kind: str  # broker, bookie, or http
     port: int
@@ -43,7 +43,7 @@ Attack: TypeAlias = Callable[[Target], Awaitable[None]]
 
 @asynccontextmanager
 async def connected(target: Target, *, small: bool = False) -> AsyncIterator[trio.SocketStream]:
-    """`small`: the kernel takes little for one who does not read."""
+    """Connect; with `small` the kernel buffers little of what is not read."""
     sock = trio.socket.socket()
     if small:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -53,7 +53,7 @@ async def connected(target: Target, *, small: bool = False) -> AsyncIterator[tri
 
 
 async def wait_cut(stream: trio.SocketStream) -> None:
-    """Read until the other side has had enough."""
+    """Read until the other side closes the connection."""
     with trio.fail_after(PATIENCE_S), suppress(*GONE):
         while await stream.receive_some(MB):
             pass
@@ -65,7 +65,7 @@ async def wait_cut(stream: trio.SocketStream) -> None:
 async def random_bytes(target: Target) -> None:
     for seed in range(20):
         body = random.Random(seed).randbytes(1000)
-        # For binary ports a length that fits, so that something is to be parsed.
+        # For binary ports the length fits, so that the rest is parsed.
         head = b"" if target.kind == "http" else struct.pack(">I", len(body))
         async with connected(target) as stream:
             with suppress(*GONE):
@@ -92,8 +92,9 @@ def _frame_of(target: Target, length: int) -> bytes:
 
 
 async def half_a_frame(target: Target) -> None:
-    """Three hundred begin a large frame and say no more.  They may stay for a while, at little
-    cost; not all of them where it is known that nobody has introduced himself."""
+    """Open three hundred connections, begin a large frame on each and fall silent.  They may stay
+    for a while, at little cost; not all may stay where none has completed its handshake.
+    """
     body = bytes(1000) if target.kind != "http" else b"half"
     async with trio.open_nursery() as nursery:
 
@@ -111,9 +112,9 @@ async def half_a_frame(target: Target) -> None:
 
 
 async def large_frames_that_stall(target: Target) -> None:
-    """A hundred send half of a large frame, where they may, and a byte now and then."""
+    """Send half of a large frame on a hundred connections, and a byte now and then."""
     if target.kind == "http":
-        return  # It has no frames.
+        return  # HTTP has no frames.
     hello = CONNECT if target.kind == "broker" else encode_read(target.ledger_id, 0)
     async with trio.open_nursery() as nursery:
 
@@ -134,7 +135,7 @@ async def large_frames_that_stall(target: Target) -> None:
 
 
 async def silence(target: Target) -> None:
-    """A few say nothing, or half of something, until they are cut."""
+    """Send nothing, or half of something, on a few connections until they are cut off."""
     async with trio.open_nursery() as nursery:
 
         async def one(words: bytes) -> None:
@@ -148,7 +149,7 @@ async def silence(target: Target) -> None:
 
 
 async def a_flood_of_connections(target: Target) -> None:
-    """Fifteen hundred connect, and hold on."""
+    """Open fifteen hundred connections, and hold them."""
     async with trio.open_nursery() as nursery:
 
         async def one() -> None:
@@ -164,7 +165,7 @@ async def a_flood_of_connections(target: Target) -> None:
 
 
 async def a_flood_of_look_ups(target: Target) -> None:
-    """Asks 20,000 times where a topic is served, or where nothing is, and takes all answers."""
+    """Look up an existing or missing topic 20,000 times, and read all answers."""
     if target.kind != "broker":
         return
     ask = encode(pb.CommandLookupTopic(topic=target.topic, request_id=1))
@@ -186,11 +187,11 @@ async def a_flood_of_look_ups(target: Target) -> None:
                 rest = rest[at:]
 
 
-# -- who never reads
+# -- peers that never read
 
 
 async def unread_answers(target: Target) -> None:
-    """Asks on and on for as much as there is, and takes none of it."""
+    """Send requests for as much data as there is, and read none of it."""
     match target.kind:
         case "broker":
             words = CONNECT
@@ -207,7 +208,7 @@ async def unread_answers(target: Target) -> None:
 
 
 async def unread_messages(target: Target) -> None:
-    """Eight subscribe, permit a million messages each, and take none of them."""
+    """Subscribe eight times, permit a million messages each, and read none of them."""
     async with trio.open_nursery() as nursery:
 
         async def one(number: int) -> None:
@@ -231,11 +232,11 @@ async def unread_messages(target: Target) -> None:
 
 
 async def unread_receipts(target: Target) -> None:
-    """Sends as fast as it can, and takes no receipt."""
+    """Send as fast as possible, and read no receipt."""
     producer = pb.CommandProducer(topic=target.topic, producer_id=1, request_id=1)
     async with connected(target, small=True) as stream:
         await stream.send_all(CONNECT + encode(producer))
-        await stream.receive_some(1)  # The producer is being made; this is all that is read.
+        await stream.receive_some(1)  # The producer is being created; only that answer is read.
         await trio.sleep(0.5)
         with trio.move_on_after(NEVER_READ_S), suppress(*GONE):
             for first in itertools.count(0, 500):

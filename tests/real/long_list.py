@@ -1,10 +1,10 @@
 """python -m tests.real.long_list [--ledgers N]: a topic whose list of ledgers is at its limit.
 
-A real cluster; the list of one log is filled up with N closed ledgers, each with metadata of its
-own in ZooKeeper, as an older version would have left them.  The log is opened twice (first while
-nothing may go, then with a short retention), trimmed and rolled, and what each step took is
-printed.  Then a namespace of as many topics with long names is listed: the reply is far larger than
-what ZooKeeper takes as a request.
+It uses a real cluster; the list of one log is filled up with N closed ledgers, each with metadata
+of its own in ZooKeeper, as an older version would have left them.  The log is opened twice (first
+while nothing may be trimmed, then with a short retention), trimmed and rolled, and the cost of each
+step is printed.  Then a namespace of as many topics with long names is listed: the reply is far
+larger than what ZooKeeper accepts as a request.
 """
 
 import argparse
@@ -129,7 +129,7 @@ async def _measure_listing(store: MetadataStore, count: int) -> None:
 
 
 async def _numbers(store: MetadataStore, count: int) -> list[int]:
-    """Ids that ZooKeeper gives to nobody else: it counts the children that a record has had."""
+    """Return ids that ZooKeeper never assigns again: it counts a record's former children."""
     idgen = LedgerPaths("/ledgers").idgen
     if await store.get(idgen) is None:
         await store.create(idgen, b"", make_parents=True)

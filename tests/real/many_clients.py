@@ -1,11 +1,12 @@
-"""Thousands of clients that want nothing: what they cost, and that they leave nothing behind.
+"""Thousands of idle clients: their cost, and that they leave nothing behind.
 
     python -m tests.real.many_clients --official 2000 --raw 5000 --bookie 1500
 
-One broker and three bookies.  The official clients are real ones, many in a few processes; each
-looks up a topic and is idle.  A raw client introduces itself and answers pings.  At the bookie a
-raw client has one read answered.  A producer of our own is the probe.  Printed for each step: the
-memory of the broker and of the bookie, their connections, and how long the probe waited.
+The cluster has one broker and three bookies.  The official clients are real ones, many in a few
+processes; each looks up a topic and is idle.  A raw client makes the handshake and answers pings.
+At the bookie a raw client has one read answered.  A producer of our own is the probe.  For each
+step the program prints the memory of the broker and of the bookie, their connections, and the
+probe's latency.
 """
 
 import argparse
@@ -40,7 +41,7 @@ _REST_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How things are at one moment."""
+    """The measurements at one moment."""
 
     name: str
     broker_bytes: int
@@ -57,7 +58,7 @@ class Step:
 
 
 def raise_descriptors() -> None:
-    """Child processes inherit the limit."""
+    """Raise the limit of open files; child processes inherit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -66,7 +67,7 @@ def raise_descriptors() -> None:
 async def held(
     port: int, count: int, hello: bytes, answer: bytes = b""
 ) -> AsyncIterator[Callable[[], int]]:
-    """`count` raw clients.  Each says hello and has an answer; `answer` is sent to what follows."""
+    """Hold `count` raw clients.  Each has its hello answered; `answer` answers later commands."""
     room, here = trio.CapacityLimiter(_CONNECTING_MAX), 0
     all_here = trio.Event()
 
@@ -100,7 +101,7 @@ async def held(
 
 @asynccontextmanager
 async def official_clients(service_url: str, count: int) -> AsyncIterator[None]:
-    """In processes of their own, which end when their standard input does."""
+    """Run official clients in processes of their own, which end with their standard input."""
     workers: list[trio.Process] = []
     try:
         for first in range(0, count, _OFFICIAL_PER_PROCESS):
@@ -139,7 +140,7 @@ async def _end(worker: trio.Process) -> None:
 
 
 def official_worker(service_url: str, count: int) -> None:
-    """`count` clients, each with a connection; until the end of standard input."""
+    """Run `count` clients, each with a connection, until the end of standard input."""
     import pulsar  # only the workers need its threads
 
     logger = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
@@ -162,7 +163,7 @@ def official_worker(service_url: str, count: int) -> None:
 
 
 async def probe(producer: Producer) -> tuple[float, float]:
-    """Milliseconds from a send to its receipt: the median, and what 99 of 100 do not exceed."""
+    """Return the latency of a send in milliseconds: the median, and the 99th percentile."""
     waits: list[float] = []
     with trio.fail_after(PATIENCE_S):
         for _ in range(_PROBES):
@@ -181,7 +182,7 @@ async def measure(
     bookie: int,
     show: Callable[[Step], object] = lambda _: None,
 ) -> list[Step]:
-    """The steps: before, with each kind of clients, and after all of them have gone."""
+    """Return the steps: before, with each kind of clients, and after all of them have gone."""
     broker, storage = part(cluster, "broker-1"), part(cluster, "bookie-1")
     broker_port, bookie_port = (
         int(each["address"].rpartition(":")[2]) for each in (broker, storage)
@@ -206,7 +207,7 @@ async def measure(
         await look("before")
         async with official_clients(cluster.service_url, official):
             await look(f"{official} official clients")
-            # Who comes now finds a broker that serves newcomers as before.
+            # A new client finds a broker that serves new clients as before.
             async with connect(cluster.service_url) as other:
                 await other.partitions("many-clients")
         await settle()
@@ -214,7 +215,7 @@ async def measure(
             await look(f"{raw} raw clients")
             assert here() == raw, "some were cut"
         await settle()
-        # The process keeps freed memory for itself: as many again must not need more.
+        # The process keeps freed memory for itself: as many clients again must not need more.
         async with held(broker_port, raw, CONNECT, _PONG):
             await look(f"{raw} raw clients again")
         await settle()

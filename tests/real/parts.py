@@ -1,4 +1,4 @@
-"""The parts of a running cluster, for tests that look at them and break them."""
+"""The services of a running cluster, for tests that inspect and break them."""
 
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ PAGE_BYTES = 4096
 
 
 async def order(cluster: StandaloneProcess, command: str, *names: str) -> None:
-    """kill, stop, start, pause or resume these parts, one after the other."""
+    """Kill, stop, start, pause or resume these services, one after the other."""
     for name in names:
         await trio.to_thread.run_sync(cluster.local, command, name)
 
 
 async def owner_of(cluster: StandaloneProcess, topic: str, *, asked: str = "") -> str:
-    """The name of the broker that serves the topic; as the broker at `asked` says, or any."""
+    """Return the name of the topic's broker, according to the broker at `asked`, or any."""
     async with connect(asked or cluster.service_url) as client:
         url = await client.lookup(topic)
     (name,) = [b["name"] for b in cluster.ready["brokers"] if b["service_url"] == url]
@@ -32,14 +32,14 @@ async def pids(cluster: StandaloneProcess) -> dict[str, int]:
 
 
 def part(cluster: StandaloneProcess, name: str) -> dict[str, Any]:
-    """What the ready line says of a broker or a bookie."""
+    """Return what the ready line reports about a broker or a bookie."""
     parts = [*cluster.ready["brokers"], *cluster.ready["bookies"]]
     (found,) = [dict(each) for each in parts if each["name"] == name]
     return found
 
 
 def admin_of(cluster: StandaloneProcess) -> Admin:
-    """All brokers: one of them may be down."""
+    """Return an admin client of all brokers: one of them may be down."""
     urls = [str(broker["admin_url"]) for broker in cluster.ready["brokers"]]
     return Admin("http://" + ",".join(url.removeprefix("http://") for url in urls))
 

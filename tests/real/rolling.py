@@ -3,7 +3,7 @@
     python -m tests.real.rolling --rounds 20
 
 In each round each of three bookies is killed, killed once more while it starts, and started.  No
-start may put its bookie in doubt: nothing was lost.  The messages that were acknowledged meanwhile
+start may put its bookie in limbo: nothing was lost.  The messages that were acknowledged meanwhile
 are read back at the end.
 """
 
@@ -25,7 +25,7 @@ from daybook.clients.python.errors import BrokerError
 from daybook.clients.testing.standalone import StandaloneProcess
 
 TOPIC = "rolling"
-_START_S = 2.5  # about what a start takes
+_START_S = 2.5  # about the duration of a start
 _PATIENCE_S = 60.0
 
 
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 class Sender:
-    """Sends numbers one after the other, and remembers which were acknowledged."""
+    """A producer of one number after the other that remembers which were acknowledged."""
 
     def __init__(self, cluster: StandaloneProcess) -> None:
         self._acknowledged: set[bytes] = set()
@@ -73,7 +73,7 @@ class Sender:
 
 
 def restart_all(cluster: StandaloneProcess, rounds: int, rng: Random) -> tuple[int, int]:
-    """How many starts ended in doubt, and how many were cut short."""
+    """Return how many starts ended in limbo, and how many were cut short."""
     doubts = cut = 0
     for number in range(rounds):
         for name in ("bookie-1", "bookie-2", "bookie-3"):
@@ -89,7 +89,7 @@ def restart_all(cluster: StandaloneProcess, rounds: int, rng: Random) -> tuple[i
 
 
 def start_and_kill(cluster: StandaloneProcess, name: str, after_s: float) -> bool:
-    """Was it killed before it was ready?"""
+    """Start the bookie and kill it; return True if it was killed before it was ready."""
 
     def start() -> None:
         with suppress(UserError):
@@ -108,7 +108,7 @@ def start_and_kill(cluster: StandaloneProcess, name: str, after_s: float) -> boo
 
 
 def health_of(part: dict[str, Any]) -> str:
-    """Return what the bookie says of itself, as soon as it is registered."""
+    """Return the bookie's own health report, as soon as it is registered."""
     until = time.monotonic() + _PATIENCE_S
     while True:
         try:

@@ -1,17 +1,17 @@
-"""A source that notes, for each process that asks or reads, how many bytes brokers sent to it.
+"""A Spark source that notes how many bytes brokers sent to each process that plans or reads.
 
-Spark takes it to its processes by value, so it imports what it needs where it runs.
+Spark takes it to its processes by value, so it imports its modules where it runs.
 """
 
 from typing import Any
 
 
 def counting_source(notes: str) -> type:
-    """The source `counted`: `daybook`, and a file in `notes` for each question and each task."""
+    """Return the source `counted`: `daybook`, and a file in `notes` per planning and task."""
     from daybook.clients.spark.source import BatchReader, DaybookDataSource, StreamReader
 
     def counted(role: str, work: Any) -> Any:
-        """Do `work`; note the process, and what its sockets received meanwhile."""
+        """Do `work`; note the process, and the bytes that its sockets received meanwhile."""
         import json
         import os
         import uuid

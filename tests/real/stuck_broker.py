@@ -1,4 +1,4 @@
-"""A broker whose service port accepts clients and answers none; else it is a usual broker."""
+"""A broker whose service port accepts clients and answers none; otherwise it is a usual broker."""
 
 import sys
 

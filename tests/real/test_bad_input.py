@@ -1,7 +1,7 @@
-"""Hostile peers at the ports of real processes: they are cut, and others do not notice.
+"""Hostile peers at the ports of real processes: they are cut off, and other clients do not notice.
 
-Beside each of them ordinary traffic goes through the same broker and the same bookies; it does not
-stand still, and the memory of the process that is attacked is looked at all the time.
+Beside each of them ordinary traffic goes through the same broker and the same bookies; it must not
+stand still, and the memory of the attacked process is checked all the time.
 """
 
 import random
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 MB = 1 << 20
 LOOK_S = 0.02
-# What a host may hold: 256 MiB of arenas, 64 MiB of entries to be read; and what holds them.
+# A host may hold 256 MiB of arenas, 64 MiB of entries to be read, and the objects around them.
 GROWTH_MAX_BYTES = 450 * MB
 
 
@@ -31,7 +31,7 @@ GROWTH_MAX_BYTES = 450 * MB
 async def bystanders(
     cluster: StandaloneProcess, topic: str, victim: dict[str, Any]
 ) -> AsyncIterator[None]:
-    """Traffic that does not notice what is done to the victim in the block."""
+    """Run traffic that must not notice the attack on the victim in the block."""
     pid = int(victim["pid"])
     before = most = resident_bytes(pid)
 
@@ -51,7 +51,7 @@ async def bystanders(
 
 
 async def aim(cluster: StandaloneProcess, topic: str, kind: str) -> tuple[dict[str, Any], Target]:
-    """The process that serves `topic`, or a bookie that has a copy of it; and its port."""
+    """Return the process that serves `topic`, or a bookie that has a copy of it; and its port."""
     async with (
         connect(cluster.service_url) as client,
         await client.create_producer(topic) as producer,
@@ -94,7 +94,7 @@ async def test_the_culprit_is_cut_and_others_go_on(
 async def test_a_flood_of_look_ups_is_answered_and_delays_nobody_for_long(
     cluster: StandaloneProcess, topic: str
 ) -> None:
-    """A second connection to the same broker asks on beside it; it waits for a few, not for all."""
+    """A second connection to the same broker waits for a few of the look-ups, not for all."""
     victim, target = await aim(cluster, f"{topic}-target", "broker")
     done = trio.Event()
     took: list[float] = []

@@ -1,4 +1,4 @@
-"""`python -m daybook.broker` as a process: what it says, and how it ends."""
+"""`python -m daybook.broker` as a process: its output, and its end."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def run(**settings: object) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def broker(cluster: StandaloneProcess, /, **settings: object) -> Iterator[subprocess.Popen[str]]:
-    """A further broker of the cluster; killed at the end if it still runs."""
+    """Run a further broker of the cluster; it is killed at the end if it still runs."""
     words, environment = command(
         zookeeper=cluster.ready["zookeeper"], port=0, http_port=0, **settings
     )
@@ -115,7 +115,7 @@ def test_a_port_that_is_taken(cluster: StandaloneProcess) -> None:
 def test_a_broker_with_the_ledgers_of_another_root_does_not_join(
     cluster: StandaloneProcess,
 ) -> None:
-    """Two roots on one ZooKeeper: it says which, ends with 2, and has changed nothing."""
+    """Two roots share one ZooKeeper: the broker names both, ends with 2, and changes nothing."""
     root = LedgerPaths("/two/ledgers")
 
     async def look(work: Callable[[MetadataStore], Awaitable[T]]) -> T:
@@ -142,7 +142,7 @@ def test_a_broker_with_the_ledgers_of_another_root_does_not_join(
             assert each in done.stderr
         assert "Traceback" not in done.stderr
         assert trio.run(look, state) == before
-    with broker(cluster, cluster="other") as process:  # Another name is no other cluster.
+    with broker(cluster, cluster="other") as process:  # Another name does not make another cluster.
         ready(process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(TIMEOUT_S) == 0

@@ -1,4 +1,4 @@
-"""The command line against a real cluster: what is sent comes back, and its ledgers show it."""
+"""The command line against a real cluster: messages come back, and its ledgers show them."""
 
 import json
 import os

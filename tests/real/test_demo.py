@@ -1,4 +1,4 @@
-"""The demo itself, on a few rows, with the cluster kept: as `make demo`, and what it leaves."""
+"""The demo itself, on a few rows, with the cluster kept: its output, and the cluster it leaves."""
 
 import os
 import re
@@ -60,7 +60,7 @@ def test_the_demo_ends_well_and_its_cluster_can_be_looked_at(
     assert "verdict: all is well" in said
     assert not re.search(r"\b(WARN|ERROR|Traceback|Exception)\b", said), said
 
-    # The killed broker's ledgers were closed by recovery, and others begun.
+    # Recovery closed the killed broker's ledgers, and others were begun.
     assert "CLOSED, last entry" in records
     assert "pulsar/cursor = demo" in records
     assert records.count("owner: ") == 4

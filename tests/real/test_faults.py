@@ -1,6 +1,6 @@
 """The kill matrix: real processes are killed, stopped and paused under traffic; nothing is lost.
 
-Every test mends what it broke, so that the next one finds a whole cluster.
+Every test repairs what it broke, so that the next one finds a whole cluster.
 """
 
 from collections.abc import AsyncIterator
@@ -18,14 +18,14 @@ from tests.real.traffic import PATIENCE_S, Traffic, open_traffic
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("faults")]
 
-STILL_S = 2.0  # the time in which nothing is acknowledged where nothing may be
+STILL_S = 2.0  # seconds without acknowledgements where none may come
 ROLL_ENTRIES = 50_000
 PATIENT = ClientLimits(keep_alive_s=600, keep_alive_waiting_s=600, request_timeout_s=600)
 
 
 @asynccontextmanager
 async def down(cluster: StandaloneProcess, *names: str) -> AsyncIterator[None]:
-    """These parts are killed, and started again at the end of the block."""
+    """Kill these services, and start them again at the end of the block."""
     await order(cluster, "kill", *names)
     try:
         yield
@@ -34,7 +34,7 @@ async def down(cluster: StandaloneProcess, *names: str) -> AsyncIterator[None]:
 
 
 async def come_to_a_standstill(traffic: Traffic) -> None:
-    """What was confirmed before has arrived, and nothing else arrives."""
+    """Wait until earlier confirmations have arrived, and check that no others come."""
     with trio.fail_after(PATIENCE_S):
         while True:
             before = traffic.acknowledged
@@ -82,17 +82,19 @@ async def test_with_two_of_three_bookies_dead_writes_wait_say_why_and_go_on(
 async def test_a_paused_owner_acknowledges_nothing_of_its_own_and_steps_down(
     broken: StandaloneProcess, topic: str
 ) -> None:
-    """SIGSTOP for longer than the session.  This client stays with the owner: it sends on, into
-    the connection, and the owner finds that when it wakes, and another one in its place."""
+    """The owner is stopped for longer than its session.  This client stays with the owner: it sends
+    into the connection, and the owner finds the messages when it wakes, and another owner in its
+    place.
+    """
     async with open_traffic(broken.service_url, topic, limits=PATIENT) as traffic:
         stale = await owner_of(broken, topic)
         await order(broken, "pause", stale)
         url = str(part(broken, other_than(stale))["service_url"])
         async with connect(url, limits=PATIENT) as client:
-            await client.create_producer(topic)  # so the topic is recovered, and open, there
+            await client.create_producer(topic)  # so that the topic is recovered and open there
         before, sent = traffic.acknowledged, traffic.history.sent
         assert await owner_of(broken, topic, asked=url) != stale
-        await trio.sleep(1)  # the time in which the owner is sent more
+        await trio.sleep(1)  # seconds in which more messages are sent to the old owner
         assert traffic.acknowledged == before
         assert traffic.history.sent > sent
         await order(broken, "resume", stale)
@@ -115,7 +117,7 @@ async def test_clients_leave_a_paused_owner(broken: StandaloneProcess, topic: st
 async def test_with_a_bookie_dead_everything_new_is_possible(
     broken: StandaloneProcess, topic: str
 ) -> None:
-    """New topic, new subscription, roll and takeover: none waits until the dead one is back."""
+    """A topic, a subscription, a roll and a takeover: none waits until the dead bookie is back."""
     async with down(broken, "bookie-3"), connect(broken.service_url) as client:
         with trio.fail_after(PATIENCE_S):
             producer = await client.create_producer(topic, batching=False)
@@ -141,7 +143,7 @@ async def test_with_a_bookie_dead_everything_new_is_possible(
 
 
 async def test_zookeeper_is_gone_for_a_while(broken: StandaloneProcess, topic: str) -> None:
-    """Who produces and consumes goes on; whoever needs it waits for it; nothing crashes."""
+    """Producers and consumers go on; operations that need it wait for it; nothing crashes."""
     before = await pids(broken)
     async with open_traffic(broken.service_url, topic) as traffic, trio.open_nursery() as nursery:
         await order(broken, "stop", "zookeeper")
@@ -165,7 +167,7 @@ async def test_zookeeper_is_gone_for_a_while(broken: StandaloneProcess, topic: s
 async def test_what_was_acknowledged_with_a_receipt_never_comes_again(
     broken: StandaloneProcess, topic: str
 ) -> None:
-    """Through the death of the owner; what was not acknowledged comes again, all of it."""
+    """The owner dies; all messages that were not acknowledged come again."""
     async with connect(broken.service_url) as client:
         consumer = await client.subscribe(
             topic, "s", type="shared", initial_position="earliest", ack_receipts=True

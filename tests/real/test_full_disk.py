@@ -1,4 +1,4 @@
-"""Bookies whose disks are full: the producer is told, nothing acknowledged is lost, it goes on."""
+"""Bookies with full disks: the producer gets an error, acknowledged messages stay, it goes on."""
 
 import subprocess
 from collections.abc import Iterator
@@ -13,10 +13,11 @@ from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("full-disk")]
 
-SMALL, LARGE = "size=300m", "size=800m"  # of which 256 MB are kept for what must always work
+# 256 MB of these are kept for operations that must always work
+SMALL, LARGE = "size=300m", "size=800m"
 MESSAGE = bytes(200_000)
-REFUSED_S = 20.0  # A send that nobody can store takes as long as that.
-PATIENCE_S = 300.0  # only so that nothing hangs for ever
+REFUSED_S = 20.0  # A send that no bookie can store takes as long as that.
+PATIENCE_S = 300.0  # only so that nothing hangs forever
 
 
 def _mount(path: Path, options: str) -> bool:
@@ -29,7 +30,7 @@ def _mount(path: Path, options: str) -> bool:
 
 @pytest.fixture
 def small_disks(tmp_path: Path) -> Iterator[list[Path]]:
-    """A directory for each bookie of a cluster in `tmp_path`, with little room."""
+    """Yield a directory with little room for each bookie of a cluster in `tmp_path`."""
     disks = [tmp_path / f"bookie-{number}" for number in (1, 2, 3)]
     mounted: list[Path] = []
     for disk in disks:
@@ -70,7 +71,7 @@ async def test_full_disks_lose_nothing_and_room_is_all_it_takes(
 
 
 async def _fill(cluster: StandaloneProcess, topic: str) -> list[int]:
-    """Send until it is refused; the numbers that were acknowledged."""
+    """Send until a send is refused; return the numbers that were acknowledged."""
     acknowledged: list[int] = []
     async with (
         connect(cluster.service_url) as client,

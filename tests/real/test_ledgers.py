@@ -1,4 +1,4 @@
-"""Ledgers from Python on real processes: the examples, a writer that is killed, bookies that go."""
+"""Ledgers from Python on real processes: the examples, a killed writer, bookies that leave."""
 
 import re
 import signal
@@ -45,7 +45,7 @@ def address(cluster: StandaloneProcess) -> str:
 
 @pytest.fixture(scope="module")
 def whole() -> Iterator[StandaloneProcess]:
-    """A cluster of this module; its last test kills one of the bookies."""
+    """Run a cluster for this module; its last test kills one of the bookies."""
     with StandaloneProcess(bookies=3, brokers=1) as cluster:
         yield cluster
 

@@ -22,7 +22,7 @@ def one_broker() -> Iterator[StandaloneProcess]:
 async def test_idle_clients_cost_next_to_nothing_and_come_and_go(
     one_broker: StandaloneProcess,
 ) -> None:
-    """More of each kind than there are arenas.  `measure` fails if the probe is not served."""
+    """There are more of each kind than arenas.  `measure` fails if the probe is not served."""
     steps = await measure(one_broker, official=OFFICIAL, raw=RAW, bookie=BOOKIE)
     before, most = steps[0], max(step.broker_bytes for step in steps)
     assert most - before.broker_bytes < 60 * MB, steps

@@ -11,7 +11,7 @@ from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
-PATIENCE_S = 120  # for a machine that has other things to do
+PATIENCE_S = 120  # the machine may be busy with other work
 TIMEOUT_MS = PATIENCE_S * 1000
 
 
@@ -240,7 +240,7 @@ def test_unsubscribing_forgets_the_subscription(client: pulsar.Client, topic: st
 
 
 def test_it_goes_on_through_a_killed_broker(topic: str) -> None:
-    """Zero lost; what was sent again may come twice, in order all the same."""
+    """No message is lost; repeated sends may be stored twice, but in order."""
     with StandaloneProcess() as own:
         client = pulsar.Client(
             own.service_url,
@@ -271,9 +271,9 @@ def test_it_goes_on_through_a_killed_broker(topic: str) -> None:
 def test_a_message_that_no_bookie_takes_harms_nobody_else_on_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such a client compares all of a message with what the broker says that it takes; others, and
-    older ones, compare less.  So this broker promises too much.  The message was the end of the
-    log, and it came again for ever.
+    """Such a client compares the whole message with the broker's limit; other and older clients
+    compare less.  So this broker announces too large a limit.  Once, the message ended the log, and
+    it came again forever.
     """
     monkeypatch.setenv("DAYBOOK_BROKER_MAX_MESSAGE_SIZE", str(20 << 20))
     with StandaloneProcess(bookies=1, brokers=1) as cluster:

@@ -1,7 +1,7 @@
 """The wheel, built from the source distribution, beside a script folder with names like ours.
 
-A `clients/` folder or a `wire.py` of the user stands before everything that is installed.  So the
-wheel must install nothing but `daybook` and `pyspark_daybook`, and import itself by those names.
+A `clients/` folder or a `wire.py` of the user comes before all installed packages.  So the wheel
+must install nothing but `daybook` and `pyspark_daybook`, and import itself by those names.
 """
 
 import os
@@ -60,7 +60,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution, and the wheel that was built from it."""
+    """Return a folder with the source distribution, and the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
     subprocess.run(command, check=True, capture_output=True)
@@ -69,10 +69,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of a clean environment with the wheel.
+    """Return the Python of a clean environment with the wheel.
 
     Other packages come from this environment: a path in a `.pth` file is only appended, so the
-    checkout that is installed here is not seen there.
+    checkout that is installed here is not visible there.
     """
     folder = tmp_path_factory.mktemp("clean")
     venv.create(folder, with_pip=False)

@@ -1,4 +1,4 @@
-"""Every snippet of the guides runs as it stands, and prints what its page says."""
+"""Every snippet of the guides runs as it stands, and prints the output on its page."""
 
 import inspect
 import os
@@ -32,7 +32,7 @@ OUTCOMES = {"no": errors.Outcome.NOT_APPLIED, "unknown": errors.Outcome.UNKNOWN}
 
 
 def python_snippets(page: str) -> list[tuple[str, str]]:
-    """The code of each snippet, and what it prints."""
+    """Return the code of each snippet, and its output."""
     return re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", page, re.DOTALL)
 
 
@@ -90,7 +90,7 @@ def test_the_table_of_administration_has_every_method() -> None:
 
 
 def test_the_guide_to_spark_prints_what_it_says(cluster: StandaloneProcess, tmp_path: Path) -> None:
-    """The snippets go on from each other, in one session."""
+    """The snippets continue each other, in one session."""
     snippets = python_snippets(SPARK)
     assert len(snippets) == SPARK.count("```python")
     code = "".join(code for code, _ in snippets).replace(SERVICE, cluster.service_url)
@@ -98,7 +98,7 @@ def test_the_guide_to_spark_prints_what_it_says(cluster: StandaloneProcess, tmp_
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Spark starts faster.
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # makes Spark start faster
     }
     printed = run(code, tmp_path, timeout_s=SPARK_PATIENCE_S, environ=environ)
     assert printed == "".join(shown for _, shown in snippets)

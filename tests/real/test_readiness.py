@@ -27,7 +27,7 @@ from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 PATIENCE_S = 180.0
-FILES = 160  # that the process may have open
+FILES = 160  # files that the process may have open
 
 
 class BrokerProcess:
@@ -126,7 +126,7 @@ def open_broker(
 async def behind_a_proxy(
     cluster: StandaloneProcess, tmp_path: Path, **settings: Any
 ) -> AsyncIterator[tuple[BrokerProcess, Proxy]]:
-    """A broker that reaches ZooKeeper over a proxy, which can cut it off."""
+    """Run a broker that reaches ZooKeeper over a proxy, which can cut it off."""
     port = int(cluster.zookeeper.rpartition(":")[2])
     async with open_proxy(port) as proxy:
         running = await trio.to_thread.run_sync(
@@ -145,7 +145,7 @@ async def behind_a_proxy(
 
 
 async def topic_of(cluster: StandaloneProcess, client: Client, url: str, name: str) -> str:
-    """A topic that the broker at `url` serves, in a namespace of its own: nobody owns that yet."""
+    """Create a topic that the broker at `url` serves, in a new namespace without an owner."""
     namespace = f"public/{name}"
     with blocking.connect_admin(cluster.admin_url) as admin:
         await trio.to_thread.run_sync(admin.create_namespace, namespace)
@@ -157,7 +157,7 @@ async def topic_of(cluster: StandaloneProcess, client: Client, url: str, name: s
 
 
 def flood(stack: ExitStack, port: int, count: int) -> list[socket.socket]:
-    """Connections that say nothing."""
+    """Open connections that stay silent."""
     sockets: list[socket.socket] = []
     for _ in range(count):
         sock = stack.enter_context(socket.socket())
@@ -169,7 +169,7 @@ def flood(stack: ExitStack, port: int, count: int) -> list[socket.socket]:
 
 @contextmanager
 def busy_processors() -> Iterator[None]:
-    """Three processes for each processor, which all want it."""
+    """Run three busy processes for each processor."""
     spin = [sys.executable, "-c", "while True: pass"]
     busy = [subprocess.Popen(spin) for _ in range(3 * (os.cpu_count() or 1))]
     try:
@@ -184,7 +184,8 @@ async def test_idle_connections_leave_a_broker_its_descriptors(
     cluster: StandaloneProcess, topic: str, tmp_path: Path
 ) -> None:
     """Idle clients on both ports take no descriptor that the broker needs: it stays ready, keeps
-    its session when ZooKeeper is cut off, serves the connected, and accepts others afterwards."""
+    its session when ZooKeeper is cut off, serves its clients, and accepts others afterwards.
+    """
     async with behind_a_proxy(
         cluster, tmp_path, files=FILES, session_timeout_s=30.0, connect_timeout_s=600.0
     ) as (victim, proxy):
@@ -223,7 +224,8 @@ async def test_a_broker_without_any_descriptor_lives_and_recovers(
     async with behind_a_proxy(cluster, tmp_path, session_timeout_s=2.0) as (victim, proxy):
         await victim.wait_ready()
         with ExitStack() as stack:
-            # One is left, so that ZooKeeper can say that the session is gone.  A new one needs two.
+            # One is left, so that ZooKeeper can report the end of the session.  A new session needs
+            # two.
             victim.let_open(victim.open_files)
             proxy.set_mood(Mood.REFUSE)
             await trio.sleep(5.0)  # longer than the session
@@ -236,7 +238,7 @@ async def test_a_broker_without_any_descriptor_lives_and_recovers(
         await victim.wait_ready()
         lines = victim.log.read_text().splitlines()
         assert not [line for line in lines if "Traceback" in line]
-        assert len(lines) < 80  # ten seconds, one line a second for each thing that is short
+        assert len(lines) < 80  # ten seconds, one line a second for each shortage
         print("\n".join(lines))
 
 
@@ -252,7 +254,7 @@ async def test_a_broker_whose_connections_are_all_taken_is_ready(
 async def test_a_broker_that_answers_nobody_is_not_ready_and_ends(
     cluster: StandaloneProcess, tmp_path: Path
 ) -> None:
-    """/readyz had said 200."""
+    """Once, /readyz reported 200."""
     with open_broker(
         cluster,
         tmp_path,

@@ -1,4 +1,4 @@
-"""Bookies that are gone for good, and disks that rot, on real processes: all copies come back."""
+"""Bookies lost for good, and disks that rot, on real processes: all copies are restored."""
 
 import json
 import os
@@ -23,7 +23,7 @@ ENTRIES = 300
 
 @pytest.fixture(scope="module")
 def four() -> Iterator[StandaloneProcess]:
-    """A cluster with a bookie to spare; in their order, its tests use up the bookies."""
+    """Run a cluster with a bookie to spare; its tests use up the bookies, in their order."""
     with StandaloneProcess(bookies=4, brokers=1) as cluster:
         yield cluster
 
@@ -35,7 +35,7 @@ def daybook(cluster: StandaloneProcess, *arguments: str) -> subprocess.Completed
 
 
 def wait_whole(cluster: StandaloneProcess) -> None:
-    """Nobody is waited for; until every copy of every entry is there."""
+    """Wait, without a delay for lost bookies, until every copy of every entry exists."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         assert daybook(cluster, "autorecovery", "trigger").returncode == 0
@@ -47,7 +47,7 @@ def wait_whole(cluster: StandaloneProcess) -> None:
 
 
 def wait_said(cluster: StandaloneProcess) -> None:
-    """The mark goes, and the worker tells what it has copied, a while after the last copy."""
+    """Wait for the end of the mark and the worker's report, which follow the last copy."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         status = json.loads(daybook(cluster, "autorecovery", "status", "--output", "json").stdout)
@@ -60,18 +60,18 @@ def wait_said(cluster: StandaloneProcess) -> None:
 
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest) -> Iterator[StandaloneProcess]:
-    """Of as many bookies as the test says, which it may use up."""
+    """Run a cluster with the number of bookies that the test asks for, which it may use up."""
     with StandaloneProcess(bookies=request.param, brokers=1) as cluster:
         yield cluster
 
 
 def part_of(cluster: StandaloneProcess, bookie: str) -> dict[str, Any]:
-    """Its process."""
+    """Return the process of the bookie."""
     return next(part for part in cluster.parts() if part.get("address") == bookie)
 
 
 def flip_bits(cluster: StandaloneProcess, part: str, payloads: list[bytes]) -> int:
-    """In these, wherever they are on the disk of that bookie; how many."""
+    """Flip bits in these payloads, wherever they are on the bookie's disk; return their number."""
     flipped = 0
     for path in sorted((cluster.directory / part).rglob("*.log")):
         content = path.read_bytes()
@@ -87,7 +87,7 @@ def flip_bits(cluster: StandaloneProcess, part: str, payloads: list[bytes]) -> i
 
 @pytest.mark.parametrize("fresh", [3], indirect=True)
 def test_bits_that_flip_on_a_disk_are_copied_back(fresh: StandaloneProcess) -> None:
-    """There is no other bookie: the one with the damage gets its entries again, in place."""
+    """There is no other bookie: the damaged one gets its entries again, in place."""
     with ledgers.blocking.connect(f"zk://{fresh.zookeeper}/ledgers") as client:
         with client.create() as writer:
             for entry in range(ENTRIES):
@@ -97,7 +97,7 @@ def test_bits_that_flip_on_a_disk_are_copied_back(fresh: StandaloneProcess) -> N
         shown = json.loads(daybook(fresh, "ledgers", "show", ledger, "--output", "json").stdout)
         bookie = shown["fragments"][0]["bookies"][1]
         part = part_of(fresh, bookie)
-        fresh.local("stop", part["name"])  # what it reads from then on comes from its disk
+        fresh.local("stop", part["name"])  # it reads from its disk after the restart
         assert flip_bits(fresh, part["name"], [payload(0, n) for n in (7, 8, 200)]) == 3
         fresh.local("start", part["name"])
         wait_until_away(fresh, 0)
@@ -119,7 +119,7 @@ def test_a_ledger_that_nobody_can_recover_is_ended_with_loss_accepted(
         for entry in range(20):
             writer.append(payload(0, entry))
         ledger = str(writer.ledger_id)
-        time.sleep(1)  # the third copy of the last one
+        time.sleep(1)  # the third copy of the last entry
         writer.abandon()
         shown = json.loads(daybook(fresh, "ledgers", "show", ledger, "--output", "json").stdout)
         gone = sorted(shown["fragments"][0]["bookies"][:2])
@@ -139,12 +139,12 @@ def test_a_ledger_that_nobody_can_recover_is_ended_with_loss_accepted(
         assert [bytes(e.data) for e in reader.read()] == [payload(0, n) for n in range(20)]
 
 
-ROUNDS = int(os.environ.get("OLD_IMAGES", "1"))  # of the next test
+ROUNDS = int(os.environ.get("OLD_IMAGES", "1"))  # repetitions of the next test
 
 
 @pytest.mark.parametrize("fresh", [3], indirect=True)
 def test_an_older_copy_of_a_directory_loses_nothing(fresh: StandaloneProcess) -> None:
-    """One bookie gets it, another one is killed, and what both had is recovered."""
+    """One bookie gets it, another one is killed, and the entries that both had are recovered."""
     with ledgers.blocking.connect(f"zk://{fresh.zookeeper}/ledgers") as client:
         for number in range(ROUNDS):
             wait_until_away(fresh, 0)
@@ -190,7 +190,7 @@ def payload(ledger: int, entry: int) -> bytes:
 
 
 def test_a_bookie_gets_new_disks_while_the_cluster_serves(four: StandaloneProcess) -> None:
-    """Emptied onto others, stopped, its directories deleted, started, taken back; all is there."""
+    """The bookie is emptied, stopped, erased, started and readmitted; all entries exist."""
     with ledgers.blocking.connect(f"zk://{four.zookeeper}/ledgers") as client:
         written: list[int] = []
         for number in range(4):
@@ -198,7 +198,7 @@ def test_a_bookie_gets_new_disks_while_the_cluster_serves(four: StandaloneProces
                 for entry in range(ENTRIES):
                     writer.append_soon(payload(number, entry))
             written.append(writer.ledger_id)
-        frozen = client.create()  # its writer is let go, with a fence on each of its bookies
+        frozen = client.create()  # its writer is abandoned, with a fence on each of its bookies
         frozen.append(b"before")
         client.open(frozen.ledger_id, recover=True)
         bookie = client.metadata(frozen.ledger_id).ensemble_at(0)[0]

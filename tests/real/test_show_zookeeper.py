@@ -1,6 +1,6 @@
-"""What Daybook keeps in ZooKeeper is in the formats of the field: read by kazoo alone.
+"""Daybook's records in ZooKeeper are in the formats of the field: this test reads them with kazoo.
 
-The script is run as a user runs it; its output is compared with what the clients say.
+The script is run as a user runs it; its output is compared with the clients' answers.
 """
 
 import json
@@ -17,11 +17,11 @@ from daybook.clients.testing.standalone import StandaloneProcess
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "show_zookeeper.py"
-PATIENCE_S = 300  # for a machine that has other things to do
+PATIENCE_S = 300  # the machine may be busy with other work
 
 
 def shown(cluster: StandaloneProcess, topic: str) -> dict[str, str]:
-    """The sections of its output by their first word."""
+    """Return the sections of the output by their first word."""
     done = subprocess.run(
         [sys.executable, str(SCRIPT), cluster.zookeeper, topic],
         capture_output=True,
@@ -35,7 +35,7 @@ def shown(cluster: StandaloneProcess, topic: str) -> dict[str, str]:
 
 @pytest.fixture
 def sections(cluster: StandaloneProcess, topic: str) -> dict[str, str]:
-    """After 100 entries of which every second one is acknowledged, and a move of the topic."""
+    """Show a topic after 100 entries, half of them acknowledged, and a change of its owner."""
     with (
         blocking.connect(cluster.service_url) as client,
         blocking.connect_admin(cluster.admin_url) as admin,

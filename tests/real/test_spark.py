@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 COUNT = 2000
 TRIGGER_MAX = 700
-PATIENCE_S = 300  # for a machine that has other things to do
+PATIENCE_S = 300  # the machine may be busy with other work
 CODES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the queries are short
 
 
@@ -49,7 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     gateway: Any = session.sparkContext._gateway
     session.stop()
     gateway.shutdown()
-    gateway.proc.stdin.close()  # that is how its Java process hears of the end
+    gateway.proc.stdin.close()  # its Java process ends with its standard input
     gateway.proc.wait(timeout=60)
     SparkContext._gateway = SparkContext._jvm = None
 
@@ -68,7 +68,7 @@ def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
 
 @pytest.fixture
 def filled(client: blocking.Client, admin: blocking.Admin, topic: str) -> str:
-    """A topic with 3 partitions and COUNT messages."""
+    """Fill a topic with 3 partitions and COUNT messages."""
     admin.create_topic(topic, partitions=3)
     fill(client, topic, range(COUNT))
     return topic
@@ -250,7 +250,7 @@ def test_a_stream_that_is_stopped_in_a_batch_reads_it_again_and_stores_it_once(
     query = stream.start(maxOffsetsPerTrigger="200")
     while query.isActive and not any(p["numInputRows"] for p in query.recentProgress):
         time.sleep(0.05)
-    query.stop()  # in the middle of the second batch or so
+    query.stop()  # during the second batch or so
     stream.run(maxOffsetsPerTrigger="900")
     assert stream.stored() == list(range(COUNT))
 
@@ -295,7 +295,8 @@ def test_a_stream_starts_at_the_end_and_follows(
         .start()
     )
     try:
-        while not query.recentProgress:  # its start is taken when the first trigger is planned
+        # Its start offset is chosen when the first trigger is planned.
+        while not query.recentProgress:
             assert query.isActive, query.exception()
             time.sleep(0.05)
         fill(client, filled, range(COUNT, COUNT + 30))
@@ -362,12 +363,12 @@ def test_the_driver_receives_no_payload(
     received = {
         role: sum(n["bytes"] for n in noted if n["role"] == role) for role in ("task", "plan")
     }
-    assert received["task"] >= 2 * 4 * (len(payload) - 4)  # by the batch, and by the stream
+    assert received["task"] >= 2 * 4 * (len(payload) - 4)  # once by the batch, once by the stream
     assert 0 < received["plan"] < 20_000
 
 
 def test_a_task_reads_on_when_its_broker_is_killed(topic: str) -> None:
-    """No Spark here: what a task does, on a cluster that may be broken."""
+    """The test does a task's work without Spark, on a cluster that may be broken."""
     count = 40_000
     with StandaloneProcess() as own, blocking.connect(own.service_url) as client:
         with client.create_producer(topic) as producer:

@@ -1,4 +1,4 @@
-"""The checks of the traffic find what they are named for."""
+"""The checks of the traffic find the faults that they are named for."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from tests.real.traffic import History
 
 
 def history() -> History:
-    """Ten messages; number 4 is stored, and delivered, twice."""
+    """Return a history of ten messages; number 4 is stored, and delivered, twice."""
     log = [0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 9]
     places = {MessageId(1, entry): number for entry, number in enumerate(log)}
     delivered = [(number, where) for where, number in places.items()]

@@ -1,17 +1,17 @@
-"""Traffic that goes on while a test breaks things, and knows what must be true at the end.
+"""Traffic that goes on while a test breaks things, and checks its messages at the end.
 
-One producer sends numbers, several entries on their way at a time; one consumer acknowledges what
-arrives, with receipts.  `finish` then reads the topic from its beginning, and compares what is
-stored with what was acknowledged and delivered:
+One producer sends numbers, several entries on their way at a time; one consumer acknowledges its
+messages, with receipts.  `finish` then reads the topic from its beginning, and compares the stored
+messages with the acknowledged and the delivered ones:
 
-    lost           acknowledged, and not stored at the place that the receipt named
-    reordered      the first copies of the numbers do not ascend: in the receipts, in what is
-                   stored, in what was delivered
+    lost           acknowledged, and not stored at the position in the receipt
+    reordered      the first copies of the numbers do not ascend: in the receipts, in the log, or in
+                   the deliveries
     invented       stored or delivered, and never sent
     came again     delivered after its acknowledgement was confirmed
     left out       stored, and never delivered
 
-A number may be stored twice, when a producer could not know of its first copy.
+A number may be stored twice, if the producer could not know of its first copy.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -31,13 +31,13 @@ from daybook.clients.python.messages import MessageId
 STEP_S = 0.005
 BURST = 5
 BATCH = 2  # so that a burst is several entries
-PATIENCE_S = 300.0  # only so that nothing hangs for ever
+PATIENCE_S = 300.0  # only so that nothing hangs forever
 _LIMITS = ClientLimits()
 
 
 @dataclass(slots=True)
 class History:
-    """What producer and consumer saw, in order; and what is stored."""
+    """The observations of producer and consumer, in order; and the stored messages."""
 
     sent: int = 0
     receipts: list[tuple[int, MessageId]] = field(default_factory=list[tuple[int, MessageId]])
@@ -66,7 +66,7 @@ def _first_copies(numbers: list[int]) -> list[int]:
 
 
 class Traffic:
-    """Made by `open_traffic`."""
+    """The traffic on one topic; see `open_traffic`."""
 
     def __init__(self, client: Client, topic: str) -> None:
         self.topic = topic
@@ -114,7 +114,7 @@ class Traffic:
             else:
                 history.confirmed.update(ids)
 
-    # What a test does
+    # -- used by tests
 
     async def wait_acknowledged(self, more: int) -> None:
         """Wait until that many more are acknowledged."""
@@ -153,7 +153,7 @@ class Traffic:
 async def open_traffic(
     service_url: str, topic: str, *, limits: ClientLimits = _LIMITS
 ) -> AsyncIterator[Traffic]:
-    """Traffic on `topic` for as long as the block lasts; `finish` checks it."""
+    """Run traffic on `topic` for as long as the block lasts; `finish` checks it."""
     async with connect(service_url, limits=limits) as client:
         traffic = Traffic(client, topic)
         consumer = await client.subscribe(

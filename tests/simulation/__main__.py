@@ -1,20 +1,21 @@
-"""Whole clusters in one program, from seeds.
+"""Run whole clusters in one program, each from a seed.
 
-    python -m tests.simulation --seed N               one run; if it fails: its plan and its story
-    python -m tests.simulation --seed N --trace       and everything as it happens
-    python -m tests.simulation --seed N --plan        only what would happen
-    python -m tests.simulation --seed N --history F   and the history, for `python -m tests.history`
-    python -m tests.simulation --seeds A..B           many runs, in as many processes as --jobs
-    python -m tests.simulation --seeds A..B --only old-images   runs that have such, as many
-    python -m tests.simulation --seeds -              seeds from standard input, a line each
-    python -m tests.simulation --seeds A..B --marks   and how often they met what is interesting
-    python -m tests.simulation --seeds A..B --draws   only how often they draw what they may
-    python -m tests.simulation --seeds A..B --tally F and add a line to the file (`tally`)
+    python -m tests.simulation --seed N               one run; if it fails, its plan and story
+    python -m tests.simulation --seed N --trace       print everything as it happens, too
+    python -m tests.simulation --seed N --plan        print the plan only
+    python -m tests.simulation --seed N --history F   write the history, for python -m tests.history
+    python -m tests.simulation --seeds A..B           many runs, in --jobs processes
+    python -m tests.simulation --seeds A..B --only old-images   runs that have old images only
+    python -m tests.simulation --seeds -              seeds from standard input, one per line
+    python -m tests.simulation --seeds A..B --marks   count how often interesting situations occur
+    python -m tests.simulation --seeds A..B --draws   count what the plans draw, run nothing
+    python -m tests.simulation --seeds A..B --tally F add a line to the file (`tally`)
 
-Every run ends with a line `seed N: ok|FAILED, S steps, trace HASH`.  A seed that fails is made
-smaller (`--no-shrink`: it is not), and shown.  Some runs are made twice: `--seeds` compares the
-traces of every twentieth seed with those of another process with another hash seed (`twin`).
-`--minutes M` ends a series after that time; it is counted as far as it came.
+Every run ends with a line `seed N: ok
+FAILED, S steps, trace HASH`.  A seed that fails is shrunk
+(unless `--no-shrink` is given) and shown.  Every twentieth run of `--seeds` is repeated in another
+process with another hash seed, and the traces are compared (`twin`).  `--minutes M` ends a series
+after that time; the runs made until then count.
 """
 
 import argparse
@@ -50,7 +51,7 @@ def main() -> int:
     parser.add_argument("--draws", action="store_true", help="run nothing, count what is drawn")
     parser.add_argument("--tally", type=Path, metavar="FILE", help="where to count the runs")
     options = parser.parse_args()
-    logging.getLogger().addHandler(logging.NullHandler())  # what libraries say is not for here
+    logging.getLogger().addHandler(logging.NullHandler())  # libraries' messages are not shown
     offset = OLD_IMAGES if options.only else 0
     if options.seeds is None:
         options.seed += offset
@@ -83,7 +84,7 @@ def _one(seed: int, options: argparse.Namespace) -> int:
 
 
 def _as_asked() -> int:
-    """What a twin does."""
+    """Run as a twin: make the runs that the parent process asks for."""
     for line in sys.stdin:
         print(run_seed(int(line)).line, flush=True)
     return 0

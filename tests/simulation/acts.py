@@ -1,40 +1,42 @@
-"""What goes wrong in a run, as data: when, and what.  `faults` carries it out.
+"""The faults of a run, as data: what happens, and when.  `faults` carries them out.
 
-Off, and why:
+The following faults are never drawn:
 
-    exchanged disks                                     a bookie with another's cookies does not
-                      start (its own tests)
-    old images that the metadata store has not heard of a bookie cannot tell them from its own
-                      disks: images of the present life, younger than the last position that it
+    exchanged disks   a bookie with another's cookies does not start (its own tests)
+    old images that the metadata store does not know about
+                      a bookie cannot tell such an image from its own disks: images are of the
+                      present incarnation, and younger than the last position that the bookie
                       has written (`docs/bookie.md`)
-    damage where nobody makes copies again              it stays, and counts against every promise
-    queues at their limits                              the limits are far beyond a small run's
-                      load; the tests of each queue reach them
+    damage without re-replication
+                      the damage stays, and counts against every promise
+    queues at their limits
+                      the limits are far beyond a small run's load; the tests of each queue
+                      reach them
 """
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-# -- when
+# -- when a fault strikes
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """So many seconds after the cluster has begun to work."""
+    """A number of seconds after the cluster has begun to work."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class On:
-    """When something happens for the `nth` time, and so many seconds later.  See `moments`."""
+    """The `nth` occurrence of a moment (see `moments`), plus a number of seconds."""
 
     moment: str
     nth: int = 1
     after_s: float = 0.0
 
 
-# -- what.  Hosts by name; or the one that the moment is about (SUBJECT), or its PEER.
+# -- the faults.  A host is given by name, or is the SUBJECT of the moment or its PEER.
 
 SUBJECT, PEER = "subject", "peer"
 
@@ -43,14 +45,14 @@ SUBJECT, PEER = "subject", "peer"
 class Kill:
     host: str
     down_s: float
-    power: bool = False  # what its disk had not synced is lost, all or in part
-    torn: bool = False  # a part of what it has sent last arrives
-    silent: bool = False  # the machine is gone, too: nobody is told
+    power: bool = False  # some or all of the writes that were not synced are lost
+    torn: bool = False  # a part of the data that was sent last arrives
+    silent: bool = False  # the machine vanishes, too: nobody is told
 
 
 @dataclass(frozen=True, slots=True)
 class KillAll:
-    """All bookies and brokers."""
+    """Kill all bookies and brokers."""
 
     down_s: float
     power: bool = False
@@ -58,7 +60,7 @@ class KillAll:
 
 @dataclass(frozen=True, slots=True)
 class CrashLoop:
-    """Killed again and again, also while it starts."""
+    """Kill the host again and again, also while it starts."""
 
     host: str
     times: int
@@ -69,17 +71,17 @@ class CrashLoop:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A bookie that was not there in the beginning."""
+    """Add a bookie that was not there in the beginning."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoseDisk:
-    """A bookie is gone for ever, with what it had; after a while a new one is added.
+    """Lose a bookie with its disks forever; after a while a new bookie is added.
 
-    Only where the other copies suffice, so that nothing that was acknowledged is lost.  `again`: it
-    is started on an empty disk first, and must not serve.
+    This is done only where the other copies suffice, so that no acknowledged entry is lost.  With
+    `again`, the bookie is first started on an empty disk, and must not serve.
     """
 
     host: str
@@ -89,8 +91,8 @@ class LoseDisk:
 
 @dataclass(frozen=True, slots=True)
 class WipeDisk:
-    """A bookie loses all that it had, and starts again with leave to do without it: it doubts what
-    it does not have until it has copied it.  Bounded like `LoseDisk`.
+    """Erase a bookie's disks and start it with permission to start empty.  It answers "unknown" for
+    each missing entry until it has copied it.  Bounded like `LoseDisk`.
     """
 
     host: str
@@ -99,8 +101,8 @@ class WipeDisk:
 
 @dataclass(frozen=True, slots=True)
 class OldImage:
-    """A bookie is killed, and starts on its disk as it was `age_s` before that, or on one of its
-    directories: `directory` counts them.  Bounded like `LoseDisk`.
+    """Kill a bookie and start it on its disk as it was `age_s` before, or with only one of its
+    directories put back (`directory` is its index).  Bounded like `LoseDisk`.
 
     Nothing is done if the metadata store knows of nothing that has happened since.
     """
@@ -113,10 +115,10 @@ class OldImage:
 
 @dataclass(frozen=True, slots=True)
 class Rot:
-    """Bytes of a bookie's logs are not as they were (`rot`).  Bounded like `LoseDisk`.
+    """Change bytes of a bookie's logs on the platter (`rot`).  Bounded like `LoseDisk`.
 
-    `how`: flipped, zeroed, or unreadable, in so many places; or a file is cut off, or gone.  With
-    `down_s` the bookie is killed with it, and meets the damage when it starts.  Its index may have
+    `how`: a number of places is flipped, zeroed or unreadable; or a file is cut off, or gone.  With
+    `down_s` the bookie is killed as well, and meets the damage when it starts.  Its index may have
     blocks that cannot be read, or files without which it cannot be opened.
     """
 
@@ -128,9 +130,9 @@ class Rot:
 
 @dataclass(frozen=True, slots=True)
 class Decommission:
-    """A bookie is asked to leave, and stopped when nothing names it any more.
+    """Ask a bookie to leave, and stop it when no ledger names it any longer.
 
-    Who asks may be `interrupted_s` after they began, and begins once more.
+    The request may be interrupted after `interrupted_s`; then it is made again.
     """
 
     host: str
@@ -139,7 +141,7 @@ class Decommission:
 
 @dataclass(frozen=True, slots=True)
 class Stutter:
-    """Frozen and let go in turns: a host that is short of processor."""
+    """Freeze and unfreeze a host in turns, like a host that is short of processor time."""
 
     host: str
     for_s: float
@@ -149,7 +151,7 @@ class Stutter:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """In good order."""
+    """Stop a host in good order and start it."""
 
     host: str
     down_s: float
@@ -163,7 +165,7 @@ class Freeze:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What `host` sends to `other` waits; both ways, unless `one_way`.  `reset` breaks it later."""
+    """Hold back data to `other`; both ways unless `one_way`.  `reset` breaks connections later."""
 
     host: str
     other: str
@@ -174,7 +176,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Isolate:
-    """Cut off from everybody, and from the metadata store."""
+    """Cut a host off from all others and from the metadata store."""
 
     host: str
     for_s: float
@@ -182,7 +184,7 @@ class Isolate:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """All connections of a host, or those with another one, break."""
+    """Break all connections of a host, or those with one other host."""
 
     host: str
     other: str = ""
@@ -191,7 +193,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """Both ways, between two hosts, or between one and all others."""
+    """Slow both directions between two hosts, or between one host and all others."""
 
     host: str
     other: str
@@ -202,7 +204,7 @@ class SlowLink:
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """Hosts are cut off from all others, one after the other, and freed in another order."""
+    """Cut hosts off from all others, one after the other, and free them in another order."""
 
     hosts: tuple[str, ...]
     freed: tuple[str, ...]
@@ -211,7 +213,7 @@ class Swizzle:
 
 @dataclass(frozen=True, slots=True)
 class LoseContact:
-    """With the metadata store."""
+    """Cut a host off from the metadata store."""
 
     host: str
     for_s: float
@@ -219,21 +221,21 @@ class LoseContact:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """The metadata store ends the session of a host."""
+    """Let the metadata store end the session of a host."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Nobody reaches the metadata store."""
+    """Cut all hosts off from the metadata store."""
 
     for_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Flaky:
-    """The metadata store loses requests, answers, is late, slow, or answers from an old state."""
+    """Let the metadata store lose requests and answers, be late, slow, or answer from the past."""
 
     for_s: float
     lose_request: float = 0.0
@@ -245,9 +247,10 @@ class Flaky:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The metadata store refuses a share of the writes below a path: it carries out none of them.
+    """Let the metadata store reject a share of the writes below a path; it carries out none of
+    them.
 
-    `how`: no right to it, or the value is larger than the store takes.
+    `how`: the host has no right to write, or the value is larger than the store takes.
     """
 
     for_s: float
@@ -258,7 +261,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Deafen:
-    """A broker or bookie takes no new connections, and lives: others take it for dead."""
+    """Let a live broker or bookie refuse new connections, so that others take it for dead."""
 
     host: str
     for_s: float
@@ -266,13 +269,13 @@ class Deafen:
 
 @dataclass(frozen=True, slots=True)
 class LateNotices:
-    """What a host watches in the metadata store changes, and it hears of that late, in a burst:
-    with the next answer that it gets, or when it is over.  A session that moves says it all, too.
+    """Delay a host's notices from the metadata store: they arrive in a burst, with the next answer
+    or when the fault ends.  A session that moves to another server delivers all notices, too.
     """
 
     host: str
     for_s: float
-    moves: bool = False  # in the end the session moves to another server
+    moves: bool = False  # the session moves to another server in the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +293,7 @@ class StuckDisk:
 
 @dataclass(frozen=True, slots=True)
 class FailDisk:
-    """An operation fails; some time later the bookie is started again."""
+    """Let an operation fail; some time later the bookie is started again."""
 
     host: str
     operation: str  # write, sync, create, sync_names, read, index_write
@@ -299,16 +302,16 @@ class FailDisk:
 
 @dataclass(frozen=True, slots=True)
 class FullDisk:
-    """No room is left, or almost none, so that the bookie is read only; then there is again."""
+    """Fill a disk, or leave almost no room, so that the bookie is read-only; then free it again."""
 
     host: str
     for_s: float
-    hard: bool  # writes fail; else only the limit is passed
+    hard: bool  # writes fail; otherwise only the limit is passed
 
 
 @dataclass(frozen=True, slots=True)
 class LoseIndex:
-    """A bookie is killed, and finds no index when it starts: only its log."""
+    """Kill a bookie and delete its index, so that it starts from its log only."""
 
     host: str
     down_s: float
@@ -322,7 +325,7 @@ class JumpClock:
 
 @dataclass(frozen=True, slots=True)
 class DriftClock:
-    """The wall clock of a host runs so many times as fast."""
+    """Let the wall clock of a host run `rate` times as fast."""
 
     host: str
     for_s: float

@@ -1,6 +1,6 @@
-"""What an auditor writes into the history: each version of the metadata, each copy of an entry.
+"""The auditor's part of the history: each version of the metadata, each copy of an entry.
 
-It looks at each write, too: a ledger that a list or a cursor names is there, and is not deleted.
+The audit also checks each write: a ledger that a list or a cursor names exists and is not deleted.
 """
 
 from collections.abc import Callable
@@ -35,17 +35,19 @@ _NO = (StoreStatus.NO_ENTRY, StoreStatus.NO_LEDGER)
 
 
 class MetadataAudit:
-    """Sees every write to the metadata store."""
+    """An observer of every write to the metadata store."""
 
     def __init__(self, recorder: Recorder, process_of: Callable[[str], str]) -> None:
-        """`process_of`: the incarnation of the broker on a host; "" if there is none."""
+        """`process_of` returns the incarnation of the broker on a host; "" if there is none."""
         self.ledgers: dict[int, LedgerMetadata] = {}
-        self.problems: list[str] = []  # what does not parse, and ledgers that are named and gone
+        # Records that do not parse, and named ledgers that do not exist.
+        self.problems: list[str] = []
         self._recorder = recorder
         self._process_of = process_of
-        self._writer = ""  # of what is looked at
+        self._writer = ""  # the host that made the write in question
         self._first: dict[str, int] = {}
-        self._named: dict[str, frozenset[int]] = {}  # ledgers, by the path of what names them
+        # Ledgers, by the path of the record that names them.
+        self._named: dict[str, frozenset[int]] = {}
 
     def on_write(self, host: str, path: str, record: Record | None) -> None:
         self._writer = self._process_of(host)
@@ -135,7 +137,7 @@ def _topic_of(log: str) -> str:
 
 
 async def audit_copies(cluster: Cluster, audit: MetadataAudit, recorder: Recorder) -> None:
-    """Each entry of each closed ledger, on each bookie that the metadata name for it."""
+    """Read each entry of each closed ledger from each bookie that the metadata names for it."""
     for ledger_id, metadata in audit.ledgers.items():
         if metadata.state is not LedgerState.CLOSED:
             continue

@@ -1,10 +1,10 @@
-"""Whoever looks after the bookies: a host with a ledger client of its own.
+"""The caretaker of the bookies: a host with a ledger client of its own.
 
-take_out    asks a bookie to leave, and waits until nothing names it (`Decommission`)
-close_all   in the end: recovers what was left open, so that every ledger has an end
-mended      in the end: waits until a bookie can read whatever it has
-replicate   in the end: asks for an audit, and waits until nothing lacks copies
-reclaim     in the end: bookies drop what was deleted, and have nothing else
+take_out    ask a bookie to leave, and wait until no ledger names it (`Decommission`)
+close_all   in the end: recover each ledger that was left open, so that every ledger is closed
+mended      in the end: wait until a bookie can read every entry that it should have
+replicate   in the end: ask for an audit, and wait until no ledger lacks copies
+reclaim     in the end: bookies drop deleted ledgers, and have nothing else
 """
 
 from collections.abc import Awaitable, Callable
@@ -42,7 +42,7 @@ Work = Callable[[LedgerClient], Awaitable[None]]
 
 
 async def as_caretaker(cluster: Cluster, name: str, work: Work) -> None:
-    """Do it on a host of that name, which is there for this only; again if it fails."""
+    """Do the work on a host of that name, which exists for this only; try again if it fails."""
     errors: list[BaseException] = []
 
     async def main(life: Life, status: trio.TaskStatus[object]) -> None:
@@ -61,7 +61,7 @@ async def as_caretaker(cluster: Cluster, name: str, work: Work) -> None:
 
 
 async def _tried(cluster: Cluster, life: Life, work: Work) -> bool:
-    """False if it could not be done now."""
+    """Return False if the work could not be done now."""
     seams, done = cluster.seams(life), False
     try:
         async with seams.metadata.open(life.host) as store, trio.open_nursery() as nursery:
@@ -84,7 +84,7 @@ async def _tried(cluster: Cluster, life: Life, work: Work) -> bool:
 
 
 async def take_out(cluster: Cluster, bookie: str, interrupted_s: float | None) -> None:
-    """Return when nothing names it any more, and its cookie is gone."""
+    """Return when no ledger names the bookie any longer and its cookie is gone."""
     leaving = BookieId(f"{bookie}:{BOOKIE_PORT}")
 
     async def work(client: LedgerClient) -> None:
@@ -102,7 +102,7 @@ async def take_out(cluster: Cluster, bookie: str, interrupted_s: float | None) -
 
 
 async def close_all(cluster: Cluster, audit: MetadataAudit) -> None:
-    """Nobody writes any more, all bookies are well: every recovery comes to its end."""
+    """Recover every open ledger; with no writers and all bookies well, each recovery ends."""
 
     async def work(client: LedgerClient) -> None:
         for ledger_id, metadata in list(audit.ledgers.items()):
@@ -114,7 +114,7 @@ async def close_all(cluster: Cluster, audit: MetadataAudit) -> None:
 
 
 async def mended(cluster: Cluster, name: str, audit: MetadataAudit) -> None:
-    """Until a scrub finds nothing damaged of what the bookie is to have, and it has no doubts."""
+    """Wait until a scrub finds no damage in the bookie's ledgers, and none of them is in limbo."""
     bookie = BookieId(f"{name}:{BOOKIE_PORT}")
     while True:
         running = cluster.bookie(name)
@@ -136,7 +136,7 @@ def _is_owed(audit: MetadataAudit, bookie: BookieId, ledger_id: int, entry_id: i
 
 
 async def replicate(cluster: Cluster, recorder: Recorder) -> None:
-    """Until auto-recovery has looked at everything, and has nothing left to do."""
+    """Wait until auto-recovery has checked everything and has nothing left to do."""
     await as_caretaker(cluster, "caretaker", partial(_replicate, cluster.run.sleep))
     recorder.note(Replicated())
 
@@ -144,7 +144,7 @@ async def replicate(cluster: Cluster, recorder: Recorder) -> None:
 async def _replicate(sleep: Callable[[float], Awaitable[None]], client: LedgerClient) -> None:
     store = client.context.metadata_store.store
     marks = Marks(store, _PATHS, "caretaker")
-    for _ in range(2):  # The first one may have begun before it was asked for.
+    for _ in range(2):  # The first check may have begun before it was asked for.
         before = await _checks(marks)
         await marks.trigger()
         while await _checks(marks) == before:
@@ -154,14 +154,14 @@ async def _replicate(sleep: Callable[[float], Awaitable[None]], client: LedgerCl
 
 
 async def _checks(marks: Marks) -> int:
-    """Changes with each check of all ledgers that came to its end."""
+    """Return a number that changes with each completed check of all ledgers."""
     path = f"{marks.paths.underreplication}/{Check.LEDGERS.value}"
     record = await marks.store.get(path)
     return -1 if record is None else record.stat.version
 
 
 async def reclaim(cluster: Cluster, bookies: list[str], audit: MetadataAudit) -> list[str]:
-    """What bookies have of ledgers that are gone, after they have looked for such."""
+    """Return the deleted ledgers that bookies still have after a garbage collection."""
     kept: list[str] = []
     for name in bookies:
         running = cluster.bookie(name)

@@ -1,11 +1,11 @@
 """A whole cluster in one trio program: bookies, brokers and clients as hosts on simulated seams.
 
-A host is a nursery whose tasks carry its name; killing it holds them back for ever and shuts its
-seams, so that no `finally` of it runs before the whole run is over.  Its disk stays, less what a
-loss of power takes.
+A host is a nursery whose tasks carry its name; killing it holds them back forever and shuts its
+seams, so that no `finally` of it runs before the whole run is over.  Its disk stays, less the
+writes that a loss of power takes.
 
 A host that ends by itself, with an error that no operator could have caused, is a bug: it is kept
-in `deaths`.  So is what a host logs as an error.
+in `deaths`.  So is an error that a host logs.
 """
 
 import random
@@ -29,7 +29,7 @@ from tests.simulation.scheduler import HOST, Scheduler
 from tests.simulation.settings import BROKER_PORT, Settings
 
 _START_AGAIN_S = 1.0
-_EXPECTED = (*START_ERRORS, MetadataError)  # what an operator may see
+_EXPECTED = (*START_ERRORS, MetadataError)  # errors that an operator may see
 
 T = TypeVar("T")
 Main = Callable[["Life", trio.TaskStatus[object]], Awaitable[None]]
@@ -40,16 +40,16 @@ class Life:
     """One process of a host."""
 
     host: str
-    name: str  # of this process: `bookie-1#3`
+    name: str  # the name of this process: `bookie-1#3`
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     nursery: trio.Nursery | None = None
-    running: object = None  # what it said when it was ready
+    running: object = None  # the value that it reported when it was ready
     ended: trio.Event = field(default_factory=trio.Event)
     stopping: bool = False
 
 
 class HostDiedError(Exception):
-    """The host has died meanwhile; nobody knows how far it got."""
+    """The host died during the call; nobody knows how far the call got."""
 
 
 class Cluster:
@@ -85,7 +85,7 @@ class Cluster:
         self.platters: dict[str, Platter] = {}
         self.lives: dict[str, Life] = {}
         self.gone: dict[str, str] = {}  # hosts that never run again, and why
-        self.forgiven: dict[str, None] = {}  # bookies that may start without what they had
+        self.forgiven: dict[str, None] = {}  # bookies that may start without their earlier data
         self.deaths: list[str] = []
         self.disk_tap: Callable[[str, str], None] | None = None
         self._seed = seed
@@ -117,7 +117,8 @@ class Cluster:
             with life.scope:
                 await main(life, task_status)
             if life.nursery is not None:
-                life.nursery.cancel_scope.cancel()  # The process is over, whoever asks it still.
+                # End the process, also for tasks that other hosts asked for.
+                life.nursery.cancel_scope.cancel()
 
         try:
             async with trio.open_nursery() as life.nursery:
@@ -134,7 +135,7 @@ class Cluster:
             ready.set()
 
     def _died(self, life: Life, error: BaseException) -> None:
-        """By itself.  What its operator may see is noted in the logs, anything else is a bug."""
+        """Note that the host ended by itself: an operator's error is logged, any other is a bug."""
         unexpected = [each for each in _leaves(error) if not isinstance(each, _EXPECTED)]
         text = "; ".join(f"{type(each).__name__}: {each}" for each in unexpected or _leaves(error))
         self.logs.of(life.host).warning("died", why=text)
@@ -159,7 +160,7 @@ class Cluster:
         await serve_broker(self.seams(life), self.settings, ready)
 
     def seams(self, life: Life) -> Seams:
-        """What a process is given."""
+        """Return the seams of a process."""
         return Seams(
             host=life.host,
             seed=f"{self._seed}/{life.name}",
@@ -196,14 +197,14 @@ class Cluster:
         return running if isinstance(running, RunningBookie) else None
 
     async def call(self, host: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Have a host do something, in a task of its own.  HostDiedError if it dies meanwhile."""
+        """Run `work` in a task of the host.  Raise HostDiedError if the host dies meanwhile."""
         life = self.lives.get(host)
         if life is None or life.nursery is None or life.running is None:
             raise HostDiedError(host)
         done, results, errors = trio.Event(), list[T](), list[Exception]()
 
         async def task() -> None:
-            HOST.set(life.name)  # what it starts is of this host, whoever asked for it
+            HOST.set(life.name)  # the tasks it starts belong to this host, whoever asked for them
             try:
                 results.append(await work())
             except Exception as error:
@@ -221,15 +222,15 @@ class Cluster:
             raise HostDiedError(host)
         return results[0]
 
-    # -- what goes wrong
+    # -- faults
 
     def kill(
         self, name: str, *, power: bool = False, torn: bool = False, silent: bool = False
     ) -> None:
-        """The process is gone; with `power` so is what its disk had not synced.
+        """Kill the process; with `power`, unsynced writes of its disk are lost, too.
 
-        `silent`: so is the machine, and nobody is told.  `torn`: a part of what is under way still
-        arrives.
+        With `silent` the machine vanishes as well, and nobody is told.  With `torn` a part of the
+        data under way still arrives.
         """
         life = self.lives.pop(name)
         self._dead.append(life)
@@ -248,7 +249,7 @@ class Cluster:
         life.ended.set()
 
     async def revive(self, name: str) -> None:
-        """Start the host again, as often as it takes; one that is gone stays down."""
+        """Start the host again, as often as it takes; a host that is gone stays down."""
         self.network.appear(name)
         while name not in self.lives and name not in self.gone:
             await self.start(name)
@@ -256,7 +257,7 @@ class Cluster:
                 await self.run.sleep(_START_AGAIN_S)
 
     async def stop(self, name: str) -> None:
-        """In good order."""
+        """Stop the host in good order."""
         life = self.lives[name]
         life.stopping = True
         broker = self.broker(name)
@@ -268,22 +269,22 @@ class Cluster:
         await life.ended.wait()
 
     def freeze(self, name: str) -> Life:
-        """Nothing of it runs, and it does not know; its connections stay."""
+        """Hold back all tasks of the host, without its noticing; its connections stay."""
         life = self.lives[name]
         self.run.hold(life.name)
         self.metadata.pause(name)
         return life
 
     def thaw(self, life: Life) -> None:
-        """It goes on, unless it was killed meanwhile."""
+        """Let the process go on, unless it was killed meanwhile."""
         if self.lives.get(life.host) is life:
             self.run.release(life.name)
             self.metadata.resume(life.host)
 
     def end(self) -> None:
-        """The run is over: the corpses may unwind; their seams are shut.
+        """End the run: dead hosts may unwind now; their seams are shut.
 
-        What has begun on a disk is waited for, whoever is cancelled: so no disk hangs any more.
+        Operations of a disk are shielded from cancellation, so no disk may hang any longer.
         """
         lives, self.lives = list(self.lives.values()), {}
         for platter in self.platters.values():
@@ -320,7 +321,7 @@ async def start_cluster(
     bookies: int = 3,
     brokers: int = 2,
 ) -> Cluster:
-    """A cluster that serves."""
+    """Run a cluster; it serves when the body begins."""
     cluster = Cluster(run, seed, nursery)
     for i in range(bookies):
         await cluster.start(f"bookie-{i + 1}")
@@ -330,7 +331,7 @@ async def start_cluster(
 
 
 async def eventually(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    """Virtual time passes until the condition holds."""
+    """Let virtual time pass until the condition holds."""
     with trio.fail_after(timeout_s):
         while not condition():
             with suppress(trio.TooSlowError):

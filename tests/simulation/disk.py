@@ -1,18 +1,18 @@
-"""SEAM disk, simulated: what programs see, and what is left when the power goes.
+"""SEAM disk, simulated: the files as programs see them, and what survives a loss of power.
 
-Each file has two images, the *cache*, which reads see, and the *platter*, which survives, and so
-has the table of names.  A sync carries one over to the other.  A loss of power leaves, of what was
-not synced, in each file: nothing, all, the first so many writes, or any of the changed sectors of
-512 bytes; and of the names the first so many changes.  Killing only the process loses nothing.
+Each file has two images: the *cache*, which reads see, and the *platter*, which survives; the table
+of names has both, too.  A sync copies one to the other.  A loss of power keeps, of the unsynced
+writes to each file: none, all, a prefix, or any of the changed sectors of 512 bytes; and of the
+unsynced names a prefix of the changes.  Killing only the process loses nothing.
 
     platter = Platter(random.Random(seed))
-    disk = platter.mount()                 what a host is given
-    platter.crash_before(17)               the 17th operation from now is not done: the host is dead
+    disk = platter.mount()                 the disk of a process
+    platter.crash_before(17)               kill the host instead of its 17th operation from now
     platter.lose_power(); disk = platter.mount()
 
 Calls of the `Disk` contract consist of several *operations* (write, sync, sync of the directory),
-and a crash fits in between any two.  A dead host's disk raises `HostCrashedError`, a BaseException:
-nobody handles it.  The index store that goes with it is in `tests.simulation.index`.
+and a crash fits in between any two.  A dead host's disk raises `HostCrashedError`, a BaseException
+that nobody handles.  The index store that goes with it is in `tests.simulation.index`.
 """
 
 import errno
@@ -37,7 +37,7 @@ SECTOR_BYTES = 512
 
 
 class HostCrashedError(BaseException):
-    """The host is dead; this is no error to be handled."""
+    """The host is dead; no code may handle this error."""
 
 
 @dataclass(slots=True)
@@ -72,8 +72,8 @@ class Platter:
         self._rng = rng
         self._latency_s = latency_s
         self._sleep = sleep
-        self._tap = tap  # hears of each operation that is about to be done
-        self.slowness = 1.0  # of all operations
+        self._tap = tap  # called before each operation
+        self.slowness = 1.0  # factor for the delay of all operations
         self.generation = 0
         self._files: dict[str, SimulatedFile] = {}
         self._durable_files: dict[str, SimulatedFile] = {}
@@ -89,10 +89,10 @@ class Platter:
         self.operations = 0
         self.bytes_read = 0
         self.free_bytes = free_bytes
-        self.full = False  # then nothing can be written
+        self.full = False  # all writes fail
 
     def mount(self) -> "SimulatedDisk":
-        """The disk, for a new process of the host."""
+        """Return the disk for a new process of the host."""
         return SimulatedDisk(self, self.generation)
 
     def indexes(self) -> "SimulatedIndexes":
@@ -105,7 +105,7 @@ class Platter:
         self._crash_at = self.operations + operation
 
     def kill(self) -> None:
-        """The process is gone; the operating system keeps what it was given."""
+        """Kill the process; the operating system keeps the data that it was given."""
         self.generation += 1
         self._crash_at = -1
         self._locks.clear()
@@ -123,7 +123,7 @@ class Platter:
             self._settle(self._files[path])
 
     def _settle(self, file: SimulatedFile) -> None:
-        """Choose what of the unsynced writes has reached the platter."""
+        """Choose which of the unsynced writes have reached the platter."""
         if file.writes:
             match self._rng.randrange(4):
                 case 0:
@@ -157,7 +157,7 @@ class Platter:
         self.fail_next("write", OSError(errno.ENOSPC, "no space left on device"))
 
     def repair(self) -> None:
-        """No operation fails, waits or is slow any more."""
+        """End all faults of operations: failures, waits, slowness."""
         self._failures.clear()
         self.slowness = 1.0
         if self._stuck is not None:
@@ -165,18 +165,18 @@ class Platter:
             self._stuck = None
 
     def stick(self) -> trio.Event:
-        """Operations wait until the event is set: a disk that has stopped answering."""
-        if self._stuck is None:  # who waits already waits for this one
+        """Let operations wait until the event is set, like a disk that has stopped answering."""
+        if self._stuck is None:  # operations that wait already share one event
             self._stuck = trio.Event()
         return self._stuck
 
     def corrupt(self, path: str, offset: int, data: bytes) -> None:
-        """Change bytes on the platter, behind everybody's back."""
+        """Change bytes on the platter, unnoticed by the process."""
         for image in (self._files[path].cache, self._files[path].platter):
             _put(image, offset, data)
 
     def spoil(self, path: str, offset: int) -> None:
-        """The sector cannot be read any more."""
+        """Make a sector unreadable."""
         self._files[path].bad_sectors.add(offset // SECTOR_BYTES)
 
     def truncate(self, path: str, size: int) -> None:
@@ -184,12 +184,12 @@ class Platter:
             del image[size:]
 
     def forget(self, path: str) -> None:
-        """The file is gone, behind everybody's back."""
+        """Delete the file, unnoticed by the process."""
         self._files.pop(path, None)
         self._durable_files.pop(path, None)
 
     def image(self, directory: str) -> Image:
-        """A copy of the directory as it is now, as programs see it."""
+        """Return a copy of the directory as programs see it now."""
         inside = f"{directory}/"
         return Image(
             directory,
@@ -198,7 +198,7 @@ class Platter:
         )
 
     def put_back(self, image: Image) -> None:
-        """The directory is as it was when the image was taken; no process uses it."""
+        """Restore the directory from the image; no process uses it."""
         inside = f"{image.directory}/"
         for files in (self._files, self._durable_files):
             for path in [path for path in files if path.startswith(inside)]:
@@ -218,7 +218,7 @@ class Platter:
         self._indexes.clear()
 
     def indexes_there(self) -> dict[str, RottenIndex]:
-        """By their directories."""
+        """Return the indexes by their directories."""
         return dict(sorted(self._indexes.items()))
 
     def paths(self) -> list[str]:
@@ -227,10 +227,10 @@ class Platter:
     def content(self, path: str) -> bytes:
         return bytes(self._files[path].cache)
 
-    # ---- what mounts use
+    # ---- used by mounts
 
     async def operate(self, name: str, generation: int) -> None:
-        """An operation is about to be done."""
+        """Count an operation, and let it wait, fail or crash the host, before it is carried out."""
         if generation != self.generation:
             raise HostCrashedError
         if self._latency_s is None:
@@ -285,10 +285,10 @@ class Platter:
         file.writes.clear()
 
     def drop_dirty(self, file: SimulatedFile) -> None:
-        """A sync has failed: the pages count as clean now, and are not on the platter."""
+        """Handle a failed sync: the pages count as clean now, and are not on the platter."""
         cache = bytes(file.cache)
         self._settle(file)
-        file.cache = bytearray(cache)  # the process goes on seeing what it wrote
+        file.cache = bytearray(cache)  # the process still sees its writes
 
     def lock(self, path: str, generation: int) -> None:
         if path in self._locks:
@@ -455,7 +455,8 @@ class _SimulatedAppender:
         if self._broken:
             raise OSError(errno.EIO, "an earlier write failed")
         try:
-            with trio.CancelScope(shield=True):  # what has begun is waited for, as on a real disk
+            # An operation that has begun is waited for, as on a real disk.
+            with trio.CancelScope(shield=True):
                 await work()
         except OSError:
             self._broken = True
@@ -479,7 +480,7 @@ def _put(image: bytearray, offset: int, data: bytes) -> None:
 
 
 def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
-    """The write, cut where sectors of the file end."""
+    """Cut a write at the sector boundaries of the file."""
     parts: list[tuple[int, bytes]] = []
     at = 0
     while at < len(data):

@@ -1,7 +1,7 @@
 """Draws the faults of a run: which kinds are on at all, how many, when, on which host.
 
-Most of them wait for a step of the protocol (`steps`); the others strike at any time.  Where such a
-step only comes about if something has failed before, that is drawn, too.
+Most faults wait for a step of the protocol (`steps`); the others strike at any time.  If a step
+only occurs after something has failed, that failure is drawn, too.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,16 +13,16 @@ from tests.simulation.plan import Mishap, Shape
 from tests.simulation.steps import BOOKIE, BROKER, COPIES, STEPS, Moment, Step
 
 _UNTIL_HEALED_S = 1000.0
-_TRIGGERED = 0.75  # of all faults; the others strike at any time
-_CAUSED = 0.8  # of those that wait for what only comes of another fault
-_PAIRED = 0.25  # have another one at the same moment
-_IMAGE_AT_A_STEP = 0.3  # of the old images
-_IMAGE_AT_A_SEGMENT = 0.5  # of those
-_COPIES_LOST = 0.6  # of the runs that make copies again
-_FILE_LOST = 0.15  # of what rots
-_INDEX_LOST = 0.1  # likewise; such an index is met at a start only
+_TRIGGERED = 0.75  # share of faults that wait for a step; the others strike at any time
+_CAUSED = 0.8  # share of steps that need another fault for which that fault is drawn
+_PAIRED = 0.25  # share of faults that have another one at the same moment
+_IMAGE_AT_A_STEP = 0.3  # share of old images that wait for a step
+_IMAGE_AT_A_SEGMENT = 0.5  # share of those that wait for a new segment
+_COPIES_LOST = 0.6  # share of the runs with re-replication that lose copies
+_FILE_LOST = 0.15  # share of rot that damages a whole file
+_INDEX_LOST = 0.1  # share of rot that damages an index, which is noticed at a start only
 _STALL_S = 14.0  # longer than a broker tries to close its topics in good order
-_STALLED = 0.3  # of the runs that are long enough
+_STALLED = 0.3  # share of the runs that are long enough
 
 
 def draw_faults(rng: Random, shape: Shape, storm_s: float) -> tuple[Mishap, ...]:
@@ -40,9 +40,9 @@ def draw_rot(rng: Random, host: str) -> Act:
 
 
 def draw_old_image(rng: Random, shape: Shape, host: str, storm_s: float) -> tuple[At | On, Act]:
-    """The disk of `host` is put back, or that of the bookie which a step of the protocol is about.
+    """Draw an old image for the disk of `host`, or of the bookie that a step is about.
 
-    Half of those that wait for a step wait for a new segment: a bookie that starts writes one.
+    Half of the images that wait for a step wait for a new segment: a bookie that starts writes one.
     """
     age_s, down_s = rng.uniform(0.3, storm_s / 2), rng.uniform(0.02, 1.0)
     directory = rng.choice([None, 0, 1])
@@ -59,7 +59,7 @@ def draw_old_image(rng: Random, shape: Shape, host: str, storm_s: float) -> tupl
 
 
 Roles = Sequence[str]
-"""Of a moment: what its subject is, and its peer; of none, it is no moment."""
+"""The kinds of a moment's subject and peer; empty if the fault waits for no moment."""
 
 
 class _Draw:
@@ -69,7 +69,8 @@ class _Draw:
         self._storm_s = storm_s
         self._drawn: list[tuple[At | On, Act]] = []
         there = [s for s in STEPS if s.cause != COPIES or shape.settings.recovery is not None]
-        self._steps = [*there, *(step for step in there if step.cause)]  # the rare ones twice
+        # Steps that need a cause count twice.
+        self._steps = [*there, *(step for step in there if step.cause)]
 
     def draw(self) -> list[Mishap]:
         rng = self._rng
@@ -114,14 +115,14 @@ class _Draw:
         return [Mishap(f"f{index + 1}", *each) for index, each in enumerate(self._drawn)]
 
     def _draw_fault(self, on: Sequence[Callable[[Roles], Act]]) -> None:
-        """One, or two at the same moment."""
+        """Draw one fault, or two at the same moment."""
         when, roles = self._when()
         self._drawn.append((when, self._rng.choice(on)(roles)))
         if self._chance(_PAIRED):
             self._drawn.append((when, self._rng.choice(on)(roles)))
 
     def _draw_stall(self) -> None:
-        """No bookie answers for so long that a broker that is to stop gives up on them."""
+        """Stall all bookies for so long that a broker that is to stop gives up on them."""
         rng, shape = self._rng, self._shape
         at = At(rng.uniform(0.0, self._storm_s - _STALL_S))
         self._drawn += [(at, acts.StuckDisk(name, _STALL_S)) for name in shape.bookie_names()]
@@ -147,12 +148,12 @@ class _Draw:
         return On(moment.name, rng.choice(moment.nth), after_s)
 
     def _cause(self, step: Step) -> tuple[Act, ...]:
-        """Something fails, for a while, and others have to take over."""
+        """Draw a failure that makes others take over for a while."""
         rng, shape = self._rng, self._shape
         causes: list[tuple[Act, ...]]
         if step.cause == BROKER:
             name = rng.choice(shape.broker_names())
-            late = acts.SlowLink(name, "", 6.0, 10_000.0, 1e9)  # so that it hears of it later
+            late = acts.SlowLink(name, "", 6.0, 10_000.0, 1e9)  # so that the host hears of it later
             causes = [
                 (acts.Kill(name, rng.choice([0.05, 3.0])),),
                 (acts.Expire(name),),
@@ -171,7 +172,7 @@ class _Draw:
         return self._rng.random() < odds
 
     def _host(self, roles: Roles, *kinds: str) -> str:
-        """One of these kinds; mostly one that the moment is about."""
+        """Draw a host of one of these kinds; mostly one that the moment is about."""
         rng, shape = self._rng, self._shape
         there = [name for name, role in zip((SUBJECT, PEER), roles, strict=False) if role in kinds]
         if there and rng.random() < 0.7:

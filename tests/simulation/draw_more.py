@@ -1,6 +1,6 @@
-"""Draws what a plan has beside the rest: more hosts of clients, habits of applications, limits.
+"""Draws additions to a plan: more hosts of clients, habits of applications, limits.
 
-Each kind is drawn by itself, so that all else of a seed is as it is without.
+Each kind has a generator of its own, so that the rest of a seed's plan does not change.
 """
 
 from dataclasses import replace
@@ -35,11 +35,11 @@ from tests.simulation.settings import Limits, Settings
 from tests.simulation.steps import STEPS
 
 OTHER_NAMESPACE = "public/other"
-_SMALL_LIMIT = 20_000  # bytes of a message
+_SMALL_LIMIT = 20_000  # bytes; the limit of messages in some runs
 _SILENT = 0.06
 _QUORUMS = (3, 3, 2)
 _FOR_EVER_S = 1000.0
-_SPOILED = 0.15  # of all topics
+_SPOILED = 0.15  # share of topics
 _SEVERAL_CLIENTS = (1, 2, 2, 3)
 
 
@@ -51,7 +51,7 @@ def draw_more(plan: Plan) -> Plan:
 
 
 def _hosts(plan: Plan, rng: Random) -> Plan:
-    """In most runs clients work on several machines."""
+    """Spread clients over several machines in most runs."""
     shape = replace(plan.shape, clients=max(plan.shape.clients, rng.choice(_SEVERAL_CLIENTS)))
     names = shape.client_names()
     work = tuple(replace(each, host=rng.choice(names)) for each in plan.work)
@@ -59,7 +59,7 @@ def _hosts(plan: Plan, rng: Random) -> Plan:
 
 
 def _habits(plan: Plan, rng: Random) -> Plan:
-    """What some applications do."""
+    """Draw unusual behavior of applications."""
     jumps = any(isinstance(each.act, JumpClock) for each in plan.faults)
     limit = plan.shape.settings.message_bytes_max
 
@@ -96,7 +96,7 @@ def _habits(plan: Plan, rng: Random) -> Plan:
 
 
 def _spoilers(plan: Plan, rng: Random) -> Plan:
-    """Some topics have entries that nobody can read."""
+    """Add entries that nobody can read to some topics."""
     spoilers = [
         Spoil(
             f"spoiler-{topic.name[-2:]}",
@@ -114,7 +114,7 @@ def _spoilers(plan: Plan, rng: Random) -> Plan:
 
 
 def _flushes(plan: Plan, rng: Random) -> Plan:
-    """A broker is killed right after acknowledgements were flushed: they do not come again."""
+    """Kill a broker right after acknowledgements were flushed: those messages do not come again."""
     if not any(isinstance(each, Consume) and each.flush for each in plan.work):
         return plan
     if rng.random() < 0.5:
@@ -125,7 +125,7 @@ def _flushes(plan: Plan, rng: Random) -> Plan:
 
 
 def _namespaces(plan: Plan, rng: Random) -> Plan:
-    """Topics of a run with several lie in two namespaces."""
+    """Put the topics of a run with several into two namespaces."""
     if rng.random() < 0.5:
         return plan
     moved = {
@@ -144,7 +144,7 @@ def _namespaces(plan: Plan, rng: Random) -> Plan:
 
 
 def _faults(plan: Plan, rng: Random) -> Plan:
-    """In some runs the store refuses, or a host that lives is taken for dead."""
+    """In some runs the store rejects writes, or a live host is taken for dead."""
     count = rng.choice([0, 0, 0, 1, 1, 2])
     mishaps = (
         Mishap(f"m{number}", *draw_refusal(rng, plan.shape, plan.storm_s))
@@ -154,7 +154,7 @@ def _faults(plan: Plan, rng: Random) -> Plan:
 
 
 def draw_refusal(rng: Random, shape: Shape, storm_s: float) -> tuple[At | On, Act]:
-    """Of the metadata store, or of new connections to a host."""
+    """Draw a refusal: the metadata store's, or that of new connections to a host."""
     act: Act
     if rng.random() < 0.5:
         path = rng.choice(["", "/managed-ledgers", "/ledgers", "/namespace", "/loadbalance"])
@@ -170,7 +170,7 @@ def draw_refusal(rng: Random, shape: Shape, storm_s: float) -> tuple[At | On, Ac
 
 
 def _limits(plan: Plan, rng: Random) -> Plan:
-    """Some runs have bounds so small that they are met; each is drawn by itself."""
+    """Draw limits so small that a run reaches them, each by itself, in some runs."""
     if rng.random() < 0.4:
         return plan
 
@@ -201,7 +201,7 @@ def _limits(plan: Plan, rng: Random) -> Plan:
 
 
 def _ports(plan: Plan, rng: Random) -> Plan:
-    """In half of the runs brokers have an HTTP port; administrators use it, and bundles move."""
+    """Give brokers an HTTP port in half of the runs; administrators use it, and bundles move."""
     if rng.random() < 0.5:
         return plan
     interval_s = rng.choice([0.5, 1.0, 3.0, 60.0])
@@ -214,7 +214,7 @@ def _ports(plan: Plan, rng: Random) -> Plan:
 
 
 def _one_silent(plan: Plan, rng: Random) -> Plan:
-    """In some runs all is well but for one bookie, which is silent until the storm is over (L3)."""
+    """In some runs all is well except for one bookie, silent until the storm is over (L3)."""
     shape = plan.shape
     images = any(isinstance(each.act, OldImage) for each in plan.faults)
     if images or shape.bookies < _QUORUMS[0] or rng.random() >= _SILENT:

@@ -1,6 +1,6 @@
-"""How often runs draw what they may: nothing is run, plans are only drawn.
+"""Counts how often plans draw each kind of fault and work; nothing is run.
 
-What no run draws no run tests, however many there are; it stands in the table with a 0.
+A kind that no plan draws is not tested by any number of runs; the table shows it with a 0.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ _OF_SHAPE = (Shape, Settings, Limits, AutoRecovery)
 
 
 def drawn(plan: Plan) -> Counter[str]:
-    """Kinds of faults and of work, and fields that are not as usual: how often a plan has each."""
+    """Count a plan's kinds of faults and of work, and its fields that are not the default."""
     found: Counter[str] = Counter()
     for fault in plan.faults:
         found[f"fault {type(fault.act).__name__}"] += 1
@@ -29,7 +29,7 @@ def drawn(plan: Plan) -> Counter[str]:
 
 
 def _unusual(part: Any) -> Iterator[str]:
-    """Its fields that have a default, and something else; of those that have fields, too."""
+    """Yield the fields that differ from their defaults, also those of nested dataclasses."""
     for each in fields(part):
         value = getattr(part, each.name)
         if is_dataclass(value):
@@ -47,7 +47,7 @@ def _default(field: Any) -> Any:
 
 
 def _all() -> list[str]:
-    """Everything that there is to be drawn."""
+    """Return the names of everything that can be drawn."""
     names = [f"fault {kind.__name__}" for kind in _FAULTS]
     names += [f"work {kind.__name__}" for kind in _WORK]
     for part in (*_OF_SHAPE, Topic, *_WORK):
@@ -56,7 +56,7 @@ def _all() -> list[str]:
 
 
 def table(plans: Iterable[Plan]) -> list[str]:
-    """For people: in how many runs each is drawn, and how often in all."""
+    """Format for people in how many runs each kind is drawn, and how often in all."""
     total, runs, count = Counter[str](), Counter[str](), 0
     for plan in plans:
         found = drawn(plan)

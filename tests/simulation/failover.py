@@ -1,8 +1,9 @@
-"""The first story of the simulated cluster: a broker, a bookie and a session are lost in one run.
+"""The first scenario of the simulated cluster: a broker, a bookie and a session are lost in one
+run.
 
-One producer and one consumer, three bookies, two brokers.  The oracle knows what was acknowledged
-and what was delivered: nothing acknowledged is lost, first deliveries come in order, and nothing
-is delivered that was not sent.
+The run has one producer and one consumer, three bookies and two brokers.  The oracle knows which
+messages were acknowledged and delivered: no acknowledged message is lost, first deliveries come in
+order, and no message is delivered that was not sent.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class Result:
 
 
 class Oracle:
-    """What the outside saw."""
+    """The run as clients saw it."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -49,7 +50,7 @@ class Oracle:
 
 
 def run_failover(seed: int, trace: Callable[[str], object] | None = None) -> Result:
-    """One run.  Raises AssertionError if something was lost, or came out of order."""
+    """Run it once.  Raise AssertionError if a message was lost, or came out of order."""
 
     async def main(scheduler: Scheduler) -> Result:
         oracle = Oracle()

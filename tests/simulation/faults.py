@@ -1,7 +1,7 @@
-"""Carries the faults of a plan out, and heals everything in the end.
+"""Carries out the faults of a plan, and heals everything in the end.
 
-Faults begin in no task, between two steps of the others, so that a host is hit exactly where the
-plan says.  What has been begun twice is undone when the last one ends.
+Faults run in no task, between two steps of the hosts' tasks, so that a host is hit exactly where
+the plan says.  A fault that overlaps another of its kind is undone when the last one ends.
 """
 
 import errno
@@ -25,13 +25,13 @@ from tests.simulation.plan import Mishap, Plan, describe_part
 from tests.simulation.rot import rot
 from tests.simulation.steps import mark_of
 
-_SPARED = ("caretaker", "auditor")  # of the harness; nobody would start them again
+_SPARED = ("caretaker", "auditor")  # hosts of the harness: nobody would start them again
 _OF_ONE = (acts.StuckDisk, acts.SlowDisk, acts.Freeze, acts.Isolate, acts.Kill, acts.Stutter)
-_TIGHT_BYTES = 1 << 20  # less than what a bookie keeps for itself
+_TIGHT_BYTES = 1 << 20  # less than the space that a bookie keeps for itself
 
 
 class Nemesis:
-    """Of one run."""
+    """The faults of one run."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Nemesis:
         self._links = LinkFaults(cluster, self._hosts, self._lose_contact)
 
     def begin(self) -> None:
-        """The storm begins now."""
+        """Begin the storm now."""
         now = self._cluster.run.clock.now
         for mishap in self._plan.faults:
             match mishap.when:
@@ -114,7 +114,8 @@ class Nemesis:
             text = text.replace(f"={role}", f"={name}")
         return text
 
-    # -- what is done: for how long, and how it is undone; None if it makes no sense now
+    # -- one method per fault returns for how long it lasts and how it is undone; None if the fault
+    # makes no sense now
 
     def _do(self, act: Act, host: Callable[[str], str]) -> Undo | None:
         match act:
@@ -247,7 +248,7 @@ class Nemesis:
             return None
 
         async def stop() -> None:
-            if self._cluster.lives.get(name) is life:  # it may have been killed since
+            if self._cluster.lives.get(name) is life:  # the process may have been killed since
                 with trio.move_on_after(down_s):
                     await self._cluster.stop(name)
             if self._cluster.lives.get(name) is life:
@@ -406,7 +407,7 @@ class Nemesis:
                 raise AssertionError(act)
 
     def _start_over(self, name: str) -> None:
-        """Its operator has seen to it."""
+        """Let a lost host start, as its operator would."""
         platter = self._cluster.platter(name)
         platter.repair()
         running = self._cluster.bookie(name)
@@ -418,7 +419,7 @@ class Nemesis:
     # -- the end
 
     def heal(self) -> None:
-        """Undo everything, for ever.  Hosts that are down are started; that takes a while."""
+        """Undo everything, finally.  Hosts that are down are started; that takes a while."""
         self._healed = True
         self._calm.set()
         cluster = self._cluster

@@ -1,6 +1,7 @@
-"""What runs would do, and do not yet: each of it finds a bug that is known, and not mended.
+"""Actions that runs do not take yet, because each finds a known bug that is not fixed.
 
-A line goes when its number is mended (issue 18); then runs do it, and nothing else has to change.
+A line is removed when its number is fixed (issue 18); then runs take the action, and nothing else
+has to change.
 """
 
 HELD_BACK: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""What hosts log in a simulated run: kept to be shown; an error is a bug of the host.
+"""The log lines of hosts in a simulated run, kept to be shown; an error is a bug of the host.
 
-Unless it is an alarm: of a ledger whose copies cannot be made again for now.  Some parts of the
-product log through Python's own `logging`; `listening` has that, too, for the length of a run.
+The exception is an alarm about a ledger whose copies cannot be made again for now.  Some parts of
+the product log through Python's own `logging`; `listening` takes these over during a run.
 """
 
 import logging
@@ -15,16 +15,16 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from tests.simulation.scheduler import HOST
 
-_ALARMS = "daybook.bookie.replication.mender"  # logs those, as errors
+_ALARMS = "daybook.bookie.replication.mender"  # logs alarms as errors
 
 
 class HostLogs:
-    """Of all hosts of one run.  `say` hears of each line, with the name of its host."""
+    """The logs of all hosts of one run.  `say` is called with each line and its host's name."""
 
     def __init__(self, say: Callable[[str, str], None] | None = None) -> None:
         self.say = say
         self.errors: list[str] = []
-        self.lines: dict[str, int] = {}  # how often each was said
+        self.lines: dict[str, int] = {}  # the number of occurrences of each line
 
     def of(self, host: str) -> "HostLog":
         return HostLog(self, host)
@@ -36,7 +36,7 @@ class HostLog:
         self._host = host
 
     def structured(self) -> Log:
-        """For a host that is given a logger."""
+        """Return a sink for a host that is given a logger."""
         log: Log = structlog.wrap_logger(
             structlog.PrintLogger(cast("TextIO", None)),
             processors=[self._take],
@@ -71,7 +71,7 @@ class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         host = HOST.get().partition("#")[0]
         if not host:
-            return  # of nobody in the cluster
+            return  # the record belongs to no host of the cluster
         bug = record.levelno >= logging.ERROR and record.name != _ALARMS
         facts: dict[str, Any] = {"said": record.getMessage()}
         if record.exc_info is not None:
@@ -81,7 +81,7 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def listening(logs: HostLogs) -> Generator[None]:
-    """Have the records of `logging` in the logs of the hosts that make them."""
+    """Route records of `logging` to the logs of the hosts that make them."""
     handler, root = _Handler(logs), logging.getLogger()
     root.addHandler(handler)
     try:

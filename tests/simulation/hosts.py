@@ -1,4 +1,4 @@
-"""What runs on a host of a simulated cluster: the product, on the seams of that host."""
+"""The processes of a simulated cluster: the product, on the seams of its host."""
 
 from dataclasses import dataclass
 from random import Random
@@ -21,7 +21,7 @@ from tests.simulation.settings import BOOKIE_PORT, Settings
 
 @dataclass(frozen=True, slots=True)
 class Seams:
-    """Of one process.  `chance` makes a generator for a part of it, by its name."""
+    """The seams of one process.  `chance` returns a generator for a part of it, by name."""
 
     host: str
     seed: str
@@ -34,7 +34,7 @@ class Seams:
         return Random(f"{self.seed}/{part}" if part else self.seed)
 
 
-UNSYNCED = "bookie-1"  # if any: the others have what it loses
+UNSYNCED = "bookie-1"  # the other bookies have what it loses
 
 
 async def serve_bookie(
@@ -45,9 +45,9 @@ async def serve_bookie(
     *,
     forgiven: bool = False,
 ) -> None:
-    """A bookie, with auto-recovery beside it if that is on.
+    """Run a bookie, with auto-recovery beside it if that is on.
 
-    `forgiven`: it may start without what it had.
+    `forgiven`: the bookie may start without its earlier data.
     """
     config = BookieConfig(
         directories=tuple(f"d{index}" for index in range(settings.directories)),
@@ -98,7 +98,7 @@ async def serve_broker(
     seams: Seams, settings: Settings, status: trio.TaskStatus[RunningBroker]
 ) -> None:
     async with seams.metadata.open(seams.host) as session:
-        # A rolling upgrade, or a rollback: some lives are of a release without the new formats.
+        # A rolling upgrade or rollback: some starts are of a release without the new formats.
         old = seams.chance("formats").random() < settings.old_brokers
         await run_broker(
             settings.broker(seams.host),

@@ -1,6 +1,6 @@
 """The HTTP port of a simulated broker: the real application, over the simulated network.
 
-Each connection carries one request, as those of brokers and of the client's `Admin` do.
+Each connection carries one request, like those of brokers and of the client's `Admin`.
 """
 
 from collections.abc import MutableMapping
@@ -22,7 +22,7 @@ Message = MutableMapping[str, Any]
 
 
 class SimulatedHttp:
-    """What `run_broker` takes for its HTTP port."""
+    """The HTTP server that `run_broker` is given."""
 
     port = HTTP_PORT
 
@@ -94,7 +94,7 @@ def _scope(request: h11.Request) -> Message:
 
 
 class _Received:
-    """The body of a request; then its sender waits for the answer."""
+    """The body of a request; after it, its sender waits for the answer."""
 
     def __init__(self, body: bytes) -> None:
         self._messages = [{"type": "http.request", "body": body, "more_body": False}]

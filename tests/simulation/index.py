@@ -1,9 +1,9 @@
-"""SEAM index, simulated: goes with the simulated disk of a host.
+"""SEAM index, simulated: the index stores on the simulated disk of a host.
 
 The batches of an index store are operations of the same platter, durable as a whole or not at all.
 
-An index may rot, as RocksDB does under flipped bytes: what is damaged cannot be read and is told
-when it is met, by a look-up, by a scan that comes across it, or already when the index is opened.
+An index may rot, as RocksDB does under flipped bytes: a damaged block cannot be read, and the error
+appears in a look-up, in a scan that reaches it, or already when the index is opened.
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -77,7 +77,7 @@ class SimulatedIndex:
     async def scan(self, first: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         await self._platter.operate("index_scan", self._generation)
         found = await self._values.scan(first, end, limit)
-        # Damage behind what was asked for is not met.
+        # Damage behind the last requested key is not met.
         self._values.check_between(first, found[-1][0] if len(found) == limit else end)
         return found
 

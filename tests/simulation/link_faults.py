@@ -1,4 +1,4 @@
-"""Faults of links between hosts: what is begun twice is undone when the last one ends."""
+"""Faults of links between hosts; of overlapping faults only the end of the last undoes them."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,11 +11,11 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.network import Slow
 
 Undo: TypeAlias = tuple[float, Callable[[], None]]
-"""After so many seconds, this undoes it."""
+"""A delay in seconds, and the function that undoes the fault after it."""
 
 
 class LinkFaults:
-    """Of one run.  `lose_contact` cuts a host off from the metadata store."""
+    """The link faults of one run.  `lose_contact` cuts a host off from the metadata store."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class LinkFaults:
         self._healed = False
 
     def heal(self) -> None:
-        """For ever."""
+        """Undo all faults for good."""
         self._healed = True
         network = self._cluster.network
         for source, target in [pair for pair, count in self._cuts.items() if count]:
@@ -124,4 +124,4 @@ class LinkFaults:
 
 
 def nothing() -> None:
-    """There is nothing to undo."""
+    """Do nothing: there is nothing to undo."""

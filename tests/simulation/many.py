@@ -1,6 +1,6 @@
-"""Many runs: which failed, what they have met, how long they took.
+"""Many runs: which of them failed, which marks they met, how long they took.
 
-Some are made twice: the traces of every twentieth seed are compared with those of a `Twin`.
+Every twentieth run is repeated by a `Twin`, and the traces are compared.
 """
 
 import gc
@@ -22,7 +22,7 @@ _SEEDS_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run in another process says."""
+    """The report of a run in another process."""
 
     seed: int
     line: str
@@ -33,7 +33,7 @@ class Result:
 
 @dataclass(slots=True)
 class Series:
-    """What came of the runs that were made, from the first seed on."""
+    """The sums of the runs that were made, from the first seed on."""
 
     runs: int = 0
     failed: list[int] = field(default_factory=list[int])  # seeds
@@ -43,9 +43,9 @@ class Series:
 
 
 def run_seed(seed: int) -> Result:
-    """One run; never raises: what cannot be run has failed."""
+    """Make one run.  Never raise: a run that cannot be made has failed."""
     gc.collect()
-    gc.freeze()  # what is left is there for good: modules, mostly
+    gc.freeze()  # the remaining objects stay for good; most of them are modules
     gc.disable()
     try:
         outcome = simulate(draw_plan(seed))
@@ -61,7 +61,7 @@ def run_seed(seed: int) -> Result:
 
 
 def run_many(seeds: range, *, jobs: int, minutes: float | None = None) -> Series:
-    """In order of the seeds, each shown as it ends; `minutes` later no other one is begun."""
+    """Make the runs in order of the seeds and show each; after `minutes` begin no other one."""
     series = Series()
     began_s, began_cpu_s = time.monotonic(), _cpu_s()
     end_s = float("inf") if minutes is None else began_s + 60 * minutes
@@ -77,7 +77,7 @@ def run_many(seeds: range, *, jobs: int, minutes: float | None = None) -> Series
 
 
 def _results(seeds: range, jobs: int, end_s: float) -> Iterator[Result]:
-    """As they come in order of the seeds."""
+    """Yield results in order of the seeds."""
     if jobs <= 1:
         for seed in seeds:
             yield run_seed(seed)
@@ -93,7 +93,7 @@ def _results(seeds: range, jobs: int, end_s: float) -> Iterator[Result]:
 
 
 def _shown(result: Result, twin: Twin) -> bool:
-    """Whether all is well."""
+    """Show a result and return True if all is well."""
     print(result.line, flush=True)
     for violation in result.violations[:3]:
         print(f"    {violation}", flush=True)
@@ -104,6 +104,6 @@ def _shown(result: Result, twin: Twin) -> bool:
 
 
 def _cpu_s() -> float:
-    """Of this process, and of those that it has started and seen end."""
+    """Return the CPU seconds of this process, and of its children that have ended."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system

@@ -1,4 +1,4 @@
-"""Interesting situations, and how often runs have met them: a mark at 0 means weak faults."""
+"""Marks: interesting situations, and how often runs meet them.  A mark at 0 means weak faults."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -101,7 +101,7 @@ SOMETIMES = (
 
 
 def marks_of(events: Iterable[Stamped]) -> Counter[str]:
-    """What a history shows."""
+    """Count the marks that a history shows."""
     marks: Counter[str] = Counter()
     states: dict[int, LedgerVersion] = {}
     delivered: set[tuple[str, str]] = set()
@@ -177,7 +177,7 @@ def _changes(before: LedgerVersion, after: LedgerVersion) -> list[str]:
 
 
 def table(runs: list[Counter[str]]) -> list[str]:
-    """For people: in how many runs each mark was met, and how often in all."""
+    """Format for people in how many runs each mark was met, and how often in all."""
     total: Counter[str] = Counter()
     met: Counter[str] = Counter()
     for run in runs:

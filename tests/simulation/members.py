@@ -1,10 +1,9 @@
 """The bookies of a run: some are lost for good, some are asked to leave, some are added.
 
-Fewer bookies are lost, or lose something, than an ack quorum has.  It is not enough that of no
-fragment more are gone: the next ledger may name those that are, for they are on the list until
-their sessions end, and as members of the cluster fill ensembles up for ever.  With an ack quorum
-of them gone nobody could tell whether entries were confirmed there, and its recovery would,
-rightly, never end.
+Fewer bookies than an ack quorum are lost, or lose data.  A limit for each fragment would not be
+enough: the next ledger may name lost bookies, for they stay registered until their sessions end,
+and as members of the cluster they fill up ensembles forever.  If an ack quorum of them were lost,
+nobody could tell whether entries were confirmed there, and recovery would, rightly, never end.
 """
 
 import trio
@@ -15,11 +14,11 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.plan import Shape
 
 _REFUSED_S = 60.0
-_AUTOMATIC = 3  # copies, where there are as many bookies
+_AUTOMATIC = 3  # number of copies, where there are as many bookies
 
 
 class Members:
-    """Of one run."""
+    """The bookies of one run."""
 
     def __init__(self, cluster: Cluster, shape: Shape, nursery: trio.Nursery) -> None:
         self._cluster = cluster
@@ -27,23 +26,23 @@ class Members:
         self._nursery = nursery
         self._added: list[str] = []
         self._to_add = 0
-        self._harmed: dict[str, None] = {}  # those that have lost something, and go on
+        self._harmed: dict[str, None] = {}  # bookies that have lost data and go on
         self._leaving: dict[str, None] = {}
         self._changed = trio.Event()
 
     def names(self) -> list[str]:
-        """Those that are to serve."""
+        """Return the bookies that are to serve."""
         return [name for name in self.all_names() if name not in self._cluster.gone]
 
     def all_names(self) -> list[str]:
-        """All that there ever were; one that has left may be stopping still."""
+        """Return all bookies that ever existed; one that has left may not have stopped yet."""
         return [*self._shape.bookie_names(), *self._added]
 
     def can_lose(self, name: str) -> bool:
-        """Is it there, and can every ledger do without it, those to come as well?"""
+        """Return True if the bookie serves, and every ledger can do without it, also later ones."""
         settings = self._shape.settings
         if settings.quorums is None and self._shape.bookies < _AUTOMATIC:
-            return False  # With the new one there would be more bookies that are known than well.
+            return False  # With a new bookie, more bookies would be known than well.
         return self._serves(name) and self._may_harm(name)
 
     def _serves(self, name: str) -> bool:
@@ -57,9 +56,10 @@ class Members:
         return len({*lost, *self._harmed, name}) < ack
 
     def can_harm(self, name: str) -> bool:
-        """Is it there, and may it lose something of what it has, or all?
+        """Return True if the bookie serves and may lose some or all of its data.
 
-        It takes no entries of older ledgers from then on: there are as many others as these need.
+        It takes no entries of older ledgers from then on, so there must be enough other bookies for
+        these.
         """
         quorums = self._shape.settings.quorums
         ack = quorums[2] if quorums else automatic(self._shape.bookies).ack
@@ -67,7 +67,7 @@ class Members:
         return there and len(self._others(name)) >= ack and self._may_harm(name)
 
     def _others(self, name: str) -> list[str]:
-        """That take entries of any ledger, and stay."""
+        """Return the bookies that take entries of any ledger, and stay."""
         without = {*self._leaving, *self._harmed, name}
         return [each for each in self.names() if each not in without]
 
@@ -76,11 +76,11 @@ class Members:
 
     @property
     def harmed(self) -> list[str]:
-        """Those of them that are to serve."""
+        """Return the harmed bookies that are to serve."""
         return [name for name in self.names() if name in self._harmed]
 
     def wipe(self, name: str) -> None:
-        """Nothing is left of what it had; it is told that it may start like that."""
+        """Erase the bookie's disks, and permit it to start empty."""
         self.harm(name)
         cluster = self._cluster
         cluster.kill(name)
@@ -88,14 +88,14 @@ class Members:
         cluster.forgiven[name] = None
 
     def lose(self, name: str, *, again: bool) -> None:
-        """For ever.  `again`: it comes back with nothing, and must be refused."""
+        """Lose the bookie forever.  With `again`, it starts with empty disks and is refused."""
         cluster = self._cluster
         cluster.gone[name] = "lost"
         cluster.forgiven.pop(name, None)
         self._leaving.pop(name, None)
         self._to_add += 1
         cluster.kill(name)
-        cluster.platters.pop(name).repair()  # whoever waits for it learns that it is gone
+        cluster.platters.pop(name).repair()  # tasks that wait for the disk learn that it is gone
         if again:
             self._nursery.start_soon(self._start_empty, name)
 
@@ -107,7 +107,7 @@ class Members:
             self._cluster.kill(name)
 
     def add(self) -> None:
-        """A new bookie in place of each that was lost."""
+        """Start a new bookie in place of each lost one."""
         for _ in range(self._to_add):
             number = self._shape.bookies + len(self._added) + 1
             self._added.append(f"bookie-{number}")
@@ -115,7 +115,7 @@ class Members:
         self._to_add = 0
 
     def can_leave(self, name: str) -> bool:
-        """Are there enough others, now and when the next ledger is made?"""
+        """Return True if there are enough others, now and when the next ledger is made."""
         ensemble = (self._shape.settings.quorums or (_AUTOMATIC,))[0]
         there = name in self.names() and name not in self._leaving
         return there and len(self._others(name)) >= ensemble
@@ -133,7 +133,7 @@ class Members:
         self._changed.set()
 
     async def wait_left(self) -> None:
-        """Until who was asked to leave has left."""
+        """Wait until each bookie that was asked to leave has left."""
         while self._leaving:
             self._changed = trio.Event()
             await self._changed.wait()

@@ -5,10 +5,10 @@
     async with metadata.open("broker-1") as store:   in a task of the host
 
 Requests and notices take time.  A write may be lost on its way, lose its answer, or be carried out
-long after its caller gave up, also when the caller has died meanwhile.  Notices are delivered by a
+long after its caller gave up, even if the caller has died meanwhile.  Notices are delivered by a
 task of the host: a paused host hears nothing until it goes on, and believes in its session.
 A read may be answered from an older state (`tests.simulation.tree`).  Notices to a host may be held
-up, but never behind an answer: who has read something new has heard of it before.
+up, but never behind an answer: a host that has read a new state has had its notices before.
 
 A host that is crashed, paused or cut off does not ping; after the session timeout the store ends
 its session, unless it is back by then.
@@ -34,12 +34,12 @@ from tests.simulation.tree import Follower, RecordedTree
 
 @dataclass(frozen=True, slots=True)
 class Odds:
-    """Of each request; the rest is answered in order."""
+    """The probability of each fault for a request; the remaining requests are answered in order."""
 
     lose_request: float = 0.0
     lose_answer: float = 0.0
     late: float = 0.0  # writes only: carried out after the caller gave up
-    stale: float = 0.0  # reads only: from a state that is older
+    stale: float = 0.0  # reads only: answered from an older state
     give_up_s: tuple[float, float] = (0.5, 2.0)
     late_s: tuple[float, float] = (2.0, 10.0)
     stale_s: tuple[float, float] = (0.0, 2.0)
@@ -53,7 +53,7 @@ class Fate(Enum):
 
 
 class SimulatedMetadata:
-    """The ensemble, and the network to it."""
+    """The ZooKeeper ensemble, and the network to it."""
 
     def __init__(
         self,
@@ -70,10 +70,11 @@ class SimulatedMetadata:
         self.store = MemoryStore(clock)
         self.tree = self.store.tree = RecordedTree(clock)
         self.odds = odds or Odds()
-        self.slowness = 1.0  # of all requests and answers
-        self.refusals: tuple[float, str, str] = (0.0, "", "")  # the share of writes, below, how
-        self._away = False  # nobody reaches the store
-        self._cut: set[str] = set()  # hosts that do not
+        self.slowness = 1.0  # factor for the delay of all requests and answers
+        # The share of writes, the path above them, and how they fail.
+        self.refusals: tuple[float, str, str] = (0.0, "", "")
+        self._away = False  # no host reaches the store
+        self._cut: set[str] = set()  # hosts that do not reach the store
         self._timers = timers
         self._rng = rng
         self._delay_s = delay_s
@@ -86,7 +87,7 @@ class SimulatedMetadata:
         self._earlier = trio.Event()
 
     async def run(self) -> None:
-        """Carry everything that is under way; for ever.  Not needed with `timers`."""
+        """Carry all requests and notices, forever.  Not needed with `timers`."""
         while True:
             while self._due and self._due[0][0] <= trio.current_time():
                 heappop(self._due)[2]()
@@ -96,7 +97,7 @@ class SimulatedMetadata:
 
     @asynccontextmanager
     async def open(self, host: str) -> AsyncGenerator[MemorySession]:
-        """A new session for the host; to be opened in one of its tasks."""
+        """Open a new session for the host, in one of its tasks."""
         link = self._links[host] = SimulatedLink(self, host)
         session = link.session = self.store.session(
             host, link=link, request_timeout_s=self._request_timeout_s
@@ -113,17 +114,17 @@ class SimulatedMetadata:
                 session.close()
                 nursery.cancel_scope.cancel()
 
-    # What goes wrong
+    # -- faults
 
     def crash(self, host: str) -> None:
-        """The host is dead; what it has sent is still on its way."""
+        """Kill the host; requests that it has sent are still on their way."""
         if host in self._links:
             self._links[host].session.crash()
             self._fall_silent(host)
             self._links[host].dead = True
 
     def pause(self, host: str) -> None:
-        """The host does nothing; holding its tasks back is the scheduler's part."""
+        """Pause the host's session; holding back its tasks is the scheduler's part."""
         if host in self._links:
             self._fall_silent(host)
 
@@ -132,7 +133,7 @@ class SimulatedMetadata:
             self._speak(host)
 
     def cut(self, host: str) -> None:
-        """The host and the store do not reach each other."""
+        """Cut the host off from the store, in both directions."""
         self._cut.add(host)
         if host in self._links:
             self._links[host].session.suspend()
@@ -145,7 +146,7 @@ class SimulatedMetadata:
             self._links[host].session.resume()
 
     def go_away(self) -> None:
-        """Nobody reaches the store; sessions last as long as that."""
+        """Cut all hosts off from the store; sessions last as long as that."""
         self._away = True
         self.store.suspend()
 
@@ -156,24 +157,24 @@ class SimulatedMetadata:
                 link.session.resume()
 
     def hold_notices(self, host: str) -> None:
-        """What the host watches changes without its hearing of it, until it is answered."""
+        """Hold back the host's notices until its next answer."""
         if host in self._links:
             self._links[host].holding = True
 
     def release_notices(self, host: str) -> None:
-        """In a burst."""
+        """Send the notices that were held back, in a burst."""
         if host in self._links:
             self._links[host].holding = False
             self._links[host].catch_up()
 
     def move(self, host: str) -> None:
-        """The session of the host goes on at another server; nothing is lost but time."""
+        """Move the session of the host to another server; only time is lost."""
         if host in self._links and host not in self._cut and not self._away:
             self._links[host].session.suspend()
             self._links[host].session.resume()
 
     def expire(self, host: str) -> None:
-        """The store ends the session of a host that is well."""
+        """End the session of a host that is well."""
         if host in self._links:
             self._end(self._links[host].session)
 
@@ -189,7 +190,7 @@ class SimulatedMetadata:
         self.at(trio.current_time() + self._session_timeout_s, time_out)
 
     def _speak(self, host: str) -> None:
-        """It pings again, unless its process is gone."""
+        """Let the host ping again, unless its process is gone."""
         if not self._links[host].dead:
             self._links[host].silences += 1
 
@@ -197,7 +198,7 @@ class SimulatedMetadata:
         self.trace("meta", "expire", session.store_session_id)
         self.store.expire(session.store_session_id)
 
-    # For links
+    # -- used by links
 
     def at(self, when: float, call: Callable[[], None]) -> None:
         if self._timers is not None:
@@ -210,7 +211,7 @@ class SimulatedMetadata:
         return trio.current_time() + self._rng.uniform(*self._delay_s) * self.slowness
 
     def _draw_lag(self) -> float:
-        """How old the state is that a read is answered from."""
+        """Draw the age of the state that a read is answered from."""
         if self.odds.stale and self._rng.random() < self.odds.stale:
             return self.draw_s(self.odds.stale_s)
         return 0.0
@@ -219,7 +220,7 @@ class SimulatedMetadata:
         return self._rng.uniform(*limits)
 
     def check_right(self, request: Request) -> None:
-        """Raises MetadataError; then nothing was carried out."""
+        """Raise MetadataError if the write is rejected; then it was not carried out."""
         share, path, how = self.refusals
         if request.write and share and request.path.startswith(path) and self._rng.random() < share:
             raise MetadataError(f"{request.operation} {request.path}: {how}")
@@ -242,14 +243,14 @@ class SimulatedMetadata:
 
 
 class SimulatedLink:
-    """Between one process of a host and the store: two queues, one each way."""
+    """The link between one process of a host and the store: one queue for each direction."""
 
     def __init__(self, metadata: SimulatedMetadata, host: str) -> None:
-        self.session: MemorySession  # set at once by who makes us: each needs the other
+        self.session: MemorySession  # set at once by the caller: session and link need each other
         self.follower: Follower
         self.silences = 0  # counts changes between silent and not
-        self.dead = False  # the process at our end
-        self.holding = False  # notices
+        self.dead = False  # the process at the host's end
+        self.holding = False  # notices are held back
         self._held: list[Callable[[], None]] = []
         self._metadata = metadata
         self._host = host
@@ -303,7 +304,7 @@ class SimulatedLink:
             self._send(call)
 
     def catch_up(self) -> None:
-        """Send the notices that are late."""
+        """Send the late notices."""
         held, self._held = self._held, []
         for call in held:
             self._send(call)
@@ -316,7 +317,7 @@ class SimulatedLink:
         self._metadata.at(self._back(), arrive)
 
     async def deliver(self) -> None:
-        """Call what has arrived; in a task of the host."""
+        """Call the callbacks of what has arrived, in a task of the host."""
         while True:
             while self._inbox:
                 self._inbox.popleft()()

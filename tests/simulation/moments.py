@@ -1,25 +1,25 @@
-"""What happens on the wires, in the metadata store and on the disks, by the names of the protocol.
+"""The moments of a run: what happens on the network, in the metadata store and on the disks.
 
 Faults wait for these moments: between a fence and the first recovery read, between the creation of
-a ledger and the compare-and-swap of the list, inside of a cursor's change of ledgers.  Nothing of
-the product is touched; the seams are looked at.
+a ledger and the compare-and-swap of the list, during a cursor's change of ledgers.  The product is
+not touched; the seams are observed.
 
-    wire, from the sender's point of view (subject: sender, peer: receiver)
+    network, from the sender's point of view (subject: sender, peer: receiver)
         fence, fence answered, recovery read, recovery add, add, add answered, read
-        copy: a recovery add of one bookie to another, which makes copies again
+        copy: a recovery add of one bookie to another, for re-replication
         recovery joined: a fence by another host than the one that has marked the ledger
-        and what bookies answer: fenced, no entry, no ledger, unknown, io error, read only
-    metadata, when it is written and the answer is under way (subject: who wrote it)
+        and bookies' answers: fenced, no entry, no ledger, unknown, io error, read only
+    metadata, when it is written and the answer is under way (subject: the writer)
         ledger created, ledger in recovery, ledger closed, ledger fragments, ledger deleted
-        copies moved: entries that nobody writes any more have another bookie
-        ledger marked, mark cleared: it lacks copies; it has them
-        cursor ledger created, and then as the others
-        list claimed: a long one, by who opens the log, before cursors are read
+        copies moved: entries of an older fragment have another bookie
+        ledger marked, mark cleared: it is marked underreplicated; the mark is removed
+        cursor ledger created, and the other ledger moments likewise
+        list claimed: a long one, by the broker that opens the log, before cursors are read
         list created, list changed, list deleted, cursor created, cursor changed, cursor deleted
         owner taken, owner gone, broker joined, broker gone, bookie joined, bookie gone
     disk (subject: the bookie)
         write, sync, segment, checkpoint
-        segment removed: what it had was dropped, or written again
+        segment removed: its entries were deleted, or written again
 """
 
 from collections import Counter
@@ -62,7 +62,7 @@ _DISK = {
 
 
 class Moments:
-    """Counts them, tells those who wait, and keeps what passed about entries if it is asked to."""
+    """Counts moments, calls the waiting faults, and reports traffic about entries on request."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
@@ -72,10 +72,10 @@ class Moments:
         self._frames: dict[tuple[int, str], _Frames] = {}
         self._fencing: set[tuple[int, int, int]] = set()  # connection, ledger, entry
         self._states: dict[str, LedgerMetadata] = {}
-        self._recoverers: dict[int, str] = {}  # who has marked a ledger first
+        self._recoverers: dict[int, str] = {}  # the host that marked a ledger first
 
     def when(self, moment: str, nth: int, call: Happened) -> None:
-        """Call it when that happens for the nth time from now."""
+        """Call `call` when the moment happens for the nth time from now."""
         at = self.counts[moment] + nth
         self._waiting.setdefault(moment, []).append((at, call))
 
@@ -98,7 +98,7 @@ class Moments:
         if moment is not None:
             self.happened(moment, host)
 
-    # -- wires
+    # -- network
 
     def on_wire(self, stream: SimulatedStream, data: bytes) -> None:
         other = stream.other
@@ -221,14 +221,14 @@ class Moments:
 
 
 class _Frames:
-    """The heads of the frames in one direction of a connection, as far as anybody looks."""
+    """The heads of the frames in one direction of a connection, as far as they are needed."""
 
     __slots__ = ("_head", "_skip", "_want")
 
     def __init__(self) -> None:
         self._head = b""
-        self._skip = 0  # bytes of the present frame that are of no interest
-        self._want = 0  # how long the head is; 0: nobody knows yet
+        self._skip = 0  # bytes of the present frame that are skipped
+        self._want = 0  # the length of the head; 0: not known yet
 
     def feed(self, data: bytes) -> list[bytes]:
         heads: list[bytes] = []

@@ -1,8 +1,8 @@
-"""Draws a plan from a seed: swarm.
+"""Draws a plan from a seed, in swarm style.
 
 Each run draws its cluster, mostly a small one, which kinds of work there are, which kinds of faults
 are on at all (`draw_faults`), and how many of them.  Every fault ends, so a majority of every copy
-comes back: what is drawn is survivable, and nothing may be lost.
+comes back: a run can survive all its faults, and may lose nothing.
 """
 
 from dataclasses import replace
@@ -37,16 +37,16 @@ _QUORUMS = {
     4: [(3, 3, 2), (4, 3, 2), (4, 2, 2), (2, 2, 2)],
     5: [(3, 3, 2), (5, 3, 2), (4, 3, 2)],
 }
-# Shares: up to here tiny, small, medium; the rest is large.
+# Bounds of the shares of tiny, small and medium runs; the rest are large.
 _TINY, _SMALL, _LARGE = 0.75, 0.94, 0.985
-_WITH_LEDGERS = 0.35  # of all runs
-_UNSYNCED = 0.4  # of the runs in which the others have what one loses
-_DAMAGED = 0.4  # of the runs that make copies again
-_WIPED = 0.15  # of these losses
-_OLD = 0.3  # of the runs that make copies again
-_AUTOMATIC = 3  # bookies: copies on all three
-OLD_IMAGES = 70_000_000  # seeds from here on, a million of them: each has old images
-_MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size are met
+_WITH_LEDGERS = 0.35  # share of all runs
+_UNSYNCED = 0.4  # share of the runs in which the other bookies have what one loses
+_DAMAGED = 0.4  # share of the runs with re-replication
+_WIPED = 0.15  # share of these damages that erase all disks
+_OLD = 0.3  # share of the runs with re-replication
+_AUTOMATIC = 3  # bookies, each with all copies
+OLD_IMAGES = 70_000_000  # a million seeds from this one on have old images each
+_MESSAGE_BYTES_MAX = 10_000  # in some runs, so that messages of that size occur
 
 
 def draw_plan(seed: int) -> Plan:
@@ -57,8 +57,9 @@ class _Draw:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._rng = Random(f"plan {seed}")
-        self._of_ledgers = Random(f"ledgers {seed}")  # what has no brokers is drawn by itself
-        self._of_lists = Random(f"lists {seed}")  # so is how long lists of ledgers may be
+        # Ledgers without brokers have a generator of their own.
+        self._of_ledgers = Random(f"ledgers {seed}")
+        self._of_lists = Random(f"lists {seed}")  # so has the limit on lists of ledgers
         self._size = self._rng.random()
         self._tiny = self._size < _TINY
         self._storm_s = self._rng.choice([3.0, 5.0, 8.0] if self._tiny else [8.0, 12.0, 20.0])
@@ -79,7 +80,7 @@ class _Draw:
         return self._with_old_images(self._formats(self._damaged(self._unsynced(plan))))
 
     def _formats(self, plan: Plan) -> Plan:
-        """How often cursors write snapshots, and brokers of an older release; by itself, too."""
+        """Draw how often cursors write snapshots, and brokers of an older release, by itself."""
         rng = Random(f"formats {self._seed}")
         settings = replace(
             plan.shape.settings,
@@ -90,9 +91,9 @@ class _Draw:
         return replace(plan, shape=replace(plan.shape, settings=settings))
 
     def _unsynced(self, plan: Plan) -> Plan:
-        """Some have a bookie that syncs late, and loses its power.
+        """Add a bookie that syncs late and loses its power, in some runs.
 
-        Drawn by itself, so that all else of a seed is as it is without.
+        It is drawn by itself, so that the rest of a seed's plan does not change.
         """
         rng, settings = Random(f"unsynced {self._seed}"), plan.shape.settings
         alone = plan.shape.bookies == 1 or (settings.quorums or (3, 3, 2))[2] == 1
@@ -109,7 +110,7 @@ class _Draw:
         return Kill(UNSYNCED, rng.uniform(0.0, 2.0), power=rng.random() < 0.8)
 
     def _damaged(self, plan: Plan) -> Plan:
-        """Some have a bookie that loses a part of what it has synced, or all; by itself, too."""
+        """Add a bookie that loses some or all of its synced data, in some runs, drawn by itself."""
         rng = Random(f"damaged {self._seed}")
         if plan.shape.settings.recovery is None or rng.random() > _DAMAGED:
             return plan
@@ -121,7 +122,7 @@ class _Draw:
         return replace(plan, faults=(*plan.faults, *damages))
 
     def _with_old_images(self, plan: Plan) -> Plan:
-        """Some have a bookie whose disk is put back as it was; by itself, too."""
+        """In some runs, put a bookie's disk back to an earlier state; this is drawn by itself."""
         rng = Random(f"old images {self._seed}")
         if OLD_IMAGES <= self._seed < OLD_IMAGES + 1_000_000:
             plan = _able_to_lose(plan)
@@ -245,14 +246,14 @@ class _Draw:
         ]
 
     def _payload_bytes(self) -> int:
-        """Some runs have messages that are just not, or just, too large."""
+        """Return a size; in some runs, messages are just below or just above the limit."""
         rng, most = self._rng, self._shape.settings.message_bytes_max
         if most == _MESSAGE_BYTES_MAX:
             return rng.choice([20, 500, most // 3, most - 100, most, most + 1])
         return rng.choice([0, 20, 20, 20, 500, 500, 60_000])
 
     def _flood(self, topic: Topic) -> Work:
-        """Small messages, faster than they are stored."""
+        """Send small messages faster than they are stored."""
         rng = self._rng
         return Produce(
             f"p1-{topic.name[-2:]}",
@@ -342,10 +343,10 @@ class _Draw:
 
 
 def _able_to_lose(plan: Plan) -> Plan:
-    """The same with enough bookies to lose a disk, and with copies that are made again."""
+    """Return the plan with enough bookies to lose a disk, and with re-replication."""
     settings = replace(plan.shape.settings, unsynced=False)
     recovery = settings.recovery or AutoRecovery()
-    # One that syncs late loses what it had acknowledged, too: of these there is one disk at most.
+    # A bookie that syncs late loses acknowledged entries, too, so at most one disk is lost.
     faults = tuple(each for each in plan.faults if not each.name.startswith("u"))
     plan = replace(plan, faults=faults)
     if plan.shape.bookies >= _AUTOMATIC and (settings.quorums or (3, 3, 2))[2] > 1:

@@ -1,18 +1,18 @@
 """The network of a simulated run: streams in memory, with delay, cuts and half-open connections.
 
 Each direction of a connection is a FIFO of segments; a segment arrives after the delay of its link.
-Between connections nothing is ordered.  What may happen to a link (from host, to host):
+Different connections have no common order.  Faults of a link (from host, to host):
 
     block           its segments wait, and both ends stay connected; once it is unblocked they
                     arrive, unless the connection was reset meanwhile.  Nobody connects over it.
-    slow            more delay, and so many bytes a second
-    cut, reset      connections break; what is under way is lost, or the first part of it arrives
+    slow            more delay, and a limit of bytes per second
+    cut, reset      connections break; data under way is lost, or the first part of it arrives
 
-and to a host:
+Faults of a host:
 
     crash           its process is gone: its ports refuse, its connections are reset
-    vanish, appear  the machine is gone: nobody hears of it before they send something, and it is
-                    there again to refuse that
+    vanish, appear  the machine is gone: its peers notice when they send something and it is back
+                    to refuse that
 
 Hosts are names; `SimulatedNetwork.of(host)` is the `Network` that the host is given.  Without
 `timers` it works on any clock of trio.
@@ -30,21 +30,23 @@ from daybook.wire.transport import Listener, Stream
 from tests.simulation.scheduler import Timers
 from tests.simulation.stream import SimulatedStream
 
-_CONNECT_TIMEOUT_S = 3.0  # then the system gives up; callers may be less patient
+_CONNECT_TIMEOUT_S = 3.0  # then the operating system gives up; callers may be less patient
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A link with more delay, and with a limit."""
+    """A link with more delay and a limited rate."""
 
     factor: float
     bytes_per_s: float
 
 
 class SimulatedNetwork:
-    """All hosts and links.  `delay_s` draws the delay of a segment; `trace` hears of each one.
+    """All hosts and links.  `delay_s` draws the delay of a segment; `trace` is called with each
+    one.
 
-    `split`: how often a segment arrives in two parts.  `tap` sees what is sent, for observers.
+    `split`: the share of segments that arrive in two parts.  `tap` sees all data sent, for
+    observers.
     """
 
     def __init__(
@@ -74,10 +76,10 @@ class SimulatedNetwork:
     def of(self, host: str) -> "HostNetwork":
         return HostNetwork(self, host)
 
-    # -- what goes wrong
+    # -- faults
 
     def block(self, source: str, target: str) -> None:
-        """What `source` sends to `target` waits from now on."""
+        """Hold back everything from `source` to `target` from now on."""
         self._blocked.add((source, target))
 
     def unblock(self, source: str, target: str) -> None:
@@ -87,7 +89,7 @@ class SimulatedNetwork:
                 stream.unblocked()
 
     def slow(self, source: str, target: str, how: Slow | None) -> None:
-        """Change the link; None makes it as it was."""
+        """Change the link; None restores it."""
         self._slow.pop((source, target), None)
         if how is not None:
             self._slow[source, target] = how
@@ -95,35 +97,35 @@ class SimulatedNetwork:
     def cut(self, host: str, other: str | None = None, *, torn: bool = False) -> None:
         """Reset the connections of `host` (those with `other` only).
 
-        `torn`: a part of what is under way arrives first.
+        With `torn`, a part of the data under way arrives first.
         """
         for stream in [s for s in self._streams if s.host == host]:
             if other is None or stream.peer_host == other:
                 stream.reset(self._rng.random() if torn else 0.0)
 
     def crash(self, host: str, *, torn: bool = False) -> None:
-        """The process of `host` is gone: its ports refuse, its connections are reset."""
+        """Kill the process of `host`: its ports refuse, its connections are reset."""
         self._unlisten_all(host)
         own = [each for each in self._streams if each.host == host]
         self.cut(host, torn=torn)
         for stream in own:
-            stream.reset_here()  # Nobody reads there any more what still arrives.
+            stream.reset_here()  # Data that still arrives there is never read.
 
     def vanish(self, host: str) -> None:
-        """The machine is gone, and nobody is told."""
+        """Remove the machine without telling anybody."""
         self._down.add(host)
         self._unlisten_all(host)
         for stream in [s for s in self._streams if s.host == host]:
             stream.vanish()
 
     def appear(self, host: str) -> None:
-        """The machine is there again, and knows nothing of old connections."""
+        """Bring the machine back; it knows nothing of old connections."""
         self._down.discard(host)
         for stream in [s for s in self._streams if s.peer_host == host and s.orphaned]:
             stream.refuse()
 
     def deafen(self, host: str, *, deaf: bool) -> None:
-        """Its ports refuse; connections that are there stay."""
+        """Refuse new connections to the host; its connections stay."""
         (self._deaf.add if deaf else self._deaf.discard)(host)
 
     def _unlisten_all(self, host: str) -> None:
@@ -133,7 +135,7 @@ class SimulatedNetwork:
     def _between(self, host: str, peer: str) -> "list[SimulatedStream]":
         return [s for s in self._streams if s.host == host and s.peer_host == peer]
 
-    # -- what streams ask
+    # -- used by streams
 
     @property
     def open_streams(self) -> "list[SimulatedStream]":
@@ -141,7 +143,7 @@ class SimulatedNetwork:
 
     @property
     def last_arrival(self) -> float:
-        """When all that is under way now has arrived."""
+        """Return the time at which all data that is under way has arrived."""
         return max((each.last_arrival for each in self._streams), default=0.0)
 
     def draw_delay_s(self, source: str = "", target: str = "", size: int = 0) -> float:
@@ -150,7 +152,7 @@ class SimulatedNetwork:
         return delay if slow is None else delay * slow.factor + size / slow.bytes_per_s
 
     def draw_split(self, size: int) -> int:
-        """Where to cut a segment in two; 0: nowhere."""
+        """Return where to cut a segment in two; 0: nowhere."""
         if self._split and size > 1 and self._rng.random() < self._split:
             return self._rng.randrange(1, size)
         return 0
@@ -204,7 +206,7 @@ class SimulatedNetwork:
         return listener
 
     def unlisten(self, listener: "SimulatedListener") -> None:
-        """The address may be somebody else's by now."""
+        """Remove the listener, unless its address belongs to another one by now."""
         address = listener.host, listener.port
         if self._listeners.get(address) is listener:
             del self._listeners[address]

@@ -1,4 +1,4 @@
-"""An image of the disk of a bookie, and whether the bookie can know that it is old."""
+"""An image of a bookie's disk, and whether the bookie can notice that the image is old."""
 
 from collections.abc import Mapping
 from math import inf
@@ -13,7 +13,7 @@ from tests.simulation.settings import BOOKIE_PORT
 
 
 class OldImage:
-    """Take an image of all directories of a host as they are now, or of one."""
+    """An image of all directories of a host as they are now, or of one."""
 
     def __init__(self, cluster: Cluster, name: str, directory: int | None) -> None:
         self._cluster = cluster
@@ -24,14 +24,12 @@ class OldImage:
         self._images = [cluster.platter(name).image(each) for each in some]
 
     def put_back(self) -> None:
-        """The host is dead."""
+        """Restore the image; the host is dead."""
         for image in self._images:
             self._cluster.platter(self._name).put_back(image)
 
     def is_known(self) -> bool:
-        """Return True if the metadata store has heard of a later start, or of a later end of a
-        log.
-        """
+        """Return True if the metadata store knows of a later start, or of a later end of a log."""
         path = LedgerPaths().starts(f"{self._name}:{BOOKIE_PORT}")
         tree = self._cluster.metadata.tree
         found = tree.record_after(tree.writes, path)
@@ -44,12 +42,12 @@ class OldImage:
     def _is_behind(self, image: Image, record: StartRecord) -> bool:
         number = _number(image)
         if number is None:
-            return False  # of a bookie that was new
+            return False  # the bookie was new
         position = record.positions.get(image.directory, 0)
         return number < record.starts or position > self._ends.get(image.directory, inf)
 
     def _ends_of_logs(self) -> Mapping[str, float]:
-        """Nothing behind these is in the image, also of what is on its way to the disk."""
+        """Return upper bounds for the image's logs, including data on its way to the disk."""
         running = self._cluster.bookie(self._name)
         if running is None:
             return {}

@@ -1,10 +1,10 @@
-"""What happens in a run, as data: drawn first, carried out second.
+"""The plan of a run, as data: it is drawn first and carried out second.
 
-So it can be printed, shrunk, and written down as a scenario.
+So a plan can be printed, shrunk, and written down as a scenario.
 
     Plan     the seed of everything that is drawn on the way, the shape of the cluster,
-    work     what clients and administrators do,
-    faults   what goes wrong, when (`acts`)
+    work     the actions of clients and administrators,
+    faults   the faults, and when they strike (`acts`)
 """
 
 from dataclasses import dataclass, field, fields
@@ -36,7 +36,7 @@ class Shape:
 @dataclass(frozen=True, slots=True)
 class Topic:
     name: str
-    partitions: int = 0  # 0: it has none
+    partitions: int = 0  # 0: the topic is not partitioned
 
 
 # -- work
@@ -44,7 +44,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Produce:
-    """Messages to a topic, one every `pace_s` on average, in bursts."""
+    """Send messages to a topic, one every `pace_s` on average, in bursts."""
 
     name: str
     host: str
@@ -56,18 +56,18 @@ class Produce:
     payload_bytes: int = 20
     compression: str = "none"
     send_timeout_s: float | None = None
-    reopen: float = 0.0  # how often, after a burst
+    reopen: float = 0.0  # probability, after a burst
     wait: bool = False  # for each receipt, before the next message
-    named: bool = False  # each producer of it has the same name, and goes on with its sequence ids
-    give_up: float = 0.0  # how often an open is cancelled, before it is answered or after
-    key_bytes: int = 0  # beside what a key has anyhow
-    property_bytes: int = 0  # likewise
-    delay_s: float = 0.0  # a shared subscription delivers so much later, at most
+    named: bool = False  # all its producers have the same name and continue its sequence ids
+    give_up: float = 0.0  # share of opens that are cancelled, before the answer or after it
+    key_bytes: int = 0  # added to each key
+    property_bytes: int = 0  # added to the properties
+    delay_s: float = 0.0  # a shared subscription delivers the message so much later, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """A consumer of a subscription, and what it does with messages."""
+    """Consume from a subscription, and acknowledge, refuse or forget the messages."""
 
     name: str
     host: str
@@ -76,48 +76,50 @@ class Consume:
     type: str = "exclusive"
     start: str = "earliest"
     receipts: bool = True
-    cumulative: float = 0.0  # how often an acknowledgement is of everything up to a message
-    linger_s: float = 0.05  # before a message is acknowledged, on average
-    nack: float = 0.0  # of each message
-    forget: float = 0.0  # of each message: neither acknowledged nor refused
-    leave: float = 0.0  # after each batch: close, and come back
-    abandon: float = 0.0  # the same without a goodbye
+    cumulative: float = 0.0  # share of acknowledgements that cover all messages up to one
+    linger_s: float = 0.05  # mean time before a message is acknowledged
+    nack: float = 0.0  # share of messages
+    forget: float = 0.0  # share of messages: neither acknowledged nor refused
+    leave: float = 0.0  # probability after each batch: close and reopen
+    abandon: float = 0.0  # the same without closing
     seek: float = 0.0
     unsubscribe: float = 0.0
     queue: int = 100
-    give_up: float = 0.0  # how often an open is cancelled
-    flush: float = 0.0  # of each acknowledgement without a receipt: wait until it is durable
+    give_up: float = 0.0  # share of opens that are cancelled
+    # Share of acknowledgements without a receipt after which the client waits until they are
+    # durable.
+    flush: float = 0.0
     receivers: int = 1  # tasks that receive; one of them stops when the storm is over
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A reader from the earliest message, an offset, or a time, to whatever comes."""
+    """Read and tail the topic from the earliest message, an offset or a time."""
 
     name: str
     host: str
     topic: str
-    start: str = "earliest"  # offset, time: drawn
-    again: float = 0.0  # after each batch: leave, and start another one
-    give_up: float = 0.0  # how often an open is cancelled
+    start: str = "earliest"  # earliest; offset and time are drawn
+    again: float = 0.0  # probability after each batch: leave, and start another reader
+    give_up: float = 0.0  # share of opens that are cancelled
 
 
 @dataclass(frozen=True, slots=True)
 class Spoil:
-    """Entries that nobody can read: encrypted, or damaged before they were sent."""
+    """Send entries that nobody can read: encrypted, or damaged before they were sent."""
 
     name: str
     host: str
     topic: str
     how: str  # encrypted, damaged
     entries: int = 3
-    batch: int = 1  # messages in each
+    batch: int = 1  # messages in each entry
     pace_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Administer:
-    """One act of an administrator, told by a client's host; see `workloads.administer`."""
+    """One action of an administrator, from a client's host; see `workloads.administer`."""
 
     name: str
     host: str
@@ -125,29 +127,30 @@ class Administer:
     topic: str
     at_s: float
     subscription: str = ""
-    http: bool = False  # by REST, where there is a way
+    http: bool = False  # use REST where it has the operation
 
 
 @dataclass(frozen=True, slots=True)
 class WriteLedgers:
-    """Ledgers without a broker, one after the other."""
+    """Write ledgers without a broker, one after the other."""
 
     name: str
     host: str
     quorums: tuple[int, int, int]
-    manner: str = "plain"  # advanced: the writer gives the ids; deferred: synced when it forces
+    # Advanced: the caller gives the ids; deferred: a force makes entries durable.
+    manner: str = "plain"
     ledgers: int = 1
     entries: int = 20
     burst: int = 5
     pace_s: float = 0.1
     payload_bytes: int = 20
-    flush: float = 0.3  # after a burst
-    abandon: float = 0.3  # left open in the end, instead of closed
+    flush: float = 0.3  # probability after a burst
+    abandon: float = 0.3  # share of ledgers that are left open in the end
 
 
 @dataclass(frozen=True, slots=True)
 class WatchLedgers:
-    """The ledgers of others: follow them while they grow, or take them over and read them."""
+    """Tail the ledgers of other clients while they grow, or take them over and read them."""
 
     name: str
     host: str
@@ -164,7 +167,7 @@ Work: TypeAlias = Produce | Consume | Follow | Spoil | Administer | LedgerWork
 
 @dataclass(frozen=True, slots=True)
 class Mishap:
-    """A fault of a plan."""
+    """One fault of a plan."""
 
     name: str
     when: At | On
@@ -178,12 +181,12 @@ class Plan:
     topics: tuple[Topic, ...]
     work: tuple[Work, ...]
     faults: tuple[Mishap, ...]
-    storm_s: float = 20.0  # then everything is healed
+    storm_s: float = 20.0  # everything is healed after this time
     power_cycle: bool = True  # all bookies lose their power before the audit
 
 
 def describe(plan: Plan) -> list[str]:
-    """The plan for people, a line for each part; what is as usual is left out."""
+    """Format the plan for people, one line per part; defaults are left out."""
     lines = [f"seed {plan.seed}, faults for {plan.storm_s:g} s", f"shape   {_facts(plan.shape)}"]
     lines += [f"topic   {topic.name}, partitions: {topic.partitions}" for topic in plan.topics]
     lines += [f"work    {describe_part(work)}" for work in plan.work]

@@ -1,7 +1,7 @@
-"""What is said of a run that failed: all that it takes to understand it, and to see it again.
+"""The report of a failed run: all that it takes to understand it, and to reproduce it.
 
-The command, the plan, what broke, and the story of the message or the ledger that it broke for, as
-all hosts saw it: the run is made a second time for that, and watched.
+It has the command, the plan, the broken rules, and the story of the message or ledger that broke
+one, as all hosts saw it: for the story the run is repeated and watched.
 """
 
 import re
@@ -55,7 +55,7 @@ Line = tuple[float, str]
 
 
 def trace(plan: Plan, say: Callable[[str], object]) -> Outcome:
-    """Run it, and say everything as it happens."""
+    """Run the plan, and report everything as it happens."""
     for line in describe(plan):
         say(line)
 
@@ -66,7 +66,7 @@ def trace(plan: Plan, say: Callable[[str], object]) -> Outcome:
 
 
 def explain(outcome: Outcome, say: Callable[[str], object]) -> None:
-    """What broke, and how it came to that."""
+    """Report the violations and how they came about."""
     for line in describe(outcome.plan):
         say(line)
     for violation in outcome.violations[:_VIOLATIONS_MAX]:
@@ -74,13 +74,13 @@ def explain(outcome: Outcome, say: Callable[[str], object]) -> None:
     if len(outcome.violations) > _VIOLATIONS_MAX:
         say(f"        and {len(outcome.violations) - _VIOLATIONS_MAX} more")
     lines = story(outcome)
-    say(f"story   of what the first one is about, {len(lines)} lines")
+    say(f"story   of the first violation, {len(lines)} lines")
     for at, text in lines[:_LINES_MAX]:
         say(f"{at:10.4f} s  {text}")
 
 
 def story(outcome: Outcome) -> list[Line]:
-    """Of the first violation: its message, its entry, its ledger, and all faults."""
+    """Return the story of the first violation: its message, entry and ledger, and all faults."""
     first = outcome.violations[0] if outcome.violations else ""
     values = set(_VALUE.findall(first))
     entries = {(int(ledger), int(entry)) for ledger, entry in _ENTRY.findall(first)}
@@ -108,7 +108,7 @@ def story(outcome: Outcome) -> list[Line]:
 
 
 def _is_moment(text: str) -> bool:
-    """What the wire says is told for the entries in question only."""
+    """Return True for a moment of the network, which is told for the entries in question only."""
     return text.split(" ")[0] in _OF_ENTRIES
 
 

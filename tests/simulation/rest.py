@@ -1,9 +1,9 @@
-"""What brokers hold when nobody does anything: what living clients hold, and nothing else (L7).
+"""Check that an idle broker holds what its live clients need, and nothing else (L7).
 
-at rest          consumers of nobody, producers of nobody, permits that were lost or made up, sends
-                 that are pending, requests that are under way, cursors without a subscription,
-                 moves of cursors that do not end
-after the end    of the clients: the same of nobody; and, when topics are unloaded, no more tasks
+at rest          no consumers or producers without a client, no permits that were lost or made up,
+                 no pending sends, no requests under way, no cursors without a subscription, no
+                 cursor resets that do not end
+after the end    the same when all clients are gone; and, when topics are unloaded, no more tasks
                  than the broker had before its first client
 """
 
@@ -34,15 +34,15 @@ _OF_CONNECTIONS = (
     "daybook.broker.service.connection.ClientConnection._keep_alive",
     "daybook.broker.ownership.peers.Peers._monitor",
 )
-_AT_ONCE_MAX = 2  # of any other; there is one for each kind of request
-# Records of a list are read together: of brokers, of bundles.
+_AT_ONCE_MAX = 2  # the limit for any other task; there is one for each kind of request
+# The records of a list, of brokers or of bundles, are read together.
 _OF_LISTS = {"daybook.broker.ownership.membership._read_all.<locals>.read": _READS_AT_ONCE}
 
 
 def leaks(name: str, broker: RunningBroker, consumers: dict[str, int], readers: int) -> list[str]:
-    """What a broker holds beside these: consumers by name, with the length of their queue.
+    """Return what a broker holds beyond `consumers`: by name, with the lengths of their queues.
 
-    Readers are only counted, for each topic: nobody knows the names of theirs.
+    Readers are only counted, per topic: their names are not known.
     """
     found: list[str] = []
     for topic in broker.topics.loaded.values():
@@ -62,7 +62,7 @@ def leaks(name: str, broker: RunningBroker, consumers: dict[str, int], readers: 
 
 def _of_topic(stats: TopicStats, consumers: dict[str, int], readers: int) -> Iterator[str]:
     for publisher in () if is_held_back(_PRODUCERS) else stats.publishers:
-        yield f"the producer {publisher.producer_name}, which nobody has"
+        yield f"the producer {publisher.producer_name}, which no client has"
     if stats.waiting_publishers:
         yield f"{stats.waiting_publishers} producers that wait"
     volatile = 0
@@ -73,7 +73,7 @@ def _of_topic(stats: TopicStats, consumers: dict[str, int], readers: int) -> Ite
             if not subscription.durable:
                 continue
             if queue is None:
-                yield f"the consumer {consumer.consumer_name} of {name}, which nobody has"
+                yield f"the consumer {consumer.consumer_name} of {name}, which no client has"
             elif not 0 < consumer.available_permits <= queue:
                 permits = consumer.available_permits
                 yield f"{permits} permits for {consumer.consumer_name}, whose queue takes {queue}"
@@ -82,7 +82,7 @@ def _of_topic(stats: TopicStats, consumers: dict[str, int], readers: int) -> Ite
 
 
 def _of_cursors(topic: Topic) -> Iterator[str]:
-    """Every durable subscription has its cursor, and nothing else has one."""
+    """Check that exactly the durable subscriptions have cursors."""
     by_name, cursors = topic.subscriptions.by_name, topic.log.cursors
     durable = {name for name, each in by_name.items() if each.durable}
     for name in sorted(set(cursors) - durable):
@@ -96,9 +96,9 @@ def _of_cursors(topic: Topic) -> Iterator[str]:
 
 
 def tasks_left(life: str, connections: int) -> list[str]:
-    """What a broker without topics and clients does beside what it always does.
+    """Return unexpected tasks of a broker without topics and clients.
 
-    `connections`: how many it has; some tasks are there for each.
+    `connections`: the number of its connections; some tasks exist once for each.
     """
     found: list[str] = []
     for name, count in sorted(tasks_of(life).items()):
@@ -112,7 +112,7 @@ def tasks_left(life: str, connections: int) -> list[str]:
 
 
 def tasks_of(life: str) -> Counter[str]:
-    """What a process does at the same time, by the name of the function."""
+    """Count the tasks of a process by the name of their function."""
     found: Counter[str] = Counter()
     root = trio.lowlevel.current_root_task()
     waiting = [] if root is None else [root]

@@ -1,8 +1,8 @@
-"""Damage to what a bookie has synced: bytes of its logs or indexes are no longer as they were.
+"""Damage to a bookie's synced data: bytes of its logs or indexes change on the platter.
 
-A log rots only below its last mark.  A mark says that everything below it was durable once; behind
-the last one that can be read, what is damaged may be a torn write, which was never acknowledged.
-No bookie can tell these two apart, and none is asked to.
+A log rots only below its last mark.  A mark says that everything below it was durable once; damage
+behind the last readable mark may be a torn write, which was never acknowledged.  No bookie can tell
+these two apart, and none is asked to.
 """
 
 from random import Random
@@ -17,10 +17,10 @@ from tests.simulation.disk import SECTOR_BYTES, Platter
 
 
 def rot(platter: Platter, rng: Random, how: str, places: int) -> bool:
-    """Damage some of what is proved to have been there; False if there is nothing.
+    """Damage data that is proved to have been synced; return False if there is none.
 
-    `how`: flipped, zeroed, unreadable: some bytes in so many places; cut, gone: one file.  An index
-    rots in two ways. blocks: so many keys cannot be read; files: it cannot be opened any more.
+    `how`: flipped, zeroed, unreadable: some bytes in `places` places; cut, gone: one file.  An
+    index rots in two ways: blocks: `places` keys cannot be read; files: it cannot be opened.
     """
     if how in ("blocks", "files"):
         return _rot_index(platter, rng, how, places)
@@ -69,7 +69,7 @@ def _spoil(platter: Platter, rng: Random, how: str, path: str, size: int) -> Non
 
 
 def _proved(platter: Platter) -> dict[str, int]:
-    """Of each file of a log: how many bytes from its front lie below the last mark."""
+    """Return for each file of a log how many bytes from its front lie below the last mark."""
     logs: dict[str, list[str]] = {}
     for path in platter.paths():
         if path.endswith(".log"):
@@ -89,7 +89,7 @@ def _first(path: str) -> int:
 
 
 def _last_mark(content: bytes, first: int) -> int:
-    """Of the batches from the front to the first one that does not parse; 0 without any."""
+    """Return the last mark before the first batch that does not parse; 0 without any."""
     header = SegmentHeader.decode(content)
     at, mark = SEGMENT_HEADER_BYTES, 0
     while header is not None:

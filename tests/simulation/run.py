@@ -1,15 +1,15 @@
-"""One run: a plan is carried out, and what came of it is judged.
+"""One run: carry out a plan and judge the outcome.
 
 storm      the work goes on while faults strike
-calm       everything is healed; who receives gets all that is there, before anybody sends or
-           opens anything; then clients come to their end
-drain      topics take messages again, are read, and subscriptions are emptied: liveness; ledgers
-           that clients have written are brought to their end, and read
-stop       brokers stop in order, and nothing of them is left
-mend       what was left open is closed, who was to leave has left, all copies are there again,
-           what was deleted takes no room
+calm       everything is healed; receivers get all that exists, before anybody sends or opens
+           anything; then clients come to their end
+drain      topics take messages again and are read, and subscriptions are emptied: liveness; the
+           clients' ledgers are closed and read
+stop       brokers stop in order, and no task or connection of them is left
+mend       open ledgers are closed, leaving bookies have left, all copies exist again, and deleted
+           ledgers take no room
 audit      bookies lose their power, start again, and show every copy that they owe
-check      the history (`tests.history`), and what hosts have logged as errors
+check      the history is checked (`tests.history`), and hosts have logged no errors
 """
 
 from collections import Counter
@@ -44,21 +44,21 @@ from tests.simulation.workloads.ledgers import read_all
 from tests.simulation.workloads.process import run_client
 from tests.simulation.workloads.scene import Scene
 
-LIVENESS_S = 120.0  # virtual, for each step of the end
+LIVENESS_S = 120.0  # virtual seconds, for each step of the end
 STEPS_MAX = 3_000_000
 _IN_FLIGHT_S = 1.0
-_TASKS_COUNTED = 0.5  # of the runs; the others stop with their topics open
-_ACK_LOSS_S = 2.5  # the flush interval of a log, and what a client gathers
-_SILENCE_S = 100  # then a broker has noticed that a client's machine is gone
-_QUIET_S = 12.0  # then a client has noticed that its broker's machine is gone
+_TASKS_COUNTED = 0.5  # share of the runs; the others stop with their topics open
+_ACK_LOSS_S = 2.5  # the flush interval of a log, and that of a client's acknowledgements
+_SILENCE_S = 100  # after this a broker has noticed that a client's machine is gone
+_QUIET_S = 12.0  # after this a client has noticed that its broker's machine is gone
 _LOOK_S = 1.0
-_BESIDE = ("metadata", "nemesis")  # what they note says nothing about who receives
-_SETTLE_S = 12.0  # a late write of the metadata store is carried out 10 s after it was given up
+_BESIDE = ("metadata", "nemesis")  # their events say nothing about receivers
+_SETTLE_S = 12.0  # a late write of the metadata store is carried out 10 s after its caller gave up
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run."""
+    """The outcome of a run."""
 
     plan: Plan
     violations: list[str] = field(default_factory=list[str])
@@ -83,14 +83,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """Who wants to see more of a run; seeing changes nothing of it."""
+    """Observers of a run; observing changes nothing of it."""
 
-    say: Callable[[float, str, str], None] | None = None  # time, host, what
-    entry: Callable[[float, str, int, int], None] | None = None  # time, what, ledger, entry
+    say: Callable[[float, str, str], None] | None = None  # time, host, event
+    entry: Callable[[float, str, int, int], None] | None = None  # time, event, ledger, entry
 
 
 def simulate(plan: Plan, watching: Watching | None = None) -> Outcome:
-    """Carry a plan out."""
+    """Carry out a plan."""
     outcome = Outcome(plan)
     try:
         scheduler.run(
@@ -235,7 +235,7 @@ class _Simulation:
         await audit_copies(cluster, self._audit, scene.recorder("auditor"))
 
     async def _receive_all(self) -> None:
-        """Nobody does anything; who is there is attached soon, and has all that he is owed."""
+        """Wait, with no other work, until each receiver is attached and has all that it is owed."""
         events, there = self._outcome.events, self._receiving()
         deadline = self._handle.clock.now + LIVENESS_S + self._silence_s()
         known, since = -1, 0.0
@@ -267,7 +267,7 @@ class _Simulation:
                     self._leak(text)
 
     def _under_way(self, now: float) -> bool:
-        """Somebody still sends, or a slow link has not brought everything."""
+        """Return True if a client still sends, or a slow link still carries data."""
         sending = any(each.name in self._scene.sending for each in self._living_work())
         return sending or self._cluster.network.last_arrival > now + _LOOK_S
 
@@ -275,18 +275,18 @@ class _Simulation:
         return [each for each in self._plan.work if each.host in self._cluster.lives]
 
     def _receiving(self) -> dict[str, str]:
-        """Consumers and readers whose hosts live, and what they call themselves now."""
+        """Return the consumers and readers whose hosts live, with their present names."""
         there = self._scene.there
         names = [each.name for each in self._living_work()]
         return {name: there[name] for name in names if name in there}
 
     def _silence_s(self) -> float:
-        """A client whose machine has vanished is there for its broker until it has noticed."""
+        """Return how long a broker may take to notice that a client's machine has vanished."""
         clients = self._plan.shape.client_names()
         return _SILENCE_S if any(self._cluster.network.is_down(name) for name in clients) else 0.0
 
     async def _mend(self) -> None:
-        """Nobody uses the ledgers any more; whoever looks after them comes to an end."""
+        """Let the caretaker finish, now that nobody uses the ledgers."""
         cluster, members = self._cluster, self._members
         await within(LIVENESS_S, "closing ledgers", partial(close_all, cluster, self._audit))
         patience_s = LIVENESS_S + self._reading_s()
@@ -303,9 +303,10 @@ class _Simulation:
             self._leak(kept)
 
     def _reading_s(self) -> float:
-        """What auto-recovery's pace alone takes to look twice at everything and copy it all.
+        """Return the time that auto-recovery's rate limit takes to check everything twice and copy
+        it.
 
-        It reads whole copies where a bookie in doubt offers no list.
+        It reads whole copies where a bookie in limbo offers no list.
         """
         recovery = self._plan.shape.settings.recovery
         if recovery is None:
@@ -314,7 +315,7 @@ class _Simulation:
         return 3 * copies / recovery.bytes_per_s
 
     async def _nothing_in_limbo(self) -> None:
-        """What a bookie may have lost it has again."""
+        """Wait until every bookie has again what it may have lost."""
         while any(map(self._is_in_limbo, self._members.names())):
             await self._handle.sleep(0.1)
 
@@ -325,7 +326,7 @@ class _Simulation:
         )
 
     async def _create_topics(self) -> None:
-        """Namespaces, and topics with partitions; the others come by themselves."""
+        """Create namespaces and partitioned topics; the others are created on demand."""
         broker = self._cluster.broker("broker-1")
         assert broker is not None
         operations, call = broker.operations, partial(self._cluster.call, "broker-1")
@@ -371,7 +372,7 @@ class _Simulation:
                 await within(LIVENESS_S, "reading ledgers", partial(read_all, self._scene, client))
 
     async def _stop_brokers(self) -> None:
-        """In good order; then nothing of clients and brokers is left."""
+        """Stop brokers in good order; then no leftovers of clients and brokers may remain."""
         cluster = self._cluster
         await trio.sleep(1.0)
         await self._clients_gone()
@@ -386,7 +387,7 @@ class _Simulation:
                 self._leak(f"a connection from {stream.host} to {stream.peer}")
 
     async def _count_tasks(self) -> None:
-        """Topics are closed, and nobody is there: a broker does what it always does."""
+        """Check an idle broker's tasks: topics are closed, and no client is there."""
         cluster = self._cluster
         for name in self._plan.shape.broker_names():
             if (broker := cluster.broker(name)) is not None:
@@ -397,7 +398,7 @@ class _Simulation:
                     self._leak(text)
 
     async def _clients_gone(self) -> None:
-        """Brokers take a while to notice that the machine of a client is gone, and then do."""
+        """Wait until brokers have noticed that clients' machines are gone."""
         for name in self._plan.shape.broker_names():
             for _ in range(_SILENCE_S):
                 if self._connections(name) > self._peers_of(name):
@@ -410,7 +411,7 @@ class _Simulation:
         return 0 if broker is None else broker.clients.connections
 
     def _peers_of(self, name: str) -> int:
-        """Brokers keep a connection to each other."""
+        """Return the number of connections to other brokers."""
         return len([each for each in self._plan.shape.broker_names() if each != name])
 
     def _leak(self, text: str) -> None:
@@ -435,7 +436,7 @@ class _Simulation:
 
 
 def _split(error: BaseException) -> tuple[list[str], BaseException | None]:
-    """What of it says that something does not work, and the rest, which is a bug."""
+    """Split an error: messages that something does not work, and the rest, which is a bug."""
     if isinstance(error, LivenessError):
         return [str(error)], None
     if isinstance(error, BaseExceptionGroup):

@@ -1,15 +1,15 @@
 """Run trio so that the same seed gives the same run.
 
-trio shuffles the tasks that are ready, on purpose.  Here it shuffles from a seed; time is virtual
-and jumps to the next deadline when nobody can run; and the tasks of one host can be held back,
-which is how a host is paused, or killed: a dead host runs nothing again, no `finally`, no
-cancellation handler.
+trio shuffles the runnable tasks on purpose.  Here the order comes from a seed; time is virtual and
+jumps to the next deadline when no task can run; and the tasks of one host can be held back, which
+is how a host is paused or killed: a dead host runs nothing again, no `finally`, no cancellation
+handler.
 
-What belongs to no host (the wires, the disks, the metadata store) needs no tasks: `Scheduler.at`
+The network, the disks and the metadata store belong to no host and need no tasks: `Scheduler.at`
 calls a function at an instant, `soon` before the next task runs.
 
-The private names of trio are used in this file and nowhere else; `test_determinism` fails on the
-day that they change their meaning.  Do not use `wait_all_tasks_blocked` in a simulated run.
+The private names of trio are used in this file and nowhere else; `test_determinism` fails if their
+meaning changes.  Do not use `wait_all_tasks_blocked` in a simulated run.
 """
 
 import hashlib
@@ -31,21 +31,21 @@ _run: Any = trio._core._run
 HOST: ContextVar[str] = ContextVar("HOST", default="")
 _IDLE_TURNS_MAX = 200
 _HASHED_AT_ONCE = 1 << 12
-_ASKED_EVERY = 500  # turns: whether anything has happened outside
+_ASKED_EVERY = 500  # turns between looks at the outside world
 
 
 class SimulationStuckError(Exception):
-    """Nobody can run and nothing is going to happen, or the run has too many steps."""
+    """No task can run and no timer is due, or the run has too many steps."""
 
 
 class Timers(Protocol):
-    """What calls functions at an instant; they run in no task, and must not wait or raise."""
+    """Calls functions at an instant, in no task; they must not wait or raise."""
 
     def at(self, when: float, call: Callable[[], object]) -> None: ...
 
 
 class JumpClock(trio.abc.Clock):
-    """Virtual time: jumps to the next deadline, or call, when nothing is runnable."""
+    """Virtual time: jumps to the next deadline, or call, when no task is runnable."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -55,7 +55,7 @@ class JumpClock(trio.abc.Clock):
         self._serial = count()
 
     def start_clock(self) -> None:
-        """Time starts at zero."""
+        """Start time at zero."""
 
     def current_time(self) -> float:
         return self.now
@@ -68,7 +68,7 @@ class JumpClock(trio.abc.Clock):
             if self.idle_turns > _IDLE_TURNS_MAX and self.on_stuck is not None:
                 self.on_stuck()
             if self.idle_turns > 10 * _IDLE_TURNS_MAX and self.on_stuck is not None:
-                raise SimulationStuckError("deadlock: somebody waits who cannot be cancelled")
+                raise SimulationStuckError("deadlock: a task waits that cannot be cancelled")
             return 0
         self.idle_turns = 0
         self.now = max(self.now, deadline)
@@ -85,9 +85,9 @@ class JumpClock(trio.abc.Clock):
 
 
 class Policy(random.Random):
-    """Takes the place of trio's own generator: orders each batch, and holds hosts back.
+    """Replaces trio's own generator: orders each batch of tasks, and holds hosts back.
 
-    It is called for every step, so it only notes who runs; `take_ran` is called now and then.
+    It is called for every step, so it only notes the tasks; `take_ran` is called now and then.
     """
 
     def __init__(self, seed: int, clock: JumpClock, on_full: Callable[[], None]) -> None:
@@ -96,7 +96,7 @@ class Policy(random.Random):
         self._clock = clock
         self._on_full = on_full
         self._ran: list[int] = []
-        self._first = -1  # task; their numbers go on from run to run
+        self._first = -1  # the first task; task numbers continue from run to run
         self._steps = 0
 
     @property
@@ -104,7 +104,7 @@ class Policy(random.Random):
         return self._steps + len(self._ran)
 
     def take_ran(self) -> bytes:
-        """Which tasks have run since the last call, in this order."""
+        """Return the tasks that have run since the last call, in order."""
         ran, self._ran = self._ran, []
         if self._first < 0 and ran:
             self._first = ran[0]
@@ -112,13 +112,13 @@ class Policy(random.Random):
         return array("q", [counter - self._first for counter in ran]).tobytes()
 
     def shuffle(self, x: Any) -> None:
-        """These tasks run now; trio takes them from the end."""
+        """Choose the tasks that run now; trio takes them from the end."""
         due = self._clock.due
         if due and due[0][0] <= self._clock.now:
             self._clock.call_due()
         if self.held:
             self._hold_back(x)
-        if len(x) == 1:  # as mostly
+        if len(x) == 1:  # the usual case
             self._ran.append(x[0]._counter)
         elif x:
             super().shuffle(x)
@@ -135,7 +135,7 @@ class Policy(random.Random):
 
 
 class Scheduler:
-    """The handle on a simulated run: hold hosts back, let them go on, hash what happened."""
+    """The handle on a simulated run: holds hosts back, lets them go on, hashes the run."""
 
     def __init__(self, seed: int, clock: JumpClock, steps_max: int) -> None:
         self.policy = Policy(seed, clock, self._flush)
@@ -148,11 +148,11 @@ class Scheduler:
     # -- hosts
 
     def hold(self, host: str) -> None:
-        """Nothing of that host runs from now on."""
+        """Hold back all tasks of that host from now on."""
         self.policy.held.setdefault(host, [])
 
     def release(self, host: str) -> None:
-        """What was held back runs again, with all its timers overdue."""
+        """Let the host run again, with all its timers overdue."""
         for task in self.policy.held.pop(host, []):
             _run.GLOBAL_RUN_CONTEXT.runner.runq.append(task)
 
@@ -163,11 +163,11 @@ class Scheduler:
         self.clock.at(when, call)
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Before the next task runs; who calls this goes on to its next checkpoint first."""
+        """Call a function before the next task runs; the caller first goes on to its checkpoint."""
         self.clock.at(self.clock.now, call)
 
     async def sleep(self, seconds: float) -> None:
-        """As trio's, and cheaper."""
+        """Sleep like `trio.sleep`, at a lower cost."""
         task, over = trio.lowlevel.current_task(), False
 
         def wake() -> None:
@@ -194,7 +194,7 @@ class Scheduler:
         self._facts.append((self.clock.now, facts))
 
     def _flush(self) -> None:
-        """Both in one go: that is most of what the hash costs."""
+        """Hash both at once: calls are most of what the hash costs."""
         self._hash.update(self.policy.take_ran())
         self._hash.update(repr(self._facts).encode())
         self._facts = []
@@ -203,9 +203,10 @@ class Scheduler:
 
 
 def _look_away() -> None:
-    """Nothing outside happens in a simulated run: ask the system seldom, for Ctrl-C only.
+    """Ask the operating system seldom, for Ctrl-C only: no outside events happen in a simulated
+    run.
 
-    Nobody has instruments either, and trio asks for them several times in each step.
+    Instruments are off, too; trio asks for them several times in each step.
     """
     runner: Any = _run.GLOBAL_RUN_CONTEXT.runner
     runner.instruments = {}
@@ -221,7 +222,7 @@ def _look_away() -> None:
 def run(
     async_fn: Callable[[Scheduler], Awaitable[T]], *, seed: int, steps_max: int = 5_000_000
 ) -> T:
-    """Run `async_fn` in virtual time.  Raises SimulationStuckError for a deadlock or a livelock."""
+    """Run `async_fn` in virtual time.  Raise SimulationStuckError for a deadlock or a livelock."""
     clock = JumpClock()
     scheduler = Scheduler(seed, clock, steps_max)
     reason: list[str] = []
@@ -237,7 +238,7 @@ def run(
                         scheduler.release(host)
                     scope.cancel()
 
-            clock.on_stuck = lambda: stop("deadlock: nobody can run, and no deadline is set")
+            clock.on_stuck = lambda: stop("deadlock: no task can run, and no deadline is set")
             scheduler.stop = stop
             result = await async_fn(scheduler)
             clock.on_stuck = None

@@ -1,7 +1,7 @@
-"""What the hosts of a simulated cluster are told.
+"""The settings of the hosts of a simulated cluster.
 
-What takes minutes or days in production takes seconds here, so that a short run meets it: space is
-reclaimed, copies are compared, lost bookies are given up.
+Intervals that are minutes or days in production are seconds here, so that a short run meets them:
+space is reclaimed, copies are compared, lost bookies are given up.
 """
 
 from dataclasses import dataclass, field
@@ -20,12 +20,12 @@ _RETENTION_MINUTES = 7 * 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class AutoRecovery:
-    """Beside each bookie: how patient it is, how often it looks, how fast it copies."""
+    """The settings of auto-recovery beside each bookie: delays, intervals, copy rate."""
 
     lost_delay_s: float = 2.0
-    check_interval_s: float = 3600.0  # the copies of everything are compared
+    check_interval_s: float = 3600.0  # all copies are compared
     bytes_per_s: float = 50e6
-    thorough: bool = False  # they are read, too
+    thorough: bool = False  # copies are read, too
     fence_open_after_s: float | None = None
 
     @property
@@ -48,7 +48,7 @@ class AutoRecovery:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is bounded: as in production, or so small that a small run meets it."""
+    """The limits: as in production, or so small that a small run reaches them."""
 
     stuck_s: float = 30.0
     # Shorter than the quiet time before a run looks for readers that nobody has: one whose open is
@@ -56,15 +56,15 @@ class Limits:
     return_s: float = 10.0
     heal_interval_s: float = 60.0
     flush_s: float = 1.0
-    pending_bytes_max: int = 64 << 20  # of a topic's log
+    pending_bytes_max: int = 64 << 20  # per topic's log
     read_bytes_max: int = 4 << 20
     partial_bytes_max: int = 16 << 20
-    requests_max: int = 200  # under way, of one connection
+    requests_max: int = 200  # under way per connection
     lookups_max: int = 20
     feed_bytes_max: int = 4 << 20
     unread_bytes_max: int = 16 << 20
     arena_bytes_max: int = 256 << 20
-    in_flight_bytes_max: int = 256 << 20  # of a bookie, and what follows
+    in_flight_bytes_max: int = 256 << 20  # this and the following: per bookie
     checkpoint_bytes: int = 256 << 20
     recent_entries_max: int = 1_000_000
     blocks_cached: int = 2048
@@ -99,28 +99,29 @@ class Settings:
     roll_entries: int = 50_000
     roll_age_s: float = 4 * 3600.0
     roll_age_min_s: float = 0.0
-    list_bytes_max: int = 1_000_000  # of the list of a topic's ledgers
+    list_bytes_max: int = 1_000_000  # limit of a topic's list of ledgers
     cursor_roll_records: int = 5_000
     cursor_snapshot_records: int = 1_000
     cursor_snapshot_s: float = 30.0
-    old_brokers: float = 0.0  # how often a life of a broker announces no new formats
+    old_brokers: float = 0.0  # share of broker starts that announce no new formats
     trim_interval_s: float = 60.0
-    orphan_interval_s: float = 3.0  # longer than a session of who has not heard what he has lost
+    # Longer than the session of a broker that has not noticed its loss.
+    orphan_interval_s: float = 3.0
     orphan_age_s: float = 0.5
-    retention: bool = True  # else what every subscription has acknowledged goes
+    retention: bool = True  # if off, messages that every subscription has acknowledged are deleted
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
-    directories: int = 1  # of a bookie
-    racks: int = 0  # bookies stand in so many, in turn; 0: in none
+    directories: int = 1  # per bookie
+    racks: int = 0  # bookies are spread over so many racks in turn; 0: no racks
     reclaim_interval_s: float = 5.0
     scrub_interval_s: float = 60.0
-    position_interval_s: float = 10.0  # between what a bookie tells of the ends of its logs
+    position_interval_s: float = 10.0  # between reports of a bookie's log ends
     session_timeout_s: float = 2.0
     message_bytes_max: int = 1 << 20
-    split: float = 0.0  # how often a segment of the network arrives in two parts
-    recovery: AutoRecovery | None = None  # None: copies that are lost stay lost
+    split: float = 0.0  # share of network segments that arrive in two parts
+    recovery: AutoRecovery | None = None  # None: no re-replication
     unsynced: bool = False  # bookie-1 acknowledges before its sync
-    http: bool = False  # brokers have a port for administrators, and even out their bundles
+    http: bool = False  # brokers have an admin port, and balance their bundles
     balance_interval_s: float = 60.0
     limits: Limits = field(default_factory=Limits)
 

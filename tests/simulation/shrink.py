@@ -1,8 +1,8 @@
-"""Makes a failing plan small: fewer faults, less work, fewer messages, fewer hosts, the same rule.
+"""Shrinks a failing plan: fewer faults, less work, fewer messages and hosts, the same broken rule.
 
-A candidate is kept if it breaks the rule that the whole plan broke.  Parts have chance of their
-own, so that one can go without changing the others.  What is left is printed as Python, to be kept
-as a scenario.
+A candidate is kept if it breaks the rule that the whole plan broke.  Parts have generators of their
+own, so that one can go without changing the others.  The result is printed as Python, to be kept as
+a scenario.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 def rule_of(outcome: Outcome) -> str:
-    """What a run broke first; empty if nothing."""
+    """Return the first broken rule of a run; empty if none."""
     return outcome.violations[0].partition(":")[0] if outcome.violations else ""
 
 
@@ -29,7 +29,7 @@ def shrink(
     run: Callable[[Plan], Outcome] = simulate,
     on_progress: Callable[[Plan], None] | None = None,
 ) -> Outcome:
-    """The smallest plan that was found to break the same rule, and what comes of it."""
+    """Return the smallest plan found that breaks the same rule, and its outcome."""
     rule, best, runs = rule_of(outcome), outcome, 0
     progress = True
     while progress and runs < runs_max:
@@ -48,7 +48,7 @@ def shrink(
 
 
 def _smaller(plan: Plan) -> Iterator[Plan]:
-    """Candidates, the most promising ones first."""
+    """Yield candidates, the most promising ones first."""
     for some in _without(plan.faults):
         yield replace(plan, faults=some)
     for less in _without(plan.work):
@@ -68,7 +68,7 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
 
 
 def _without(parts: tuple[_T, ...]) -> Iterator[tuple[_T, ...]]:
-    """Without a half of them, then without a quarter, down to one."""
+    """Yield the parts without a half of them, then without a quarter, down to one."""
     size = (len(parts) + 1) // 2
     while size:
         for first in range(0, len(parts), size):
@@ -91,7 +91,7 @@ def _simpler_shapes(plan: Plan) -> Iterator[Plan]:
 
 
 def as_python(value: object, indent: int = 0) -> str:
-    """An expression that makes the plan again; what is as usual is left out."""
+    """Return an expression that makes the plan again; defaults are left out."""
     pad = "    " * (indent + 1)
     if isinstance(value, tuple) and any(map(is_dataclass, value)):
         inner = "".join(f"{pad}{as_python(each, indent + 1)},\n" for each in value)

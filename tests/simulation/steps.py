@@ -1,7 +1,8 @@
-"""The steps of the protocols at which faults strike, and how often which fault struck at which.
+"""The steps of the protocols at which faults strike, and counts of which fault struck at which
+step.
 
-Each step is a few moments (`moments`).  A plan draws among steps, not times, and sees to
-it that what it waits for comes about: nobody recovers a ledger as long as all brokers are well.
+Each step is a few moments (`moments`).  A plan draws among steps, not times, and makes the step
+occur: nobody recovers a ledger as long as all brokers are well.
 """
 
 from collections import Counter
@@ -18,15 +19,15 @@ _ASK, _ANSWER, _WRITE, _DISK = (BROKER, BOOKIE), (BOOKIE, BROKER), (BROKER,), (B
 @dataclass(frozen=True, slots=True)
 class Moment:
     name: str
-    roles: tuple[str, ...]  # what the subject is, and the peer if there is one
-    nth: tuple[int, ...] = (1, 1, 2, 3, 5)  # what is waited for: one of these
+    roles: tuple[str, ...]  # the kinds of the subject, and of the peer if there is one
+    nth: tuple[int, ...] = (1, 1, 2, 3, 5)  # the occurrence to wait for: one of these
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     name: str
     moments: tuple[Moment, ...]
-    cause: str = ""  # what has to fail first: a broker, a bookie; or COPIES: some must be lost
+    cause: str = ""  # a broker or bookie that has to fail first; COPIES: some must be lost
 
 
 _OFTEN = (1, 3, 10, 20, 40, 60)
@@ -107,7 +108,7 @@ _MARK = "struck at "
 
 
 def mark_of(act: Act, moment: str) -> str:
-    """What counts a fault that waited for a moment, and has struck."""
+    """Return the name of the mark for a fault that waited for a moment and has struck."""
     return f"{_MARK}{STEP_OF.get(moment, moment)}: {type(act).__name__}"
 
 
@@ -120,7 +121,7 @@ def _shown(count: int) -> str:
 
 
 def matrix(runs: Iterable[Counter[str]]) -> list[str]:
-    """For people: how often each fault has struck at each step, in all."""
+    """Format for people how often each fault has struck at each step, in all."""
     total: Counter[str] = Counter()
     for run in runs:
         total.update({mark: count for mark, count in run.items() if is_mark(mark)})

@@ -1,4 +1,4 @@
-"""One end of a connection in the simulated network: what has arrived, and what is under way."""
+"""One end of a connection in the simulated network, with its data received and under way."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -17,9 +17,10 @@ BUFFER_BYTES_MAX = 1 << 20
 
 
 class SimulatedStream:
-    """Segments carry the instant of their arrival; those behind a blocked link arrive never.
+    """One end of a connection.  Segments carry the instant of their arrival; `inf` behind a blocked
+    link.
 
-    `port` is the one that was connected to, at the end that listened; 0 at the other one.
+    `port` is the port that was connected to, at the end that listened; 0 at the other one.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class SimulatedStream:
         self._inbox: deque[tuple[float, bytes]] = deque()  # (arrival, data); b"" is the end
         self._inbox_bytes = 0
         self._broken = ""
-        self._doomed = ""  # broken, as soon as what has arrived is read
+        self._doomed = ""  # the reason to break, as soon as the data that has arrived is read
         self._closed = False
-        self._changed = trio.Event()  # something arrived, room was made, or the stream broke
-        self._awaited = False  # somebody waits for that
+        self._changed = trio.Event()  # data arrived, room was made, or the stream broke
+        self._awaited = False  # a task waits for that
 
     @property
     def peer(self) -> str:
@@ -114,7 +115,7 @@ class SimulatedStream:
 
     @property
     def last_arrival(self) -> float:
-        """When all that is under way will be here; the far past if nothing is."""
+        """Return when all data under way will be here; the far past if none is."""
         arrival = self._inbox[-1][0] if self._inbox else -inf
         return arrival if arrival < inf else -inf
 
@@ -140,7 +141,7 @@ class SimulatedStream:
         return max(trio.current_time() + delay_s, after)
 
     def _announce(self, arrival: float) -> None:
-        """Wake who waits for it."""
+        """Wake the waiting task at that time."""
         timers = self._network.timers
         if timers is None:
             self._notify()
@@ -148,7 +149,7 @@ class SimulatedStream:
             timers.at(arrival, self._notify)
 
     def unblocked(self) -> None:
-        """What was held back arrives."""
+        """Let the data that was held back arrive."""
         after, moved = 0.0, deque[tuple[float, bytes]]()
         for arrival, data in self._inbox:
             after = arrival if arrival < inf else self._draw_arrival(after, len(data))
@@ -170,7 +171,8 @@ class SimulatedStream:
             if self._network.tap is not None:
                 self._network.tap(self, data)
             if self.orphaned:
-                other._inbox_bytes += len(data)  # It waits for an answer that never comes.
+                # The other end waits for an answer that never comes.
+                other._inbox_bytes += len(data)
                 if not self._network.is_down(self.peer_host):
                     self.refuse()
             else:
@@ -202,7 +204,7 @@ class SimulatedStream:
             self.other._arrive(b"")
 
     def reset(self, kept: float = 0.0) -> None:
-        """Break both ends; of what is under way this share still arrives."""
+        """Break both ends; this share of the data under way still arrives."""
         for end in (self, self.other):
             if end is not None and not end._broken:
                 end._lose(kept)
@@ -229,14 +231,14 @@ class SimulatedStream:
         self._announce(self._inbox[-1][0])
 
     def vanish(self) -> None:
-        """The machine at this end is gone."""
+        """Remove the machine at this end."""
         self._break("the machine is gone")
         self._notify()
         if self.other is not None:
             self.other.orphaned = True
 
     def refuse(self) -> None:
-        """The machine at the other end is there again, and does not know this connection."""
+        """Reset: the machine at the other end is back and does not know this connection."""
         timers = self._network.timers
         if timers is None:
             self.reset_here()

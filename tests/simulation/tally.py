@@ -1,10 +1,10 @@
-"""How many runs there have been, on which commits: one line for each time that many were made.
+"""Counts of the runs that were made, by commit: one line for each series.
 
     python -m tests.simulation.tally           the sum, and what the present commit has
 
 A line of the file is a JSON object: what ran (`cluster`), `commit`, whether the working tree was
-`changed`, the first and the last seed, how many runs, how many failed, how many seconds it took,
-and how many of CPU: what else runs on the machine makes the former long.
+`changed`, the first and the last seed, how many runs, how many failed, how many seconds they took,
+and how many seconds of CPU: other programs on the machine lengthen the former.
 """
 
 import subprocess
@@ -27,7 +27,7 @@ class Entry(msgspec.Struct, frozen=True):
     runs: int
     failures: int
     seconds: float
-    cpu_s: float = 0.0  # 0: nobody has measured it
+    cpu_s: float = 0.0  # 0: not measured
 
 
 def append(path: Path, entry: Entry) -> None:
@@ -43,7 +43,7 @@ def read(path: Path) -> list[Entry]:
 
 
 def present() -> tuple[str, bool]:
-    """The commit that is checked out, and whether its code was changed since; ("", True): none."""
+    """Return the checked-out commit, and True if the code was changed; ("", True) without one."""
     commit = _git("rev-parse", "--short=12", "HEAD")
     return commit, not commit or bool(_git("status", "--porcelain", "--", ":!docs"))
 
@@ -54,7 +54,7 @@ def _git(*words: str) -> str:
 
 
 def summary(entries: Sequence[Entry], commit: str) -> list[str]:
-    """For people: a line for each sum."""
+    """Format for people one line per sum."""
     here = [each for each in entries if each.commit == commit and not each.changed]
     return [_sum("in all", entries), _sum(f"on {commit or 'no commit'}, unchanged", here)]
 
@@ -68,7 +68,7 @@ def _sum(title: str, entries: Sequence[Entry]) -> str:
 
 
 def _rate(entries: Sequence[Entry], seconds: Callable[[Entry], float], of: str) -> list[str]:
-    """Of those of which it is known."""
+    """Return the rate over the series whose duration is known."""
     known = [entry for entry in entries if seconds(entry)]
     total_s = sum(map(seconds, known))
     return [f"{60 * sum(entry.runs for entry in known) / total_s:.0f} {of}"] if known else []

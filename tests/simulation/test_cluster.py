@@ -1,4 +1,4 @@
-"""Hosts of the simulated cluster: whose work is whose."""
+"""Hosts of the simulated cluster: which tasks belong to which host."""
 
 from random import Random
 from typing import cast
@@ -52,7 +52,7 @@ def test_what_a_host_is_asked_to_do_is_its_own_whoever_asks() -> None:
 
 
 def test_a_disk_that_is_stuck_twice_goes_on_when_it_is_repaired() -> None:
-    """Seed 9, once: who had waited since the first time waited for ever."""
+    """Seed 9, once: operations that had waited since the first time waited forever."""
     done: list[str] = []
 
     async def main(handle: Scheduler) -> None:
@@ -96,7 +96,7 @@ def test_a_disk_that_hangs_lets_go_when_the_run_is_over() -> None:
 
 
 def test_a_broker_with_the_ledgers_of_another_root_is_refused_and_touches_nothing() -> None:
-    """Two clusters by accident: one metadata store, another `ledgers_root`."""
+    """Two clusters by accident share one metadata store, with different `ledgers_root`s."""
 
     async def main(handle: Scheduler) -> None:
         async with trio.open_nursery() as nursery:
@@ -125,7 +125,7 @@ def test_a_broker_with_the_ledgers_of_another_root_is_refused_and_touches_nothin
                     said.append(str(_leaf(refused)))
                     status.started(None)
 
-            await trio.sleep(5.0)  # There is a leader.
+            await trio.sleep(5.0)  # Wait until there is a leader.
             before = _records(cluster)
             await cluster.live("broker-9", stranger)
             await trio.sleep(5.0)

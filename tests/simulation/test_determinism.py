@@ -1,4 +1,4 @@
-"""One seed is one run: twice in a process, in another process, with another hash seed."""
+"""One seed gives one run: twice in a process, in another process, with another hash seed."""
 
 import gc
 
@@ -20,7 +20,7 @@ def test_one_seed_is_one_run_also_in_another_process_with_another_hash_seed() ->
     assert first.events == second.events
     with Twin() as twin:
         assert twin.line(SEED) == first.line
-        assert twin.line(SEED) == first.line  # what it has done before changes nothing
+        assert twin.line(SEED) == first.line  # earlier runs change nothing
 
 
 def test_another_seed_is_another_run() -> None:
@@ -43,7 +43,7 @@ def test_another_seed_is_another_run() -> None:
     assert all(scheduler.run(race, seed=seed) == trace for seed, trace in traces.items())
 
 
-# -- what the private names of trio are relied upon for
+# -- the behavior of trio's private names that the scheduler relies on
 
 
 def test_a_host_that_is_held_does_nothing_and_goes_on_with_its_timers_overdue() -> None:
@@ -102,7 +102,8 @@ def test_a_deadlock_is_reported() -> None:
         scheduler.run(main, seed=1)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what it leaves
+# The tasks that it leaves raise warnings when they are collected.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_deadlock_of_somebody_who_cannot_be_cancelled_is_reported_too() -> None:
     async def main(_: Scheduler) -> None:
         with trio.CancelScope(shield=True):

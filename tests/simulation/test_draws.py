@@ -1,4 +1,4 @@
-"""What runs draw is counted, also what none of them draws."""
+"""The counts of what plans draw include the kinds that no plan draws."""
 
 from tests.simulation.acts import At, Kill
 from tests.simulation.draws import drawn, table

@@ -1,4 +1,4 @@
-"""The whole cluster from one seed: nothing lost, and the same run twice."""
+"""The whole cluster from one seed: no message is lost, and a second run is the same."""
 
 import os
 import subprocess

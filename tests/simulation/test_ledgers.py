@@ -1,4 +1,4 @@
-"""Ledgers that clients write past all brokers: forced, left by their writers, recovered."""
+"""Ledgers that clients write without brokers: forced, left by their writers, recovered."""
 
 from dataclasses import replace
 
@@ -23,11 +23,11 @@ from tests.simulation.run import Outcome, simulate
 from tests.simulation.settings import Settings
 
 T = "persistent://public/default/t1"
-_LONG_S = 1000.0  # until everything is healed
+_LONG_S = 1000.0  # the storm's length
 
 
 def killed(manner: str, *, flush: float, seed: int = 1) -> Plan:
-    """Its writer is killed in the middle, all bookies lose their power, somebody recovers it."""
+    """Return a plan that kills the writer, cuts all bookies' power and recovers the ledger."""
     return Plan(
         seed=seed,
         shape=Shape(bookies=3, brokers=1, clients=2, settings=Settings(racks=2)),
@@ -69,7 +69,7 @@ def test_what_was_confirmed_is_there_whoever_was_killed(manner: str) -> None:
 def test_a_writer_that_counts_what_was_only_sent_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is under way when everybody loses power is lost; else nothing here would show it."""
+    """Entries under way when all bookies lose power are lost; this alone shows the fault."""
 
     def sent(writer: ledgers.DeferredWriter) -> int:
         return writer.last_add_pushed

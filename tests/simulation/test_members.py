@@ -1,4 +1,4 @@
-"""Bookies that are lost, leave, and are added: what a run makes of it, and what it refuses."""
+"""Bookies that are lost, leave, and are added: the outcome of such runs, and what they refuse."""
 
 from dataclasses import replace
 
@@ -75,7 +75,8 @@ def test_a_bookie_that_may_begin_with_nothing_copies_what_it_had() -> None:
 @pytest.mark.parametrize("down_s", [None, 0.5])
 @pytest.mark.parametrize("how", ["flipped", "zeroed", "unreadable", "cut", "gone"])
 def test_what_rots_is_found_and_mended(how: str, down_s: float | None) -> None:
-    settings = replace(PLAN.shape.settings, segment_bytes=1000)  # so that there are several
+    # so that there are several segments
+    settings = replace(PLAN.shape.settings, segment_bytes=1000)
     plan = replace(PLAN, shape=replace(PLAN.shape, settings=settings))
     outcome = run(Rot("bookie-1", how, 10, down_s), plan=plan, at_s=2.0)
     assert outcome.violations == []
@@ -87,7 +88,7 @@ def test_what_rots_is_found_and_mended(how: str, down_s: float | None) -> None:
 def test_an_index_that_rots_is_made_again_and_every_ledger_is_looked_at(
     how: str, down_s: float | None
 ) -> None:
-    """The bookie answered errors for ever, or did not start; nobody was told."""
+    """The bookie answered errors forever, or did not start; nobody was told."""
     settings = replace(PLAN.shape.settings, checkpoint_entries=5, scrub_interval_s=4.0)
     plan = replace(PLAN, shape=replace(PLAN.shape, settings=settings))
     outcome = run(Rot("bookie-1", how, 10, down_s), plan=plan, at_s=2.0)
@@ -107,7 +108,7 @@ def test_a_bookie_that_comes_back_with_nothing_does_not_serve() -> None:
 def test_fewer_disks_are_lost_than_an_ack_quorum_has(
     quorums: tuple[int, int, int], spared: int
 ) -> None:
-    """Seed 600241, once: two were lost when there was no ledger, and the first one named both."""
+    """Seed 600241, once: two were lost before there was a ledger, and the first one named both."""
     settings = replace(PLAN.shape.settings, quorums=quorums)
     plan = replace(PLAN, shape=replace(PLAN.shape, settings=settings))
     names = plan.shape.bookie_names()[:3]
@@ -126,7 +127,7 @@ def test_a_bookie_leaves_and_nothing_names_it_any_more() -> None:
 
 
 def test_a_bookie_that_stops_while_its_disk_hangs_has_left_when_that_is_mended() -> None:
-    """Seed 601205, once: it was not healed, for it counted as gone while it was stopping still."""
+    """Seed 601205, once: its disk was not healed, for it counted as gone while it was stopping."""
     settings = replace(PLAN.shape.settings, checkpoint_entries=5)
     plan = replace(PLAN, shape=replace(PLAN.shape, settings=settings), storm_s=8.0)
     outcome = run(Decommission("bookie-3"), StuckDisk("bookie-3", 1000.0), plan=plan)
@@ -140,7 +141,7 @@ def test_no_bookie_leaves_when_nobody_can_take_its_place() -> None:
 
 
 def test_who_copies_is_killed_while_it_does() -> None:
-    """And the bookie that it copies to, at once: the copies are made by somebody else."""
+    """The copier and its target are killed at once: another bookie makes the copies."""
     faults = (
         Mishap("f1", At(1.0), LoseDisk("bookie-1", 0.5)),
         Mishap("f2", On("copy"), Kill("subject", 2.0, power=True)),
@@ -152,7 +153,7 @@ def test_who_copies_is_killed_while_it_does() -> None:
 
 
 def test_without_auto_recovery_what_is_lost_stays_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The net has no hole here: who says that all copies are there must be right."""
+    """The audit has no hole here: a report that all copies exist must be right."""
 
     async def only_say_so(cluster: Cluster, name: str, work: caretaker.Work) -> None:
         del cluster, name, work
@@ -165,7 +166,7 @@ def test_without_auto_recovery_what_is_lost_stays_lost(monkeypatch: pytest.Monke
 
 
 def test_copies_may_take_as_long_as_their_rate_makes_them() -> None:
-    """Seed 600219, once: everything was read at 50 KB a second, and nobody had so much time."""
+    """Seed 600219, once: everything was read at 50 KB a second, too slowly for the limit."""
     slow = replace(QUICK, bytes_per_s=250.0, thorough=True)
     settings = replace(PLAN.shape.settings, quorums=(2, 2, 2), recovery=slow)
     shape = replace(PLAN.shape, bookies=2, settings=settings)

@@ -1,4 +1,4 @@
-"""The simulated metadata store: what is lost, late, and noticed by whom."""
+"""The simulated metadata store: lost and late requests, and which hosts notice them."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -68,7 +68,7 @@ class Run:
 def test_a_write_may_be_carried_out_after_its_author_has_died(
     late_s: tuple[float, float], done: bool
 ) -> None:
-    """As long as the session lives that it was made in: two seconds more."""
+    """A late write may be carried out while its session lives: two seconds more."""
 
     async def body(run: Run) -> None:
         one, two = await run.host("one"), await run.host("two")
@@ -101,7 +101,7 @@ def test_a_dead_host_loses_its_ephemeral_records_after_the_session_timeout() -> 
 
 
 def test_a_dead_host_does_not_ping_again_when_its_link_is_mended() -> None:
-    """Once, what a broker owned that was killed just before the storm was over was its for ever."""
+    """Once, a broker that was killed just before the end of the storm owned its topics forever."""
 
     async def body(run: Run) -> None:
         one, two = await run.host("one"), await run.host("two")
@@ -127,7 +127,7 @@ def test_a_paused_host_learns_of_its_loss_when_it_goes_on(seconds: float) -> Non
         await trio.sleep(seconds)
         lost = seconds > 2.0
         assert (await two.get("/e") is None) is lost
-        assert one.session_state is SessionState.CONNECTED  # so it believes
+        assert one.session_state is SessionState.CONNECTED  # its own belief
         run.metadata.resume("one")
         run.scheduler.release("one")
         await trio.sleep(5.0)
@@ -210,7 +210,7 @@ def test_a_watch_on_an_old_state_says_that_there_is_a_newer_one() -> None:
 
 
 async def count_to_ten(run: Run) -> None:
-    """Two hosts append numbers, whatever is lost; each number is there once in the end."""
+    """Two hosts append numbers despite lost requests; in the end each number is there once."""
     hosts = [await run.host("one"), await run.host("two")]
     await run.metadata.store.session("setup").create("/a", b"")
 

@@ -1,4 +1,4 @@
-"""The simulated network: in a connection nothing is lost or reordered, until it breaks."""
+"""The simulated network: a connection loses and reorders nothing until it breaks."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ Story = Callable[[SimulatedNetwork, Stream, Stream], Awaitable[None]]
 
 
 def connected(story: Story, *, split: float = 0.0, seed: int = 1) -> None:
-    """Plays it with a connection from `a` to `b`."""
+    """Play the story with a connection from `a` to `b`."""
 
     async def main(handle: Scheduler) -> None:
         network = SimulatedNetwork(random.Random(seed), split=split, timers=handle)
@@ -72,7 +72,7 @@ def test_a_blocked_link_holds_back_and_delivers_when_it_is_free_again() -> None:
         network.block("a", "b")
         here.try_send([b"one"])
         there.try_send([b"back"])
-        assert await receive(here) == b"back"  # one way only
+        assert await receive(here) == b"back"  # only the other direction is blocked
         with trio.move_on_after(10) as scope:
             await receive(there)
         assert scope.cancelled_caught

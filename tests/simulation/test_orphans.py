@@ -27,7 +27,8 @@ def test_ledgers_of_topics_that_are_gone_and_of_served_ones_are_removed_by_broke
             await eventually(lambda: not {ids["gone"], ids["gone cursor"]} & _ledgers(cluster))
             left = set(ids.values()) - {ids["gone"], ids["gone cursor"]}
             assert left <= _ledgers(cluster)
-            # The broker that owns the topic knows for certain when it has opened it.
+            # The broker that owns the topic knows its ledgers for certain when it has opened the
+            # topic.
             await _load(cluster)
             await eventually(lambda: ids["unlisted"] not in _ledgers(cluster))
             assert left - {ids["unlisted"]} <= _ledgers(cluster)
@@ -59,13 +60,13 @@ async def _leave_ledgers(cluster: Cluster) -> dict[str, int]:
 
     loaded = await _load(cluster)
     await as_caretaker(cluster, "caretaker", work)
-    # It is not open anywhere: nobody knows what its owner is about to do.
+    # No broker has the topic open: nobody knows what its owner is about to do.
     await cluster.call(loaded, lambda: _unload(cluster, loaded))
     return ids
 
 
 async def _load(cluster: Cluster) -> str:
-    """Have the topic loaded; by which broker?"""
+    """Load the topic and return the broker that loaded it."""
     for name in ("broker-1", "broker-2"):
         running = cluster.broker(name)
         assert running is not None

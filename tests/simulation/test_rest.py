@@ -1,4 +1,4 @@
-"""What is found in a broker that should hold nothing."""
+"""The leak check of idle brokers finds what it should."""
 
 from typing import cast
 

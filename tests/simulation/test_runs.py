@@ -1,6 +1,6 @@
-"""A sample of whole runs, and what makes failures understandable.
+"""A sample of whole runs, and the tools that explain failures.
 
-More of them: `python -m tests.simulation --seeds A..B`.
+For more runs: `python -m tests.simulation --seeds A..B`.
 """
 
 import gc
@@ -123,7 +123,7 @@ SMALL = Plan(
 def test_a_run_does_what_its_plan_says() -> None:
     outcome = simulate(SMALL)
     assert outcome.violations == []
-    assert outcome.count(Ok) == 42  # and two, to show that the topic takes messages
+    assert outcome.count(Ok) == 42  # and two sends that show that the topic takes messages
     assert outcome.count(Deliver) >= 42
     assert outcome.marks["fault Kill"] == outcome.marks["fault Freeze"] == 1
     assert check(outcome.events) == []
@@ -132,7 +132,7 @@ def test_a_run_does_what_its_plan_says() -> None:
 def test_a_consumer_that_lacks_a_message_is_noticed_before_the_drain_heals_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Everything is received in the end, by another consumer: only the living one knows better."""
+    """Another consumer receives everything in the end: only the living consumer shows the loss."""
     plain = TopicConsumer.on_delivery
 
     def lossy(self: TopicConsumer, delivery: Delivery) -> None:
@@ -153,7 +153,7 @@ def test_a_consumer_that_its_broker_has_and_nobody_else_is_a_leak(
     monkeypatch.setattr(TopicConsumer, "_say_goodbye", silent)
     work = (SMALL.work[0], replace(CONSUME, type="shared", leave=0.2))
     outcome = simulate(replace(SMALL, work=work, faults=()))
-    assert any("which nobody has" in each for each in outcome.violations)
+    assert any("which no client has" in each for each in outcome.violations)
 
 
 def test_permits_that_do_not_come_back_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_an_error_that_no_fault_explains_is_told(monkeypatch: pytest.MonkeyPatch
 
 
 def test_nothing_of_a_run_outlives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run has left its whole world behind, once, held by a message that a client had."""
+    """Once, each run left its whole world behind, held by a message that a client had."""
     worlds: list[ref[Cluster]] = []
 
     class Noted(Cluster):
@@ -244,7 +244,7 @@ def test_watching_a_run_changes_nothing_of_it() -> None:
 
 
 def test_a_bookie_that_came_later_is_healed_as_well() -> None:
-    """Seed 500070, once: it had no contact with the metadata store for ever."""
+    """Seed 500070, once: it had no contact with the metadata store forever."""
     shape = Shape(bookies=4, settings=Settings(quorums=(3, 3, 2), recovery=AutoRecovery()))
     faults = (
         Mishap("f1", At(0.5), acts.LoseDisk("bookie-1", 0.1)),
@@ -256,7 +256,7 @@ def test_a_bookie_that_came_later_is_healed_as_well() -> None:
 
 
 def test_faults_that_outlast_the_storm_end_with_it() -> None:
-    """Seed 281, once: a full disk was emptied when the run was over, in a nursery that was gone."""
+    """Seed 281, once: a full disk was emptied after the run, in a nursery that was gone."""
     for_ever = 1000.0
     kinds: list[acts.Act] = [
         acts.FullDisk("bookie-1", for_ever, hard=True),
@@ -280,7 +280,7 @@ def test_faults_that_outlast_the_storm_end_with_it() -> None:
 
 
 def test_a_host_is_killed_in_the_moment_in_which_it_is_asked_to_stop() -> None:
-    """Seed 200078, once: it was asked to stop when it was dead already."""
+    """Seed 200078, once: the host was asked to stop when it was dead already."""
     both: list[acts.Act] = [acts.Restart("broker-1", 0.5), acts.Kill("broker-1", 0.5)]
     faults = tuple(Mishap(f"f{n}", At(1.0), act) for n, act in enumerate(both))
     assert simulate(replace(SMALL, faults=faults)).violations == []
@@ -293,7 +293,7 @@ def test_a_bookie_joins_later() -> None:
 
 
 def test_parts_have_chance_of_their_own() -> None:
-    """Or shrinking would change what is left."""
+    """Without this, shrinking would change the remaining parts."""
     alone = simulate(replace(SMALL, work=SMALL.work[:1], faults=()))
     together = simulate(replace(SMALL, faults=()))
     sizes = [
@@ -309,7 +309,7 @@ def test_parts_have_chance_of_their_own() -> None:
 
 
 def fails_with_f2(plan: Plan) -> Outcome:
-    """A cluster that loses something when bookie-1 is killed while p1 works."""
+    """Simulate a cluster that loses data when bookie-1 is killed while p1 works."""
     broken = any(fault.name == "f2" for fault in plan.faults)
     working = any(work.name == "p1-t1" for work in plan.work)
     violations = ["lost-write: t1 p1-t1.0/3: gone"] if broken and working else []

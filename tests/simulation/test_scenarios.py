@@ -1,6 +1,6 @@
-"""Runs that have failed once, as small as they could be made: what the simulator found.
+"""Failed runs, shrunk as far as possible: the bugs that the simulator found.
 
-Each has a test of its own in the layer that was to blame, too.
+Each bug has a test of its own in the layer that was to blame, too.
 """
 
 import pytest
@@ -24,8 +24,8 @@ T = "persistent://public/default/t1"
 T_OTHER = "persistent://public/other/t1"
 
 SCENARIOS = {
-    # A consumer left out, and acknowledged, what lay before a place that it had sought long ago,
-    # when an administrator went back behind it.
+    # A consumer had sought a position long ago and left out, and acknowledged, what lay before it,
+    # when an administrator reset the subscription to an earlier position.
     "a reset after a seek that delivered nothing": Plan(
         seed=577,
         shape=Shape(settings=Settings(roll_entries=10, checkpoint_entries=5, split=0.1)),
@@ -115,7 +115,7 @@ SCENARIOS = {
         storm_s=2.0,
         power_cycle=False,
     ),
-    # Not a fault of the product: an administrator was not ready to hear that there is no topic yet.
+    # Not a fault of the product: an administrator did not expect that there is no topic yet.
     "a topic is terminated before anybody has asked for it": Plan(
         seed=400084,
         shape=Shape(bookies=1, brokers=1),
@@ -126,7 +126,7 @@ SCENARIOS = {
         power_cycle=False,
     ),
     # Not a fault of the product: consumers did not note that they had a partition that was added,
-    # so what they acknowledged there counted for nothing.
+    # so their acknowledgements there counted for nothing.
     "a partition is added after its subscription was deleted": Plan(
         seed=100016,
         shape=Shape(2, 1, settings=Settings(split=0.1)),
@@ -157,8 +157,8 @@ SCENARIOS = {
         storm_s=8.0,
         power_cycle=False,
     ),
-    # Nor this: a consumer from `latest` that was refused in one partition had made the
-    # subscription in another one; who came later, from `earliest`, found it there.
+    # Not a fault of the product: a consumer from `latest` that was refused in one partition had
+    # made the subscription in another one; a later consumer, from `earliest`, found it there.
     "a subscription that was made by a consumer that was refused": Plan(
         seed=53,
         shape=Shape(settings=Settings(quorums=(3, 3, 3))),
@@ -193,8 +193,8 @@ SCENARIOS = {
         storm_s=4.0,
         power_cycle=False,
     ),
-    # A bookie that was killed at its first start, before it had cookies, took what the write of an
-    # empty file had left for the data of somebody else, and never started again.
+    # A bookie was killed at its first start, before it had cookies; it took the leftovers of an
+    # empty file's write for another bookie's data, and never started again.
     "a bookie is killed at its first start": Plan(
         seed=31647,
         shape=Shape(brokers=1),
@@ -219,8 +219,8 @@ SCENARIOS = {
         storm_s=8.0,
         power_cycle=False,
     ),
-    # Not a fault of the product: a broker keeps the place of a reader that was moved for a while,
-    # and this one's open was given up between its first seek and its return.
+    # Not a fault of the product: a broker keeps a moved reader's position for a while, and this
+    # one's open was given up between its first seek and its return.
     "a reader is given up while it seeks": Plan(
         seed=31321,
         shape=Shape(bookies=1),
@@ -233,8 +233,8 @@ SCENARIOS = {
         storm_s=12.0,
         power_cycle=False,
     ),
-    # Nor this: one task unsubscribed, and another one that receives from the same consumer tried
-    # to do the same.
+    # Not a fault of the product: one task unsubscribed, and another one that receives from the same
+    # consumer tried to do the same.
     "two tasks unsubscribe": Plan(
         seed=31681,
         shape=Shape(
@@ -266,7 +266,8 @@ SCENARIOS = {
         storm_s=2.0,
         power_cycle=False,
     ),
-    # Nor this: who sends entries that nobody can read was not ready for the end of the topic.
+    # Not a fault of the product: the sender of unreadable entries did not expect the end of the
+    # topic.
     "a topic is terminated between entries that nobody can read": Plan(
         seed=31822,
         shape=Shape(1, 1, 3),

@@ -1,4 +1,4 @@
-"""Runs are counted, and the count names the commit that they were of."""
+"""The tally counts runs under the commit that they tested."""
 
 from pathlib import Path
 

@@ -1,9 +1,9 @@
 """The tree of the simulated metadata store, with its past.
 
-`RecordedTree` keeps every version of every record, and tells an observer of each write and of who
-wrote it.  A `Follower` is the server that one session talks to: what it reads may be some time
-behind, but never behind what the session has seen or written before, and `catch_up` (a sync) brings
-it up to date.  A watch that was left on an old state fires when the follower hears of the change.
+`RecordedTree` keeps every version of every record, and tells an observer of each write and of its
+writer.  A `Follower` is the server that one session talks to: its reads may be some time behind,
+but never behind what the session has seen or written before, and `catch_up` (a sync) brings it up
+to date.  A watch that was left on an old state fires when the follower learns of the change.
 """
 
 from bisect import bisect_right
@@ -18,18 +18,18 @@ from daybook.wire.metadata.store import Check, Create, Operation, Record, Watch
 from daybook.wire.metadata.tree import Notify, Tree
 
 Observer = Callable[[str, str, Record | None], None]
-"""Hears of a write: who, the path, and what is there now."""
+"""Called for each write with the writer, the path, and the new record."""
 
 
 class RecordedTree(Tree):
-    """`writer` is the host on whose behalf the next writes are made."""
+    """A tree that keeps its past.  `writer` is the host that makes the next writes."""
 
     def __init__(self, clock: WallClock) -> None:
         super().__init__(clock)
         self.writer = ""
         self.observer: Observer | None = None
         self.writes = 0
-        self._times: list[float] = []  # of each write
+        self._times: list[float] = []  # the time of each write
         self._records: dict[str, list[tuple[int, Record | None]]] = {}
         self._children: dict[str, list[tuple[int, list[str] | None]]] = {}
 
@@ -65,7 +65,7 @@ class RecordedTree(Tree):
     # -- the past
 
     def written_by(self, when: float) -> int:
-        """How many writes there were at an instant."""
+        """Return how many writes there were at an instant."""
         return bisect_right(self._times, when)
 
     def record_after(self, writes: int, path: str) -> Record | None:
@@ -89,13 +89,13 @@ _T = TypeVar("_T")
 
 
 def _past(past: list[tuple[int, _T]], writes: int) -> _T | None:
-    """The last state of these that was there after so many writes."""
+    """Return the last of these states after so many writes."""
     index = bisect_right(past, writes, key=lambda each: each[0])
     return past[index - 1][1] if index else None
 
 
 class Follower(Tree):
-    """What one session sees: what it reads may be old, what it writes goes to the leader."""
+    """The tree as one session sees it: its reads may be old, its writes go to the leader."""
 
     def __init__(self, tree: RecordedTree, draw_lag: Callable[[], float]) -> None:
         self._tree = tree
@@ -111,7 +111,7 @@ class Follower(Tree):
         tree, seen = self._tree, self._advance()
         if not tree.changed_since(seen, path, children=False):
             return tree.get(session_id, path, watch)
-        tree.get(session_id, path, None)  # The session has to be alive.
+        tree.get(session_id, path, None)  # The session must be alive.
         if watch is not None:
             tree.fire(session_id, watch)
         return tree.record_after(seen, path)
@@ -132,7 +132,7 @@ class Follower(Tree):
         self._seen = max(self._seen, behind)
         return self._seen
 
-    # -- the leader's
+    # -- the leader's part
 
     def create(self, session_id: int, operation: Create, *, sequential: bool = False) -> str:
         path = self._tree.create(session_id, operation, sequential=sequential)

@@ -1,9 +1,9 @@
-"""Another process, with another hash seed, that makes runs a second time.
+"""Another process, with another hash seed, that repeats runs.
 
     with Twin() as twin:
-        twin.line(20)          what it says about seed 20; "" if it has died
+        twin.line(20)          the result line of seed 20; "" if the process has died
 
-It is started when it is first asked, and makes one run after the other: starting costs as much as
+The process is started on first use, and makes one run after the other: starting costs as much as
 several runs.
 """
 
@@ -29,7 +29,7 @@ class Twin:
         traceback: TracebackType | None,
     ) -> None:
         if self._process is not None:
-            self._process.communicate()  # the end of its input is its end
+            self._process.communicate()  # closing its input ends the process
 
     def line(self, seed: int) -> str:
         process = self._process = self._process or _start()

@@ -1,4 +1,4 @@
-"""What is inside an entry: golden bytes, round trips, and what garbage does."""
+"""The contents of an entry: golden bytes, round trips, and invalid input."""
 
 from contextlib import suppress
 
@@ -81,7 +81,7 @@ def test_the_brokers_block_is_that_of_other_implementations() -> None:
 def test_a_changed_byte_is_noticed(index: int) -> None:
     changed = bytearray(GOLDEN)
     changed[index] ^= 0x10
-    if index < 2:  # Without its magic there is no checksum to match; the rest does not parse.
+    if index < 2:  # Without its magic there is no checksum to compare; the rest does not parse.
         with pytest.raises(WireError):
             parse_metadata(memoryview(changed))
     else:
@@ -105,7 +105,7 @@ def test_a_batch_of_none_or_too_many_is_malformed(count: int) -> None:
 def test_batches_survive(messages: list[tuple[pb.SingleMessageMetadata, bytes]]) -> None:
     body = encode_batch(messages)
     reader = BatchReader()
-    for _ in range(2):  # The second time what was remembered is used.
+    for _ in range(2):  # The second round uses cached results.
         out = list(zip(*reader.split(body, len(messages)), strict=True))
         assert [data for _, data in out] == [data for _, data in messages]
         for (got, _), (sent, data) in zip(out, messages, strict=True):
@@ -138,7 +138,7 @@ def test_garbage_is_a_wire_error_or_messages(body: bytes, count: int) -> None:
 
 
 def read_plainly(body: bytes, count: int) -> list[tuple[int, bytes]] | None:
-    """Metadata sizes and data of the messages, one after the other; None if it is no batch."""
+    """Return metadata sizes and data of the messages, read one by one; None if it is no batch."""
     found: list[tuple[int, bytes]] = []
     at = 0
     for _ in range(count):

@@ -40,7 +40,7 @@ def adds(*payloads: bytes, ledger_id: int = 7, first: int = 5) -> list[bytes]:
 
 
 def block(*frames: bytes) -> memoryview:
-    """Without its size, as it is received."""
+    """Return a block without its size, as it is received."""
     body = b"".join(frames)
     whole = encode_block_header(len(body)) + body
     assert U32.unpack_from(whole)[0] == len(whole) - U32.size

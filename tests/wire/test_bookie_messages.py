@@ -1,4 +1,4 @@
-"""The messages of a bookie, v2 and v3: known bytes, round trips, and anything at all."""
+"""The messages of a bookie, v2 and v3: known bytes, round trips, and arbitrary input."""
 
 import itertools
 import struct
@@ -41,7 +41,7 @@ ADD_ANSWER = "00000018020100000000000000000000000000010000000000000000"
 
 
 def body(frame: bytes) -> memoryview:
-    """What a connection hands over: the frame without its size, which must be right."""
+    """Return the frame as a connection delivers it: without its size, which must be right."""
     (size,) = struct.unpack_from(">I", frame)
     assert size == len(frame) - 4
     return memoryview(frame)[4:]

@@ -1,4 +1,4 @@
-"""The codecs are each other's inverse, and never make more than was announced and allowed."""
+"""The codecs are inverse to each other, and never produce more than announced and allowed."""
 
 import zlib
 from contextlib import suppress

@@ -151,7 +151,7 @@ async def test_closing_wakes_the_reader() -> None:
 async def test_closing_wakes_the_reader_that_waits_for_memory(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Half a large frame is there; the arena for the rest of it comes when it is too late."""
+    """Half a large frame has come; the arena for the rest of it comes when it is too late."""
     autojump_clock.autojump_threshold = 0.005  # Bytes between sockets may be on their way.
     arenas = ArenaPool(total_bytes_max=4 << 20)
     flusher = Flusher()
@@ -181,7 +181,7 @@ async def test_closing_wakes_the_reader_that_waits_for_memory(
         assert received == [[]]
         assert there.close_reason == "cut"
         everything = arenas.try_acquire(4 << 20)
-        assert everything is not None  # What came too late was given back.
+        assert everything is not None  # The late arena was given back.
         assert arenas.total_bytes <= arenas.total_bytes_max
         here.close()
         nursery.cancel_scope.cancel()
@@ -229,7 +229,7 @@ def test_an_arena_is_recycled_only_when_no_view_is_left() -> None:
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=3000), max_size=20), st.integers(0, 2**32))
 def test_frames_do_not_depend_on_how_the_bytes_arrive(bodies: list[bytes], seed: int) -> None:
-    """On the simulated network, in segments of random size."""
+    """The frames arrive on the simulated network, in segments of random size."""
 
     async def main(_: scheduler.Scheduler) -> list[bytes]:
         rng = random.Random(seed)

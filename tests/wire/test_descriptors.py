@@ -1,4 +1,4 @@
-"""File descriptors: how they are shared out, and what is said when there are none."""
+"""File descriptors: how they are divided, and the errors when there are none."""
 
 import errno
 import os
@@ -64,7 +64,7 @@ async def test_a_shortage_is_one_line_a_second_with_a_count(mock_clock: MockCloc
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENETDOWN, errno.EPROTO])
 async def test_an_accept_that_fails_is_repeated_and_told(code: int) -> None:
-    """Errors other than a lack of descriptors had closed the port for good."""
+    """Once, errors other than a lack of descriptors closed the port for good."""
     failures: list[tuple[int, int | None]] = []
     network = TcpNetwork(lambda port, error: failures.append((port, error.errno)))
     listener: Any = await network.listen("127.0.0.1", 0)
@@ -91,7 +91,7 @@ async def test_an_accept_that_fails_is_repeated_and_told(code: int) -> None:
 
 
 async def test_out_of_descriptors_nobody_can_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error had been one that nobody expects: it ended the broker."""
+    """Once, the error was an unexpected one: it ended the broker."""
 
     def no_descriptor(*_: object) -> None:
         raise EMFILE

@@ -1,4 +1,4 @@
-"""Entries and digests: known bytes first, then anything."""
+"""Entries and digests: known bytes first, then arbitrary ones."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The HTTP port: its connections are bounded, and people who say nothing keep nobody out."""
+"""The HTTP port: its connections are bounded, and silent clients keep nobody out."""
 
 import errno
 import os
@@ -18,7 +18,7 @@ GET = b"GET /%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 class Site:
-    """An application with a path that answers, and one that waits until it is told."""
+    """An application with a path that answers, and one that waits for the test."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -90,7 +90,7 @@ async def test_a_request_that_is_under_way_is_not_cut_by_newcomers() -> None:
 
 
 async def test_accepts_that_fail_are_told_and_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hypercorn's own loop had written 20 lines of traceback for each, ten times a second."""
+    """Once, Hypercorn's own loop wrote 20 lines of traceback for each, ten times a second."""
     failures: list[tuple[int, int | None]] = []
     site = Site()
     port = HttpPort(

@@ -1,4 +1,4 @@
-"""A process gives memory back when most of many connections have gone."""
+"""A process returns memory when most of many connections have gone."""
 
 from daybook.wire.process import Crowd
 

@@ -1,4 +1,4 @@
-"""Commands between clients and brokers: golden bytes, round trips, and what garbage does."""
+"""Commands between clients and brokers: golden bytes, round trips, and invalid input."""
 
 from contextlib import suppress
 from typing import Any
@@ -36,7 +36,7 @@ INT31 = st.integers(1, (1 << 31) - 1)
 
 
 def body(frame: bytes) -> memoryview:
-    """The frame as a connection hands it on: without its length, which has to be right."""
+    """Return the frame as a connection delivers it: without its length, which must be right."""
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     return memoryview(frame)[4:]
 
@@ -246,7 +246,7 @@ def test_a_command_that_is_cut_off_is_truncated(frame: str) -> None:
     [
         "00000000",  # no type
         "00000002 0812",  # a type without its command
-        "00000005 0863 920100",  # a type that nobody knows
+        "00000005 0863 920100",  # an unknown type
         "00000005 0806 320108",  # a varint without an end
         "00000006 0806 32020801",  # a SEND without a sequence id
         "00000008 0806 3206 080110021800"[:-4] + "18",  # cut inside

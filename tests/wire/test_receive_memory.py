@@ -1,4 +1,4 @@
-"""Receiving keeps little in memory: idle connections, half frames, and allocations that fail."""
+"""The memory of receiving is small: idle connections, half frames, and allocations that fail."""
 
 import struct
 from collections.abc import AsyncIterator, Sequence
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 class FedStream:
-    """Bytes that are put into it arrive; nothing is sent."""
+    """A stream that delivers the bytes that a test feeds; nothing is sent."""
 
     peer = "peer:1"
 
@@ -71,7 +71,7 @@ class FedStream:
 
 
 class Served:
-    """A connection, with a receive loop as all of ours are: its variables stay while it waits."""
+    """A connection with a receive loop like the product's: its variables stay while it waits."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ async def serving(*served: Served) -> AsyncIterator[None]:
 
 
 async def test_an_idle_connection_keeps_no_arena_through_its_receive_loop() -> None:
-    """Each got a megabyte and fell silent; the pool holds four of them, and all get theirs."""
+    """Each received a megabyte and fell silent; the pool holds four, and all get theirs."""
     arenas = ArenaPool(total_bytes_max=4 * MIB)
     many = [Served(arenas) for _ in range(40)]
     async with serving(*many):
@@ -139,7 +139,7 @@ async def test_an_idle_connection_keeps_no_arena_through_its_receive_loop() -> N
 
 
 async def test_connections_with_little_to_receive_need_no_arena() -> None:
-    """Thousands of clients introduce themselves, are pinged, and leave."""
+    """Thousands of clients make their handshake, are pinged, and leave."""
     arenas = ArenaPool(total_bytes_max=4 * MIB)
     many = [Served(arenas) for _ in range(300)]
     async with serving(*many):
@@ -193,7 +193,7 @@ async def test_what_announces_a_large_frame_keeps_nothing() -> None:
 
 
 async def test_stalled_half_frames_make_room_for_others(autojump_clock: MockClock) -> None:
-    """Forty-nine began a frame of five megabytes, sent half of it and stall: nobody waits long."""
+    """Forty-nine began a frame of five megabytes, sent half and stall: nobody waits long."""
     arenas = ArenaPool(total_bytes_max=128 * MIB)
     stalled = [Served(arenas, pace=FramePace(stall_s=3600)) for _ in range(49)]
     slow, other = Served(arenas), Served(arenas)
@@ -204,7 +204,7 @@ async def test_stalled_half_frames_make_room_for_others(autojump_clock: MockCloc
             each.stream.feed(struct.pack(">I", 5 * MIB) + bytes(2 * MIB))
         await trio.sleep(0.05)
         assert arenas.total_bytes <= 128 * MIB
-        other.stream.feed(frame(900_000))  # Standard arenas are not theirs to take.
+        other.stream.feed(frame(900_000))  # It may not take the standard arenas.
         await trio.sleep(0.5)
         assert other.sizes == [900_000]
         other.stream.feed(frame(5 * MIB))
@@ -220,7 +220,7 @@ async def test_stalled_half_frames_make_room_for_others(autojump_clock: MockCloc
 
 
 async def test_half_a_frame_is_cut_by_progress_and_not_by_age(autojump_clock: MockClock) -> None:
-    """5 MB at 128 KB/s take 40 s and arrive; a byte a second is cut, and so is silence."""
+    """5 MB at 128 KB/s take 40 s and arrive; a byte a second is cut off, and so is silence."""
     arenas = ArenaPool()
     pace = FramePace(stall_s=5.5)
     honest, trickling, silent = (Served(arenas, pace=pace) for _ in range(3))
@@ -349,11 +349,11 @@ async def test_those_who_hold_an_arena_do_not_wait_for_each_other_in_a_circle(
         assert arenas.total_bytes <= 26 * MIB
 
 
-# -- memory that is not there
+# -- allocations that fail
 
 
 class _NoMemory:
-    """In place of `bytearray` in the arena: the next `fails` allocations fail."""
+    """Replaces `bytearray` in the arena: the next `fails` allocations fail."""
 
     def __init__(self, fails: int) -> None:
         self.fails = fails
@@ -408,7 +408,7 @@ async def test_receiving_goes_on_when_memory_was_short(
 
 
 async def test_a_connection_that_is_gone_keeps_nothing(autojump_clock: MockClock) -> None:
-    """Half a frame is there; the connection is closed, and all of the pool is free again."""
+    """Half a frame has come; the connection is closed, and all of the pool is free again."""
     arenas = ArenaPool(total_bytes_max=8 * MIB)
     served = Served(arenas)
     async with serving(served):

@@ -1,4 +1,4 @@
-"""What all processes share; each has tests of its own settings besides."""
+"""The settings that all processes share; each process has tests of its own settings as well."""
 
 from pathlib import Path
 from typing import Annotated

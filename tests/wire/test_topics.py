@@ -1,4 +1,4 @@
-"""Names of topics: what is one, its parts, and what others call it."""
+"""Topic names: valid ones, their parts, and their names in other systems."""
 
 from contextlib import suppress
 

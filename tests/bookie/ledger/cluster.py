@@ -1,10 +1,10 @@
-"""A cluster for the shells of the ledger client: bookies that only speak the protocol.
+"""A cluster for tests of the ledger client: bookies that only speak the protocol.
 
     async with open_cluster(bookies=3) as cluster:
         client = await cluster.client()
 
-Bookies answer from a dict; a test breaks them by attribute.  The network is the simulated one, the
-metadata store the one in memory, time jumps.
+Bookies answer from a dict; a test breaks them through attributes.  The network is the simulated
+one, the metadata store the one in memory, and time jumps.
 """
 
 import random
@@ -60,27 +60,29 @@ PORT = 3181
 
 @dataclass
 class FakeBookie:
-    """A storage node that a test can break."""
+    """A bookie that a test can break."""
 
     host: str
     cluster: "Cluster"
     entries: dict[tuple[int, int], bytes] = field(default_factory=dict)
     fenced: set[int] = field(default_factory=set)
     requests: list[Add | Read | BatchRead] = field(default_factory=list)
-    silent: bool = False  # takes everything, answers nothing
+    silent: bool = False  # accepts all requests, answers none
     delay_s: float = 0.0  # before each answer
     deaf: bool = False  # neither stores nor answers
-    add_status: Status | None = None  # answered to every add, and nothing is stored
+    add_status: Status | None = None  # the answer to every add; nothing is stored
     read_status: Status | None = None
-    forgets: set[int] = field(default_factory=set)  # entries that it says it does not have
-    knows_batches: bool = True  # else it closes the connection, as old ones do
-    takes_blocks: bool = False  # says so, and answers them; else it closes the connection
+    forgets: set[int] = field(default_factory=set)  # entries that it claims not to have
+    # If off, it closes the connection on a batch read, as old bookies do.
+    knows_batches: bool = True
+    # Announces and answers blocks; if off, it closes the connection on one.
+    takes_blocks: bool = False
     blocks: list[AddBlock] = field(default_factory=list)
-    claims: int = 0  # so many entries more than a block had are answered with it
-    batch_surplus: int = 0  # so many entries more than were asked for
+    claims: int = 0  # how many entries too many an answer to a block claims
+    batch_surplus: int = 0  # how many entries too many a batch read returns
     batch_entries_max: int = 1000
-    speaks: tuple[str, ...] = ("v2", "v3")  # else it closes the connection
-    unsynced: set[tuple[int, int]] = field(default_factory=set)  # gone when it dies
+    speaks: tuple[str, ...] = ("v2", "v3")  # it closes the connection on other protocols
+    unsynced: set[tuple[int, int]] = field(default_factory=set)  # lost when it dies
     force_status: Status | None = None
     forces: int = 0
     session: MemorySession | None = None
@@ -91,7 +93,7 @@ class FakeBookie:
         return f"{self.host}:{PORT}"
 
     async def start(self) -> None:
-        """Be there, and be registered."""
+        """Listen, and register."""
         self.scope = trio.CancelScope()
         await self.cluster.nursery.start(self._serve, self.scope)
         self.session = self.cluster.store.session(self.host)
@@ -101,7 +103,7 @@ class FakeBookie:
         await register_bookie(self.session, PATHS, info)
 
     def kill(self, *, forget: bool = True) -> None:
-        """Die; `forget`: the metadata store notices at once, else its record stays for now."""
+        """Stop the bookie; with `forget` its registration ends at once, otherwise it stays."""
         assert self.scope is not None
         assert self.session is not None
         self.cluster.network.crash(self.host)
@@ -255,7 +257,7 @@ class Cluster:
     async def client(
         self, limits: LedgerLimits | None = None, name: str = "client"
     ) -> LedgerClient:
-        """A client on a host of its own; it lives as long as the cluster."""
+        """Return a client on a host of its own; it lives as long as the cluster."""
         session = self.store.session(name)
         self.sessions.append(session)
         client: LedgerClient = await self.nursery.start(self._run_client, session, limits, name)
@@ -282,7 +284,7 @@ class Cluster:
 
     @property
     def link(self) -> DirectLink:
-        """How the requests of the first client travel to the metadata store."""
+        """Return the link between the first client and the metadata store."""
         link = self.sessions[0].link
         assert isinstance(link, DirectLink)
         return link

@@ -1,4 +1,4 @@
-"""Clusters of fake bookies, by how many there are."""
+"""Fixtures: clusters of fake bookies, by their number of bookies."""
 
 from collections.abc import AsyncGenerator
 

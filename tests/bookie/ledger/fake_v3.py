@@ -1,7 +1,7 @@
-"""What a fake bookie says in protocol v3: the same as in v2, by other numbers.
+"""The fake bookie's side of protocol v3: the same answers as in v2, by other numbers.
 
-An add that comes with DEFERRED_SYNC is answered, and not on disk before the next force: a bookie
-that dies forgets it (`FakeBookie.unsynced`).
+An add with DEFERRED_SYNC is answered, and durable only after the next force: a bookie that dies
+loses it (`FakeBookie.unsynced`).
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def handle_v3(bookie: "FakeBookie", request: pb.Request) -> bytes | None:
-    """The answer; None if it gives none."""
+    """Return the answer; None if there is none."""
     match request.header.operation:
         case pb.ADD_ENTRY:
             response = _add(bookie, request)

@@ -1,4 +1,4 @@
-"""Entries whose ids the caller gives: held until their turn, confirmed in order, taken once."""
+"""Entries with ids from the caller: held until their turn, confirmed in order, accepted once."""
 
 from collections.abc import AsyncGenerator
 

@@ -1,4 +1,4 @@
-"""Batch reads: fewer requests, the same entries; whatever a batch does not bring is asked for."""
+"""Batch reads: fewer requests, the same entries; entries missing in a batch are read singly."""
 
 import pytest
 import trio
@@ -11,12 +11,12 @@ from tests.bookie.ledger.test_reader import QUORUMS, append, closed, expected, r
 
 
 def requests(cluster: Cluster) -> tuple[int, int]:
-    """How many batches and how many single entries were asked for since the last time."""
+    """Return how many batches and single entries were requested since the last call."""
     asked = [request for bookie in cluster.bookies for request in bookie.requests]
     for bookie in cluster.bookies:
         bookie.requests.clear()
     batches = sum(isinstance(request, BatchRead) for request in asked)
-    # A read of the last entry is a probe: does the bookie answer at all?
+    # A read of the last entry is a probe that shows whether the bookie answers.
     return batches, sum(isinstance(r, Read) and r.entry_id != LAST_ENTRY for r in asked)
 
 
@@ -31,7 +31,7 @@ async def test_many_entries_are_one_request(autojump_clock: Clock) -> None:
 
 
 async def test_large_entries_are_asked_for_one_by_one(autojump_clock: Clock) -> None:
-    """The first is there before the last has been received."""
+    """The first entry is available before the last has been received."""
     async with open_cluster() as cluster:
         client = await cluster.client()
         writer = await client.create(QUORUMS)
@@ -74,7 +74,7 @@ async def test_a_bookie_that_does_not_know_batches_is_asked_for_one_a_minute(
 
 
 async def test_entries_behind_the_lac_are_not_taken_from_a_batch(autojump_clock: Clock) -> None:
-    """A bookie knows nothing of what is confirmed, and gives what it has."""
+    """A bookie does not know what is confirmed, and returns all that it has."""
     async with open_cluster() as cluster:
         client = await cluster.client()
         writer = await client.create(QUORUMS)

@@ -1,4 +1,4 @@
-"""Entries that leave together: in blocks where bookies take them, one by one elsewhere."""
+"""Entries that are sent together: in blocks to bookies that accept them, one by one to others."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -152,7 +152,7 @@ async def test_a_bookie_that_refuses_a_block_is_replaced_and_nothing_is_lost(
 async def test_a_bookie_that_answers_for_more_than_it_was_sent_is_not_believed(
     four: Cluster, autojump_clock: Clock
 ) -> None:
-    """Nor does such an answer cost time: 2**62 entries are nothing to walk over."""
+    """Such an answer costs no time either: the client does not walk over 2**62 entries."""
     await all_take_blocks(four)
     writer = await (await four.client()).create(QUORUMS)
     lying = four.of(writer.ensemble)[0]
@@ -203,7 +203,7 @@ async def test_a_fenced_bookie_ends_the_writer(three: Cluster, autojump_clock: C
 async def test_a_bookie_that_comes_back_without_blocks_is_spoken_to_one_by_one(
     three: Cluster, autojump_clock: Clock
 ) -> None:
-    """What waited for the connection was made for the one that took blocks: it fails, once."""
+    """Pending adds were encoded for a connection with blocks: they fail, once."""
     await all_take_blocks(three)
     client = await three.client()
     writer = await client.create(QUORUMS)
@@ -251,7 +251,7 @@ async def test_long_runs_leave_in_pieces(three: Cluster, autojump_clock: Clock) 
     assert (found[0][0], found[-1][1]) == (0, 39)
 
 
-# -- dialects
+# -- codecs
 
 
 def test_a_block_is_what_would_have_been_sent_one_by_one() -> None:
@@ -315,7 +315,7 @@ def test_an_answer_to_a_block_that_was_not_sent_proves_nothing() -> None:
 
 
 def test_each_of_two_equal_blocks_is_answered() -> None:
-    """The first one was given up, and its answer came late."""
+    """The first block was given up, and its answer came late."""
     dialect = V2Codec(blocks=True)
     answer = memoryview(encode_block_answer(Status.OK, 5, 3, 9))[4:]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Connections to bookies: exactly one outcome for all that is sent, whatever the peer does."""
+"""Connections to bookies: each request has exactly one outcome, whatever the peer does."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ KEY = master_key(b"")
 
 @dataclass
 class Heard:
-    """What a listener and an observer were told."""
+    """The results that a listener and an observer were given."""
 
     lines: list[str] = field(default_factory=list)
 
@@ -317,7 +317,7 @@ async def test_answers_about_strangers_and_strange_codes_do_no_harm(
     assert heard.lines == ["added 0+1", "failed"]
 
 
-# -- adds whose sync may wait
+# -- adds with deferred sync
 
 
 async def test_a_deferred_lane_hears_of_a_connection_that_ends_while_nothing_is_under_way(

@@ -1,4 +1,4 @@
-"""v2 and v3: the same requests in both, and which of them a bookie is spoken to in."""
+"""v2 and v3: the same requests in both, and the choice between them for a bookie."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -115,7 +115,7 @@ def test_refusals_that_are_about_the_request_as_a_whole_are_heard() -> None:
     assert [read.status for read in answers.reads] == [Status.TOO_MANY_REQUESTS]
 
 
-# -- which one
+# -- the choice of the protocol
 
 
 def test_v2_is_tried_first_and_v3_after_two_cuts_in_a_row() -> None:

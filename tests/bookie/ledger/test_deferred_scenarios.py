@@ -1,7 +1,7 @@
-"""Writes whose sync may wait, one scenario a table.
+"""Writes with deferred sync, one scenario per table.
 
-On the left of the arrow what happens, on the right what the protocol asks for: `took` and `holds`
-are runs of entries, `force b1` is a request.  The ack quorum is 2.
+The left of the arrow has the events, the right the effects that the protocol returns: `took` and
+`holds` are runs of entries, `force b1` is a request.  The ack quorum is 2.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Writes whose sync may wait: what is confirmed was forced, by those who still have it."""
+"""Writes with deferred sync: confirmed entries were forced, by bookies that still have them."""
 
 from collections.abc import AsyncGenerator
 
@@ -28,7 +28,7 @@ async def four() -> AsyncGenerator[Cluster]:
 
 
 async def append(writer: DeferredLedgerWriter, count: int) -> None:
-    """Append entries that say their number, and wait until they are taken."""
+    """Append numbered entries, and wait until they are accepted."""
     for _ in range(count):
         writer.append([b"entry %d" % (writer.last_add_pushed + 1)])
     await writer.wait_acknowledged(writer.last_add_pushed)
@@ -96,7 +96,7 @@ async def test_one_slow_bookie_delays_no_force(three: Cluster, autojump_clock: C
 async def test_bookies_that_start_anew_have_what_was_confirmed(
     three: Cluster, autojump_clock: Clock
 ) -> None:
-    """They took entries and lost them; a force of what they are now proves nothing of these."""
+    """They accepted entries and lost them; a force after the restart proves nothing about these."""
     client = await three.client()
     writer = await client.create_deferred(QUORUMS)
     await append(writer, 5)

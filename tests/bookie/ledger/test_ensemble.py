@@ -1,4 +1,4 @@
-"""Which bookies are chosen, who is avoided for how long, and where bookies are found."""
+"""The choice of bookies, how long a bookie is avoided, and where bookies are found."""
 
 import random
 from collections.abc import AsyncGenerator

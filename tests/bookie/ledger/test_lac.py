@@ -1,6 +1,6 @@
-"""LACs that are told by themselves: what is believed, who is asked, and requests without answers.
+"""LACs outside entries: which of them are trusted, which bookies are asked, lost requests.
 
-The bookies here speak v3 by script; what ours do with these requests: `tests/bookie/server`.
+The bookies here speak v3 by script; for our own see `tests/bookie/server`.
 """
 
 from collections.abc import AsyncGenerator
@@ -52,7 +52,7 @@ def damaged(data: bytes) -> bytes:
 
 @dataclass
 class ScriptedBookie:
-    """Answers READ_LAC with what it is given, long polls with a LAC, and keeps what it is told."""
+    """Answers READ_LAC and long polls with given LACs, and keeps the requests."""
 
     lac_body: bytes | None = None
     last_entry: bytes | None = None
@@ -125,7 +125,7 @@ async def test_the_largest_lac_that_can_be_proven_is_the_one(
 ) -> None:
     one, two, _ = three.bookies
     one.last_entry = entry(5, 3)
-    assert (await read_lac(three.context, LEDGER, METADATA)).lac in (-1, 3)  # two answers will do
+    assert (await read_lac(three.context, LEDGER, METADATA)).lac in (-1, 3)  # two answers suffice
     two.last_entry = entry(4, 2)
     two.lac_body = encode_lac(LEDGER, 5, DIGESTER)
     three.bookies[2].silent = True
@@ -200,7 +200,8 @@ async def test_the_lac_is_told_to_those_that_hold_the_entry(
     )
     three.bookies[1].silent = True
     start = trio.current_time()
-    await write_lac(three.context, LEDGER, metadata, 4)  # of the second and the third
+    # Its write set is the second and the third bookie.
+    await write_lac(three.context, LEDGER, metadata, 4)
     assert trio.current_time() - start < 6
     assert [len(bookie.requests) for bookie in three.bookies] == [0, 1, 1]
     write = three.bookies[2].requests[0].writeLacRequest
@@ -229,7 +230,7 @@ async def test_only_a_writer_that_pauses_tells_its_lac(three: Three, autojump_cl
     await trio.sleep(3 * pause_s)
     assert [len(bookie.requests) for bookie in three.bookies] == [1, 1, 1]
     assert three.bookies[0].requests[0].writeLacRequest.lac == 49
-    announcer.confirmed()  # of nothing new
+    announcer.confirmed()  # nothing new is confirmed
     await trio.sleep(3 * pause_s)
     assert [len(bookie.requests) for bookie in three.bookies] == [1, 1, 1]
     announcer.stop()

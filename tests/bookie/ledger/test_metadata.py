@@ -1,4 +1,4 @@
-"""The record of a ledger: golden bytes, other versions, what contradicts itself."""
+"""The metadata record of a ledger: golden bytes, other versions, contradictions."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ OPEN = replace(
     CLOSED, state=LedgerState.OPEN, last_entry_id=-1, length=0, fragments=CLOSED.fragments[:1]
 )
 
-# Written out by hand: field numbers of bookkeeper.md 6.3, one field a line.
+# Written by hand from the field numbers of bookkeeper.md 6.3, one field a line.
 GOLDEN_CLOSED = b"BookieMetadataFormatVersion\t3\n" + bytes.fromhex(
     "59"  # 89 bytes follow
     "0802"  # write quorum 2
@@ -60,7 +60,7 @@ GOLDEN_OPEN = b"BookieMetadataFormatVersion\t3\n" + bytes.fromhex(
     "0802"
     "1002"
     "1800"
-    "20ffffffffffffffffff01"  # -1 as long as there is no end
+    "20ffffffffffffffffff01"  # -1 as long as the ledger is not closed
     "2801"
     "3214 0a0762313a33313831 0a0762323a33313831 1000"
     "3803"

@@ -1,4 +1,4 @@
-"""A bookie is named for what it holds only in the life in which it has acknowledged that."""
+"""A fragment names a bookie only if its cookie is the one under which it stored the entries."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ Event = Callable[[MetadataStore], Awaitable[None]]
 
 
 class BeforeWriting(DirectLink):
-    """Something happens behind the last look, while the write is on its way."""
+    """A link that lets an event happen after the last read, while the write is on its way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class BeforeWriting(DirectLink):
 async def a_ledger(
     *, cookie: bool = True
 ) -> AsyncGenerator[tuple[LedgerMetadataStore, StoredMetadata, MetadataStore, BeforeWriting]]:
-    """Its catalog, what is stored, what somebody else sees, and the link of the catalog."""
+    """Return the metadata store, the stored ledger, another client's view, and the link."""
     store, link = MemoryStore(SystemClock()), BeforeWriting()
     theirs = store.session("other")
     if cookie:
@@ -83,7 +83,7 @@ async def another_one_is_reborn(store: MetadataStore) -> None:
 
 @pytest.mark.parametrize("event", [reborn, forgotten, made_anew])
 async def test_a_bookie_whose_life_is_over_is_not_named(event: Event) -> None:
-    """Also by a cookie of the same version that is not the same."""
+    """A cookie of the same version with other contents counts as another one, too."""
     async with a_ledger() as (catalog, stored, theirs, _):
         lives = await catalog.lives_of([TWO])
         await event(theirs)

@@ -1,4 +1,4 @@
-"""The thresholds, for every small set-up, against what they mean."""
+"""The thresholds, for every small configuration, compared with their definition."""
 
 from itertools import combinations, product
 

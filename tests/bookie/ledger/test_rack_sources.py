@@ -1,4 +1,4 @@
-"""Where racks are learnt, what a directory makes of them, and who is avoided for failing often."""
+"""Sources of racks, the directory that uses them, and bookies avoided for failing often."""
 
 import random
 import stat
@@ -48,7 +48,7 @@ INFOS = [BookieInfo("h1:3181", "10.0.0.1", 3181), BookieInfo("named", "h2", 3181
 async def directory_with(
     racks: Mapping[str, str], placement: Placement | None = None, *, away: Sequence[str] = ()
 ) -> AsyncGenerator[tuple[BookieDirectory, MemorySession]]:
-    """Bookies that announce these racks."""
+    """Return a directory of bookies that announce these racks."""
     session = MemoryStore(SystemClock()).session()
     await ensure_layout(session, PATHS, random.Random(1))
     for name, rack in racks.items():
@@ -200,7 +200,7 @@ async def test_a_program_that_does_not_say_is_an_error(tmp_path: Path, body: str
 
 
 class Moody(RackSource):
-    """Says what a test wants it to say."""
+    """A source that returns what a test sets."""
 
     def __init__(self) -> None:
         self.answer: Callable[[], Mapping[str, str]] = dict
@@ -252,7 +252,7 @@ def test_who_fails_thrice_in_a_minute_is_not_trusted_for_a_while() -> None:
     quarantine = Quarantine(QuarantineLimits())
     for now in (0.0, 20.0, 40.0):
         assert quarantine.trusted(B1, now)
-        for _ in range(5):  # connections tell of the same failure
+        for _ in range(5):  # several connections report the same failure
             quarantine.failed(B1, now)
         assert B1 in quarantine
         assert not quarantine.trusted(B1, now)

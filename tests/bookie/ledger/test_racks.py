@@ -1,4 +1,4 @@
-"""Ensembles over racks: as good as any arrangement there is, and as even."""
+"""Ensembles over racks: no arrangement is better or more even."""
 
 from collections import Counter
 from itertools import permutations, product
@@ -15,7 +15,7 @@ SIZES = [sizes for sizes in product(range(4), repeat=3) if sorted(sizes, reverse
 
 
 def racks_of(*sizes: int) -> tuple[Racks, list[BookieId]]:
-    """So many bookies in each rack: a1 a2 ..., b1 b2 ..."""
+    """Return so many bookies in each rack: a1 a2 ..., b1 b2 ..."""
     names = [f"{rack}{n}" for rack, size in zip("abcdef", sizes, strict=False) for n in range(size)]
     bookies = [BookieId(name) for name in names]
     return Racks({bookie: f"/{bookie[0]}" for bookie in bookies}), bookies
@@ -93,7 +93,7 @@ def test_who_is_in_no_rack_is_in_the_default_one() -> None:
 def replaced(
     ensemble: str, position: int, spares: str, rule: RackRule, *, write: int = 3, missing: str = ""
 ) -> str | None:
-    """Bookies are named by their racks, and a digit."""
+    """Return the replacement; bookies are named by their racks, and a digit."""
     members = [BookieId(name) for name in ensemble.split()]
     others = [BookieId(name) for name in spares.split()]
     racks = Racks({bookie: bookie[0] for bookie in members + others})
@@ -106,8 +106,8 @@ def replaced(
     ("ensemble", "spares", "expected"),
     [
         ("a1 b1 c1", "b2 c2 a2 a3", "a2"),  # the rack that is empty now
-        ("a1 b1 c1", "b2 c2", "b2"),  # the first of those that are as good
-        ("a1 a2 b1", "b2 a3 c1", "c1"),  # a new one rather than either
+        ("a1 b1 c1", "b2 c2", "b2"),  # the first of several equally good ones
+        ("a1 a2 b1", "b2 a3 c1", "c1"),  # a new rack rather than either
         ("a1 b1 b2", "b3 a2", "a2"),  # two racks rather than one
     ],
 )
@@ -123,7 +123,7 @@ def test_if_nobody_fits_anybody_does_unless_it_is_enforced() -> None:
 
 
 def test_neighbours_in_the_ring_are_looked_at() -> None:
-    """With WQ = 2 the place between two of a rack is for another one, the last beside the first."""
+    """With WQ = 2, a place between two bookies of a rack needs another rack; the ring is closed."""
     assert replaced("a1 b1 a2 b2", 1, "a3 c1", STRICT, write=2) == "c1"
     assert replaced("a1 b1 a2 b2", 3, "a3 b3", STRICT, write=2) == "b3"
 

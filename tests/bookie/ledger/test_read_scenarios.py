@@ -1,7 +1,8 @@
-"""The read protocol, one scenario a table.
+"""The read protocol, one scenario per table.
 
-On the left of the arrow what happens, on the right what the protocol asks for: `b1?0` asks bookie 1
-for entry 0.  One fragment on b1 b2 b3, write quorum 3, unless the first line says otherwise.
+The left of the arrow has the events, the right the effects that the protocol returns: `b1?0` asks
+bookie 1 for entry 0.  There is one fragment on b1 b2 b3 with write quorum 3, unless the first line
+says otherwise.
 """
 
 import pytest

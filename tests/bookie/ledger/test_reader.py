@@ -70,7 +70,7 @@ async def test_a_closed_ledger_is_read_in_parts(
 
 
 def test_long_stretches_of_a_ledger_are_shared_out_among_its_bookies() -> None:
-    """Each reads ahead for long, and keeps its own share in memory, whoever reads."""
+    """Each bookie reads ahead far, and caches its own share, whichever client reads."""
     ensemble, later = (BookieId("a"), BookieId("b"), BookieId("c")), (BookieId("a"), BookieId("d"))
     fragments = [Fragment(0, ensemble), Fragment(9000, later)]
 
@@ -82,8 +82,8 @@ def test_long_stretches_of_a_ledger_are_shared_out_among_its_bookies() -> None:
     assert all(32 << 20 <= 65_536 * count <= 64 << 20 for _, count in found[:8])
     assert {bookie for bookie, _ in found[:3]} == set(ensemble)
     assert {bookie for bookie, _ in found[-2:]} == set(later)
-    assert stretches(entry_bytes=35_000) == found  # the average of a ledger that grows moves
-    assert stretches(entry_bytes=0)  # nothing is known yet
+    assert stretches(entry_bytes=35_000) == found  # the average size of a growing ledger changes
+    assert stretches(entry_bytes=0)  # the size is not known yet
 
 
 @pytest.mark.parametrize("digest_type", list(DigestType))
@@ -213,7 +213,7 @@ async def test_copies_that_have_moved_are_found(four: Cluster, autojump_clock: C
     reader = await closed(client, 3)
     old = reader.metadata.last_fragment.ensemble
     spare = next(bookie for bookie in four.bookies if bookie.id not in old)
-    # As re-replication does it: copies first, then the list of the fragment.
+    # The same order as in re-replication: copies first, then the fragment's ensemble.
     spare.entries.update(four.bookie(old[0]).entries)
     stored = await client.stored_metadata(reader.ledger_id)
     moved = Fragment(0, (BookieId(spare.id), *old[1:]))

@@ -1,4 +1,4 @@
-"""Recovery on trio: a dead bookie delays nothing, too few are an error, all find the same end."""
+"""Recovery on trio: a dead bookie delays nothing, too few are an error, the end is unique."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -37,7 +37,7 @@ async def five() -> AsyncGenerator[Cluster]:
 
 
 async def written(client: LedgerClient, count: int, **options: bytes) -> LedgerWriter:
-    """A ledger with entries that say their number, whose writer is gone."""
+    """Write a ledger with numbered entries, and abandon the writer."""
     writer = await client.create(QUORUMS, **options)  # type: ignore[arg-type]
     for number in range(count):
         await writer.wait_confirmed(writer.append([b"entry %d" % number]))
@@ -60,7 +60,7 @@ def expected(count: int) -> list[bytes]:
 
 
 def partly_stored(cluster: Cluster, writer: LedgerWriter, entry_id: int, keep: int) -> None:
-    """As if the entry had reached `keep` bookies of its ensemble only."""
+    """Remove the entry from all but `keep` bookies of its ensemble."""
     for bookie in cluster.of(writer.metadata.last_fragment.ensemble)[keep:]:
         bookie.entries.pop((writer.ledger_id, entry_id), None)
 
@@ -235,7 +235,7 @@ async def test_two_recoveries_at_once_find_the_same_end(
     async with trio.open_nursery() as nursery:
         for who in (client, client, other, other):
             nursery.start_soon(recover, who)
-    # The last entry is on one bookie: whether it stays is open, but not between these four.
+    # The last entry is on one bookie: it may stay or go, but all four readers must agree.
     assert len({(reader.last_add_confirmed, reader.length) for reader in readers}) == 1
     assert readers[0].last_add_confirmed in (8, 9)
     assert await contents(readers[0]) == expected(readers[0].last_add_confirmed + 1)
@@ -312,7 +312,7 @@ async def test_metadata_that_change_underneath_start_it_anew(
 async def test_recovery_looks_where_the_metadata_say_that_it_has_marked(
     five: Cluster, autojump_clock: Clock
 ) -> None:
-    """What it had read before is old: the writer has moved on, to others, one by one."""
+    """An earlier read of the metadata is old: the writer has replaced its bookies, one by one."""
     client = await five.client()
     writer = await client.create(Quorums(2, 2, 2))
     await writer.wait_confirmed(writer.append([b"entry 0"]))
@@ -381,7 +381,7 @@ async def test_a_cancelled_recovery_can_be_repeated(three: Cluster, autojump_clo
 async def test_the_writer_and_a_recovery_in_one_process_do_not_share_connections(
     three: Cluster, autojump_clock: Clock
 ) -> None:
-    """Else the answer to an append could be taken for that to a recovered entry."""
+    """On a shared connection, an append's answer could be taken for a recovered entry's."""
     client = await three.client()
     writer = await client.create(QUORUMS)
     await writer.wait_confirmed(writer.append([b"entry 0"]))

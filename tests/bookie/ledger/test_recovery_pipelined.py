@@ -1,4 +1,4 @@
-"""A long tail: recovery has many entries under way at once, and few where there is nothing."""
+"""A long tail: recovery has many entries under way at once, and few at the end of the ledger."""
 
 from collections.abc import AsyncGenerator
 
@@ -32,7 +32,7 @@ async def three() -> AsyncGenerator[Cluster]:
 
 
 async def left_open(client: LedgerClient, count: int, size: int) -> int:
-    """A ledger whose entries all say that none was confirmed; its writer is gone."""
+    """Write a ledger whose entries all have the LAC -1; its writer is gone."""
     writer = await client.create(QUORUMS)
     for number in range(count):
         writer.append([number.to_bytes(size, "big")])
@@ -42,7 +42,7 @@ async def left_open(client: LedgerClient, count: int, size: int) -> int:
 
 
 async def recover(cluster: Cluster, count: int, size: int = 8) -> float:
-    """How many round trips to bookies it takes; all entries have to be there."""
+    """Return how many round trips to bookies recovery takes; all entries must exist afterwards."""
     ledger_id = await left_open(await cluster.client(), count, size)
     for bookie in cluster.bookies:
         bookie.delay_s = ROUND_TRIP_S
@@ -59,7 +59,7 @@ async def recover(cluster: Cluster, count: int, size: int = 8) -> float:
 async def test_two_thousand_unconfirmed_entries_take_thirty_round_trips(
     three: Cluster, autojump_clock: Clock
 ) -> None:
-    assert await recover(three, 2_000) < 30  # 2,000 / 16 took 125 and more
+    assert await recover(three, 2_000) < 30  # reading 16 at a time took 125 and more
 
 
 async def test_where_nothing_is_unconfirmed_few_entries_are_asked_for(

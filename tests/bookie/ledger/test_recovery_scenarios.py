@@ -1,10 +1,10 @@
-"""The recovery protocol, one scenario a table.
+"""The recovery protocol, one scenario per table.
 
-On the left of the arrow what happens, on the right what the protocol asks for: `b1?0` is a fencing
-read of entry 0 at bookie 1, `b1+0` entry 0 written back there.  One fragment on b1 b2 b3 from
-entry 0, write quorum 3, ack quorum 2, one read at a time, unless the first line says otherwise.
-`b1 fenced 4 lac 3` is the answer of a bookie whose last entry is 4 and carries the LAC 3; each
-entry has ten bytes.
+The left of the arrow has the events, the right the effects that the protocol returns: `b1?0` is a
+fencing read of entry 0 at bookie 1, `b1+0` entry 0 written back there.  There is one fragment on b1
+b2 b3 from entry 0, with write quorum 3 and ack quorum 2, one read at a time, unless the first line
+says otherwise.  `b1 fenced 4 lac 3` is the answer of a bookie whose last entry is 4 and carries the
+LAC 3; each entry has ten bytes.
 """
 
 from itertools import permutations, product
@@ -245,7 +245,7 @@ def test_a_restored_protocol_goes_on_as_the_original(table: str) -> None:
 
 @pytest.mark.parametrize("quorums", [Quorums(w, w, a) for w in (1, 2, 3) for a in range(1, w + 1)])
 def test_every_combination_of_answers_about_one_entry(quorums: Quorums) -> None:
-    """Kept if somebody has it, absent if no ack quorum can have it, else undecided."""
+    """An entry is kept if a bookie has it, absent if no ack quorum can have it, else undecided."""
     bookies = tuple(BookieId(f"b{number}") for number in range(quorums.write))
     for verdicts in product(Verdict, repeat=quorums.write):
         for order in permutations(bookies):
@@ -262,7 +262,7 @@ def test_every_combination_of_answers_about_one_entry(quorums: Quorums) -> None:
 
 
 def decision(quorums: Quorums, heard: list[Verdict]) -> type[Effect]:
-    """By what the answers mean, in the order in which they come."""
+    """Decide by the meaning of the answers, in the order in which they come."""
     for count in range(1, len(heard) + 1):
         if heard[count - 1] is Verdict.FOUND:
             return Send

@@ -1,4 +1,4 @@
-"""A change of metadata has three outcomes, and each is taken for what it is (W7, M59, M60)."""
+"""An update of metadata has three outcomes, and each is handled as what it is (W7, M59, M60)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Who waits for entries, and what is kept for those who have given up."""
+"""Waiters for entries, and the memory left by waits that were given up."""
 
 import trio
 from trio.abc import Clock
@@ -7,7 +7,7 @@ from daybook.bookie.ledger.writer import ConfirmationWaiters
 
 
 async def test_a_wait_that_was_given_up_leaves_nothing(autojump_clock: Clock) -> None:
-    """As of a program that looks each second whether a writer without bookies has got on."""
+    """A program that polls each second for the progress of a writer without bookies does this."""
     waiters, told = ConfirmationWaiters(), trio.Event()
 
     async def wait() -> None:

@@ -1,8 +1,8 @@
-"""The write protocol, one scenario a table.
+"""The write protocol, one scenario per table.
 
-On the left of the arrow what happens, on the right what the protocol asks for; `b1+0` is entry 0
-sent to bookie 1, `b1+0..2` a run.  Ensemble b1 b2 b3, write quorum 3, ack quorum 2, unless the
-first line says otherwise.
+The left of the arrow has the events, the right the effects that the protocol returns; `b1+0` is
+entry 0 sent to bookie 1, `b1+0..2` a run.  The ensemble is b1 b2 b3 with write quorum 3 and ack
+quorum 2, unless the first line says otherwise.
 """
 
 import pytest
@@ -246,7 +246,7 @@ def test_without_events_and_effects_it_is_the_same(table: str) -> None:
 
 
 def do(protocol: WriteProtocol, event: Event) -> list[Effect]:
-    """As a shell that takes the short ways; each leaves no effect behind."""
+    """Call the protocol's fast paths like a shell; each leaves no effect behind."""
     match event:
         case Append(count):
             first = protocol.last_add_pushed + 1

@@ -1,4 +1,4 @@
-"""Writers on trio: what is sent, to whom, and what is confirmed and can be read."""
+"""Writers on trio: which entries are sent to which bookies, confirmed, and readable."""
 
 from dataclasses import replace
 

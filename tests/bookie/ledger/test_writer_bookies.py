@@ -1,4 +1,4 @@
-"""Writers whose bookies break: who is replaced, what goes on without, what waits."""
+"""Writers whose bookies fail: which bookie is replaced, which writes go on, which wait."""
 
 import pytest
 import trio
@@ -205,7 +205,7 @@ async def test_a_bookie_that_lags_too_far_behind_is_given_up(
     writer = await (await four.client(limits)).create(QUORUMS)
     await append(writer)
     slow = four.of(writer.metadata.last_fragment.ensemble)[0]
-    # It receives nothing, and the buffers of the connection fill up.
+    # The bookie receives nothing, and the buffers of the connection fill up.
     four.network.block(slow.host, "client")
     slow.deaf = True
     four.network.cut(slow.host)

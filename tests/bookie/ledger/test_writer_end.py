@@ -1,4 +1,4 @@
-"""How writers end: fenced, closed, abandoned; what is in doubt then, and what is left alone."""
+"""The ends of writers: fenced, closed, abandoned; which entries are in doubt or left alone then."""
 
 import pytest
 import trio
@@ -48,7 +48,7 @@ async def test_a_writer_whose_ledger_is_closed_behind_it_does_not_change_fragmen
     await other.open(writer.ledger_id, recover=True)
     before = await other.stored_metadata(writer.ledger_id)
     for bookie in four.bookies:
-        bookie.fenced.clear()  # as if this had been forgotten: metadata must be enough
+        bookie.fenced.clear()  # as if the bookie had lost its fence: the metadata must suffice
     four.of(writer.metadata.last_fragment.ensemble)[0].kill()
     entry_id = writer.append([b"x"])
     with pytest.raises(InDoubtError):

@@ -1,4 +1,4 @@
-"""Writers whose metadata store does not answer: what is unknown is looked up."""
+"""Writers whose metadata store does not answer: an unknown outcome is read again."""
 
 import pytest
 import trio
@@ -66,7 +66,7 @@ async def test_a_store_that_falls_silent_during_a_change_holds_the_lac_back(
     four.link.delay_s = 1.0
     four.of(writer.metadata.last_fragment.ensemble)[0].kill(forget=False)
     writer.append([b"entry 2"])
-    writer.flush()  # before anybody notices
+    writer.flush()  # before the lost answer is noticed
     await trio.sleep(2.5)
     assert writer.last_add_confirmed == 1
     four.link.delay_s = 0.0
@@ -101,9 +101,9 @@ async def test_an_id_that_somebody_else_uses_is_passed_over(
 async def test_a_writer_withdraws_before_its_metadata_are_full(
     four: Cluster, autojump_clock: Clock
 ) -> None:
-    """Each change of the ensemble adds to them; recovery must find room to close the ledger.
+    """Each ensemble change adds to the metadata; recovery must find room to close the ledger.
 
-    Before, the change that did not fit ended the whole client.
+    Once, the change that did not fit ended the whole client.
     """
     limits = LedgerLimits(metadata_bytes_max=800)
     client = await four.client(limits)

@@ -1,7 +1,7 @@
 """Ensemble changes that race: with a recovery, with the close, with another change.
 
-And every step of a writer's and of a recovery's life with a metadata store that does not answer to
-it: what was asked for is carried out, or not, and nobody hears.
+Every step of a writer and of a recovery is also tried with a metadata store that does not answer:
+the request is carried out, or not, and the client is not told.
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,13 +35,13 @@ async def read_all(reader: LedgerReader) -> list[bytes]:
 
 
 async def with_a_change_in_flight(cluster: Cluster, client: LedgerClient) -> LedgerWriter:
-    """Three entries are confirmed, a fourth waits for the change, which takes a second to write."""
+    """Return a writer with three confirmed entries and a fourth waiting for a change of 1 s."""
     writer = await client.create(QUORUMS)
     await append(writer, 3)
     cluster.link.delay_s = STORE_DELAY_S
     cluster.of(writer.ensemble)[0].kill()
     writer.append([b"entry 3"])
-    writer.flush()  # before anybody notices
+    writer.flush()  # before the failure is noticed
     await trio.sleep(STORE_DELAY_S / 2)
     assert writer.last_add_confirmed == 2, "the LAC stands still"
     return writer
@@ -64,7 +64,7 @@ async def test_a_recovery_that_comes_first_stops_the_writer_and_its_change(
 async def test_a_recovery_that_comes_second_reads_where_the_change_leads(
     four: Cluster, autojump_clock: Clock
 ) -> None:
-    """What it read of the ledger is old when it marks it; it goes by what it has marked."""
+    """Its first read of the metadata is old when it marks the ledger; it uses what it marked."""
     writer = await with_a_change_in_flight(four, await four.client())
     other = await four.client(name="other")
     stored = await other.stored_metadata(writer.ledger_id)
@@ -148,7 +148,7 @@ async def test_a_bookie_that_dies_during_a_change_is_replaced_by_the_next(
 
 
 async def life_of_a_writer(cluster: Cluster, client: LedgerClient) -> int:
-    """Create, append, lose a bookie, append, close; what is refused is asked for again."""
+    """Create, append, lose a bookie, append, close; a refused operation is repeated."""
     writer = await again(lambda: client.create(QUORUMS))
     await append(writer, 2)
     cluster.of(writer.ensemble)[0].kill()
@@ -158,7 +158,7 @@ async def life_of_a_writer(cluster: Cluster, client: LedgerClient) -> int:
 
 
 async def life_of_a_recovery(cluster: Cluster, client: LedgerClient) -> int:
-    """Of a ledger whose last entry is on an ack quorum, and has to be written back."""
+    """Recover a ledger whose last entry is on an ack quorum, and has to be written back."""
     writer = await again(lambda: client.create(QUORUMS))
     await append(writer, 4)
     await trio.sleep(1)
@@ -178,7 +178,7 @@ async def again(work: Callable[[], Awaitable[T]]) -> T:
 
 
 class LosingLink:
-    """Gives no answer to the request with that number, whatever it is."""
+    """A link that loses the answer to the request with that number."""
 
     def __init__(self, link: Link, number: int, *, applied: bool) -> None:
         self.requests = 0
@@ -203,8 +203,8 @@ class LosingLink:
 async def test_no_answer_to_any_one_request(
     life: Callable[[Cluster, LedgerClient], Awaitable[int]], applied: bool, autojump_clock: Clock
 ) -> None:
-    """Whichever request it is: what was confirmed is there, and the ledger comes to its end."""
-    number, requests = 0, 0  # the first life loses nothing, and tells how many there are
+    """Whichever request it is, confirmed entries exist, and the ledger is closed."""
+    number, requests = 0, 0  # the first round loses nothing, and counts the requests
     while number <= requests:
         async with open_cluster(bookies=4) as cluster:
             client = await cluster.client()

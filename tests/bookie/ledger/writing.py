@@ -1,4 +1,4 @@
-"""What tests of writers share: entries that say their number."""
+"""Helpers for tests of writers: numbered entries."""
 
 from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.ledger.writer import LedgerWriter
@@ -7,7 +7,7 @@ QUORUMS = Quorums(3, 3, 2)
 
 
 async def append(writer: LedgerWriter, count: int = 1) -> None:
-    """Append entries that say their number, and wait until they are confirmed."""
+    """Append numbered entries, and wait until they are confirmed."""
     for _ in range(count):
         writer.append([b"entry %d" % (writer.last_add_pushed + 1)])
     await writer.wait_confirmed(writer.last_add_pushed)

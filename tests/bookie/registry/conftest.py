@@ -1,4 +1,4 @@
-"""The metadata store that these tests share with nobody."""
+"""A metadata store of its own for each test."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cookies: text as others read it, and that none is overwritten."""
+"""Cookies: the text that other versions read, and that no cookie is overwritten."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The layout: many who create it at once, answers that are lost, a layout of others."""
+"""The layout: many bookies create it at once, answers are lost, another layout exists."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""No id is given twice, and a listing misses none."""
+"""No ledger id is given twice, and a listing misses none."""
 
 import random
 from collections.abc import Awaitable, Callable
@@ -61,7 +61,7 @@ async def test_short_ids_that_are_used_up_become_long_ones(
 
 
 def overflow(store: MemorySession, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """Numbers wrap to negative ones there, as ZooKeeper's do."""
+    """Let the numbers wrap to negative ones, as ZooKeeper's do."""
     create: Callable[..., Awaitable[str]] = store.create
 
     async def wrapped(path: str, value: bytes, **options: bool) -> str:

@@ -1,4 +1,4 @@
-"""Paths as others have them, and ids that others could store."""
+"""Paths as in Apache BookKeeper, and ids that other clients could store."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bookies come, change to read-only and leave; values as others read them."""
+"""Bookies register, become read-only and leave; the values are as other clients read them."""
 
 import random
 from contextlib import suppress
@@ -124,7 +124,7 @@ async def test_of_two_who_begin_at_once_one_is_announced(
 async def test_an_id_that_is_taken_is_refused(
     ensemble: MemoryStore, autojump_clock: Clock, theirs: bool, ours: bool
 ) -> None:
-    """In whichever of the two places the other one is."""
+    """The other bookie may be in either of the two places."""
     other, store = ensemble.session("other"), ensemble.session("me")
     await ensure_layout(store, PATHS, random.Random(1))
     await register_bookie(other, PATHS, INFO, read_only=theirs)

@@ -34,7 +34,7 @@ QUORUMS = Quorums(3, 3, 2)
 LIMITS = ReplicationLimits(
     lost_delay_s=60.0, rate_bytes_per_s=1e9, poll_s=5.0, backoff_s=10.0, recovery_grace_s=30.0
 )
-PATIENCE_S = 600.0  # of simulated time
+PATIENCE_S = 600.0  # simulated seconds
 
 
 Entry: TypeAlias = Literal["good", "bad"]
@@ -54,7 +54,7 @@ def entry_bytes(ledger_id: int, entry_id: int, kind: Entry) -> bytes:
 
 
 def closed_on(*ensembles: tuple[int, Sequence[str]], entries: int = 4) -> LedgerMetadata:
-    """Of this many entries; the ensembles by first entry."""
+    """Return the metadata of a closed ledger; the ensembles are given with their first entries."""
     fragments = tuple(Fragment(first, tuple(map(bookie_id, names))) for first, names in ensembles)
     size = len(fragments[0].ensemble)
     return LedgerMetadata(
@@ -94,7 +94,8 @@ class Cluster:
         if close:
             await writer.close()
         else:
-            await trio.sleep(1)  # The writer waits for two copies; what is lost now costs it none.
+            # The writer waits for two copies; a copy lost at this point costs it none.
+            await trio.sleep(1)
         return writer
 
     async def append(self, writer: LedgerWriter, count: int, size: int = 100) -> None:
@@ -109,7 +110,7 @@ class Cluster:
         return await self.client.metadata(ledger_id)
 
     async def copies(self, ledger_id: int, entry_id: int) -> list[BookieId]:
-        """Who of those that the metadata name gives the bytes of the entry; asked directly."""
+        """Ask each bookie that the metadata names; return those that have the entry's bytes."""
         metadata = await self.metadata(ledger_id)
         ensemble = metadata.ensemble_at(entry_id)
         write_set = [ensemble[position] for position in metadata.quorums.write_set(entry_id)]
@@ -129,7 +130,7 @@ class Cluster:
         return there
 
     async def fully_copied(self, ledger_ids: Sequence[int] = ()) -> bool:
-        """Every entry of the ledgers is with its whole write set."""
+        """Return True if every entry of the ledgers is on its whole write set."""
         for ledger_id in ledger_ids or list(self.written):
             metadata = await self.metadata(ledger_id)
             for entry_id in range(len(self.written[ledger_id])):
@@ -138,7 +139,7 @@ class Cluster:
         return True
 
     async def fully_copied_but(self, *bookies: BookieId) -> bool:
-        """The same, but for copies of these bookies."""
+        """Return True if only copies on these bookies are missing."""
         for ledger_id in self.written:
             metadata = await self.metadata(ledger_id)
             for entry_id in range(len(self.written[ledger_id])):
@@ -156,13 +157,13 @@ class Cluster:
         return payloads == self.written[ledger_id][: len(payloads)] and bool(payloads)
 
     def lose(self, name: str) -> None:
-        """The bookie is gone for good; the metadata store knows at once."""
+        """Lose the bookie for good; the metadata store knows at once."""
         self.world.stop(name)
 
     async def plant(
         self, metadata: LedgerMetadata, copies: Mapping[str, Mapping[int, Entry]]
     ) -> int:
-        """A ledger as the metadata say, and the given bytes at each bookie."""
+        """Create a ledger with this metadata, and the given bytes at each bookie."""
         catalog = self.client.context.metadata_store
         ledger_id, _ = await catalog.create(metadata, self.world.nursery)
         self.written[ledger_id] = [payload_of(n) for n in range(metadata.last_entry_id + 1)]

@@ -1,4 +1,4 @@
-"""What the records of re-replication have to do, whatever metadata store keeps them."""
+"""The behavior of the underreplication records, on any metadata store."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -86,7 +86,7 @@ class MarksSuite:
         await marks.mark(7, [B1], 1)
         before = await marks.read(7)
         assert before is not None
-        await marks.mark(7, [B1], 2)  # by somebody who has found more damage there
+        await marks.mark(7, [B1], 2)  # another client has found more damage
         assert not await marks.resolve(before)
         assert await ids(marks) == [7]
 
@@ -137,10 +137,10 @@ class MarksSuite:
     async def test_one_works_on_a_ledger_until_it_lets_go_or_dies(self, open_store: Open) -> None:
         first, second = await two(open_store)
         assert await first.lock(7)
-        assert await first.lock(7)  # an answer that was lost: it is ours
+        assert await first.lock(7)  # the answer was lost: the lock is ours
         assert not await second.lock(7)
         assert await second.locked() == {7: Lock("w1", ours=False)}
-        await second.release(7)  # not ours
+        await second.release(7)  # the lock is not ours
         assert not await second.lock(7)
         await first.release(7)
         assert await second.lock(7)
@@ -240,7 +240,7 @@ class MarksSuite:
         assert await value(stores["a1"], "auditorelection/V_0000000000") == b'bookieId: "a1"\n'
         assert not works["a2"].is_set()
 
-        # Its vote is taken away: it stands again, behind the others.
+        # Its vote is deleted: it stands again, behind the others.
         works["a1"] = trio.Event()
         await stores["a3"].delete(f"{BASE}/auditorelection/V_0000000000", ANY)
         await works["a2"].wait()

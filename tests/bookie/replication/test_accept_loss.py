@@ -1,4 +1,4 @@
-"""What may be lost is given up only where somebody said so, and only what nobody has."""
+"""Unsafe recovery gives up only the named bookies, and only entries that no other one has."""
 
 import pytest
 
@@ -26,7 +26,7 @@ FRAGMENTS = (Fragment(0, (A, B, C)),)
 def run(
     protocol: RecoverProtocol, has: dict[BookieId, int], unknown: tuple[BookieId, ...]
 ) -> Effect:
-    """Entries 0..n are with each bookie of `has`; those in `unknown` answer neither yes nor no."""
+    """Run it: bookies in `has` have entries 0..n; those in `unknown` answer neither yes nor no."""
     for _ in protocol.step(Start()):
         pass
     effects: list[Effect] = []
@@ -72,7 +72,7 @@ def test_it_ends_behind_the_last_entry_that_somebody_has() -> None:
 
 
 def test_a_copy_is_recovered_though_all_others_are_given_up() -> None:
-    """Two that are given up are no two that said no: the third is asked before anything ends."""
+    """Given-up bookies do not count as a "no": the third is asked before the ledger ends."""
     protocol = lossy(A, B)
     end = run(protocol, {C: 7}, unknown=(A, B))
     assert isinstance(end, CloseLedger)

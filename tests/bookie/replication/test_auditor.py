@@ -1,4 +1,4 @@
-"""What is marked when, and by whom."""
+"""The ledgers that the auditor marks, when, and which host does it."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -18,7 +18,7 @@ from tests.bookie.replication.cluster import (
     until,
 )
 
-# The worker finds nothing to do it with: what is marked stays.
+# The worker finds no source or target: marks stay.
 MARKING = replace(LIMITS, lost_delay_s=60.0)
 WHOLE: dict[int, Entry] = dict.fromkeys(range(4), "good")
 

@@ -1,4 +1,4 @@
-"""Records for people, what is mended next, and the settings: each as it is written down."""
+"""Status records, the queue of ledgers to re-replicate, and the settings, as they are stored."""
 
 import json
 from collections.abc import Callable
@@ -83,7 +83,7 @@ async def test_the_status_of_a_worker_goes_with_its_session() -> None:
     await Board(first, PATHS).show(STATUS)
     await Board(first, PATHS).show(STATUS)
     assert await Board(second, PATHS).workers() == [STATUS]
-    await Board(second, PATHS).show(STATUS)  # the same worker, started again
+    await Board(second, PATHS).show(STATUS)  # the same worker after a restart
     memory.expire(first.session_id)
     assert await Board(second, PATHS).workers() == [STATUS]
     memory.expire(second.session_id)

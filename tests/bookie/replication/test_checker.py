@@ -1,4 +1,4 @@
-"""What the checker finds out from bookies, whose copies were placed as each test needs them."""
+"""The checker's findings about bookies whose copies each test places."""
 
 from collections.abc import AsyncGenerator, Mapping
 
@@ -47,7 +47,7 @@ async def test_whole(cluster: Cluster, autojump_clock: Clock) -> None:
 
 
 async def test_a_hole_in_the_middle_is_found(cluster: Cluster, autojump_clock: Clock) -> None:
-    """First and last entry are there: samples of these would find nothing."""
+    """First and last entry exist: samples of these would find nothing."""
     hole: dict[int, Entry] = {0: "good", 3: "good"}
     report = await check(cluster, {"b1": WHOLE, "b2": hole, "b3": WHOLE})
     assert report.fills == (Fill(1, B2, (range(1, 3),)),)
@@ -75,7 +75,7 @@ async def test_a_digest_that_does_not_match_is_found_by_reading(
 async def test_a_bookie_that_does_not_answer_is_unknown(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    cluster.world.network.crash("b3")  # but nobody says that it is gone
+    cluster.world.network.crash("b3")  # its registration stays
     report = await check(cluster, {"b1": WHOLE, "b2": WHOLE})
     assert not report.fills
     assert not report.moves
@@ -93,7 +93,7 @@ async def test_a_lost_bookie_is_not_asked(cluster: Cluster, autojump_clock: Cloc
 async def test_a_bookie_in_doubt_is_not_taken_at_its_list(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """What a list does not show it may have had: it has to say no, entry by entry."""
+    """It may have had entries that its list lacks: it must answer "no" for each entry."""
     metadata = closed_on((0, ["b1", "b2", "b3"]))
     hole: dict[int, Entry] = {0: "good", 3: "good"}
     ledger_id = await cluster.plant(metadata, {"b1": hole, "b2": hole, "b3": hole})
@@ -112,7 +112,7 @@ async def test_a_bookie_in_doubt_is_not_taken_at_its_list(
 async def test_one_that_never_answers_a_question_for_lists_is_asked_for_entries(
     cluster: Cluster, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As Apache's bookies with RocksDB: a mark stayed for ever, as of one that does not answer."""
+    """Apache's bookies with RocksDB do not; the mark stayed forever, as of a silent bookie."""
     asked: list[BookieId] = []
     exchange = cluster.client.context.requests
     ask = exchange.ask

@@ -1,4 +1,4 @@
-"""What is said of copies, and what has to be done about them: the rules of the checker."""
+"""The checker's rules: how answers about copies are judged, and which actions follow."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def metadata(*fragments: Fragment, quorums: Quorums | None = None) -> LedgerMeta
 TWO_FRAGMENTS = metadata(Fragment(0, (A, B, C)), Fragment(5, (A, B, D)))
 
 
-# -- which fragments are settled
+# -- which fragments are sealed
 
 
 def test_all_fragments_of_a_closed_ledger_are_settled() -> None:
@@ -96,7 +96,7 @@ def test_runs_are_ranges_of_entries() -> None:
     assert runs(bytes([P, M, M, P, Q]), (M, Q), 10) == [range(11, 13), range(14, 15)]
 
 
-# -- what has to be done
+# -- actions
 
 
 def judged(
@@ -239,10 +239,12 @@ def test_a_settled_fragment_of_an_open_ledger_changes_too() -> None:
     "now",
     [
         TWO_FRAGMENTS.in_recovery(),
-        metadata(Fragment(0, (A, B, C))),  # the writer's own
-        metadata(Fragment(0, (A, B, D)), Fragment(5, (A, B, D))),  # mended by somebody else
-        metadata(Fragment(0, (A, X, C)), Fragment(5, (A, B, D))),  # the newcomer is there already
-        metadata(Fragment(0, (A, B, C))).closed_at(9, 10),  # holds more than was copied
+        metadata(Fragment(0, (A, B, C))),  # the last fragment is the writer's own
+        # Another worker has replaced the bookie.
+        metadata(Fragment(0, (A, B, D)), Fragment(5, (A, B, D))),
+        metadata(Fragment(0, (A, X, C)), Fragment(5, (A, B, D))),  # the new bookie is there already
+        # The ledger is longer than the copied part.
+        metadata(Fragment(0, (A, B, C))).closed_at(9, 10),
     ],
 )
 def test_metadata_that_are_others_by_now_stay(now: LedgerMetadata) -> None:

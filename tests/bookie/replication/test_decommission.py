@@ -149,7 +149,7 @@ async def test_without_others_to_take_the_place_nothing_begins(
 async def test_whoever_leaves_is_not_named_by_new_ledgers(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Not even as one that is away, in the place of a third one."""
+    """It is not named even as an absent bookie in the place of a third one."""
     await leaving(cluster).order(wait_retention=False)
     cluster.lose("b2")
     await trio.sleep(1)
@@ -159,7 +159,7 @@ async def test_whoever_leaves_is_not_named_by_new_ledgers(
     await cluster.orders.give(bookie_id("b2"), AdminRecord(AdminState.RETIRE, 0))
     with pytest.raises(NotEnoughBookiesError, match="leaving, and not counted: b1"):
         await cluster.write(1)
-    # One that only takes no entries for a while is named: it is meant to come back.
+    # A bookie that is read-only for a while is named: it is meant to come back.
     await cluster.orders.give(bookie_id("b2"), AdminRecord(AdminState.READ_ONLY, 0))
     await cluster.write(1)
 
@@ -181,7 +181,7 @@ async def test_with_nobody_left_to_take_the_place_it_says_so(
         with pytest.raises(DecommissionError, match="start another one") as raised:
             await leaving(cluster)._empty(wait_retention=False, told=lambda kept: None)
         assert "recommission" in str(raised.value)
-        # With another one it ends where it stopped.
+        # With another bookie the decommission goes on where it stopped.
         await cluster.orders.withdraw(bookie_id("b2"))
         await cluster.orders.withdraw(bookie_id("b3"))
         await until(lambda: writable(cluster, 3))
@@ -220,7 +220,7 @@ async def test_metadata_that_nobody_can_read_keep_it_and_that_is_said(
 async def test_it_is_begun_again_wherever_it_was_killed(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """At each request to the metadata store; whatever was done until then stays done."""
+    """It is killed at each request to the metadata store; completed steps stay completed."""
     for _ in range(4):
         await cluster.write(3)
     kills = 0
@@ -243,7 +243,7 @@ async def test_it_is_begun_again_wherever_it_was_killed(
 
 
 class _Killing(DirectLink):
-    """Kills whoever asks, after so many requests."""
+    """A link that kills the client after so many requests."""
 
     def __init__(self, scope: trio.CancelScope, *, after: int) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ async def test_one_that_does_not_obey_is_not_waited_for(
 ) -> None:
     cluster.lose("b1")
     await cluster.world.start("b1")
-    cluster.world.sessions["b1"].crash()  # its record stays, and it hears nothing
+    cluster.world.sessions["b1"].crash()  # its registration stays, and it gets no notices
     with pytest.raises(DecommissionError, match="takes new entries still"):
         await leaving(cluster).run()
 

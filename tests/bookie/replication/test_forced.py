@@ -1,4 +1,4 @@
-"""A ledger that recovery can never end is ended with loss accepted: on bookies, not on paper."""
+"""A ledger whose recovery can never end is closed with loss accepted, on the bookies as well."""
 
 from collections.abc import AsyncGenerator
 
@@ -24,7 +24,7 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 async def plant(cluster: Cluster, **last: int) -> int:
-    """An open ledger; each bookie has the entries up to one."""
+    """Create an open ledger; each bookie has the entries up to the given one."""
     opened = LedgerMetadata(quorums=Quorums(3, 3, 2), fragments=(Fragment(0, (B1, B2, B3)),))
     copies: dict[str, dict[int, Entry]] = {
         name: dict.fromkeys(range(end + 1), "good") for name, end in last.items()
@@ -35,7 +35,7 @@ async def plant(cluster: Cluster, **last: int) -> int:
 
 
 async def forced(cluster: Cluster, ledger_id: int) -> AcceptedLoss:
-    """Once the usual way has failed."""
+    """Run the unsafe recovery, after ordinary recovery has failed."""
     context = cluster.client.context
     stored = await context.metadata_store.read(ledger_id)
     with pytest.raises(RecoveryAbortedError):
@@ -61,7 +61,7 @@ async def test_bookies_that_are_gone_are_given_up(cluster: Cluster, autojump_clo
 async def test_one_in_doubt_that_has_some_entries_is_given_up(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """It gives its last entry without any doubt; it is what comes behind that it cannot say."""
+    """It answers for its last entry; only about later ones it has to say "unknown"."""
     ledger_id = await plant(cluster, b1=9, b2=5, b3=5)
     cluster.lose("b1")
     cluster.world.running["b2"].store._directories.volumes[0].reads.doubt = True
@@ -75,7 +75,7 @@ async def test_one_in_doubt_that_has_some_entries_is_given_up(
 async def test_one_that_cannot_read_its_last_entry_is_given_up(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """So it does not even say that it is fenced."""
+    """Such a bookie does not even report that it is fenced."""
     ledger_id = await plant(cluster, b1=9, b2=7, b3=5)
     cluster.lose("b1")
     await restart(cluster, "b2")
@@ -114,7 +114,7 @@ async def test_those_that_cannot_read_an_entry_on_the_way_are_given_up(
 async def test_one_that_is_silent_is_waited_for(cluster: Cluster, autojump_clock: Clock) -> None:
     ledger_id = await plant(cluster, b1=9, b2=7, b3=5)
     cluster.lose("b1")
-    cluster.world.network.crash("b2")  # registered still
+    cluster.world.network.crash("b2")  # its registration stays
     with pytest.raises(RecoveryAbortedError):
         await forced(cluster, ledger_id)
     assert not (await cluster.metadata(ledger_id)).closed

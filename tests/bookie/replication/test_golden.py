@@ -1,4 +1,4 @@
-"""What re-replication keeps, byte by byte, as the code itself writes it.
+"""The records of re-replication, byte by byte, as the code itself writes them.
 
 See `docs/formats/replication.md`.  If a test here fails, a format has changed.  Apache's records
 may not change at all.
@@ -44,7 +44,7 @@ async def value(store: MemorySession, path: str) -> bytes:
 
 
 async def fill(store: MemorySession, record: bytes, path: str) -> None:
-    """As somebody else has written it."""
+    """Store a record that another program has written."""
     await store.create(f"{ROOT}/{path}", record, make_parents=True)
 
 

@@ -1,4 +1,4 @@
-"""Bookies that may have lost records: they say so, copy what they lack, and are as good as new."""
+"""Bookies that may have lost records: they report it, copy what they lack, and leave limbo."""
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
@@ -45,7 +45,7 @@ def store_of(cluster: Cluster, name: str) -> LedgerStore:
 
 
 async def is_free(cluster: Cluster, name: str) -> bool:
-    """Of limbo."""
+    """Return True if the bookie is not in limbo."""
     store = store_of(cluster, name)
     return not store.limbo and not store.suspects.ledgers() and store.writable
 
@@ -53,7 +53,7 @@ async def is_free(cluster: Cluster, name: str) -> bool:
 async def lose_unsynced(
     cluster: Cluster, *names: str, entries: int = 10, close: bool = False
 ) -> int:
-    """A ledger, open or closed, with entries that all have acknowledged, and these lose."""
+    """Write a ledger, open or closed, whose entries are acknowledged by all and lost by these."""
     writer = await cluster.write(5, close=False)
     for name in names:
         log = store_of(cluster, name)._directories.volumes[0].log
@@ -71,7 +71,7 @@ async def lose_unsynced(
 async def add(
     cluster: Cluster, bookie: BookieId, ledger_id: int, entry_id: int, *, recovery: bool = False
 ) -> Status:
-    """As a client does it that knows of nothing."""
+    """Add an entry like a client that does not know of the loss."""
     frame = partial(
         encode_add,
         ledger_id=ledger_id,
@@ -86,7 +86,7 @@ async def add(
 async def test_what_was_lost_without_a_sync_is_copied_back(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """By the bookie itself: nobody else recovers or mends anything here."""
+    """The bookie does it itself: no other client recovers or copies anything here."""
     closed = (await cluster.write(20)).ledger_id
     await lose_unsynced(cluster, "b2", close=True)
     await cluster.world.start("b2")
@@ -104,8 +104,8 @@ async def test_what_was_lost_without_a_sync_is_copied_back(
 async def test_an_open_ledger_is_recovered_before_the_rest_of_it_is_copied(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Recovery needs two of three, so its adds may be here in time or not: no entry of the ten
-    has to be copied, and when the limbo is over none is missing.
+    """Recovery needs two of three, so its adds may be here in time or not: no entry of the ten has
+    to be copied, and when the limbo is over none is missing.
     """
     ledger_id = await lose_unsynced(cluster, "b2")
     await cluster.world.start("b2")
@@ -147,7 +147,7 @@ async def has_trouble(cluster: Cluster, name: str) -> bool:
 async def test_when_all_lose_power_nothing_that_was_synced_anywhere_is_lost(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Two lose what the third has."""
+    """Two bookies lose entries that the third has."""
     closed = (await cluster.write(20)).ledger_id
     ledger_id = await lose_unsynced(cluster, "b1", "b2")
     cluster.world.lose_power("b3")
@@ -182,7 +182,7 @@ async def test_it_may_die_again_while_it_repairs(cluster: Cluster, autojump_cloc
 
 
 class Deaf(DirectLink):
-    """Requests that `refuses` picks get no answer."""
+    """A link that drops the answers to requests that `refuses` picks."""
 
     def __init__(self, refuses: Callable[[Request], bool]) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ async def test_metadata_that_do_not_all_come_end_no_doubt(
 async def test_an_index_that_is_damaged_while_the_bookie_serves_is_made_again(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """It had been fine, for all that health and metrics said, and stayed as it was."""
+    """Once, health and metrics reported nothing, and the index stayed damaged."""
     ledger_id = (await cluster.write(5)).ledger_id
     store, running = store_of(cluster, "b2"), cluster.world.running["b2"]
     assert await is_free(cluster, "b2")
@@ -253,7 +253,7 @@ async def test_a_clean_stop_leaves_no_limbo(cluster: Cluster, autojump_clock: Cl
 async def test_a_loss_that_nobody_can_make_good_is_an_alarm_and_stays_unknown(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """A ledger of one copy."""
+    """The ledger has one copy."""
     ledger_id = (await cluster.write(10, Quorums(1, 1, 1))).ledger_id
     (fragment,) = (await cluster.metadata(ledger_id)).fragments
     name = fragment.ensemble[0].partition(":")[0]
@@ -279,11 +279,11 @@ async def has_alarm(cluster: Cluster) -> bool:
     return bool(await cluster.board.alarms())
 
 
-# ---- who has lost its memory does not trust ledgers that it does not know
+# ---- a bookie that lost its disks does not trust ledgers that it does not know
 
 
 async def reborn(cluster: Cluster) -> None:
-    """b3 has lost what it knew, and says so."""
+    """Erase b3's disks; it reports that."""
     cluster.world.settings = {"cookie_repair": "auto"}
     cluster.lose("b3")
     await cluster.world.ended["b3"].wait()
@@ -311,7 +311,7 @@ async def test_empty_disks_are_filled_again_where_that_is_allowed(
 async def test_a_late_writer_finds_no_reborn_bookie_that_believes_it(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """It may name this bookie, which was in an ensemble before, and had a fence."""
+    """The ledger may name this bookie, which was in an ensemble before, and had a fence."""
     elsewhere = closed_on((0, ["b1", "b2"]))
     ended = await cluster.plant(elsewhere, {"b1": {0: "good"}, "b2": {0: "good"}})
     copied = await cluster.plant(elsewhere, {"b1": {0: "good"}, "b2": {0: "good"}})
@@ -336,7 +336,7 @@ async def test_a_late_writer_finds_no_reborn_bookie_that_believes_it(
 
 
 async def test_an_old_image_of_a_disk_is_in_doubt(cluster: Cluster, autojump_clock: Clock) -> None:
-    """It has cookies that match, and lacks what came after it was made."""
+    """The image has cookies that match, and lacks all later entries."""
     await cluster.write(5)
     cluster.lose("b3")
     await cluster.world.ended["b3"].wait()

@@ -1,6 +1,6 @@
-"""A lock that was not given back keeps all others away: its owner looks for it.
+"""A lock that was not released keeps all other workers away, so its owner releases it later.
 
-The session of a bookie lasts for months, and so would a ledger that nobody may mend.
+The session of a bookie lasts for months, and for as long no other worker could copy that ledger.
 """
 
 from collections.abc import AsyncGenerator
@@ -35,7 +35,7 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 def lose_the_release(cluster: Cluster) -> None:
-    """Whoever looks for a lock first, looks because it gives it back."""
+    """Lose the first read of a lock: a worker reads a lock in order to release it."""
     session = cluster.world.sessions["r1"]
     assert isinstance(session.link, DirectLink)
     session.link.lose_next(operation="get", path=f"{LOCKS}/", applied=False)
@@ -48,7 +48,7 @@ async def marked(cluster: Cluster) -> list[int]:
 async def test_a_lock_that_could_not_be_given_back_is_later(
     cluster: Cluster, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Seeds 600596 and 600351, once: there was no contact when it was to be given back."""
+    """Seeds 600596 and 600351, once: there was no contact when the lock was to be released."""
     ledger_id = (await cluster.write(5)).ledger_id
 
     async def whole() -> bool:
@@ -68,7 +68,7 @@ async def test_a_lock_that_could_not_be_given_back_is_later(
 async def test_a_lock_that_came_about_late_is_given_back(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """The request was carried out when whoever had made it had given up."""
+    """The request was carried out after the worker had given up."""
     async with cluster.recovering() as running:
         await running.members.wait_looked()
         session = cluster.world.sessions["r1"]
@@ -83,7 +83,7 @@ async def test_a_lock_that_came_about_late_is_given_back(
 async def test_it_is_given_back_before_the_next_ledger_is_mended(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Which may take long, and nobody else could mend the first one meanwhile."""
+    """The next ledger may take long, and no other worker could copy the first one meanwhile."""
     here = closed_on((0, ["b1", "b2", "b3"]), entries=40)
     ledgers = [await cluster.plant(here, dict.fromkeys(("b1", "b2", "b3"), WHOLE)) for _ in "12"]
     async with cluster.recovering(limits=SLOW) as running:

@@ -1,4 +1,4 @@
-"""When a missing bookie counts as lost, and how fast copying goes."""
+"""When a missing bookie counts as lost, and the rate limit of copying."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The records of re-replication on the metadata store in memory, and with lost answers."""
+"""The underreplication records on the metadata store in memory, and with lost answers."""
 
 from collections.abc import Awaitable, Callable
 
@@ -41,8 +41,8 @@ class TestMarks(MarksSuite):
         session = memory.session("w")
         assert isinstance(session.link, DirectLink)
         marks = Marks(session, PATHS, "w1")
-        await marks.mark(1, [B1], 1)  # makes the layout
-        await marks.lock(1)  # makes the place for locks
+        await marks.mark(1, [B1], 1)  # creates the layout
+        await marks.lock(1)  # creates the parent of the locks
         await marks.release(1)
         link = session.link
         link.lose_next(operation="create", applied=applied)

@@ -1,4 +1,4 @@
-"""The records of re-replication on real ZooKeeper."""
+"""The underreplication records on real ZooKeeper."""
 
 import os
 import random

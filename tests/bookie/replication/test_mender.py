@@ -1,4 +1,4 @@
-"""What happens to a ledger while it is mended, and copies that are not what their lists say."""
+"""Changes of a ledger during re-replication, and bookies whose copies contradict their lists."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -70,7 +70,7 @@ async def ensembles(cluster: Cluster, ledger_id: int) -> list[Sequence[BookieId]
 async def test_a_source_that_is_damaged_is_an_alarm_and_no_loop(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Lists say that the entry is there; only copying it shows that it is not."""
+    """Lists say that the entry exists; only copying shows that it does not."""
     ledger_id = await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": WHOLE, "b2": BAD})
     async with cluster.recovering() as running:
         cluster.lose("b1")
@@ -119,7 +119,7 @@ async def test_an_entry_of_which_all_who_are_left_are_in_doubt_is_an_alarm(
 async def test_a_bookie_that_has_too_much_to_do_has_no_damage(
     cluster: Cluster, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it lists and does not give at the moment is unheard of, not lost."""
+    """An entry that it lists and does not return at the moment is unknown, not lost."""
     metadata = closed_on((0, ["b1", "b2", "b3"]))
     copies = {"b1": WHOLE, "b2": WHOLE, "b3": WHOLE}
     ledger_id = await cluster.plant(metadata, copies)
@@ -149,7 +149,7 @@ async def test_reading_all_copies_has_its_pace(cluster: Cluster, autojump_clock:
     entries: dict[int, Entry] = dict.fromkeys(range(40), "good")
     metadata = closed_on((0, ["b1", "b2"]), entries=40)
     ledger_id = await cluster.plant(metadata, {"b1": entries, "b2": entries})
-    checker = Checker(cluster.client.context, Pace(9.0, burst=1.0))  # an entry in a second
+    checker = Checker(cluster.client.context, Pace(9.0, burst=1.0))  # one entry per second
     began = trio.current_time()
     await checker.check(ledger_id, metadata, HERE, verify=[B1])
     assert trio.current_time() - began > 35
@@ -158,7 +158,7 @@ async def test_reading_all_copies_has_its_pace(cluster: Cluster, autojump_clock:
     assert trio.current_time() - began < 5, "lists cost next to nothing"
 
 
-# -- one ledger does not keep others from being mended
+# -- one ledger does not hold up the others
 
 
 async def test_metadata_that_make_no_sense_are_an_alarm_and_hold_up_nobody(
@@ -210,7 +210,7 @@ async def test_what_goes_wrong_with_one_ledger_holds_up_nobody(
 async def test_an_alarm_goes_when_somebody_else_has_mended_it(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Apache's worker, which knows of no alarms."""
+    """The other worker is Apache's, which knows no alarms."""
     await cluster.board.raise_alarm(Alarm(77, Trouble.NO_SPARE, "none", 5))
     async with cluster.recovering():
         await trio.sleep(2 * LIMITS.poll_s)
@@ -220,7 +220,7 @@ async def test_an_alarm_goes_when_somebody_else_has_mended_it(
 async def test_a_second_loss_comes_before_what_is_in_the_queue(autojump_clock: Clock) -> None:
     """Ledgers wait for their turn; the one that has lost a second copy comes next."""
     async with open_cluster(6) as cluster:
-        slow = replace(LIMITS, rate_bytes_per_s=9.0, burst_bytes=1.0)  # four seconds a ledger
+        slow = replace(LIMITS, rate_bytes_per_s=9.0, burst_bytes=1.0)  # four seconds per ledger
         queue = [
             await cluster.plant(closed_on((0, ["b1", "b2", "b3"])), {"b1": WHOLE, "b2": WHOLE})
             for _ in range(20)
@@ -252,11 +252,11 @@ async def counted(order: list[int], count: int) -> bool:
     return len(order) >= count
 
 
-# -- what happens meanwhile
+# -- changes during re-replication
 
 
 class _Held(DirectLink):
-    """Holds the change of the metadata of one ledger until it is let go."""
+    """A link that holds back the metadata update of one ledger until it is let go."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -274,9 +274,9 @@ class _Held(DirectLink):
 async def mend_while(
     cluster: Cluster, running: AutoRecovery, ledger_id: int, happen: Callable[[], Awaitable[None]]
 ) -> Outcome:
-    """All is copied, and `happen` is done just before the metadata are changed."""
+    """Re-replicate a ledger; `happen` runs after the copying, before the metadata update."""
     held = _Held(PATHS.ledger(ledger_id))
-    await cluster.marks.pause()  # only what is done here is done
+    await cluster.marks.pause()  # the worker does nothing by itself
     await running.members.wait_looked()
     await until(lambda: lost(running, B3))
     outcomes: list[Outcome] = []
@@ -310,7 +310,7 @@ async def test_a_worker_that_lost_its_lock_changes_nothing_that_another_has_mend
 
             async def other_mends() -> None:
                 lock = f"{PATHS.underreplication}/locks/urL{ledger_id:010d}"
-                await cluster.store.delete(lock, ANY)  # its session has ended, unheard of
+                await cluster.store.delete(lock, ANY)  # its session has ended, unnoticed
                 await until(lambda: lost(other, B3))
                 assert await mend(other, cluster, ledger_id) is Outcome.MENDED
                 after.append(await cluster.metadata(ledger_id))
@@ -342,7 +342,7 @@ async def test_a_ledger_that_is_deleted_meanwhile_is_gone(
 async def test_a_ledger_that_goes_into_recovery_meanwhile_keeps_its_fragments(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Whoever recovers it relies on what it has read."""
+    """The recovering client relies on the metadata that it has read."""
     opened = LedgerMetadata(
         quorums=Quorums(3, 3, 2),
         fragments=(Fragment(0, (B1, B2, B3)), Fragment(4, (B1, B2, B4))),
@@ -357,7 +357,7 @@ async def test_a_ledger_that_goes_into_recovery_meanwhile_keeps_its_fragments(
             stored = await catalog.read(ledger_id)
             await catalog.update(ledger_id, stored, lambda m, version: m.in_recovery())
 
-        # Fragment 0 has no other bookie to go to but b4, which is here.
+        # Fragment 0 has no other bookie to go to but b4, which serves.
         assert await mend_while(cluster, running, ledger_id, begin_recovery) is Outcome.LATER
         assert await ensembles(cluster, ledger_id) == [(B1, B2, B3), (B1, B2, B4)]
         reader = await cluster.client.open(ledger_id, recover=True)

@@ -1,4 +1,4 @@
-"""Where copies go that are moved, and how many are on their way at once."""
+"""Targets of copies that are moved, and the number of them under way at once."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ SEEDS = pytest.mark.parametrize("number", range(2))
 
 @asynccontextmanager
 async def in_racks(racks: dict[str, str], seed: int = 1) -> AsyncGenerator[Cluster]:
-    """Bookies that announce these racks."""
+    """Run bookies that announce these racks."""
     async with open_cluster(0, seed) as cluster:
         cluster.world.racks.update(racks)
         for name in racks:
@@ -93,7 +93,7 @@ async def test_one_rack_is_better_than_one_copy_less(autojump_clock: Clock) -> N
 
 
 async def copy_a_third(cluster: Cluster, ledger_id: int, to: BookieId, limits: CopyLimits) -> float:
-    """What one place holds of a ledger with WQ = 1; the simulated seconds that it took."""
+    """Copy one third of a ledger with WQ = 1; return the simulated seconds that it took."""
     metadata = await cluster.metadata(ledger_id)
     held = [range(n, n + 1) for n in range(0, metadata.last_entry_id + 1, 3)]
     copied: list[int] = []

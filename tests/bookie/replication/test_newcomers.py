@@ -1,4 +1,4 @@
-"""Bookies that lose their disks between their acknowledgement and the metadata that name them."""
+"""Bookies that lose their disks after an acknowledgement, before the metadata names them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +30,7 @@ AGAIN: dict[str, object] = {"cookie_repair": "auto"}  # they start with empty di
 
 
 class HeldLink(DirectLink):
-    """That write of the record waits on its way to the store; `dies`: nothing comes after it."""
+    """A link that holds back a write of the record; with `dies` it carries no later request."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class HeldLink(DirectLink):
         self._path = PATHS.ledger(ledger_id)
         self._cookie = PATHS.cookie(newcomer)
         self._newcomer = cluster.world.running[name_of(newcomer)].store
-        self.had: list[int] | None = None  # the newcomer, when its life was looked up
+        self.had: list[int] | None = None  # the new bookie's ledgers when its cookie was read
         self._before = number - 1
         self._dies = dies
         self.reached = trio.Event()
@@ -73,7 +73,7 @@ def name_of(bookie: BookieId) -> str:
 
 
 async def lose_disks(cluster: Cluster, bookie: BookieId) -> None:
-    """It is born anew, and knows of which ledgers it may have lost something."""
+    """Start the bookie with empty disks; it knows which ledgers may have lost entries on it."""
     world, name = cluster.world, name_of(bookie)
     world.stop(name)
     world.platters[name] = Platter(world.rng, latency_s=(0.0002, 0.002))
@@ -83,7 +83,7 @@ async def lose_disks(cluster: Cluster, bookie: BookieId) -> None:
 
 
 async def denials(cluster: Cluster, ledger_id: int) -> list[tuple[BookieId, int]]:
-    """Who of those that the metadata name says that it never had an entry."""
+    """Return the bookies that the metadata names and that deny an entry."""
     metadata = await cluster.metadata(ledger_id)
     found: list[tuple[BookieId, int]] = []
     for entry_id in range(metadata.last_entry_id + 1):
@@ -110,7 +110,7 @@ async def test_copies_whose_disks_are_gone_before_the_metadata_name_them(
             session = cluster.world.sessions["r1"]
             link = session.link = HeldLink(cluster, ledger_id, bookie_id("b4"), dies=True)
             cluster.lose("b3")
-            await link.reached.wait()  # all is copied
+            await link.reached.wait()  # all entries are copied
             await lose_disks(cluster, bookie_id("b4"))
             link.go_on.set()
             await link.carried_out.wait()
@@ -125,7 +125,7 @@ async def test_copies_whose_disks_are_gone_before_the_metadata_name_them(
 async def test_entries_that_recovery_wrote_and_whose_disks_are_gone_before_it_ends(
     autojump_clock: Clock,
 ) -> None:
-    """The end names who took the place of a bookie that was away: nothing named it before."""
+    """The last metadata names a bookie that replaced an absent one: earlier metadata does not."""
     async with open_cluster(3, settings=AGAIN) as cluster:
         world = cluster.world
         writer = await cluster.write(10, Quorums(2, 2, 2), close=False)
@@ -138,7 +138,7 @@ async def test_entries_that_recovery_wrote_and_whose_disks_are_gone_before_it_en
         session.link = link
         async with open_client(world, session, "r1") as client, trio.open_nursery() as nursery:
             nursery.start_soon(partial(client.open, ledger_id, recover=True))
-            await link.reached.wait()  # all that may have been confirmed is written back
+            await link.reached.wait()  # all entries that may be confirmed are written back
             await lose_disks(cluster, newcomer)
             link.go_on.set()
         assert (await cluster.metadata(ledger_id)).closed

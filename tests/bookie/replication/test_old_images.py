@@ -1,4 +1,4 @@
-"""Directories that were put back from a copy: nothing acknowledged is denied, or lost for it."""
+"""Directories restored from a copy: no acknowledged entry is denied or lost because of them."""
 
 from collections.abc import AsyncGenerator
 
@@ -25,13 +25,13 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 async def is_recorded(cluster: Cluster, name: str) -> bool:
-    """Return True if the metadata store knows how far its log has come."""
+    """Return True if the metadata store knows the bookie's log ends."""
     stored = await read_starts(cluster.store, PATHS, f"{name}:3181")
     return stored is not None and stored.record.positions == store_of(cluster, name).log_ends()
 
 
 async def entries_behind_an_image(cluster: Cluster, *old: str) -> int:
-    """A ledger whose last entries these deny, as their disks were when they had none of them."""
+    """Write a ledger; these bookies' disks are put back to before its last entries."""
     writer = await cluster.write(5, close=False)
     images = {name: cluster.world.platters[name].image("d0") for name in old}
     await cluster.append(writer, 20)
@@ -52,7 +52,7 @@ async def recover(cluster: Cluster, ledger_id: int) -> None:
 async def test_an_image_of_one_and_another_one_behind_lose_nothing(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Two denied 200 entries that the third one had, and recovery ended the ledger below them."""
+    """Once, two denied 200 entries that the third had, and recovery ended the ledger below them."""
     writer = await cluster.write(5, close=False)
     image = cluster.world.platters["b1"].image("d0")
     cluster.world.lose_power("b2")
@@ -61,7 +61,7 @@ async def test_an_image_of_one_and_another_one_behind_lose_nothing(
     cluster.world.lose_power("b1")
     await cluster.world.ended["b1"].wait()
     cluster.world.platters["b1"].put_back(image)
-    cluster.world.lose_power("b3")  # it has everything, and answers later
+    cluster.world.lose_power("b3")  # it has all entries, and answers later
     for name in ("b1", "b2"):
         await cluster.world.start(name)
     assert not store_of(cluster, "b2").limbo

@@ -1,4 +1,4 @@
-"""`python -m daybook.bookie.replication`: its settings, its line, its end."""
+"""`python -m daybook.bookie.replication`: its settings, its output, its end."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""A bookie that lost its disks comes back empty, and breaks nothing that they had promised."""
+"""A bookie that lost its disks comes back empty, and breaks no promise of the old disks."""
 
 from collections.abc import AsyncGenerator
 from functools import partial
@@ -47,7 +47,7 @@ async def with_new_disks(cluster: Cluster, name: str) -> None:
 
 
 async def add(cluster: Cluster, bookie: BookieId, ledger_id: int, entry_id: int) -> Status:
-    """As a writer does who has heard of nothing."""
+    """Add an entry like a writer that has not noticed anything."""
     frame = partial(
         encode_add,
         ledger_id=ledger_id,
@@ -60,7 +60,7 @@ async def add(cluster: Cluster, bookie: BookieId, ledger_id: int, entry_id: int)
 
 
 async def recovered_ledger(cluster: Cluster) -> tuple[int, BookieId]:
-    """One whose writer is frozen, and does not know; and a bookie that it names."""
+    """Return a ledger whose frozen writer does not know of its recovery, and a bookie of it."""
     writer = await cluster.write(5, close=False)
     writer.abandon()
     bookie = (await cluster.metadata(writer.ledger_id)).fragments[0].ensemble[0]
@@ -102,7 +102,7 @@ async def test_one_whose_disks_are_gone_already_is_replaced_from_its_peers(
         await replacement(cluster, bookie).empty()
         assert await cluster.fully_copied()
         await with_new_disks(cluster, bookie.partition(":")[0])
-        # Whoever was killed while it waited begins again.
+        # A command that was killed while it waited starts from the beginning.
         await replacement(cluster, bookie).empty()
         assert await replacement(cluster, bookie).finish() == 5
     assert await add(cluster, bookie, ledger_id, 99) is Status.FENCED
@@ -116,7 +116,7 @@ async def test_it_is_not_admitted_before_it_is_back(
     async with cluster.recovering():
         await replacement(cluster, bookie).empty()
         with pytest.raises(DecommissionError, match="start it with empty directories"):
-            await readmission.admit()  # its old process runs still
+            await readmission.admit()  # the old process still runs
         order = await cluster.orders.read(bookie)
         assert order is not None
         assert order.kind is AdminState.LEFT

@@ -1,4 +1,4 @@
-"""What a bookie finds damaged at itself is copied back from its peers."""
+"""Damage that a bookie finds on its own disk is repaired with copies from other bookies."""
 
 import errno
 from collections.abc import AsyncGenerator
@@ -22,7 +22,7 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 def flip_bits(cluster: Cluster, name: str, ledger_id: int, *entry_ids: int) -> None:
-    """On the disk of that bookie, in the payloads of these entries."""
+    """Flip bits on the disk of that bookie, in the payloads of these entries."""
     platter = cluster.world.platters[name]
     for path in [path for path in platter.paths() if path.startswith("d0/log/")]:
         content = platter.content(path)
@@ -43,7 +43,7 @@ async def damaged(cluster: Cluster, name: str, ledger_id: int) -> list[int]:
 
 
 async def restart(cluster: Cluster, name: str) -> None:
-    """What it reads comes from its disk from now on."""
+    """Restart the bookie, so that it reads from its disk."""
     cluster.lose(name)
     await cluster.world.start(name)
 
@@ -60,7 +60,7 @@ async def ensemble(cluster: Cluster, ledger_id: int) -> tuple[BookieId, ...]:
 async def test_bits_that_flip_are_found_and_copied_back_in_place(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Nobody else could take the place: the bookie itself gets its entries again."""
+    """There is no spare bookie: the damaged one itself gets its entries again."""
     ledger_id = (await cluster.write(60, size=500)).ledger_id
     before = await ensemble(cluster, ledger_id)
     await restart(cluster, "b2")
@@ -93,7 +93,7 @@ async def test_damage_that_a_reader_meets_is_copied_back(
 async def test_damage_on_two_bookies_is_repaired_from_the_third(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Each has entries that the other has not."""
+    """Each has entries that the other lacks."""
     ledger_id = (await cluster.write(40, size=500)).ledger_id
     for name, entries in (("b1", (3, 4, 20)), ("b2", (4, 5, 30)), ("b3", (6, 20))):
         await restart(cluster, name)
@@ -139,7 +139,7 @@ async def test_a_directory_that_fails_is_emptied_onto_others(autojump_clock: Clo
 
 
 async def fail_log(cluster: Cluster, name: str) -> None:
-    """The next record is one that its disk does not take."""
+    """Let the disk reject the next record."""
     store = cluster.world.running[name].store
     with pytest.raises(StoreError):
         await store.fence(1 << 40, b"key")
@@ -153,12 +153,12 @@ async def marked_for(cluster: Cluster, bookie: BookieId) -> bool:
 async def test_records_that_were_lost_are_copied_back_and_no_absence_is_believed(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """The log of one bookie has lost a part: all that names it is looked at, entry by entry."""
+    """The log of one bookie has lost a part: each ledger naming it is checked entry by entry."""
     ledger_id = (await cluster.write(60, size=500)).ledger_id
     cluster.lose("b2")
     await cluster.world.ended["b2"].wait()
     platter = cluster.world.platters["b2"]
-    platter.lose_indexes()  # so that all of the log is read again
+    platter.lose_indexes()  # so that the whole log is read again
     flip_bits(cluster, "b2", ledger_id, 10, 11, 12)
     await cluster.world.start("b2")
     assert cluster.world.running["b2"].store.limbo

@@ -1,6 +1,6 @@
-"""Copies come back: auto-recovery over real bookies on simulated disks.
+"""Re-replication: auto-recovery over real bookies on simulated disks.
 
-One test for each rule of the worker; each fails when its rule is broken.
+There is one test for each rule of the worker; each fails when its rule is broken.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -54,7 +54,7 @@ async def unmarked(cluster: Cluster) -> bool:
 
 
 async def mend(running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str) -> Outcome:
-    """Once the bookies have been looked at; marked as somebody would who found it."""
+    """Mark the ledger as damaged and re-replicate it, after the bookies have been checked."""
     await running.members.wait_looked()
     await cluster.marks.mark(ledger_id, [bookie_id(name) for name in lacking or ("b3",)], 0)
     return await running.worker.mend(ledger_id)
@@ -64,7 +64,7 @@ async def alarms(cluster: Cluster) -> list[tuple[int, Trouble]]:
     return [(alarm.ledger_id, alarm.trouble) for alarm in await cluster.board.alarms()]
 
 
-# -- what it is for
+# -- its purpose
 
 
 async def test_all_is_copied_again_when_a_bookie_is_gone(
@@ -88,11 +88,11 @@ async def test_all_is_copied_again_when_a_bookie_is_gone(
 async def test_what_a_writer_left_on_an_ack_quorum_is_filled(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """In the middle of the ledger, onto the bookie that the metadata name already."""
+    """Entries in the middle of the ledger are copied to the bookie that the metadata names."""
     cluster.lose("b4")
     writer = await cluster.write(10, close=False)
     cluster.lose("b3")
-    await cluster.append(writer, 10)  # with two of three
+    await cluster.append(writer, 10)  # on two of three bookies
     await cluster.world.start("b3")
     await cluster.append(writer, 10)
     await writer.close()
@@ -140,7 +140,7 @@ async def test_a_lock_that_could_not_be_given_back_keeps_nobody_from_mending_aga
 
 
 def durable(cluster: Cluster, name: str, ledger_id: int) -> int:
-    """How many entries the bookie has on its disk: asked inside, for an answer takes its time."""
+    """Return how many entries are on the bookie's disk; read directly, since answers take time."""
     (volume,) = cluster.world.running[name].store._directories.volumes
     state = volume.ledgers.get(ledger_id)
     if state is None or state.recent is None:
@@ -152,7 +152,7 @@ def durable(cluster: Cluster, name: str, ledger_id: int) -> int:
 async def test_metadata_name_a_bookie_only_when_it_has_everything(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
-    """Looked at when somebody is about to change the metadata of the ledger."""
+    """The disks are checked just before the metadata update of the ledger."""
     whole: dict[int, Entry] = dict.fromkeys(range(40), "good")
     ledger_id = await cluster.plant(
         closed_on((0, ["b1", "b2", "b3"]), entries=40), {"b1": whole, "b2": whole, "b3": whole}
@@ -178,7 +178,7 @@ async def test_a_target_that_fails_changes_nothing(cluster: Cluster, autojump_cl
     copies = {"b1": WHOLE, "b2": WHOLE}
     ledger_id = await cluster.plant(closed_on((0, ["b1", "b2", "b3"])), copies)
     cluster.lose("b3")
-    cluster.world.network.crash("b4")  # it does not answer, and is registered still
+    cluster.world.network.crash("b4")  # it does not answer, and is still registered
     async with cluster.recovering() as running:
         await trio.sleep(LIMITS.lost_delay_s + 1)
         assert await mend(running, cluster, ledger_id) in (Outcome.LATER, Outcome.NO_SPARE)
@@ -207,7 +207,7 @@ async def test_an_open_ledger_is_left_to_its_writer(
         assert metadata.state is LedgerState.OPEN
         assert metadata.last_fragment.ensemble.count(spare) == 0
         assert await marked(cluster) == [writer.ledger_id]
-        await cluster.append(writer, 10)  # it changes its ensemble by itself
+        await cluster.append(writer, 10)  # the writer changes its ensemble by itself
         assert spare in (await cluster.metadata(writer.ledger_id)).last_fragment.ensemble
         await writer.close()
         await until(lambda: cluster.fully_copied())
@@ -280,7 +280,7 @@ async def test_no_copy_left_is_an_alarm_and_no_loop(
         (alarm,) = await cluster.board.alarms()
         assert alarm.entries == ((2, 2),)
         assert "b3:3181: gone, and may have one" in alarm.why
-        # The bookie that may have the last copy keeps its place, and nothing runs in circles.
+        # The bookie that may have the last copy stays in the ensemble, and no work is repeated.
         assert B3 in await names(cluster, ledger_id)
         copied = running.worker.status().copied_entries
         await trio.sleep(120)
@@ -321,7 +321,7 @@ async def test_without_a_spare_nothing_is_locked(cluster: Cluster, autojump_cloc
         assert await alarms(cluster) == []
 
 
-# -- when not to
+# -- when not to copy
 
 
 async def test_one_that_comes_back_in_time_costs_nothing(
@@ -394,7 +394,7 @@ async def test_whoever_has_no_cookie_any_more_is_replaced_too(
     ledger_id = await cluster.plant(closed_on((0, ["b1", "b2", "b9"])), {"b1": WHOLE, "b2": WHOLE})
     async with cluster.recovering() as running:
         await running.members.wait_looked()
-        assert await mend(running, cluster, ledger_id, "b9") is Outcome.LATER  # maybe it is new
+        assert await mend(running, cluster, ledger_id, "b9") is Outcome.LATER  # it may be new
         await until(lambda: cluster.fully_copied())
         assert bookie_id("b9") not in await names(cluster, ledger_id)
 
@@ -439,12 +439,12 @@ async def test_what_has_the_fewest_copies_comes_first(autojump_clock: Clock) -> 
                 await cluster.marks.mark(ledger_id, [B3], 0)
             await cluster.marks.resume()
             await until(lambda: unmarked(cluster))
-        # The ensemble of `worst` has one left, the others two.
+        # The ensemble of `worst` has one bookie left, the others two.
         assert order[0] == worst
         assert set(order) == {*ledgers, worse, worst}
 
 
-# -- several workers, and what happens to a ledger meanwhile
+# -- several workers, and changes of a ledger meanwhile
 
 
 async def test_two_workers_share_the_work(cluster: Cluster, autojump_clock: Clock) -> None:
@@ -482,7 +482,7 @@ async def test_a_session_that_is_lost_ends_the_work_and_it_is_taken_up(
             return record is not None and record.stat.owner != lock.stat.owner
 
         await until(locked_again, every_s=0.1)
-        # What was under way has ended: nothing was copied without the lock.
+        # The copying under way has ended: nothing was copied without the lock.
         assert running.worker.status().copied_entries == before
         await until(lambda: cluster.fully_copied())
 

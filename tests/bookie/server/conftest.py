@@ -42,7 +42,7 @@ class Start(Protocol):
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """Start a server: `async with start() as running`."""
+    """Return a function that starts a server: `async with start() as running`."""
     indexes = MemoryIndexes()
 
     async def disk_space() -> DiskSpace:

@@ -1,4 +1,4 @@
-"""The other end of a connection to a bookie: frames, by hand."""
+"""The other end of a connection to a bookie: frames are sent and read by hand."""
 
 import struct
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from daybook.wire.proto import bookkeeper_pb2 as pb
 
 KEY = master_key(b"")
 DIGESTER = Digester()
-PATIENCE_S = 120.0  # only so that nothing hangs for ever
+PATIENCE_S = 120.0  # only so that nothing hangs forever
 
 
 def make_entry(ledger_id: int, entry_id: int, payload: bytes = b"payload", lac: int = -1) -> bytes:
@@ -36,7 +36,7 @@ def add_frame(
 
 
 class Peer:
-    """A client that says what it is told to say."""
+    """A client whose requests the test writes."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -46,7 +46,7 @@ class Peer:
         await self.stream.send_all(b"".join(frames))
 
     async def receive(self) -> bytes | None:
-        """The next frame, without its size; None at the end of the stream."""
+        """Return the next frame, without its size; None at the end of the stream."""
         while True:
             if len(self._buffer) >= 4:
                 (size,) = struct.unpack_from(">I", self._buffer)
@@ -97,7 +97,7 @@ class Peer:
         return answer
 
     async def is_cut(self) -> bool:
-        """Whether the bookie closes the connection, whatever it says before that."""
+        """Return True if the bookie closes the connection, after any answers."""
         with trio.move_on_after(PATIENCE_S):
             while await self.receive() is not None:
                 pass
@@ -106,7 +106,7 @@ class Peer:
 
 
 async def dial(port: int, *, receive_bytes: int = 0) -> Peer:
-    """A connection; with `receive_bytes` its end takes little that nobody reads."""
+    """Connect; with `receive_bytes` the receive buffer is small."""
     sock = trio.socket.socket()
     if receive_bytes:
         sock.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, receive_bytes)

@@ -1,4 +1,4 @@
-"""A bookie as a process, against a real ZooKeeper; to be killed."""
+"""A bookie process, with a real ZooKeeper; tests kill it."""
 
 import json
 import resource
@@ -13,10 +13,10 @@ PATIENCE_S = 180.0
 
 
 class BookieProcess:
-    """Started by the constructor; `wait_ready` reads its first line."""
+    """A process started by the constructor; `wait_ready` reads its first line."""
 
     def __init__(self, config: Path, *, files: int | None = None) -> None:
-        """`files`: how many the process may have open."""
+        """`files` limits how many files the process may have open."""
 
         def limit() -> None:
             if files is not None:

@@ -1,4 +1,4 @@
-"""What an operator may ask a bookie over HTTP."""
+"""The HTTP requests of an operator to a bookie."""
 
 import json
 import urllib.error
@@ -36,7 +36,7 @@ class Admin:
         self._url = f"http://127.0.0.1:{port}/api/v1/bookie"
 
     async def ask(self, path: str, method: str = "GET", body: bytes | None = None) -> Any:
-        """The JSON of the answer, or the status of a refusal."""
+        """Return the JSON of the answer, or the status of a refusal."""
 
         def ask() -> Any:
             request = urllib.request.Request(f"{self._url}/{path}", body, method=method)
@@ -70,7 +70,7 @@ def cluster(tmp_path: Path) -> Cluster:
 
 
 async def until(condition: Callable[[], Awaitable[Any]]) -> Any:
-    """What it is once it is something."""
+    """Return the condition's value as soon as it is true."""
     with trio.fail_after(PATIENCE_S):
         while not (found := await condition()):  # noqa: ASYNC110  over HTTP there are no events
             await trio.sleep(0.01)

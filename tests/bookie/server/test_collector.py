@@ -1,4 +1,4 @@
-"""Ledgers are dropped when their metadata are provably gone; silence and errors are no proof."""
+"""Ledgers are deleted only if their metadata is provably gone; silence and errors are no proof."""
 
 import errno
 import random
@@ -35,12 +35,12 @@ LEDGERS = [1, 2, 3, 77_777, 1 << 40]
 
 
 class Metadata:
-    """A session that may be asked to fail, or to be late."""
+    """A session that may be made to fail, or to be late."""
 
     def __init__(self, session: MemorySession) -> None:
         self.session = session
         self.asked: list[str] = []
-        self.before: Callable[[str], Awaitable[None]] | None = None  # each request
+        self.before: Callable[[str], Awaitable[None]] | None = None  # called before each request
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.session, name)
@@ -64,7 +64,7 @@ class Metadata:
 
 
 class World:
-    """A bookie's store, the metadata of its cluster, and its collector."""
+    """A bookie's store, the metadata of its cluster, and its garbage collector."""
 
     def __init__(self, store: LedgerStore, session: MemorySession, cookie: Cookie) -> None:
         self.store = store
@@ -131,7 +131,7 @@ async def test_what_was_deleted_is_dropped_and_nothing_else(world: World) -> Non
     assert world.collector.ledgers_dropped == 2
     assert await status_of(world.store.read(2, 0)) is NO_LEDGER
     answers = Answers(world.store)
-    answers.add(2, 1)  # of a writer that was frozen
+    answers.add(2, 1)  # a late add of a frozen writer
     assert await answers.all() == [FENCED]
 
 
@@ -157,13 +157,13 @@ async def test_any_request_that_fails_drops_nothing_more(world: World) -> None:
         await world.collector.collect()
         failed += world.collector.collections_failed - before
         assert 1 in world.store.ledgers()
-        if asked <= 5:  # it had not come to single ledgers yet
+        if asked <= 5:  # single ledgers were not looked up yet
             assert world.store.ledgers() == [1, 77_777, 1 << 40]
     assert failed > 5
 
 
 async def test_a_list_from_which_a_part_is_missing_drops_nothing_that_lives(world: World) -> None:
-    """Whatever a listing leaves out, each ledger is looked up by itself."""
+    """No matter what a listing leaves out, each ledger is looked up by itself."""
 
     async def listing(path: str, watch: Watch | None = None) -> list[str] | None:
         names = await world.session.get_children(path, watch)
@@ -231,14 +231,14 @@ async def test_garbage_in_the_metadata_drops_nothing_and_harms_nobody(
 
 
 async def test_a_ledger_that_is_made_while_the_metadata_are_listed_stays(world: World) -> None:
-    """It is in no list that began before; so ours is written down before that."""
+    """No list that began earlier has it; so the bookie's own list is made before that."""
     lists = 0
 
     async def make(request: str) -> None:
         nonlocal lists
         lists += request.startswith("list")
         if request.startswith("list") and lists == 2:
-            # The top of the tree was listed before: what is new below it is not found.
+            # The top of the tree was listed before: a new ledger below it is not found.
             await world.make(300_000_000)
 
     await world.delete(2)
@@ -298,7 +298,7 @@ async def test_tombstones_end_when_the_metadata_say_once_more_that_they_are_gone
     assert await answers.all() == [OK]
 
 
-# ---- by itself
+# ---- the periodic collection
 
 
 def housekeeping(world: World, **intervals: float) -> Housekeeping:

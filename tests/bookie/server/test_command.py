@@ -1,4 +1,4 @@
-"""Read-only by command: kept, and taken back, whatever becomes of the directories."""
+"""The read-only state by command: kept, and taken back, whatever becomes of the directories."""
 
 import errno
 import random
@@ -56,12 +56,12 @@ async def test_read_only_by_command_is_kept_and_taken_back(platter: Platter) -> 
         command = ReadOnlyCommand(platter.mount(), ["d0"], store)
         await command.load()
         assert not store.writable
-        store.set_read_only(True)  # somebody else's order
+        store.set_read_only(True)  # another cause
         await command.give(False)
         assert not store.writable
         store.set_read_only(False)
         assert store.writable
-        await command.give(False)  # once more
+        await command.give(False)  # the command is repeated
         again = ReadOnlyCommand(platter.mount(), ["d0"], store)
         await again.load()
         assert store.writable
@@ -84,7 +84,7 @@ async def test_it_holds_whatever_the_order_and_number_of_directories(
 
 
 async def test_taking_it_back_counts_when_the_disk_has_done_it(platter: Platter) -> None:
-    """Else the bookie would take entries now, and none after the next start."""
+    """Otherwise the bookie would take entries now, and none after the next start."""
     async with opened(platter) as store:
         command = ReadOnlyCommand(platter.mount(), ["d0"], store)
         await command.give(True)

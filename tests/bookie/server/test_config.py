@@ -1,4 +1,4 @@
-"""Settings: a file, the environment over it, and nothing ignored."""
+"""Settings: a file, overridden by the environment; no unknown setting is ignored."""
 
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def test_directories_share_the_memory_for_readers() -> None:
 
     assert shares(1 << 30, "/d0") == 1 << 30
     assert shares(1 << 30, "/d0", "/d1") == 1 << 29
-    assert shares(1 << 20, "/d0", "/d1") == 16 << 20  # with less nobody could read ahead
+    assert shares(1 << 20, "/d0", "/d1") == 16 << 20  # with less there could be no read-ahead
     assert parse({"directories": ["/d0"]}).store_limits.log == StoreLimits().log
 
 

@@ -1,4 +1,4 @@
-"""Nothing is said before it is on the disk: the disk of these tests waits to be let go on."""
+"""No answer is sent before its data is durable: the disk of these tests waits for permission."""
 
 from collections.abc import Sequence
 
@@ -35,7 +35,7 @@ class GatedAppender:
 
 
 class GatedDisk(FileDisk):
-    """Writes wait while the gate is closed."""
+    """A disk whose writes wait while the gate is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ async def test_an_add_is_answered_when_it_is_on_the_disk(start: Start) -> None:
 
 
 async def test_a_fencing_read_sees_what_was_accepted_before_it(start: Start) -> None:
-    """ "No such entry" about an add that is acknowledged a moment later would lose it."""
+    """Answering "no such entry" for an add that is acknowledged a moment later would lose it."""
     disk = GatedDisk()
     async with (
         start(disk=disk) as running,
@@ -148,7 +148,7 @@ async def test_lacs_and_forces_wait_for_the_disk(start: Start) -> None:
 async def test_the_same_add_again_is_answered_though_nothing_is_written_for_it(
     start: Start,
 ) -> None:
-    """At once, and after a restart, when the store has to look into its index first."""
+    """The answer comes at once, and after a restart, when the store must read its index first."""
     async with start() as running, running.connect() as peer:
         assert await peer.add(7, 0) is Status.OK
         assert await peer.add(7, 1) is Status.OK

@@ -79,14 +79,14 @@ class Cluster:
             nursery.cancel_scope.cancel()
 
     async def refused(self, config: BookieConfig) -> str:
-        """Why this bookie does not start; nothing in its directories has changed."""
+        """Return why this bookie does not start, and check that its directories are unchanged."""
         before = self._files(config)
         why = await self.failed(config)
         assert self._files(config) == before
         return why
 
     async def failed(self, config: BookieConfig) -> str:
-        """Why this bookie does not start."""
+        """Return why this bookie does not start."""
         with pytest.raises((*START_ERRORS, BaseExceptionGroup)) as caught:
             async with self.run(config):
                 pass
@@ -265,7 +265,7 @@ async def test_a_record_that_somebody_deletes_comes_back(cluster: Cluster) -> No
 
 
 async def test_the_record_of_the_process_before_us_is_replaced_at_once(cluster: Cluster) -> None:
-    """It was killed: its session, and the record, are still there."""
+    """The earlier process was killed: its session, and the registration, still exist."""
     killed = cluster.store.session("bookie")
     async with cluster.run(cluster.config(), killed) as running:
         killed.crash()
@@ -280,7 +280,7 @@ async def test_the_record_of_the_process_before_us_is_replaced_at_once(cluster: 
 
 
 async def test_a_copy_of_its_directories_is_another_process(cluster: Cluster) -> None:
-    """It has the mark of the process that runs, and would miss what that one acknowledges."""
+    """The copy has the mark of the running process, and would lack its later acknowledgements."""
     started = trio.Event()
 
     async def start_copy() -> None:

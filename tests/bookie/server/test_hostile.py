@@ -1,4 +1,4 @@
-"""Peers that mean harm, or are broken: they are cut, and nobody else notices."""
+"""Hostile or broken peers: they are disconnected, and no other client notices."""
 
 import gc
 import itertools
@@ -132,7 +132,7 @@ async def test_who_falls_silent_is_cut(start: Start) -> None:
 
 
 async def test_a_flood_of_connections_is_bounded(start: Start) -> None:
-    """Those that say nothing make room for others; arenas are not theirs to keep."""
+    """Silent connections make room for others; they may not keep arenas."""
     limits = ServerLimits(connections_max=60, newcomers_max=20, arena_bytes_max=24 * MIB)
     async with start(limits) as running, running.connect() as bystander:
         assert await bystander.add(7, 0) is Status.OK
@@ -177,7 +177,7 @@ async def test_half_frames_do_not_keep_memory_from_others(start: Start) -> None:
 
 
 async def test_newcomers_with_half_frames_share_a_pool_of_their_own(start: Start) -> None:
-    """Nobody has sent a whole frame: together they keep no more than the pool of newcomers."""
+    """None has sent a whole frame: together they keep no more than the pool of new connections."""
     limits = ServerLimits(arena_bytes_max=40 * MIB, newcomer_arena_bytes_max=6 * MIB)
     async with start(limits) as running:
         half = struct.pack(">II", 5_242_880, 0x02010000) + bytes(100_000)
@@ -248,7 +248,7 @@ async def test_those_who_take_nothing_are_cut_when_they_are_too_many(start: Star
 
 
 async def test_adds_of_a_peer_that_never_reads_are_bounded(start: Start) -> None:
-    """It is not read from once its answers pile up."""
+    """The bookie stops reading from it once its answers pile up."""
     limits = ServerLimits(connection_answer_bytes_max=20_000, stall_timeout_s=3600)
     async with start(limits) as running, running.connect() as other, trio.open_nursery() as nursery:
         mute = await dial(running.port, receive_bytes=4096)
@@ -323,11 +323,11 @@ async def settled(running: Running) -> None:
 
 
 def viewed_bytes() -> int:
-    """Of everything that is kept because somebody has a view of some of it."""
+    """Return the size of all objects that a memoryview keeps alive."""
     viewed: dict[int, int] = {}
     for each in gc.get_objects():
         if isinstance(each, memoryview):
-            with suppress(ValueError, TypeError):  # it was released, or is of no object
+            with suppress(ValueError, TypeError):  # it was released, or has no object
                 viewed[id(each.obj)] = memoryview(each.obj).nbytes
     return sum(viewed.values())
 
@@ -341,9 +341,9 @@ def read_of_batch(ledger_id: int, first: int) -> bytes:
 async def test_answers_that_nobody_takes_keep_little_more_than_themselves(
     start: Start, ask: Callable[[int, int], bytes], size: int
 ) -> None:
-    """Each was read together with much of what lies around it."""
+    """Each entry was read together with many of its neighbors."""
     limits = ServerLimits(connection_answer_bytes_max=64 * MIB)
-    count, rounds = 600, 6  # the windows of the store hold fewer than so many
+    count, rounds = 600, 6  # the windows of the store hold fewer entries
     async with start(limits) as running, running.connect() as other:
         for i in range(count):
             await other.send(add_frame(7, i, bytes(70_000)), add_frame(8, i, bytes(size)))

@@ -1,4 +1,4 @@
-"""The process: how it starts and ends, and that it loses nothing when it is killed."""
+"""The process: its start and end, and that a kill loses no acknowledged entry."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def config(zookeeper: str, tmp_path: Path) -> Path:
-    """A file of settings for a bookie of this test's own cluster."""
+    """Return the settings file of a bookie in a cluster of this test's own."""
     file = tmp_path / "bookie.toml"
     settings = {
         "directories": [str(tmp_path / "d0")],
@@ -96,7 +96,7 @@ async def takes_an_add(port: int, entry_id: int) -> bool:
 
 
 async def test_idle_connections_leave_a_bookie_its_descriptors(config: Path) -> None:
-    """Out of them it can open no segment, and its storage fails for good."""
+    """Without descriptors the bookie can open no segment, and its storage fails for good."""
     files = 200
     bookie = await BookieProcess(config, files=files).wait_ready()
     url = f"http://127.0.0.1:{bookie.ready['http_port']}"
@@ -122,7 +122,8 @@ async def test_idle_connections_leave_a_bookie_its_descriptors(config: Path) -> 
                 for entry_id in range(1, 20):
                     assert await peer.add(7, entry_id) is Status.OK
         with trio.fail_after(PATIENCE_S):
-            while not await takes_an_add(bookie.port, 20):  # It has to notice that they have gone.
+            # The bookie has to notice that they have gone.
+            while not await takes_an_add(bookie.port, 20):
                 await trio.sleep(0.1)
         assert await trio.to_thread.run_sync(get, f"{url}/healthz") == (200, "ok")
     finally:
@@ -255,7 +256,7 @@ async def ask(peer: Peer, wanted: list[tuple[int, int]]) -> None:
 
 
 async def test_a_bookie_that_syncs_late_ends_its_limbo_after_a_kill(config: Path) -> None:
-    """What two of three have acknowledged is read again, and is at the killed one, too."""
+    """An entry acknowledged by two of three is read again, and is on the killed one, too."""
     files = [_of_many(config, number) for number in range(3)]
     bookies = [await BookieProcess(file).wait_ready() for file in files]
     try:
@@ -285,7 +286,7 @@ def _address(config: Path) -> str:
 
 
 def _of_many(config: Path, number: int) -> Path:
-    """The settings of one of several bookies, which acknowledges before the sync."""
+    """Return the settings of one of several bookies, which acknowledges before the sync."""
     directory = config.parent / f"b{number}"
     directory.mkdir()
     settings = tomllib.loads(config.read_text())

@@ -1,4 +1,4 @@
-"""Directories that were emptied or exchanged: what starts, in doubt, and what never does."""
+"""Directories that were emptied or exchanged: which bookies start, in limbo, and which never do."""
 
 import shutil
 from collections.abc import Awaitable, Callable
@@ -36,7 +36,7 @@ def auto(config: BookieConfig) -> BookieConfig:
 
 
 async def free(running: RunningBookie) -> None:
-    """Return when nothing is in limbo."""
+    """Return when no ledger is in limbo."""
     with trio.fail_after(PATIENCE_S):
         while running.store.limbo or running.store.suspects.ledgers():  # noqa: ASYNC110
             await trio.sleep(0.01)
@@ -110,7 +110,7 @@ async def cut_short(identity: Identity) -> None:
 async def test_a_start_in_doubt_that_is_cut_short_is_repeated(
     cluster: Cluster, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed 701062: killed when its doubt was written, and its cookies were not."""
+    """Seed 701062: the bookie was killed when its limbo was written, and its cookies were not."""
     config = auto(cluster.config())
     if known:
         async with cluster.run(config):
@@ -198,8 +198,9 @@ async def test_a_bookie_that_runs_is_not_repaired_elsewhere(cluster: Cluster) ->
 
 
 async def test_it_is_not_born_anew_while_another_process_is_that_bookie(cluster: Cluster) -> None:
-    """An empty directory, while the bookie serves from the right one: an add that is acknowledged
-    there, after the new one has copied all that it lacks, would be absent here."""
+    """A second process has an empty directory while the bookie serves: an add that is acknowledged
+    by the first, after the second has copied all that it lacks, would be absent here.
+    """
     one, other = cluster.config(), auto(cluster.config("d1"))
     born = trio.Event()
 
@@ -221,7 +222,7 @@ async def test_it_is_not_born_anew_while_another_process_is_that_bookie(cluster:
 
 
 async def test_a_name_that_was_here_before_is_born_anew(cluster: Cluster) -> None:
-    """It has left, perhaps with fences; a new one of that name has an order to wait for."""
+    """The bookie has left, perhaps with fences; a new one of that name needs an admin command."""
     orders = AdminStates(cluster.looking, PATHS)
     await orders.give(BookieId("b1"), AdminRecord(AdminState.LEFT, 1))
     async with cluster.run(cluster.config()) as running:
@@ -252,7 +253,7 @@ def wipe_the_segments(directory: Path) -> None:
 async def test_a_cookie_without_its_log_is_no_empty_bookie(
     cluster: Cluster, wipe: Callable[[Path], None], name: str
 ) -> None:
-    """It said "no such ledger" of what it had acknowledged, and took adds of fenced ledgers."""
+    """Once, it denied ledgers that it had acknowledged, and took adds of fenced ledgers."""
     config = cluster.config("d0", "d1")
     async with cluster.run(config) as running, connect(running.port) as peer:
         for ledger_id in (7, 8):  # one in each directory

@@ -1,4 +1,4 @@
-"""A bookie on simulated seams: the power goes while it is written to, and one seed is one run."""
+"""A bookie on simulated seams: power fails during writes, and one seed gives one run."""
 
 import random
 from contextlib import suppress
@@ -80,7 +80,7 @@ class World:
         await self.nursery.start(live)
 
     def cut_power(self) -> None:
-        """Nothing of this life runs again; its `finally`s are for the end of the whole run."""
+        """End the process: nothing of it runs again; its `finally`s wait for the run's end."""
         name, _ = self._lives[-1]
         assert self._session is not None
         self.run.hold(name)

@@ -1,8 +1,8 @@
-"""Starts are counted: an image that was put back is noticed, and nothing else is taken for one.
+"""Starts are counted: a restored image is noticed, and nothing else is taken for one.
 
-The bookie is a whole one, on a simulated disk and the metadata store in memory.  A host that dies
-does so before an operation of its disk, or before a request to the metadata store.  Nothing is
-copied back meanwhile, so a doubt stays visible.
+The bookie is a whole one, on a simulated disk and the metadata store in memory.  A host dies before
+an operation of its disk, or before a request to the metadata store.  Nothing is copied back
+meanwhile, so limbo stays visible.
 """
 
 import random
@@ -43,7 +43,7 @@ Work = Callable[[RunningBookie], Awaitable[None]]
 
 
 class MortalLink(DirectLink):
-    """Requests of a host; the host may die before each of them, as before a disk operation."""
+    """The link of a host that may die before each request, as before a disk operation."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class MortalLink(DirectLink):
 
 
 class World:
-    """One bookie through its lives."""
+    """One bookie through its starts."""
 
     def __init__(self, *directories: str, seed: int = 1) -> None:
         self.platter = Platter(random.Random(seed))
@@ -67,9 +67,9 @@ class World:
         self._rng = Random(seed)
 
     async def live(self, work: Work | None = None, *, stop: bool = False) -> bool:
-        """One life, which ends with `work`: the host is killed, or stopped in good order.
+        """Start the bookie and do `work`; then the host is killed, or stopped in good order.
 
-        False if it has died before that.
+        Return False if it died before that.
         """
         self.platter.kill()
         disk = self.platter.mount()
@@ -161,7 +161,7 @@ async def doubts(running: RunningBookie) -> None:
 
 
 async def recorded(world: World, running: RunningBookie) -> None:
-    """Return when the record has the ends of the logs as they are now."""
+    """Return when the record has the present ends of the logs."""
     with trio.fail_after(20):
         while True:
             record = await world.record()
@@ -229,7 +229,7 @@ async def test_an_image_of_one_of_several_directories(which: int, same_life: boo
 
 
 async def images_of_a_start(world: World) -> list[list[Image]]:
-    """The directories before each step of a start that goes well."""
+    """Return the directories before each step of a start that goes well."""
     taken: list[list[Image]] = []
 
     def tap(operation: str) -> None:
@@ -244,7 +244,7 @@ async def images_of_a_start(world: World) -> list[list[Image]]:
 
 
 async def test_an_image_of_any_moment_of_an_earlier_start() -> None:
-    """Also between the doubt and the new number, and with some of the directories only."""
+    """Images between limbo and the new number, and with only some directories, are included."""
     world = World("d0", "d1")
     assert await world.live(adds(1, 2))
     taken = await images_of_a_start(world)
@@ -267,8 +267,8 @@ async def test_an_image_of_any_moment_of_an_earlier_start() -> None:
 async def test_a_doubt_survives_a_crash_before_any_step_of_the_start(
     same_life: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The image has a whole batch without a mark, so its log grows at the start by itself; or
-    nothing but its number tells that it is old.
+    """The image has a whole batch without a mark, so its log grows at the start by itself; or only
+    its number tells that it is old.
     """
     if not same_life:
 
@@ -306,7 +306,7 @@ async def test_a_doubt_survives_a_crash_before_any_step_of_the_start(
 
 
 async def live_as_is(world: World) -> bool:
-    """A life that keeps the crash that was arranged for it."""
+    """Start the bookie with the crash that was arranged for it."""
     arranged = world.platter._crash_at - world.platter.operations
     kill = world.platter.kill
 
@@ -319,7 +319,7 @@ async def live_as_is(world: World) -> bool:
     return await world.live()
 
 
-# -- no image
+# -- not an image
 
 
 @pytest.mark.parametrize("directories", [("d0",), ("d0", "d1")])
@@ -328,7 +328,7 @@ async def test_a_start_that_is_killed_before_any_step_is_no_reason_for_doubt(
 ) -> None:
     step, next_entry, world = 0, 3, World(*directories)
     while True:
-        if step % 8 == 0:  # with every life there is more to read at the next start
+        if step % 8 == 0:  # each start leaves the next one more to read
             world = World(*directories, seed=step)
             assert await world.live(adds(1, 2))
             next_entry = 3
@@ -358,7 +358,7 @@ async def test_a_start_that_is_killed_before_any_step_is_no_reason_for_doubt(
 async def test_a_first_start_that_is_killed_before_any_step_is_repeated(
     directories: tuple[str, ...], power: bool
 ) -> None:
-    """Seeds 31647 and 920750: what a write had begun was taken for the data of somebody else."""
+    """Seeds 31647 and 920750: leftovers of a write were taken for another bookie's data."""
     step, died = 0, True
     while died:
         world = World(*directories, seed=step)
@@ -382,7 +382,7 @@ async def test_a_first_start_on_a_full_disk_is_repeated_when_there_is_room() -> 
 
 
 async def test_what_a_write_had_begun_is_nothing_of_the_log() -> None:
-    """A directory whose log was removed is one that has lost it."""
+    """A directory whose log was removed has lost it, although an unfinished file exists."""
     world = World()
     assert await world.live(adds(1))
     disk = world.platter.mount()
@@ -440,7 +440,7 @@ async def test_directories_that_differ_among_themselves_are_no_finding() -> None
 
 
 async def test_the_end_of_a_log_that_is_gone_is_noticed() -> None:
-    """Without the position it looks like a torn write."""
+    """Without the recorded position the missing end looks like a torn write."""
     world = World()
 
     async def work(running: RunningBookie) -> None:
@@ -533,7 +533,7 @@ def _why(error: BaseException) -> str:
 async def test_an_outcome_that_is_unknown_is_read_again(
     lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`late`: the first request is carried out when the second one has been given up, too."""
+    """`late`: the first request is carried out after the second one has been given up, too."""
     world = World()
     assert await world.live(adds(1))
     swap, tries = Starts._swap, list[StartRecord]()
@@ -641,7 +641,7 @@ async def test_without_the_metadata_store_positions_come_later() -> None:
 
 
 async def test_a_new_identity_forgets_the_starts_of_the_one_before() -> None:
-    """An older version took the bookie out: it deleted the cookie alone."""
+    """An older version decommissioned the bookie: it deleted the cookie alone."""
     world = World()
     assert await world.live(adds(1))
     assert await world.live()
@@ -659,7 +659,7 @@ async def test_a_new_identity_forgets_the_starts_of_the_one_before() -> None:
 async def test_a_start_that_is_cancelled_forgets_neither_its_doubt_nor_its_last_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A checkpoint at the stop went behind records that nobody had applied."""
+    """Once, a checkpoint at the stop went behind records that were not applied."""
     world = World()
     assert await world.live(adds(1))
     await world.platter.mount().remove(f"d0/{STARTS_FILE}")
@@ -685,7 +685,7 @@ async def test_a_start_that_is_cancelled_forgets_neither_its_doubt_nor_its_last_
 
 
 async def test_what_is_written() -> None:
-    """Byte by byte; see docs/formats/bookie_storage.md."""
+    """The record is compared byte by byte; see docs/formats/bookie_storage.md."""
     golden = Path(__file__).parents[2] / "golden" / "bookie_starts_v1"
     process = "5f0c1a2b3c4d5e6f708192a3b4c5d6e7"
     record = StartRecord(7, process, {"/d0": 81920, "/d1": 0})

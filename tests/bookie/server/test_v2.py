@@ -52,7 +52,7 @@ async def test_a_fenced_ledger_takes_recovery_adds_only(start: Start) -> None:
 
 
 async def test_each_add_of_many_is_answered_whatever_comes_in_between(start: Start) -> None:
-    """Adds that arrive together are stored together where they belong together, and only there."""
+    """Adds that arrive together are stored together only if they belong together."""
     frames: list[bytes] = []
     expected: list[tuple[int, int]] = []
     for ledger_id, entry_id, other in [

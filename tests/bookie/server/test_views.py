@@ -1,4 +1,4 @@
-"""Answers that nobody takes keep few windows of the store: what would be too much is copied."""
+"""Answers that are not read pin few windows of the store: above a limit they are copied."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -13,7 +13,7 @@ ENTRY = 10 * KB
 
 @dataclass
 class Wire:
-    """As much of a connection as is asked about."""
+    """The part of a connection that is used here."""
 
     sent_bytes: int = 0
     pending_bytes: int = 0
@@ -32,7 +32,7 @@ def window() -> memoryview:
 
 
 def answered(wire: Wire, views: Views, entry: memoryview) -> bool:
-    """Queue an answer of that entry; whether it is a view."""
+    """Queue an answer with that entry; return True if it is a view."""
     taken: Taken = []
     buffer = views.take(entry, taken)
     assert buffer == entry
@@ -118,7 +118,7 @@ def test_who_was_sent_all_and_is_idle_takes_no_room(everybodys: ViewedBytes) -> 
 
 
 def test_what_is_taken_and_not_queued_yet_counts(views: Views, everybodys: ViewedBytes) -> None:
-    """Of a batch, while the rest of it is read."""
+    """The other entries of a batch are still being read."""
     kept = [window() for _ in range(3)]
     taken: Taken = []
     buffers = [views.take(each[:ENTRY], taken) for each in kept]
@@ -142,7 +142,8 @@ def test_a_window_is_not_taken_for_one_that_is_gone(
     views: Views, wire: Wire, everybodys: ViewedBytes
 ) -> None:
     taken: Taken = []
-    for number in range(1, 3):  # of one answer: the first view of it is gone, and all of its window
+    # In one answer: the first view is gone, and its whole window with it.
+    for number in range(1, 3):
         views.take(window()[:ENTRY], taken)
         assert everybodys.total == number * 100 * KB
     wire.send(2 * ENTRY)

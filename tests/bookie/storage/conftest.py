@@ -36,7 +36,7 @@ class Host:
 
     @asynccontextmanager
     async def doomed_store(self, **limits: object) -> AsyncGenerator[LedgerStore]:
-        """A store of a host that dies inside the block; what it raises then is ignored."""
+        """Open a store on a host that dies inside the block; the errors of that are ignored."""
         try:
             async with self.store(**limits) as store:
                 yield store
@@ -49,7 +49,7 @@ class Host:
 
 
 def has(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether an error is, or a group of errors holds, one of this kind."""
+    """Return True if an error is of this kind, or is a group with one of this kind."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(kind) is not None
     return isinstance(error, kind)
@@ -101,7 +101,7 @@ class Answers:
         self._enough.set()
 
     async def all(self) -> list[StoreStatus]:
-        """Once every add is answered: the answers since the last call."""
+        """Wait until every add is answered; return the answers since the last call."""
         while len(self.statuses) < self._wanted:
             self._enough = trio.Event()
             await self._enough.wait()
@@ -110,7 +110,7 @@ class Answers:
 
 
 async def status_of(reading: object) -> StoreStatus:
-    """How an awaitable of the store ends."""
+    """Return the status with which an awaitable of the store ends."""
     try:
         await reading  # type: ignore[misc]
     except StoreError as error:

@@ -1,4 +1,4 @@
-"""A workload for a store, and what must be true of it after any crash (`safety.md`: B1 to B4)."""
+"""A workload for a store, and the promises that hold after any crash (`safety.md`: B1 to B4)."""
 
 import random
 import struct
@@ -31,26 +31,26 @@ def key(ledger_id: int) -> bytes:
 
 
 def entry(ledger_id: int, entry_id: int, *, lac: int = -1, size: int = 60, note: str = "") -> bytes:
-    """An entry as it arrives, with a body that tells where it belongs."""
+    """Return an entry as it arrives, with a body that tells where it belongs."""
     body = f"{ledger_id}:{entry_id}:{note}:".encode()
     return _HEADER.pack(ledger_id, entry_id, lac, 0) + body.ljust(size, b".")
 
 
 def run_of(ledger_id: int, first: int, entries: Sequence[bytes]) -> Run:
-    """These entries, with room in front of each."""
+    """Return a run of these entries, with room in front of each."""
     room = bytes(RECORD_HEADER_BYTES)
     data = bytearray(b"".join(room + entry for entry in entries))
     return Run(ledger_id, first, memoryview(data), [len(entry) for entry in entries])
 
 
-# Nearly anything is worth to be written again, a few entries at a time.
+# Nearly every segment is compacted, a few entries at a time.
 EAGER = ReclaimLimits(
     live_share_max=0.95, bytes_per_s=inf, portion_bytes=7000, chunk_bytes=3000, spare_bytes=0
 )
 
 
 def small_limits(**changes: object) -> StoreLimits:
-    """So small that rolls and checkpoints happen all the time."""
+    """Return limits so small that rolls and checkpoints happen all the time."""
     limits = {
         "log": LogLimits(segment_bytes=20_000, group_bytes_max=7000),
         "checkpoint_entries": 9,
@@ -64,15 +64,16 @@ def small_limits(**changes: object) -> StoreLimits:
 
 @dataclass
 class Oracle:
-    """What was tried and what was answered; one object through all crashes of a run."""
+    """The operations tried and their answers; one object through all crashes of a run."""
 
     tried: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     acked: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    seen: dict[tuple[int, int], bytes] = field(default_factory=dict)  # given to a reader
+    seen: dict[tuple[int, int], bytes] = field(default_factory=dict)  # returned to a reader
     refused: list[tuple[int, int, StoreStatus]] = field(default_factory=list)
-    fenced: set[int] = field(default_factory=set)  # answered
+    fenced: set[int] = field(default_factory=set)  # fences that were answered
     may_be_fenced: set[int] = field(default_factory=set)
-    lacs: dict[int, int] = field(default_factory=dict)  # answered by, or to, the store
+    # LACs returned by, or accepted by, the store
+    lacs: dict[int, int] = field(default_factory=dict)
     bodies: dict[int, bytes] = field(default_factory=dict)
     deleted: set[int] = field(default_factory=set)
     may_be_deleted: set[int] = field(default_factory=set)
@@ -101,7 +102,7 @@ class Oracle:
             if status is StoreStatus.OK:
                 assert not must_refuse, f"a plain add to {ledger_id}, which is fenced"
                 assert ledger_id not in self.deleted
-                # The first one to be acknowledged is what everybody must find from now on.
+                # All readers must find the first one that is acknowledged from now on.
                 self.acked.setdefault((ledger_id, entry_id), b"")
             else:
                 self.refused.append((ledger_id, entry_id, status))
@@ -114,7 +115,7 @@ class Oracle:
     def add_run(
         self, store: LedgerStore, ledger_id: int, first: int, count: int, *, lac: int = -1
     ) -> None:
-        """Consecutive entries with one answer, of all sizes."""
+        """Add consecutive entries of all sizes, with one answer."""
         entries = [
             entry(ledger_id, entry_id, lac=lac, note="run", size=1 + 700 * (entry_id % 3))
             for entry_id in range(first, first + count)
@@ -140,7 +141,7 @@ class Oracle:
         store.add_run(run_of(ledger_id, first, entries), key(ledger_id), done)
 
     async def settled(self, store: LedgerStore) -> None:
-        """Wait for all answers, then look at what readers are told."""
+        """Wait for all answers, then check the answers to readers."""
         while self.pending:
             self.idle = trio.Event()
             await self.idle.wait()
@@ -172,13 +173,13 @@ class Oracle:
         self.deleted.add(ledger_id)
 
     async def look(self, store: LedgerStore, ledger_id: int, entry_id: int) -> None:
-        """Read while things are going on: what is given once must stay."""
+        """Read during other operations: an entry that was returned once must stay."""
         status, data = await read(store, ledger_id, entry_id)
         if status is StoreStatus.OK:
             assert self.seen.setdefault((ledger_id, entry_id), data) == data
 
     async def check(self, store: LedgerStore) -> None:
-        """Everything that was promised holds."""
+        """Check that every promise holds."""
         assert not store.limbo, store.statistics().losses
         for place in sorted(self.tried):
             await self._check_entry(store, *place)
@@ -212,17 +213,18 @@ class Oracle:
         data = memoryview(entry(ledger_id, 10**6))
         store.add(ledger_id, 10**6, b"wrong", data, recovery=True, done=statuses.append)
         if ledger_id in self.may_be_deleted and ledger_id not in store.ledgers():
-            assert statuses[0] in (StoreStatus.UNAUTHORIZED, StoreStatus.FENCED)  # its key may go
+            # Its key may be forgotten.
+            assert statuses[0] in (StoreStatus.UNAUTHORIZED, StoreStatus.FENCED)
         else:
             assert statuses == [StoreStatus.UNAUTHORIZED]
 
     async def check_fences(self, store: LedgerStore) -> None:
-        """Adds of the old writer: refused for ever where a fence or a deletion was answered."""
+        """Check that the old writer's adds are refused where a fence or deletion was answered."""
         for ledger_id in sorted(self.fenced | self.deleted):
             statuses: list[StoreStatus] = []
             data = memoryview(entry(ledger_id, 999))
             store.add(ledger_id, 999, key(ledger_id), data, recovery=False, done=statuses.append)
-            refused = ([StoreStatus.FENCED], [StoreStatus.IO_ERROR])  # the latter from a dead host
+            refused = ([StoreStatus.FENCED], [StoreStatus.IO_ERROR])  # a dead host gives the latter
             assert statuses in refused, f"{ledger_id} takes adds again"
 
 
@@ -234,7 +236,7 @@ async def read(store: LedgerStore, ledger_id: int, entry_id: int) -> tuple[Store
 
 
 async def workload(store: LedgerStore, oracle: Oracle) -> None:
-    """A bit of everything: groups, rolls, checkpoints, fences among adds, late and double ids."""
+    """Do some of everything: groups, rolls, checkpoints, fences among adds, late and double ids."""
     for round_number in range(8):
         for ledger_id in (1, 2, 3):
             for number in range(2):
@@ -251,8 +253,8 @@ async def workload(store: LedgerStore, oracle: Oracle) -> None:
         oracle.add(store, 3, 30, lac=7)
     await oracle.settled(store)
     await oracle.write_lac(store, 1, 7)
-    await oracle.fence(store, 4)  # never seen before
-    for entry_id in (32, 31, 34, 33):  # late ones
+    await oracle.fence(store, 4)  # not known before
+    for entry_id in (32, 31, 34, 33):  # late entries
         oracle.add(store, 1, entry_id, lac=10)
     oracle.add(store, 1, 31, note="again")
     oracle.add(store, 1, 3, note="again")
@@ -265,7 +267,7 @@ async def workload(store: LedgerStore, oracle: Oracle) -> None:
         oracle.add(store, 5, 0)
         for entry_id in range(0, 16, 5):
             await oracle.look(store, 1, entry_id)
-    for first in (0, 5, 3):  # new, with a gap, some of it again
+    for first in (0, 5, 3):  # new ones, with a gap, some of it again
         oracle.add_run(store, 6, first, 4, lac=first - 1)
     await oracle.settled(store)
     oracle.add_run(store, 6, 9, 30)
@@ -280,7 +282,7 @@ async def workload(store: LedgerStore, oracle: Oracle) -> None:
 
 
 async def random_workload(store: LedgerStore, oracle: Oracle, rng: random.Random) -> None:
-    """Thirty steps of anything, several at a time."""
+    """Make thirty random steps, several at a time."""
     async with trio.open_nursery() as nursery:
         for _ in range(30):
             ledger_id = rng.randrange(6)

@@ -1,4 +1,4 @@
-"""Adds that are acknowledged before they are on the disk: what is lost then is known to be lost."""
+"""Adds acknowledged before they are durable: the bookie knows which of them may be lost."""
 
 import errno
 import random
@@ -57,7 +57,7 @@ async def test_a_run_is_answered_at_once_when_its_entries_would_be(host: Host) -
 
 
 async def test_a_slow_disk_is_waited_for_in_the_end(host: Host) -> None:
-    """So that writers wait for it, too, and not everything is lost with the power."""
+    """Writers wait for it, too, so that a loss of power does not take everything."""
     async with host.store(**EARLY, early_bytes_max=1000) as store:
         answers = Answers(store)
         answers.add(1, 0)
@@ -127,7 +127,7 @@ async def test_after_an_unclean_stop_everything_is_in_doubt(host: Host, early: b
 
 
 async def test_a_log_that_failed_is_no_clean_stop(host: Host) -> None:
-    """What was acknowledged is not on the disk, though the process ended in order."""
+    """Acknowledged entries are not on the disk, though the process ended in order."""
     async with host.store(**EARLY) as store:
         answers = Answers(store)
         answers.add(1, 0)
@@ -155,7 +155,7 @@ async def work(store: LedgerStore, told: "Told") -> None:
 
 
 class Told:
-    """What was acknowledged; `safe` is what was not deferred."""
+    """The acknowledged entries; `safe` has those that were not deferred."""
 
     def __init__(self) -> None:
         self.acked: set[tuple[int, int]] = set()
@@ -230,7 +230,7 @@ def test_nothing_acknowledged_is_denied_whatever_operation_the_disk_dies_before(
 
 
 async def test_what_was_lost_is_not_forced(host: Host) -> None:
-    """A writer that has connected again would confirm what it was told of by the last process."""
+    """A writer that has reconnected would confirm entries that the last process acknowledged."""
     async with host.doomed_store(**EARLY) as store:
         answers = Answers(store)
         answers.add(1, 0)

@@ -1,4 +1,4 @@
-"""What a start reads, what it finds, and what it makes of a damaged disk."""
+"""The start of a store: what it reads and finds, and how it handles a damaged disk."""
 
 import pytest
 import trio
@@ -19,7 +19,7 @@ SMALL_SEGMENTS = LogLimits(segment_bytes=5000, group_bytes_max=1000)
 
 
 async def crash(host: Host, first: int, last: int, **limits: object) -> None:
-    """Add entries to ledger 1, one batch for every ten, then die without a word."""
+    """Add entries to ledger 1, one batch for every ten, then die abruptly."""
     async with host.doomed_store(**limits) as store:
         answers = Answers(store)
         for entry_id in range(first, last + 1):
@@ -109,7 +109,7 @@ async def test_a_lost_index_is_made_again_from_the_log(host: Host) -> None:
     host.platter.lose_index("d0/index")
     async with host.store(checkpoint_entries=50) as store:
         assert not store.limbo
-        assert store.statistics().checkpoints >= 3  # on the way, memory is bounded
+        assert store.statistics().checkpoints >= 3  # in between: memory is bounded
         for entry_id in range(300):
             assert await store.read(entry_id % 3, entry_id) == entry(entry_id % 3, entry_id)
         answers = Answers(store)
@@ -200,7 +200,8 @@ async def test_after_a_loss_absence_is_unknown_and_nobody_writes_any_more(
             assert await status_of(store.read(99, 0)) is UNKNOWN
             assert await status_of(store.read_lac(99)) is UNKNOWN
             assert await status_of(store.fencing_read(98, 0, key(98))) is UNKNOWN
-            assert await status_of(store.read_lac(98)) is UNKNOWN  # it is known now, and empty
+            # The ledger is known now, and empty.
+            assert await status_of(store.read_lac(98)) is UNKNOWN
             answers = Answers(store)
             answers.add(1, 2000)
             answers.add(50 + life, 0)
@@ -223,11 +224,11 @@ async def test_what_lies_behind_the_damage_is_still_read(
     assert found == [UNKNOWN if entry_id in lost else OK for entry_id in range(150)]
 
 
-@pytest.mark.parametrize("damaged", [28, 32, 512, 1024])  # with the first batch, or not
+@pytest.mark.parametrize("damaged", [28, 32, 512, 1024])  # with the first batch, or without
 async def test_a_last_segment_without_a_header_was_there_if_it_has_more_than_one_write(
     host: Host, damaged: int
 ) -> None:
-    """Seeds 681533, 692633: no later mark tells, and what had been acknowledged was denied."""
+    """Seeds 681533, 692633: no later mark existed, and acknowledged entries were denied."""
     await crash(host, 0, 29)
     (path,) = host.logs()
     host.platter.corrupt(path, 0, bytes(damaged))
@@ -250,7 +251,7 @@ async def test_a_first_write_that_is_torn_was_never_acknowledged(host: Host) -> 
 
 
 async def test_a_loss_is_remembered_when_nothing_shows_it_any_more(host: Host) -> None:
-    """What cannot be read at one start lies behind the marks at the next one, as if torn."""
+    """An unreadable batch at one start lies behind the marks at the next one, as if torn."""
     await crash(host, 0, 29)
     path = host.logs()[-1]
     at = host.platter.content(path).index(b"1:25:")

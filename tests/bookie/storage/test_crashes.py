@@ -1,8 +1,8 @@
-"""The store on a disk that dies before any operation, and what must hold when it is back.
+"""The store on a disk that dies before any operation, and its promises after the restart.
 
 A workload runs once to count its disk operations; then once for each of them, with a crash just
-before it.  The disk keeps what it likes of the unsynced writes, the store starts again, is checked,
-works on, and loses power again.  Now and then the index is gone as well.
+before it.  The disk keeps any of the unsynced writes, the store starts again, is checked, works on,
+and loses power again.  Now and then the index is gone as well.
 """
 
 import random
@@ -48,7 +48,7 @@ async def live(
     work: Work | None,
     directories: Sequence[str] = ("d0",),
 ) -> bool:
-    """One life of the host; False if it was cut short."""
+    """Run the host once; return False if it was cut short."""
     try:
         async with open_store(
             disk=mount(platter),
@@ -66,7 +66,7 @@ async def live(
             await trio.lowlevel.checkpoint()
             assert not store.statistics().failure
     except (HostCrashedError, BaseExceptionGroup) as error:
-        # What else is raised while a dead host unwinds is nobody's business, broken promises are.
+        # Other errors of a dead host that unwinds do not matter, broken promises do.
         if not has(error, HostCrashedError) or has(error, AssertionError):
             raise
         oracle.pending = 0
@@ -75,7 +75,7 @@ async def live(
 
 
 async def crash_everywhere(seed: int, mount: Mount, *, stride: int = 1) -> int:
-    """The number of crashes that were survived; an AssertionError is a broken promise."""
+    """Return the number of crashes that were survived; an AssertionError is a broken promise."""
     operation = 0
     while True:
         rng = random.Random(f"{seed} {operation}")
@@ -83,13 +83,13 @@ async def crash_everywhere(seed: int, mount: Mount, *, stride: int = 1) -> int:
         platter.crash_before(operation)
         if await live(platter, oracle, mount, work=workload):
             return operation
-        for _ in range(rng.randrange(3)):  # die again while starting
+        for _ in range(rng.randrange(3)):  # die again during the start
             (platter.lose_power if rng.random() < 0.7 else platter.kill)()
             platter.crash_before(rng.randrange(12))
             await live(platter, oracle, mount, work=None)
         platter.kill()
         if rng.random() < 0.3:
-            platter.lose_indexes()  # the log alone has all that it takes to make it again
+            platter.lose_indexes()  # the log alone suffices to rebuild it
         assert await live(platter, oracle, mount, work=rng.choice((workload, None)))
         platter.lose_power()
         assert await live(platter, oracle, mount, work=workload)
@@ -113,7 +113,7 @@ def run_seeds(mount: Mount = mount) -> None:
 
 
 async def random_lives(seed: int) -> None:
-    """Anything at all, over two directories, in three lives that end at any moment."""
+    """Run random operations over two directories, in three starts that end at any moment."""
     rng = random.Random(seed)
     platter, oracle = Platter(rng), Oracle()
 
@@ -136,7 +136,7 @@ def test_nothing_promised_is_lost_in_any_other_run(block: int) -> None:
         scheduler.run(lambda _, seed=seed: random_lives(seed), seed=seed)  # type: ignore[misc]
 
 
-# ---- the same test, on storage that is broken on purpose
+# ---- the same test, with storage that is broken on purpose
 
 
 class NoSync(SimulatedDisk):
@@ -150,7 +150,7 @@ class NoSyncOfNames(SimulatedDisk):
 
 
 class SyncAfterwards(SimulatedDisk):
-    """Says that it is done, and does it before the next operation."""
+    """A disk that reports a sync as done, and does it before the next operation."""
 
     late: SimulatedFile | None = None
 
@@ -232,7 +232,7 @@ def read_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_the_last_batch(patch: pytest.MonkeyPatch) -> None:
-    """Serve what may only be in the page cache, and do not write it again."""
+    """Serve data that may only be in the page cache, and do not write it again."""
 
     async def start(self: Upkeep, *, in_doubt: bool) -> None:
         for record in self.replayed.doubtful:

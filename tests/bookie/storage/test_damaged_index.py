@@ -1,4 +1,4 @@
-"""An index that cannot be read as it was written: in doubt first, then made again from the log."""
+"""A damaged index: the bookie goes into limbo, then rebuilds the index from the log."""
 
 import errno
 import random
@@ -38,7 +38,7 @@ SMALL = {"log": small_limits().log, "reclaim": EAGER, "scrub_bytes_per_s": 1e9}
 
 
 class SlowWrites:
-    """An index whose batches wait, while `held`; not those that only delete."""
+    """An index whose writing batches wait while `held`; batches that only delete do not."""
 
     def __init__(self, index: IndexStore) -> None:
         self.index = index
@@ -57,7 +57,7 @@ class SlowWrites:
 
 
 class Gate:
-    """Lets a new index be opened when the test says so."""
+    """Lets a new index be opened when the test allows it."""
 
     def __init__(self, host: Host) -> None:
         self.open = trio.Event()
@@ -124,7 +124,7 @@ async def check_all(store: LedgerStore) -> None:
 async def test_a_block_that_cannot_be_read_puts_the_bookie_in_doubt_and_the_index_is_made_again(
     host: Host,
 ) -> None:
-    """Its entries were unreadable for ever, absences were believed, and nobody was told."""
+    """Once, its entries were unreadable forever, absences were believed, and nobody was told."""
     await filled(host)
     told: list[IndexRebuild] = []
     gate = Gate(host)
@@ -177,7 +177,7 @@ async def test_an_id_below_the_last_one_is_not_taken_while_the_index_cannot_say_
     gate = Gate(host)
     async with gate.store() as store:
         index = host.platter.index("d0/index")
-        index.apply({}, [block_key(1, 0)])  # It is missing, and no error says so.
+        index.apply({}, [block_key(1, 0)])  # The block is missing, and no error reports it.
         rot(host, block_key(1, 1))
         assert await status_of(store.read(1, 260)) is IO_ERROR
         answers = Answers(store)
@@ -185,9 +185,9 @@ async def test_an_id_below_the_last_one_is_not_taken_while_the_index_cannot_say_
         answers.add(1, COUNT, recovery=True, lac=COUNT - 1)
         answers.add(1, COUNT, recovery=True, note="other bytes")
         answers.add(1, COUNT + 7, recovery=True, lac=COUNT)
-        answers.add(1, COUNT + 3, recovery=True, lac=COUNT)  # late, and certainly new
+        answers.add(1, COUNT + 3, recovery=True, lac=COUNT)  # a late entry that is certainly new
         assert sorted(await answers.all()) == [OK, OK, OK, OK, READ_ONLY]
-        assert await status_of(store.read(1, 8)) is UNKNOWN  # That is remembered.
+        assert await status_of(store.read(1, 8)) is UNKNOWN  # This limbo is remembered.
         answers.add(1, 7, recovery=True, note="other bytes")
         assert await answers.all() == [READ_ONLY]
         gate.open.set()
@@ -237,7 +237,7 @@ async def test_the_doubt_is_durable_before_the_new_index_is_begun(host: Host) ->
         await meet_damage_and_die()
     assert not has(died.value, AssertionError)
     assert record(host) == b"1 index damaged\n"
-    host.platter.index("d0/index").bad.clear()  # As if the disk had thought better of it.
+    host.platter.index("d0/index").bad.clear()  # As if the disk could read the blocks again.
     async with host.store(**SMALL) as store:
         assert store.limbo
         assert record(host) == b"1 index-2 whole\n"
@@ -247,7 +247,7 @@ async def test_the_doubt_is_durable_before_the_new_index_is_begun(host: Host) ->
 async def test_what_a_checkpoint_does_not_have_stays_readable_while_the_index_is_made_again(
     host: Host,
 ) -> None:
-    """The checkpoint under way ends first: it would take away what came since it began."""
+    """The checkpoint under way ends first: it would delete entries that came since it began."""
     await filled(host)
     gate = Gate(host)
     async with gate.store() as store, trio.open_nursery() as nursery:
@@ -344,7 +344,7 @@ async def test_no_segment_goes_while_the_index_cannot_say_what_counts(host: Host
         await store.delete(2)
         assert await status_of(store.read(1, 7)) is IO_ERROR
         before = host.logs()
-        # Rows and blocks of the damaged index as if they had been lost without an error.
+        # As if rows and blocks of the damaged index had been lost without an error.
         index = host.platter.index("d0/index")
         index.apply({}, [each for each in index.stored_keys() if each.startswith(b"b")])
         for _ in range(3):
@@ -415,7 +415,7 @@ async def check_all_but_count(store: LedgerStore) -> None:
 async def test_damage_at_a_start_is_doubt_and_the_index_is_made_again(
     host: Host, what: str
 ) -> None:
-    """Such a bookie did not start, or started with what was left."""
+    """Once, such a bookie did not start, or started with what was left."""
     await filled(host)
     index = host.platter.index("d0/index")
     match what:
@@ -445,7 +445,7 @@ async def test_damage_at_a_start_is_doubt_and_the_index_is_made_again(
 async def test_a_checkpoint_that_fails_while_the_log_is_read_is_no_loss_of_the_log(
     host: Host, how: str
 ) -> None:
-    """It was taken for an error of the segment, and the next one failed an assertion."""
+    """Once, it was taken for an error of the segment, and the next one failed an assertion."""
     async with host.store(**SMALL) as store:
         await fill(store, 1, count=COUNT)
     host.platter.lose_indexes()
@@ -506,7 +506,7 @@ async def test_an_error_that_passes_is_no_damage() -> None:
 
 
 async def _rot_and_rebuild(host: Host, crash_at: int | None, rng: random.Random) -> int:
-    """The host dies before that operation from the damage on; returns how many there were."""
+    """Let the host die before that operation after the damage; return the number of operations."""
     await filled(host)
     platter = host.platter
     before = 0
@@ -521,7 +521,7 @@ async def _rot_and_rebuild(host: Host, crash_at: int | None, rng: random.Random)
         if crash_at is None:
             return before - after
     (platter.lose_power if rng.random() < 0.7 else platter.kill)()
-    async with host.doomed_store(**SMALL) as store:  # and again, while it starts
+    async with host.doomed_store(**SMALL) as store:  # again, during the start
         platter.crash_before(rng.randrange(30))
         await store.maintenance.scrub()
         await rebuilt(store)
@@ -639,7 +639,7 @@ async def test_files_of_rocksdb_that_are_damaged_are_noticed_and_replaced(
 
 
 async def test_files_that_are_damaged_while_the_bookie_runs(tmp_path: Path) -> None:
-    """12 blocks of 256 entries could not be read, health said fine, and it stayed so."""
+    """Once, 12 blocks of 256 entries stayed unreadable, and health reported nothing."""
     await fill_real(tmp_path)
     async with real_store(tmp_path) as store:
         damage(tmp_path, "blocks")
@@ -660,7 +660,7 @@ async def test_files_that_are_damaged_while_the_bookie_runs(tmp_path: Path) -> N
 async def test_an_index_that_lost_its_last_writes_is_an_older_one(
     tmp_path: Path, which: str
 ) -> None:
-    """RocksDB cuts off a damaged end and says nothing; the log has what came since."""
+    """RocksDB cuts off a damaged end silently; the log has the later records."""
     async with real_store(tmp_path / "a") as store:
         for ledger_id in REAL_LEDGERS:
             await fill(store, ledger_id, count=REAL_ENTRIES)

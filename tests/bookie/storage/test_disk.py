@@ -1,4 +1,4 @@
-"""The disk contract, on files and in the simulation; what only one of them can show."""
+"""The disk contract, on files and in the simulation, and the behavior of only one of them."""
 
 import errno
 import os
@@ -30,12 +30,13 @@ class TestFileDisk(DiskSuite):
     async def test_a_file_system_without_direct_writes_will_do(
         self, disk: Disk, root: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where O_DIRECT is refused (tmpfs), appending works all the same."""
+        """If O_DIRECT is refused (tmpfs), appending works all the same."""
         opened = os.open
 
         def refuse_direct(path: str, flags: int, mode: int = 0o777) -> int:
             if flags & os.O_DIRECT:
-                os.close(opened(path, flags & ~os.O_DIRECT, mode))  # some make the file first
+                # Some file systems create the file first.
+                os.close(opened(path, flags & ~os.O_DIRECT, mode))
                 raise OSError(errno.EINVAL, "no direct writes here")
             return opened(path, flags, mode)
 
@@ -89,7 +90,7 @@ class TestFileDisk(DiskSuite):
     async def test_readers_see_every_byte_that_is_durable_while_the_file_grows(
         self, disk: Disk, root: str
     ) -> None:
-        """Writes go past the page cache, reads through it: the kernel keeps them together."""
+        """Writes bypass the page cache, reads use it: the kernel keeps them consistent."""
         rng = random.Random(3)
         appender = disk.open_appender()
         await appender.start(f"{root}/log", [b"start"])
@@ -166,7 +167,7 @@ async def test_a_name_is_lost_unless_it_was_synced() -> None:
         platter = Platter(random.Random(seed))
         disk = platter.mount()
         await disk.make_directory("d")
-        platter.crash_before(3)  # created, written, synced; not its name
+        platter.crash_before(3)  # created, written, synced; the name is not durable
         with pytest.raises(HostCrashedError):
             await disk.open_appender().start("d/log", [b"A"])
         platter.lose_power()

@@ -1,4 +1,4 @@
-"""`docs/formats/bookie_storage.md` is true: the golden log is read by what it says alone."""
+"""`docs/formats/bookie_storage.md` is true: this reader of the golden log follows the page only."""
 
 import struct
 from collections import Counter
@@ -19,7 +19,7 @@ HEADER_BYTES = 28
 
 
 def read_batch(creation_id: int, position: int, data: bytes) -> tuple[list[int], int]:
-    """The kinds of the records of a batch, and its size."""
+    """Return the kinds of the records of a batch, and its size."""
     magic, checksum, flags, count, size, mark = struct.unpack_from(">4sIIIIQ", data)
     assert magic.hex(" ").upper() == "DB 42 41 54"
     covered = struct.pack(">QQIIIQ", creation_id, position, flags, count, size, mark)

@@ -1,4 +1,4 @@
-"""A disk that fails, or has no room, while a bookie works: what is taken still, and what stays."""
+"""A disk that fails, or is full, while a bookie works: what it still accepts, and what survives."""
 
 import errno
 import random
@@ -36,7 +36,7 @@ async def test_an_error_of_a_sync_ends_all_writing_at_once(host: Host) -> None:
         assert await status_of(store.fence(1, key(1))) is IO_ERROR
         assert await status_of(store.write_lac(1, key(1), 0, b"")) is IO_ERROR
         assert await status_of(store.delete(1)) is IO_ERROR
-        assert await status_of(store.read(1, 1)) is IO_ERROR  # perhaps on the disk
+        assert await status_of(store.read(1, 1)) is IO_ERROR  # it may be on the disk
         assert await store.read(1, 0) == entry(1, 0)
         assert "input/output" in store.statistics().failure
     host.platter.lose_power()
@@ -48,7 +48,7 @@ async def test_an_error_of_a_sync_ends_all_writing_at_once(host: Host) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 async def test_bytes_that_a_failed_sync_dropped_are_not_taken_for_durable(seed: int) -> None:
-    """The next process finds them in the page cache, and a sync would say that all is well."""
+    """The next process finds the bytes in the page cache, and its sync would succeed."""
     host = Host(Platter(random.Random(seed)))
     async with host.store() as store:
         answers = Answers(store)
@@ -133,7 +133,7 @@ async def test_an_index_that_fails_ends_plain_adds_and_nothing_is_lost(host: Hos
         answers.add(1, 101, recovery=True)
         assert await answers.all() == [READ_ONLY, OK]
         assert await store.read(1, 0) == entry(1, 0)
-        await store.maintenance.checkpoint()  # does nothing: there is no second try
+        await store.maintenance.checkpoint()  # does nothing: a failed sync is not retried
     async with host.store() as store:
         assert await store.read(1, 0) == entry(1, 0)
         assert await store.read(1, 101) == entry(1, 101)

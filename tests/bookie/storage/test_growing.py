@@ -1,4 +1,4 @@
-"""A growing file: what was appended is there, wherever the zeros ahead of it end."""
+"""A preallocated file: appended data is there, wherever the zeros ahead of it end."""
 
 import os
 from pathlib import Path

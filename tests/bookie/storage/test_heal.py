@@ -1,4 +1,4 @@
-"""What the disk does not give any more is taken again; what it gives is not replaced."""
+"""Entries that the disk has lost are accepted again; readable entries are not replaced."""
 
 import errno
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ async def fill(host: Host) -> None:
 
 
 def damage(host: Host, number: int = 0) -> None:
-    """A sector somewhere in the middle of that segment."""
+    """Damage a sector in the middle of that segment."""
     path = host.logs()[number]
     host.platter.corrupt(path, 1500, b"\xa5" * 300)
 
@@ -173,7 +173,7 @@ async def test_what_waits_to_be_healed_when_the_log_fails_is_an_error_and_ends_n
 async def test_a_log_that_fails_while_the_index_is_brought_up_to_date_for_a_heal(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That checkpoint is done, and nothing may be appended behind it."""
+    """That checkpoint is complete, and nothing may be appended behind it."""
     await fill(host)
     damage(host)
     async with host.store(**SMALL) as store:

@@ -1,4 +1,4 @@
-"""The index store contract on all three stores; blocks and recent entries against plain dicts."""
+"""The index store contract on all three stores; blocks and the write cache against plain dicts."""
 
 import random
 from array import array
@@ -127,7 +127,7 @@ ids = st.integers(0, 3 * BLOCK_ENTRIES)
 def test_places_are_found_in_whatever_order_they_came(
     older: list[int], newer: list[int], asked: list[int]
 ) -> None:
-    """Over two checkpoints; the first place of an id counts."""
+    """The entries come over two checkpoints; the first location of an id counts."""
     model: dict[int, tuple[int, int]] = {}
     stored: dict[int, bytes] = {}
     for number, batch in enumerate((older, newer)):

@@ -1,7 +1,7 @@
-"""Real files, RocksDB, and a process that is killed in the middle of its work.
+"""Real files, RocksDB, and a process that is killed during its work.
 
-This keeps the page cache, so it proves less than `test_crashes`; it shows that the real disk and
-index go together with the store as the simulated ones do.
+A kill keeps the page cache, so this proves less than `test_crashes`; it shows that the real disk
+and index work with the store as the simulated ones do.
 """
 
 import signal

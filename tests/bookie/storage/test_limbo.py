@@ -1,4 +1,4 @@
-"""A ledger in limbo: what it answers, and that nothing but a durable end takes it out of there."""
+"""A ledger in limbo: its answers, and that only a durable end takes it out of limbo."""
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -46,7 +46,7 @@ async def fill(store: LedgerStore, *ledger_ids: int, count: int = 5) -> None:
 
 
 async def absences(store: LedgerStore, ledger_id: int) -> set[StoreStatus]:
-    """What every way to ask says of an entry that is not here."""
+    """Return the answers of all kinds of reads about a missing entry."""
     return {
         await status_of(store.read(ledger_id, 99)),
         await status_of(store.fencing_read(ledger_id, 98, key(ledger_id))),
@@ -108,7 +108,7 @@ async def test_limbo_and_its_end_outlive_a_restart(host: Host, lose_index: bool)
 
 
 async def test_a_mark_outlives_its_segment(host: Host) -> None:
-    """Whoever rewrites a segment takes it along: without an index it is all there is."""
+    """Compaction copies the mark: without an index it is the only trace of limbo."""
     limits = small_limits(reclaim=EAGER)
     async with host.store(log=limits.log, reclaim=limits.reclaim) as store:
         await store.suspects.mark([limbo(1), limbo(7)])
@@ -160,7 +160,7 @@ async def test_doubt_ends_when_the_suspects_are_known(host: Host) -> None:
 
 @asynccontextmanager
 async def asking_store(host: Host, facts: LedgerFacts) -> AsyncIterator[LedgerStore]:
-    """It is in doubt, and this is what the metadata say of all ledgers."""
+    """Open a store in limbo; the metadata of all ledgers is as given."""
 
     async def ask(_: int) -> LedgerFacts:
         await trio.lowlevel.checkpoint()
@@ -189,10 +189,11 @@ async def asking_store(host: Host, facts: LedgerFacts) -> AsyncIterator[LedgerSt
 async def test_what_comes_while_it_is_in_doubt_is_not_trusted_afterwards(
     host: Host, facts: LedgerFacts, plain: StoreStatus, recovery: StoreStatus
 ) -> None:
-    """Its ledger would be here, in nobody's list of suspects: its fence was lost, and it took adds.
+    """Otherwise the ledger would be here, and not on the list of suspects: its fence was lost, and
+    it would accept adds.
 
-    The list of what is here is made before the metadata are asked, and what they do not name, or
-    with other bookies by now, is on neither list.
+    The list of stored ledgers is made before the metadata is read, and a ledger that the metadata
+    does not name, or names with other bookies by now, is on neither list.
     """
     async with asking_store(host, facts) as store:
         assert store.ledgers() == []
@@ -233,7 +234,7 @@ async def test_a_birth_that_does_not_parse_is_a_doubt(host: Host, text: bytes) -
 
 
 async def write_limbo(host: Host) -> None:
-    """All that limbo and the loss of memory leave on a disk."""
+    """Write every record that limbo and the loss of the disks leave behind."""
     async with host.store() as store:
         await store.suspects.mark([limbo(1), limbo(2, fence=False)])
         await store.suspects.clear(2)
@@ -264,11 +265,11 @@ async def test_an_older_release_does_not_take_a_ledger_in_limbo_for_a_whole_one(
 
 # ---- the disk dies before any operation
 
-LOST = (1, 3)  # was acknowledged, and is gone
+LOST = (1, 3)  # acknowledged, and gone
 
 
 async def repair(store: LedgerStore) -> None:
-    """As the server does it: whose, then copy, then clear."""
+    """Repair like the server: list the suspects, copy, then clear."""
     answers = Answers(store)
     if store.limbo:
         await store.suspects.mark([limbo(1), limbo(7)])
@@ -284,7 +285,7 @@ async def repair(store: LedgerStore) -> None:
 
 
 async def live(platter: Platter, work: Callable[[LedgerStore], Awaitable[None]]) -> bool:
-    """One life of the host; False if it was cut short."""
+    """Run the host once; return False if it was cut short."""
     try:
         async with open_store(
             disk=platter.mount(),
@@ -306,7 +307,7 @@ async def live(platter: Platter, work: Callable[[LedgerStore], Awaitable[None]])
 
 
 async def crash_everywhere(seed: int) -> int:
-    """The number of crashes that were survived."""
+    """Return the number of crashes that were survived."""
     operation = 0
     while True:
         rng = random.Random(f"{seed} {operation}")
@@ -321,7 +322,7 @@ async def crash_everywhere(seed: int) -> int:
         platter.crash_before(operation)
         if await live(platter, repair):
             return operation
-        for _ in range(rng.randrange(3)):  # die again, in whatever comes then
+        for _ in range(rng.randrange(3)):  # die again, during any of the following
             (platter.lose_power if rng.random() < 0.7 else platter.kill)()
             platter.crash_before(rng.randrange(25))
             await live(platter, repair)
@@ -369,8 +370,9 @@ async def store_in(host: Host, *directories: str, in_doubt: bool) -> AsyncIterat
 
 
 async def two_copies(host: Host) -> None:
-    """Ledger 1 is in both directories, as after an older image of one was put back; d0 fenced it,
-    and d1 has more of it."""
+    """Put ledger 1 into both directories, as after an older image of one was put back; d0 fenced
+    it, and d1 has more of it.
+    """
     async with store_in(host, "d0", in_doubt=False) as store:
         await fill(store, 1, 2, count=3)
         await store.fence(1, key(1))

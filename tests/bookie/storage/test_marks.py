@@ -1,6 +1,7 @@
-"""A log that nothing is written to for a while says that its last batch was durable.
+"""A log that is idle for a while records that its last batch was durable.
 
-In a mark behind it, and by a checkpoint: the index knows it if the segment is gone, mark and all.
+It does so in a mark behind the batch, and by a checkpoint: the index knows it even if the segment
+is gone with its mark.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ IO_ERROR = StoreStatus.IO_ERROR
 
 
 async def die_after(host: Host, seconds: float, **limits: object) -> str:
-    """Add one entry, wait so long, die; the path of the segment with the entry."""
+    """Add one entry, wait so long, die; return the path of the segment with the entry."""
     async with host.doomed_store(**limits) as store:
         answers = Answers(store)
         answers.add(1, 0)
@@ -108,7 +109,7 @@ async def test_what_comes_just_when_a_mark_is_due_is_written_as_it_came(
 ) -> None:
     async with host.store() as store:
         answers = Answers(store)
-        for entry_id in range(30):  # the order of two tasks that are due together is drawn
+        for entry_id in range(30):  # the order of two tasks that are due together is random
             answers.add(1, entry_id)
             assert await answers.all() == [OK]
             await trio.sleep(1.0)

@@ -1,4 +1,4 @@
-"""A directory of a stopped bookie: checked, its index made again, its entries exported."""
+"""A directory of a stopped bookie: checked, its index rebuilt, its entries exported."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ async def opened(directory: Path, now_ms: int = 1000) -> AsyncGenerator[LedgerSt
 
 @pytest.fixture
 async def directory(tmp_path: Path) -> Path:
-    """Three ledgers: one fenced, one deleted of which the room was given back."""
+    """Write three ledgers: one is fenced, one is deleted and its space reclaimed."""
     directory = tmp_path / "d0"
     async with opened(directory) as store:
         answers = Answers(store)
@@ -65,7 +65,7 @@ def files(directory: Path) -> dict[Path, bytes]:
 
 
 def damage(directory: Path) -> tuple[Path, int]:
-    """Flip a byte of an entry of ledger 1; its id."""
+    """Flip a byte of an entry of ledger 1; return the segment and the entry id."""
     path = sorted((directory / "log").glob("*.log"))[0]
     data = bytearray(path.read_bytes())
     at = data.index(b"1:")
@@ -180,7 +180,7 @@ async def test_what_is_no_directory_of_a_bookie_is_said(tmp_path: Path) -> None:
 async def test_a_segment_that_is_gone_is_a_problem_whichever_it_is(
     directory: Path, which: int
 ) -> None:
-    """Also the first one of a log, and one behind a gap: no other one ends too early then."""
+    """This includes the first one of a log, and one behind a gap: no other one ends early then."""
     paths = sorted((directory / "log").glob("*.log"))
     paths[which].unlink()
     report = await check_directory(directory, lambda _: None)
@@ -194,7 +194,7 @@ def everything(directory: Path) -> dict[str, bytes]:
 
 
 async def test_checking_and_exporting_change_nothing_at_all(directory: Path) -> None:
-    """Not the index either: it may be the last one that knows what is gone from the log."""
+    """The index is not changed either: it may be the last one that knows the log's losses."""
     damage(directory)
     before = everything(directory)
     await check_directory(directory, lambda _: None)

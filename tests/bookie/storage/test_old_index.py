@@ -1,4 +1,4 @@
-"""An index that is older than its log: put back from a copy, or a disk that went back in time."""
+"""An index older than its log: restored from a copy, or from a disk that went back in time."""
 
 import random
 
@@ -18,7 +18,7 @@ COUNT = 5
 
 
 async def let_it_grow_old(host: Host, *, fence: bool) -> None:
-    """Ledger 1 stays, the others go, and with them the segments that had all of them."""
+    """Keep ledger 1 and delete the others, and with them the segments that had all of them."""
     async with host.store(**LIMITS) as store:
         await fill(store, 1, count=COUNT)
         for ledger_id in (2, 3, 4):
@@ -56,7 +56,7 @@ async def check(store: LedgerStore, *, fenced: bool) -> None:
 
 @pytest.mark.parametrize("fence", [True, False])
 async def test_what_was_moved_since_is_found_where_it_is(host: Host, fence: bool) -> None:
-    """A checkpoint kept the places of the old index, in segments that were gone."""
+    """Once, a checkpoint kept the locations of the old index, in segments that were gone."""
     await let_it_grow_old(host, fence=fence)
     async with host.store(**LIMITS) as store:
         await check(store, fenced=fence)
@@ -72,7 +72,7 @@ async def test_an_index_of_before_what_was_removed(host: Host) -> None:
         for ledger_id in (1, 2, 3):
             await store.delete(ledger_id)
         ended = 0
-        for ledger_id in range(10, 20):  # it moves with the segments, and one day it is not taken
+        for ledger_id in range(10, 20):  # it moves with the segments, and is not copied in the end
             await fill(store, ledger_id, count=120)
             await store.delete(ledger_id - 1)
             await store.maintenance.reclaim()
@@ -86,7 +86,7 @@ async def test_an_index_of_before_what_was_removed(host: Host) -> None:
 
 
 async def outlives(host: Host) -> bool:
-    """Whether a life of the host is not cut short."""
+    """Return True if the host's run is not cut short."""
     try:
         async with host.store(**LIMITS) as store:
             await store.maintenance.checkpoint()

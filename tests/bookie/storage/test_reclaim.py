@@ -1,4 +1,4 @@
-"""Room is made, and nothing else happens: what counts stays, whatever goes wrong meanwhile."""
+"""Compaction frees space and does nothing else: live records stay, whatever fails meanwhile."""
 
 import errno
 from dataclasses import replace
@@ -38,7 +38,7 @@ ROUNDS = 60
 
 
 async def fill(store: LedgerStore, *ledger_ids: int, first: int = 0) -> None:
-    """Entries of all these ledgers in turn, over many segments."""
+    """Add entries of all these ledgers in turn, over many segments."""
     answers = Answers(store)
     for entry_id in range(first, first + ROUNDS):
         for ledger_id in ledger_ids:
@@ -63,7 +63,7 @@ async def test_a_deleted_ledger_gives_its_room_back(host: Host) -> None:
         after = store.statistics()
         assert after.segments_removed > 2
         assert after.log_bytes < before.log_bytes - 4000
-        assert after.segments == len(host.logs()) - 1  # and the list of what was removed
+        assert after.segments == len(host.logs()) - 1  # and the list of deleted segments
         await check(store, 2)
         assert await status_of(store.read(1, 0)) is NO_LEDGER
     async with host.store(**SMALL) as store:
@@ -90,7 +90,7 @@ async def test_what_still_counts_is_written_again_sorted_by_ledger(host: Host) -
         ]
         assert len(written) > 60
         runs = sum(a[0] != b[0] for a, b in pairwise(written))
-        assert runs < len(written) / 5  # in turn, as it came, it would be nearly all of them
+        assert runs < len(written) / 5  # in the order of arrival, nearly all of them would be runs
 
 
 async def kinds_in(host: Host, path: str) -> list[tuple[Kind, int, int]]:
@@ -114,11 +114,11 @@ async def test_segments_of_which_enough_counts_are_left_alone(host: Host) -> Non
 
 
 async def test_fences_keys_and_explicit_lacs_outlive_their_segments(host: Host) -> None:
-    """Also when the index is lost behind them: the log has them once more."""
+    """This holds even if the index is lost behind them: the log has them once more."""
     async with host.store(**EVERYTHING) as store:
         await fill(store, 1, 2)
         await store.fence(1, key(1))
-        await store.fence(3, key(3))  # never seen before: nothing but its key and its fence
+        await store.fence(3, key(3))  # not known before: only its key and its fence exist
         await store.write_lac(2, key(2), 40, b"explicit")
         await fill(store, 4)
         await store.delete(4)
@@ -137,7 +137,7 @@ async def test_fences_keys_and_explicit_lacs_outlive_their_segments(host: Host) 
             answers = Answers(store)
             answers.add(1, 500)
             answers.add(3, 0)
-            answers.add(4, 500)  # deleted: no late writer makes it again
+            answers.add(4, 500)  # deleted: no late writer may create it again
             answers.add(2, 500, master_key=b"wrong")
             assert await answers.all() == [FENCED, FENCED, FENCED, UNAUTHORIZED]
             assert store.last_add_confirmed(2) == 40
@@ -160,7 +160,7 @@ async def test_a_limbo_mark_outlives_its_segment(host: Host) -> None:
                 answers.add(10 + life, entry_id, recovery=True)
                 await answers.all()
             await store.maintenance.reclaim()
-            assert path in host.logs()  # what is damaged stays as it is
+            assert path in host.logs()  # damaged data stays unchanged
     assert marked not in host.logs()
     host.platter.lose_indexes()
     host.platter.forget(path)
@@ -169,7 +169,7 @@ async def test_a_limbo_mark_outlives_its_segment(host: Host) -> None:
 
 
 async def test_readers_do_not_notice_that_entries_move(host: Host) -> None:
-    """Each operation of the disk gives others a turn: readers are in all states meanwhile."""
+    """Each operation of the disk lets other tasks run: readers are in all states meanwhile."""
     limits = {**SMALL, "blocks_cached": 1}
     async with host.store(**limits) as store:
         await fill(store, 1, 2, 3)
@@ -226,7 +226,7 @@ async def test_a_read_that_has_looked_up_its_place_finds_it_moved(
 async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segment(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The two proofs look from two sides: without a checkpoint of the moves nothing goes."""
+    """The two proofs start from two sides: without a checkpoint of the moves nothing is deleted."""
 
     async def forget_the_moves(self: Reclaimer, portion: Any) -> None:
         del portion
@@ -244,7 +244,7 @@ async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segme
 async def test_segments_that_no_checkpoint_covers_stay(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are written while the checkpoint is: the index knows nothing of them yet."""
+    """They are written during the checkpoint: the index does not know them yet."""
     async with host.store(**SMALL) as store:
         await fill(store, 1)
         operate = host.platter.operate
@@ -267,7 +267,7 @@ async def test_segments_that_no_checkpoint_covers_stay(
 
 
 async def test_a_wrong_count_of_what_is_live_removes_nothing_that_is(host: Host) -> None:
-    """The shares say that nothing counts; every record is looked up nevertheless."""
+    """The usage counts say that no record is live; every record is looked up nevertheless."""
     async with host.store(**SMALL) as store:
         await fill(store, 1)
         await store.maintenance.checkpoint()
@@ -346,7 +346,7 @@ def in_gaps(path: str, gaps: list[Gap]) -> bool:
 
 
 async def test_a_torn_write_before_a_removed_segment_does_not_come_back(host: Host) -> None:
-    """What was never acknowledged is not taken for an entry when the index is made again."""
+    """An entry that was never acknowledged does not reappear when the index is rebuilt."""
     async with host.doomed_store(**SMALL) as store:
         await fill(store, 7)
         host.platter.kill()
@@ -439,7 +439,7 @@ async def test_without_room_for_entries_there_is_room_to_make_room(
 
 
 async def test_what_does_not_fit_is_not_begun(host: Host) -> None:
-    """A segment is written again only if all of it that counts has room; empty ones go anyway."""
+    """A segment is compacted only if all its live data fits; empty segments are deleted anyway."""
     limits = {**SMALL, "reclaim": ReclaimLimits(live_share_max=0.9, spare_bytes=5000)}
     async with host.store(**limits) as store:
         await fill(store, 1)
@@ -513,7 +513,7 @@ async def test_on_real_files(tmp_path: Path) -> None:
     assert used < 1_500_000
 
 
-# ---- the list of what was removed
+# ---- the list of deleted segments
 
 
 def test_gaps_that_touch_are_one() -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong around one segment keeps no other from being given back, and is not for ever."""
+"""A fault around one segment keeps no other from being reclaimed, and does not last forever."""
 
 from typing import Any
 
@@ -61,7 +61,7 @@ async def test_a_ledger_that_is_deleted_while_its_segment_is_emptied_is_no_damag
 
 
 async def kill_behind_one_batch(host: Host) -> None:
-    """The log goes on behind a gap whose end is a torn tail; one batch is all there is of it."""
+    """Leave a log that goes on, with one batch, behind a gap that ends in a torn tail."""
     async with host.doomed_store(**SMALL) as store:
         await fill(store, 1)
         host.platter.kill()
@@ -72,14 +72,14 @@ async def kill_behind_one_batch(host: Host) -> None:
         await store.delete(1)
         await store.maintenance.checkpoint()
         reclaimer: Reclaimer = store._directories.upkeeps[0].reclaimer
-        # Of the last one nothing but entries is left, so nothing has to be written again.
+        # The last segment has only entries left, so nothing has to be copied.
         await reclaimer._reclaim(store._directories.volumes[0].log.segments[-2])
         assert store.statistics().segments_removed == 1
         host.platter.kill()
 
 
 async def test_an_index_that_ends_inside_a_gap_is_no_loss(host: Host) -> None:
-    """As one has that is made again from such a log, and not to its end."""
+    """A rebuild of the index from such a log, cut short, leaves such an index."""
     await kill_behind_one_batch(host)
     (gap,) = decode_gaps(host.platter.content("d0/log/REMOVED"))
     inside = 0
@@ -89,13 +89,13 @@ async def test_an_index_that_ends_inside_a_gap_is_no_loss(host: Host) -> None:
         stored = await host.platter.index("d0/index").get(checkpoint_key())
         if stored is not None and gap.first < Checkpoint.decode(stored).position < gap.end:
             inside += 1
-            assert await losses_seen_by_a_check(host) == []  # A start would make it again.
+            assert await losses_seen_by_a_check(host) == []  # A start would rebuild it.
         await die_while_starting(host, 1000)
     assert inside
 
 
 async def losses_seen_by_a_check(host: Host) -> list[str]:
-    """By what looks, and changes nothing."""
+    """Return the losses that a read-only check reports."""
     index = host.platter.index("d0/index")
     places = Places(index, blocks_cached=16)
     _, replayed = await load(
@@ -105,7 +105,7 @@ async def losses_seen_by_a_check(host: Host) -> list[str]:
 
 
 async def die_while_starting(host: Host, operations: int) -> None:
-    """Or right behind the start; whatever has been read until then, nothing was lost."""
+    """Die during the start, or right after it, and check that no loss was reported until then."""
     host.platter.crash_before(operations)
 
     async def live() -> None:

@@ -1,4 +1,4 @@
-"""Records and batches: what a damaged byte does, and that released bytes never change."""
+"""Records and batches: the effect of a damaged byte, and released bytes that never change."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ from tests.bookie.storage.oracle import entry, key
 from tests.simulation.disk import Platter
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bookie_storage_v1"
-GOLDEN_INDEX = GOLDEN.with_name("bookie_storage_v2")  # rows that say where records may be
+GOLDEN_INDEX = GOLDEN.with_name("bookie_storage_v2")  # rows with the segment usage
 SEED = record_seed(77)
 
 
@@ -88,7 +88,7 @@ def test_what_is_readable_of_a_damaged_batch_is_found() -> None:
 
 
 async def write_everything(host: Host) -> None:
-    """One record of each kind that is written in ordinary work, over two segments."""
+    """Write one record of each kind that occurs in ordinary work, over two segments."""
     async with host.store(log=LogLimits(segment_bytes=300)) as store:
         answers = Answers(store)
         for entry_id in range(3):
@@ -109,7 +109,7 @@ async def test_the_format_is_the_released_one(host: Host) -> None:
     assert written == {path.name: path.read_bytes() for path in sorted(GOLDEN.glob("*.log"))}
     rows = await host.platter.index("d0/index").scan(b"", b"\xff", 100)
     lines = [f"{row_key.hex()} {value.hex()}\n" for row_key, value in rows]
-    # The shares came later: an index without them is of the same version, and is read.
+    # Segment usage came later: an index without it has the same version, and is read.
     released = [(GOLDEN_INDEX / "index.txt").read_text(), (GOLDEN / "shares.txt").read_text()]
     assert "".join(lines) == "".join(released)
 
@@ -139,7 +139,7 @@ async def test_what_was_released_can_still_be_read(golden: Path) -> None:
 
 
 def test_limbo_and_the_end_are_as_they_were_released() -> None:
-    """What `write_everything` has no reason to write: absence is unknown, and a clean stop."""
+    """`write_everything` has no reason to write these: limbo records, and a clean stop."""
     seed = record_seed(7)
     limbo = encode_record_header(seed, 1000 + BATCH_HEADER_BYTES, Kind.LIMBO, -1, -1, b"")
     batch = encode_batch_header(7, 1000, BatchFlag.NONE, 1, len(limbo), 1000) + limbo

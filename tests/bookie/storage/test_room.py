@@ -1,4 +1,4 @@
-"""The reserve of a disk is there when it is needed: for deletions, and for making room."""
+"""The reserve of a disk is available when needed: for deletions, and for compaction."""
 
 import errno
 
@@ -14,11 +14,11 @@ from tests.simulation.disk import Platter, SimulatedDisk, SimulatedFile
 
 OK, READ_ONLY = StoreStatus.OK, StoreStatus.READ_ONLY
 RESERVE_BYTES = 100_000
-OVERHEAD_BYTES = 5_000  # an entry that was begun, headers
+OVERHEAD_BYTES = 5_000  # an entry in progress, headers
 
 
 class SmallDisk(SimulatedDisk):
-    """What is written is not free any more, and what is removed is."""
+    """A disk whose free space shrinks with writes and grows with removals."""
 
     async def write(self, file: SimulatedFile, offset: int, data: bytes) -> None:
         if len(data) > self.platter.free_bytes:
@@ -42,7 +42,7 @@ def small_host(host: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
 async def test_a_flood_of_adds_leaves_the_reserve_alone(
     small_host: Host, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """What was accepted before anybody looked, and is not written yet, takes its room as well."""
+    """Entries that were accepted before the check, and are not written yet, take space as well."""
     platter = small_host.platter
     platter.free_bytes = RESERVE_BYTES + 50_000
     limits = {**SMALL, "free_bytes_min": RESERVE_BYTES, "in_flight_bytes_max": 1 << 20}
@@ -83,7 +83,7 @@ async def test_what_is_in_flight_is_bounded_still(host: Host) -> None:
 async def test_explicit_lacs_leave_the_last_of_the_reserve_alone(
     small_host: Host, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """They say nothing that has to be kept; a fence does, and is taken as long as it can be."""
+    """Explicit LACs need not be kept; a fence must, and is accepted as long as possible."""
     platter = small_host.platter
     platter.free_bytes = RESERVE_BYTES
     async with small_host.store(**{**SMALL, "free_bytes_min": RESERVE_BYTES}) as store:

@@ -32,7 +32,7 @@ def entries(ledger_id: int, first: int, count: int, *, lac: int = -1) -> list[by
 
 
 class Runs(Answers):
-    """Runs, too."""
+    """Collects the answers to runs, too."""
 
     def add_run(
         self,
@@ -52,7 +52,7 @@ class Runs(Answers):
 
 
 async def test_a_run_is_stored_as_its_entries_would_be(host: Host) -> None:
-    """Byte for byte: what reads the log knows of no runs."""
+    """The log is the same byte for byte: its readers do not know runs."""
     one_by_one = Host(Platter(random.Random(1)))
     async with host.store() as store, one_by_one.store() as other:
         runs, singles = Runs(store), Answers(other)
@@ -210,10 +210,10 @@ async def test_runs_and_single_entries_are_answered_in_order(host: Host) -> None
 
 
 class Pieces(Runs):
-    """Runs of several ledgers in one piece, as they arrive; each run has its answer when it is."""
+    """Runs of several ledgers in one piece, as they arrive; each run has an answer of its own."""
 
     def add_runs(self, *wanted: tuple[int, int, int], lac: int = -1, of: int = 0) -> int:
-        """(ledger, first, count) each, with the key of ledger `of`; returns how many were taken."""
+        """Add (ledger, first, count) each, with the key of ledger `of`; return how many it took."""
         runs: list[SharedRun] = []
         piece = b""
         for ledger_id, first, count in wanted:

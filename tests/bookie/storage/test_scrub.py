@@ -1,4 +1,4 @@
-"""Damage anywhere in the log is found, named, and read as an error: never as an absence."""
+"""Damage anywhere in the log is found, reported, and read as an error: never as an absence."""
 
 import errno
 import random
@@ -35,7 +35,7 @@ async def fill(host: Host) -> None:
 
 
 async def unreadable(store: LedgerStore) -> list[tuple[int, int]]:
-    """The entries that cannot be read; the others are as they were written."""
+    """Return the entries that cannot be read, after checking that the others are unchanged."""
     lost: list[tuple[int, int]] = []
     for entry_id in range(ENTRIES):
         ledger_id = 1 + entry_id % 2
@@ -77,7 +77,7 @@ async def test_a_bit_that_flips_anywhere_is_found_and_no_absence(host: Host, see
         assert set(await unreadable(store)) <= named
         assert store.statistics().damaged_entries == len(named)
         await store.maintenance.scrub()
-        assert len(found) == len(store.maintenance.findings())  # told once
+        assert len(found) == len(store.maintenance.findings())  # reported once
     async with host.store(**SMALL) as store:
         assert set(await unreadable(store)) == named
 
@@ -89,7 +89,7 @@ async def test_a_sector_that_cannot_be_read_is_found(host: Host) -> None:
     async with host.store(**SMALL) as store:
         await store.maintenance.scrub()
         lost = await unreadable(store)
-        assert 0 < len(lost) < 10  # what lies around it is read
+        assert 0 < len(lost) < 10  # the neighbors are read
         assert {
             each for finding in store.maintenance.findings() for each in finding.entries
         } == set(lost)
@@ -98,7 +98,7 @@ async def test_a_sector_that_cannot_be_read_is_found(host: Host) -> None:
 async def test_what_is_still_in_memory_is_written_again(host: Host) -> None:
     await fill(host)
     async with host.store(scrub_bytes_per_s=inf, reclaim=EAGER) as store:
-        assert await unreadable(store) == []  # so it was read
+        assert await unreadable(store) == []  # so the log was read
         path = host.logs()[1]
         for at in range(28, len(host.platter.content(path)), 40):
             host.platter.corrupt(path, at, b"XX")
@@ -124,7 +124,7 @@ async def test_where_there_is_no_room_it_is_left_to_others(host: Host) -> None:
 
 @pytest.mark.parametrize("how", ["flipped", "unreadable"])
 async def test_nothing_is_written_behind_a_header_that_is_gone(host: Host, how: str) -> None:
-    """Seed 681306: what was mended was written there, and mended again, for ever."""
+    """Seed 681306: repaired entries were written there, and repaired again, forever."""
     async with host.store(scrub_bytes_per_s=inf, reclaim=EAGER) as store:
         answers = Answers(store)
         for entry_id in range(ENTRIES):
@@ -223,7 +223,7 @@ async def test_an_index_that_fails_meanwhile_is_counted_and_harms_nobody(host: H
 
 
 async def test_a_segment_that_is_gone_is_found_though_none_is_in_front_of_it(host: Host) -> None:
-    """Nobody's end is missing then: neither at the front of the log nor behind a gap."""
+    """No neighbor is cut off then: neither at the front of the log nor behind a gap."""
     await fill(host)
     async with host.store(**SMALL) as store:
         first = host.logs()[0]
@@ -300,7 +300,7 @@ async def test_a_segment_that_is_removed_while_the_scrub_reads_in_it_harms_nobod
 
 
 async def test_padding_behind_the_last_record_is_no_damage_after_a_restart(host: Host) -> None:
-    """Files grow ahead of what is written; after a kill the zeros at the end stayed a finding."""
+    """Files are preallocated; once, after a kill, the zeros at the end stayed a finding."""
     await fill(host)
     path = host.logs()[-1]
     host.platter.corrupt(path, len(host.platter.content(path)), bytes(4096))

@@ -1,4 +1,4 @@
-"""Windows into the log: what one read fetches, what is read ahead, what goes again."""
+"""Windows into the log: the size of a read, read-ahead, and eviction."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ LIMITS = ReadLimits(window_bytes=16 << 10, first_bytes=4 << 10, windows_bytes_ma
 
 
 class OneFile:
-    """A segment of 200 records, and a note of each read of it."""
+    """A segment of 200 records that notes each read of it."""
 
     def __init__(self) -> None:
         seed = record_seed(7)
@@ -59,13 +59,13 @@ class OneFileDisk(FileDisk):
 
 
 class Reading:
-    """Somebody who reads record after record, and reads ahead as a volume does."""
+    """A reader of one record after the other that reads ahead as a volume does."""
 
     def __init__(self, file: OneFile, durable: int | None = None) -> None:
         self.file = file
         self.durable = len(file.content) if durable is None else durable
         self.segments = Segments(OneFileDisk(file), [Segment(0, "log")], LIMITS)
-        self.waited: list[int] = []  # records that were not at hand
+        self.waited: list[int] = []  # records that were not cached
 
     async def read(self, n: int) -> None:
         place = self.file.places[n]
@@ -85,7 +85,7 @@ async def test_who_reads_on_waits_for_no_window_but_the_first_ones() -> None:
     reading = Reading(OneFile())
     for n in range(150):
         await reading.read(n)
-    assert reading.waited == [0, 3]  # four kilobytes, sixteen; the rest was there
+    assert reading.waited == [0, 3]  # four kilobytes, sixteen; the rest was cached
     assert sum(size for _, size in reading.file.reads) < 1.3 * 150 * RECORD
 
 
@@ -111,11 +111,11 @@ async def test_an_error_of_what_nobody_has_asked_for_is_told_to_who_asks() -> No
 
 
 async def test_what_was_not_read_ahead_does_not_count_as_if_it_were() -> None:
-    """It would for ever, and after a few of these nobody would read ahead any more."""
+    """Such a count would stay forever, and after a few of these read-ahead would stop."""
     reading = Reading(OneFile())
     await read_all(reading, range(5))
     place = reading.file.places[100]
-    async with trio.open_nursery() as nursery:  # somebody is reading that very place
+    async with trio.open_nursery() as nursery:  # another task is reading that very place
         nursery.start_soon(reading.segments.read, reading.file.places[99], PAYLOAD, 1 << 20)
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(5):
@@ -139,7 +139,7 @@ async def test_nothing_that_is_not_durable_is_read_ahead() -> None:
 async def test_what_is_read_ahead_for_nobody_is_bounded() -> None:
     reading = Reading(OneFile())
     starts = (120, 60, 0)
-    for start in starts:  # each reads on for a while, and then goes away
+    for start in starts:  # each reads on for a while, and then stops
         await read_all(reading, range(start, start + 10))
     before = len(reading.file.reads)
     for start in starts:

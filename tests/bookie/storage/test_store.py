@@ -1,4 +1,4 @@
-"""What a store takes and answers."""
+"""The operations of a store, and their answers."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -43,7 +43,7 @@ async def test_ids_that_cannot_be_are_refused(host: Host) -> None:
 
 
 async def test_what_is_kept_in_memory_for_a_ledger_is_small(host: Host) -> None:
-    """Whoever may write could keep any number of bytes here otherwise, and nobody reads them."""
+    """Otherwise any writer could fill the bookie's memory with bytes that are never read."""
     async with host.store() as store:
         answers = Answers(store)
         answers.add(1, 0, master_key=bytes(10_000))
@@ -71,7 +71,8 @@ async def test_everything_that_waits_shares_a_sync_and_is_answered_in_order_in_o
                 done=lambda _, number=number: heard.append(str(number)),  # type: ignore[misc]
             )
             if number == 0:
-                await wait_all_tasks_blocked()  # it is on its way, the others gather behind it
+                # The first is on its way, the others gather behind it.
+                await wait_all_tasks_blocked()
         assert heard == []
         assert store.bytes_in_flight > 100 * 60
         free.set()
@@ -107,7 +108,7 @@ async def test_a_fenced_ledger_takes_recovery_adds_only_for_ever(host: Host) -> 
         answers.add(1, 0)
         await answers.all()
         await store.fence(1, key(1))
-        await store.fence(2, key(2))  # never seen before
+        await store.fence(2, key(2))  # not known before
         await store.fence(2, key(2))
     for _ in range(2):
         async with host.store() as store:
@@ -121,7 +122,7 @@ async def test_a_fenced_ledger_takes_recovery_adds_only_for_ever(host: Host) -> 
 
 
 async def test_a_fencing_read_sees_what_was_accepted_before_it(host: Host) -> None:
-    """Else it could say no to an add that is acknowledged afterwards."""
+    """Otherwise it could answer "no" for an add that is acknowledged afterwards."""
     async with host.store() as store:
         answers = Answers(store)
         answers.add(1, 0)
@@ -157,7 +158,7 @@ async def test_a_read_waits_for_an_entry_that_is_on_its_way(host: Host) -> None:
             with trio.move_on_after(0.01) as scope:
                 await store.read(1, 1)
         finally:
-            free.set()  # else the store, too, would wait for its disk
+            free.set()  # otherwise the store, too, would wait for its disk
         assert scope.cancelled_caught
         assert await store.read(1, 1) == entry(1, 1)
 
@@ -175,7 +176,7 @@ async def test_the_same_id_again_is_acknowledged_with_the_first_and_changes_noth
         assert answers.statuses == [OK]
         await answers.all()
         await store.maintenance.checkpoint()
-        answers.add(1, 0, note="other")  # the index knows
+        answers.add(1, 0, note="other")  # the index knows the entry
         assert await answers.all() == [OK]
         assert await store.read(1, 0) == entry(1, 0)
         assert await store.entry_ids(1) == [0]
@@ -303,7 +304,7 @@ async def test_a_deleted_ledger_is_gone_and_stays_gone(host: Host) -> None:
         answers.add(1, 600)
         await answers.all()
         await store.delete(1)
-        await store.delete(2)  # never seen
+        await store.delete(2)  # not known before
         assert store.ledgers() == []
         assert await status_of(store.read(1, 0)) is NO_LEDGER
         await store.maintenance.checkpoint()

@@ -1,6 +1,6 @@
-"""What the file disk asks of the system, in which order: it cannot be seen from what is read back.
+"""The system calls of the file disk, in their order, which later reads cannot show.
 
-A simulated disk loses what was not synced; a real one does so only when its power is cut.
+A simulated disk loses unsynced data; a real one does so only when its power is cut.
 """
 
 import os
@@ -14,7 +14,7 @@ from daybook.bookie.storage.disk import FileDisk
 
 
 class Calls:
-    """Calls that write or sync, by the name of the file."""
+    """The calls that write or sync, by the name of the file."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.made: list[str] = []

@@ -1,4 +1,4 @@
-"""A deleted ledger is forgotten when nothing can bring it back, whatever happens meanwhile."""
+"""A tombstone ends when nothing can bring its ledger back, whatever happens meanwhile."""
 
 import errno
 import random
@@ -25,7 +25,7 @@ NO_LEDGER = StoreStatus.NO_LEDGER
 
 
 class World:
-    """A host, and which of its ledgers the metadata have."""
+    """A host, and the set of its ledgers that have metadata."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -55,7 +55,7 @@ class World:
             yield store
 
     async def end(self, store: LedgerStore) -> int:
-        """As the collector does it."""
+        """End tombstones like the garbage collector."""
         asked = await store.maintenance.tombstones_to_ask(100)
         return await store.maintenance.end_tombstones(
             [each for each in asked if each not in self.living]
@@ -68,7 +68,7 @@ def world(host: Host) -> World:
 
 
 async def fill_and_delete(world: World, store: LedgerStore) -> None:
-    """Ledgers 1 to 3 in the same segments, 1 and 2 deleted, and 50 deleted to be the highest."""
+    """Fill ledgers 1 to 3 in the same segments, delete 1 and 2, and 50 as the highest one."""
     world.living |= {1, 2, 3, 50, 60}
     await fill(store, 1, 2, 3)
     for ledger_id in (1, 2, 50):
@@ -77,7 +77,7 @@ async def fill_and_delete(world: World, store: LedgerStore) -> None:
 
 
 async def roll(store: LedgerStore, round_number: int) -> None:
-    """What is written now is in segments of its own, and the older ones are given back."""
+    """Write new data to segments of their own, and reclaim the older ones."""
     await fill(store, 60, first=ROUNDS * round_number)
     await store.maintenance.reclaim()
 
@@ -116,7 +116,7 @@ async def test_they_end_and_late_writers_are_refused_as_before(world: World) -> 
 
 
 async def test_two_rounds_at_once_end_each_of_them_once(world: World) -> None:
-    """Seed 302537 of the simulator: the slower one found them gone, and the bookie ended."""
+    """Seed 302537 of the simulator: the slower round found them gone, and the bookie ended."""
     async with world.store() as store:
         await fill_and_delete(world, store)
         ended: list[int] = []
@@ -134,11 +134,12 @@ async def test_two_rounds_at_once_end_each_of_them_once(world: World) -> None:
 
 
 async def test_nothing_ends_while_a_segment_may_hold_a_record_of_it(world: World) -> None:
-    """Each index that is made again from the log has the tombstone, or nothing."""
+    """Each index that is rebuilt from the log has the tombstone, or nothing."""
     async with world.store(**SMALL) as store:
         await fill_and_delete(world, store)
         await store.maintenance.checkpoint()
-        assert await store.maintenance.tombstones_to_ask(100) == []  # they are in many segments
+        # Many segments may have records of them.
+        assert await store.maintenance.tombstones_to_ask(100) == []
         assert await store.maintenance.end_tombstones([1, 2, 50]) == 0
         assert store.statistics().tombstones == 3
 
@@ -184,7 +185,7 @@ async def test_an_unknown_ledger_is_let_in_if_the_metadata_have_it(world: World)
             for entry_id in range(5):
                 answers.add(ledger_id, entry_id, note="new")
         world.living.add(70)
-        answers.add(70, 0)  # higher than any that was deleted
+        answers.add(70, 0)  # higher than any deleted id
         assert await answers.all() == [OK] * 11
         assert sorted(world.asked[asked:]) == [1, 40]  # once each
         assert await store.read(1, 4) == entry(1, 4, note="new")
@@ -196,7 +197,7 @@ async def test_an_unknown_ledger_is_let_in_if_the_metadata_have_it(world: World)
 
 
 async def test_a_ledger_that_is_taken_in_again_is_there_after_a_kill(world: World) -> None:
-    """What is left of its first life is gone, durably, before its second one begins."""
+    """The remains of its first use are gone, durably, before its second one begins."""
     try:
         async with world.store() as store:
             await fill_and_delete(world, store)
@@ -244,7 +245,7 @@ async def test_what_waits_for_the_metadata_is_bounded(world: World) -> None:
 
 
 async def test_questions_to_the_metadata_are_bounded(world: World) -> None:
-    """Each is a task, which takes a hundred times what the smallest entry does."""
+    """Each question is a task, which takes a hundred times the memory of the smallest entry."""
     async with world.store() as store:
         await store.delete(1 << 40)
         world.sleeps = True
@@ -304,14 +305,14 @@ async def test_a_checkpoint_that_fails_leaves_the_tombstone(world: World) -> Non
 
 
 async def life(world: World, crash_at: int) -> bool:
-    """Everything that leads to the end of tombstones; False if it was cut short."""
+    """Do everything that leads to the end of tombstones; return False if it was cut short."""
     world.host.platter.crash_before(crash_at)
     try:
         async with world.store() as store:
             await fill_and_delete(world, store)
             await forget(world, store)
     except (HostCrashedError, BaseExceptionGroup) as error:
-        if not has(error, HostCrashedError):  # what else is said there, a dead host says
+        if not has(error, HostCrashedError):  # other errors of a dead host do not matter
             raise
         return False
     return True
@@ -325,7 +326,7 @@ async def operations_of_a_life() -> int:
 
 @pytest.mark.parametrize("block", range(4))
 async def test_a_crash_at_any_step_leaves_the_tombstone_or_nothing(block: int) -> None:
-    """Whatever is left of it, no late add is taken, and no entry of it is there again."""
+    """No matter what remains of it, no late add is accepted, and no entry of it reappears."""
     operations = await operations_of_a_life()
     rng = random.Random(block)
     for _ in range(6):
@@ -345,7 +346,7 @@ async def live_on(world: World) -> None:
         assert not store.limbo
         gone = sorted({1, 2, 50} - world.living)
         for ledger_id in set(gone) & set(store.ledgers()):
-            await store.delete(ledger_id)  # its deletion was not answered: once more
+            await store.delete(ledger_id)  # its deletion was not answered: repeat it
         answers = Answers(store)
         for round_number in range(3):
             for ledger_id in gone:

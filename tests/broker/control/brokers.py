@@ -42,7 +42,7 @@ class StillClock:
 
 @dataclass
 class RecordedTopics(Topics):
-    """Topics as ownership sees them."""
+    """Topics, reduced to what ownership needs."""
 
     closed: list[BundleName] = field(default_factory=list)
     dropped: list[BundleName] = field(default_factory=list)
@@ -57,7 +57,7 @@ class RecordedTopics(Topics):
 
 
 class ControlPlane:
-    """One broker: all that decides where topics are served, and a port that says who it is."""
+    """One broker: the parts that decide where topics are served, and a port that identifies it."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ControlPlane:
             pass
 
     def kill(self) -> None:
-        """SIGKILL: ports refuse, connections break; the session lives until it expires."""
+        """Kill the process: ports refuse, connections break; the session lives until it expires."""
         self.session.crash()
         self.cluster.network.crash(self.host)
         self.scope.cancel()
@@ -167,7 +167,7 @@ class Cluster:
     async def lookup(
         self, brokers: list[ControlPlane], topic: TopicName, hops_max: int = 2
     ) -> tuple[LookupResult, int]:
-        """What a client does: ask the first broker, follow redirects."""
+        """Look a topic up like a client: ask the first broker, follow redirects."""
         asked, authoritative = brokers[0], False
         for hop in range(hops_max + 1):
             result = await asked.lookups.lookup(topic, authoritative=authoritative)

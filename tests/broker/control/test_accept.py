@@ -1,4 +1,4 @@
-"""The service port in a flood."""
+"""The service port under a flood of connections."""
 
 import pytest
 import trio
@@ -113,7 +113,7 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
             for _ in range(3):
                 asking.start_soon(ask)
         assert said == [f"127.0.0.1:{listener.port} did not answer in time"] * 3
-        assert port.connections == 3  # All who asked together have shared one probe.
+        assert port.connections == 3  # All connections at once have shared one probe.
         idle.close()
         nursery.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""The admin REST over real HTTP, of two brokers that share a store; topics are made up."""
+"""The admin REST API over real HTTP, of two brokers that share a store; the topics are fakes."""
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -32,7 +32,7 @@ TOPICS = "/admin/v2/persistent/public/default"
 
 
 class MadeUpTopics(Operations):
-    """Operations on topics without data; `shared` is what all brokers see in the store."""
+    """Operations on topics without data; `shared` is the state that all brokers see."""
 
     def __init__(self, shared: set[str], **parts: Any) -> None:
         super().__init__(**parts)
@@ -111,14 +111,14 @@ class MadeUpTopics(Operations):
 
 
 class Admin:
-    """One broker's REST, and a client of it that follows no redirects."""
+    """One broker's REST API, and a client of it that follows no redirects."""
 
     def __init__(self, broker: ControlPlane, topics: MadeUpTopics, url: str) -> None:
         self.broker = broker
         self.topics = topics
         self.url = url
         self.calls = PeerCalls(TcpNetwork())
-        self.why_not_ready = ""  # what its service port would say
+        self.why_not_ready = ""  # the reason that its service port would give
 
     async def __call__(self, method: str, path: str, body: object = None, **query: str) -> object:
         return await self.calls.call(self.url, method, path, query=query, body=body)
@@ -220,7 +220,7 @@ async def test_policies_that_are_not_enforced_are_refused(policy: str) -> None:
             await one("POST", f"{TOPICS}/some/{policy}", 5)
 
 
-# What `pulsar-admin namespaces create` of Pulsar 4.x sends: each policy that there is.
+# `pulsar-admin namespaces create` of Pulsar 4.x sends this: all existing policies.
 WHOLE_POLICIES: dict[str, object] = {
     "auth_policies": {
         "namespace_auth": {},
@@ -273,7 +273,7 @@ WHOLE_POLICIES: dict[str, object] = {
     "migrated": False,
     "dispatcherPauseOnAckStatePersistentEnabled": None,
     "entryFilters": None,
-    "antiAffinityGroup": "",  # Go's tools send it, as older ones of Pulsar
+    "antiAffinityGroup": "",  # sent by Go's tools and older ones of Pulsar
 }
 
 
@@ -312,7 +312,7 @@ async def test_a_policy_that_asks_for_what_is_not_done_is_refused_by_name(
 
 
 async def test_the_default_retention_is_written_into_a_namespace() -> None:
-    """A Pulsar broker that takes over would drop at once what is acknowledged."""
+    """Without it, a Pulsar broker that takes over would at once delete acknowledged messages."""
     async with two_brokers() as (one, _):
         default = {"retentionTimeInMinutes": 10080, "retentionSizeInMB": -1}
         await one("PUT", f"{NAMESPACES}/public/fresh")
@@ -549,7 +549,7 @@ async def test_the_leader_evens_out_what_brokers_own(autojump_clock: MockClock) 
             )
             cluster.nursery.start_soon(balancer.run)
         await trio.sleep(61)
-        assert len(one.ownership.owned) == 16  # A broker has just come.
+        assert len(one.ownership.owned) == 16  # A new broker has just joined.
         for minutes in range(1, 20):
             await trio.sleep(60)
             for index in range(100):

@@ -31,13 +31,13 @@ async def test_a_format_is_allowed_when_all_announce_it(autojump_clock: MockCloc
 
 
 async def test_an_older_broker_forbids_it_until_it_has_gone(autojump_clock: MockClock) -> None:
-    """First the rolling upgrade, in which the last old broker decides; then a rollback."""
+    """A rolling upgrade, in which the last old broker decides; then a rollback."""
     async with open_cluster() as cluster:
         old = await cluster.start("old", readable=())
         new = await cluster.start("new")
         assert not new.formats.allows(FORMAT)
         assert not old.formats.allows(FORMAT)
-        await old.ownership.withdraw()  # It serves until it has handed over its bundles.
+        await old.ownership.withdraw()  # The broker serves until it has handed over its bundles.
         await trio.sleep(1)
         assert not new.formats.allows(FORMAT)
         old.kill()

@@ -1,4 +1,4 @@
-"""Where a topic's hash falls, and who gets an unowned bundle."""
+"""The bundle of a topic's hash, and the broker that gets an unowned bundle."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Settings: nothing unknown, nothing of the wrong kind, nothing ignored."""
+"""Settings: an unknown one, or one of the wrong kind, is an error; none is ignored."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How many copies, and for how long."""
+"""The number of copies, and the retention."""
 
 import pytest
 from trio.testing import MockClock
@@ -66,7 +66,7 @@ async def test_how_often_cursors_write_snapshots_is_a_setting(autojump_clock: Mo
         )
         config = await configs_of(one, settings).for_namespace("public/default")
         assert (config.cursor_snapshot_records, config.cursor_snapshot_s) == (7, 8)
-        assert config.cursor_snapshot_bytes_max == 9000  # of the bookies' frame: no more fits
+        assert config.cursor_snapshot_bytes_max == 9000  # bounded by the bookies' frame
         config = await configs_of(one, parse({})).for_namespace("public/default")
         assert (config.cursor_snapshot_records, config.cursor_snapshot_s) == (1_000, 30)
         assert config.cursor_snapshot_bytes_max == 4 << 20

@@ -1,4 +1,4 @@
-"""Bundles change hands: sessions that are lost, answers that are lost, brokers that die."""
+"""Bundles change owners: sessions and answers are lost, brokers die."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -82,8 +82,8 @@ async def test_joining_without_an_answer_leaves_one_guard_that_counts(
 
 
 async def test_a_join_that_was_overtaken_is_in_nobodys_way(autojump_clock: MockClock) -> None:
-    """The session ends again while a join is under way: what that one still writes is in the new
-    session, under the name of this broker, with a guard that no later join knows (seed 1000331).
+    """The session ends again during a join: the join's later writes are in the new session, under
+    the name of this broker, with a guard that no later join knows (seed 1000331).
     """
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
@@ -107,7 +107,7 @@ async def test_a_join_that_was_overtaken_is_in_nobodys_way(autojump_clock: MockC
 
 
 async def test_a_guard_that_is_deleted_by_hand_is_written_again(autojump_clock: MockClock) -> None:
-    """Its registration stays, and is in the way of the next join."""
+    """The registration stays, and would stand in the way of the next join."""
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
         await one.ownership.acquire(A)
@@ -190,7 +190,7 @@ async def test_a_suspended_broker_keeps_what_it_has_and_takes_nothing(
         assert not one.ownership.may_load(TOPIC)
         assert (await one.lookups.lookup(TOPIC)).service_url == "pulsar://one:6650"
         assert await one.ownership.acquire(A) is Answer.UNAVAILABLE
-        with trio.fail_after(0.1), pytest.raises(UnavailableError):  # and says so at once
+        with trio.fail_after(0.1), pytest.raises(UnavailableError):  # the error comes at once
             await one.lookups.lookup(TopicName.parse("elsewhere"), authoritative=True)
         with pytest.raises(UnavailableError):
             await one.ownership.release(one.ownership.owned[0])
@@ -205,7 +205,7 @@ async def test_a_lost_session_drops_everything_at_once(autojump_clock: MockClock
         one, two = await cluster.start("one"), await cluster.start("two")
         await one.ownership.acquire(A)
         cluster.store.expire(one.session_id)
-        assert one.topics.dropped == [A]  # before anything else could run
+        assert one.topics.dropped == [A]  # before any other task could run
         assert not one.ownership.owns_bundle(A)
         assert await two.ownership.acquire(A) is Answer.OURS
         await until(lambda: one.ownership.contact)
@@ -223,7 +223,7 @@ async def test_a_session_that_expired_while_out_of_reach(autojump_clock: MockClo
         one.session.suspend()
         cluster.store.expire(one.session_id)
         assert await two.ownership.acquire(A) is Answer.OURS
-        assert one.topics.dropped == []  # It cannot know.
+        assert one.topics.dropped == []  # The broker cannot know.
         one.session.resume()
         assert one.topics.dropped == [A]
 
@@ -300,10 +300,10 @@ async def test_who_was_removed_by_mistake_drops_its_topics_and_joins_again(
 async def test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_too_small(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, the request was too large each time, and its bundles stayed until its session ended.
+    """Once, the request was too large each time, and its bundles stayed until its session ended.
 
-    Another broker, which has read the records before the first step, deletes nothing that has a
-    successor by the time of its own.
+    Another broker, which has read the records before the first step, deletes no record that has a
+    successor by then.
     """
     async with open_cluster() as cluster:
         one, two, three = [await cluster.start(name) for name in ("one", "two", "three")]
@@ -320,7 +320,7 @@ async def test_what_a_dead_broker_owned_is_removed_in_steps_if_one_request_is_to
             steps += 1
             if steps == 1:
                 await late_has_read.wait()
-            elif not half.is_set():  # Some bundle is free, and the guard still there.
+            elif not half.is_set():  # Some bundle is free, and the guard still exists.
                 freed = A if A not in await owner_sessions(two) else B
                 assert await two.ownership.acquire(freed) is Answer.OURS
                 half.set()
@@ -417,7 +417,7 @@ async def test_brokers_that_start_at_once_agree(autojump_clock: MockClock) -> No
 
 
 class SlowToRemove:
-    """A store in which something happens between the reading and the one multi of `remove`."""
+    """A store in which something happens between the read and the one multi of `remove`."""
 
     def __init__(self, store: MemorySession, meanwhile: Callable[[], Awaitable[object]]) -> None:
         self.store = store
@@ -453,8 +453,8 @@ async def test_removing_the_dead_never_hits_their_successors(autojump_clock: Moc
 async def test_removing_a_broker_that_lives_takes_nothing_that_it_has_just_given_up(
     applied: bool, autojump_clock: MockClock
 ) -> None:
-    """By mistake, it is taken for dead.  Between the look and the deletion it hands over a bundle:
-    before, the record of the next owner was deleted.
+    """The broker is mistaken for dead.  Between the read and the deletion it hands over a bundle:
+    once, the record of the next owner was deleted.
     """
     async with open_cluster() as cluster:
         one, two, three = [await cluster.start(name) for name in ("one", "two", "three")]
@@ -482,7 +482,7 @@ async def test_removing_a_broker_that_lives_takes_nothing_that_it_has_just_given
 
 
 async def leading(broker: ControlPlane, touched: list[str]) -> None:
-    """Wait until the broker leads; note from then on what happens to its record."""
+    """Wait until the broker leads; note later changes of its record."""
     while not (await broker.leader.view()).is_us:  # noqa: ASYNC110 - a test may poll
         await trio.sleep(0.01)
     await broker.session.get(LEADER, lambda: touched.append("the record of the leader"))
@@ -530,7 +530,7 @@ async def test_who_was_removed_withdraws_nothing_of_its_successors(
         touched: list[str] = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.ownership.withdraw)
-            await trio.sleep(0.7)  # It has read that it leads, and deletes that record now.
+            await trio.sleep(0.7)  # The broker has read that it leads, and deletes that record now.
             await remove_by(two, "one")
             await leading(two, touched)
         await trio.sleep(5)
@@ -545,7 +545,7 @@ async def test_who_leaves_takes_everything_back(autojump_clock: MockClock) -> No
         one.leader_scope.cancel()
         await one.ownership.withdraw()
         assert one.ownership.owned == [A]
-        result, _ = await cluster.lookup([one, two], TOPIC)  # no new bundle for one
+        result, _ = await cluster.lookup([one, two], TOPIC)  # no new bundle goes to `one`
         assert result.service_url == two.identity.service_url
         await one.ownership.release_all()
         await one.ownership.leave()
@@ -567,7 +567,7 @@ async def remove_by(remover: ControlPlane, victim: str) -> None:
 
 
 async def test_nothing_is_acquired_without_a_guard(autojump_clock: MockClock) -> None:
-    """Else a record could outlive the removal of its owner."""
+    """Otherwise a record could outlive the removal of its owner."""
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
         await one.ownership.acquire(A)

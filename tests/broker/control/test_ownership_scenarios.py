@@ -1,4 +1,4 @@
-"""What a broker does about its bundles: left what happens, right what is asked for."""
+"""A broker's decisions about its bundles: the left has the events, the right the effects."""
 
 import pytest
 
@@ -264,7 +264,7 @@ def test_topics_are_loaded_only_in_contact() -> None:
 
 
 class Played:
-    """A machine, and the requests that it made last, which are what the answers are to."""
+    """A machine, and its last requests, which the answers refer to."""
 
     def __init__(self) -> None:
         self.protocol = OwnershipProtocol()

@@ -1,4 +1,4 @@
-"""Three brokers in bad weather, from a seed: afterwards every bundle has one owner who knows it."""
+"""Three brokers under random faults, from a seed: finally each bundle has one knowing owner."""
 
 import random
 from contextlib import suppress
@@ -80,7 +80,7 @@ class Storm:
                 await broker.ownership.release(self.rng.choice(broker.ownership.owned))
 
     async def replace(self, broker: ControlPlane) -> None:
-        """SIGKILL, and another life of it; its session expires some time."""
+        """Kill the broker and start it again; the old session expires some time."""
         if self.brokers.get(broker.host) is not broker or len(self.brokers) == 1:
             return
         del self.brokers[broker.host]

@@ -1,4 +1,4 @@
-"""What the answer, or the silence, of a service port says about the process behind it."""
+"""The conclusions from a service port's answer, or silence, about the process behind it."""
 
 import random
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def says(message: Message) -> Callable[[Stream], None]:
 
 
 def void(_: object) -> None:
-    """For lambdas."""
+    """Return nothing; for lambdas."""
 
 
 @pytest.mark.parametrize(

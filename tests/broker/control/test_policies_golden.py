@@ -1,4 +1,4 @@
-"""The policies of a namespace, byte by byte: ours, and what a Pulsar broker may have left there."""
+"""The policies of a namespace, byte by byte: ours, and those that a Pulsar broker may have left."""
 
 import trio
 from trio.testing import MockClock

@@ -1,4 +1,4 @@
-"""What brokers keep in the metadata store, byte for byte; and what they make of nonsense."""
+"""The records of brokers in the metadata store, byte for byte; and the handling of invalid ones."""
 
 from pathlib import Path
 

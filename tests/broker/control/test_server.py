@@ -33,7 +33,7 @@ ORDERS = TopicName.parse("orders")
 
 
 class World:
-    """Three bookies, and as many brokers as a test starts."""
+    """Three bookies, and the brokers that a test starts."""
 
     def __init__(self, cluster: Cluster, nursery: trio.Nursery) -> None:
         self.cluster = cluster
@@ -57,7 +57,7 @@ class World:
         return running
 
     def kill(self, name: str) -> None:
-        """Nothing of it runs any more, no `finally` either."""
+        """Stop all tasks of the broker, without running a `finally`."""
         self._dead.append(name)
         self.cluster.run.hold(name)
         self.cluster.network.crash(name)
@@ -285,7 +285,7 @@ def test_a_planned_stop_costs_less_than_a_third_of_a_second() -> None:
 
 
 def test_a_killed_broker_is_replaced_within_a_second() -> None:
-    """Its session would have lasted two."""
+    """Its session would have lasted two seconds."""
 
     async def kill(world: World, running: RunningBroker) -> None:
         await trio.lowlevel.checkpoint()
@@ -295,7 +295,7 @@ def test_a_killed_broker_is_replaced_within_a_second() -> None:
 
 
 def takeover_gaps(end: Callable[[World, RunningBroker], Awaitable[None]]) -> list[float]:
-    """The longest times without a receipt, when the owner of a topic is ended thrice."""
+    """Return the longest times without a receipt, when a topic's owner is ended three times."""
     gaps: list[float] = []
 
     async def story(world: World) -> None:

@@ -126,7 +126,7 @@ async def test_out_of_contact_the_last_known_policies_count(autojump_clock: Mock
         known = await one.policies.namespace("public/default")
         cluster.store.suspend()
         assert await one.policies.namespace("public/default") == known
-        with pytest.raises(UnavailableError):  # not "not found": nobody knows
+        with pytest.raises(UnavailableError):  # not "not found": the answer is unknown
             await one.policies.namespace("public/other")
         with pytest.raises(UnavailableError):
             await one.policies.partitions(TopicName.parse("orders"))

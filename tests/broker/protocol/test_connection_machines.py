@@ -1,6 +1,6 @@
 """Sessions, the producers and consumers of a connection, access to a topic: scenario tables.
 
-Left what a machine is told, right what it wants done.
+The left of each table has the inputs, the right the actions that the machine asks for.
 """
 
 from dataclasses import fields
@@ -381,7 +381,7 @@ def test_every_command_is_served_refused_or_not_for_clients_to_send() -> None:
         "GET_TOPICS_OF_NAMESPACE_RESPONSE",
         "GET_SCHEMA_RESPONSE",
         "AUTH_CHALLENGE",
-        "AUTH_RESPONSE",  # to a challenge that we never send
+        "AUTH_RESPONSE",  # to a challenge that our broker never sends
         "ACK_RESPONSE",
         "GET_OR_CREATE_SCHEMA_RESPONSE",
         "NEW_TXN_RESPONSE",

@@ -1,7 +1,7 @@
-"""Who gets which entry: left what a machine is told, right what it wants done.
+"""The distribution of entries: the left has the inputs of a machine, the right its actions.
 
-Entries are letters' numbers: `read 0-3` brings the entries 0 to 3, one message each; `read 5:10`
-brings entry 5 with 10 messages.
+Entries are numbered: `read 0-3` brings the entries 0 to 3, one message each; `read 5:10` brings
+entry 5 with 10 messages.
 """
 
 from collections.abc import Sequence

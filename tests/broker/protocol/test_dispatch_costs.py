@@ -1,4 +1,4 @@
-"""What a command costs does not grow with what waits: places are compared, and counted."""
+"""The cost of a command does not grow with the pending entries: comparisons are counted."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _compared = 0
 
 
 class Place(tuple[int, int]):
-    """Counts how often it is compared."""
+    """A position that counts its comparisons."""
 
     __slots__ = ()
 
@@ -115,7 +115,7 @@ def test_what_is_gone_costs_the_same_however_many_messages_wait() -> None:
 
 
 class _Watched(dict[str, Any]):
-    """Says whether somebody has walked through it."""
+    """A dict that notices when it is iterated over."""
 
     walked = False
 

@@ -1,4 +1,4 @@
-"""A consumer that joins or leaves costs the same however many there are; who is chosen is told."""
+"""A consumer joins or leaves at a constant cost; the consumers are told which of them is active."""
 
 import random
 from bisect import bisect_left
@@ -55,7 +55,7 @@ def test_only_who_is_concerned_hears_of_a_change(partition: int) -> None:
 
 
 def _on_ring(topic: str, consumers: list[tuple[int, str, int]]) -> int:
-    """As Pulsar does it: 100 points for each consumer of the best priority."""
+    """Choose as Pulsar does: 100 points for each consumer of the best priority."""
     best = min(priority for priority, _, _ in consumers)
     ring = {
         murmur3(f"{name}{point}".encode()): key

@@ -1,4 +1,4 @@
-"""A command that is refused again and again is answered later and later, and no other one is."""
+"""A command that is refused repeatedly is answered later each time; no other command is delayed."""
 
 from daybook.broker.protocol.refusals import (
     DELAY_MAX_S,

@@ -1,4 +1,4 @@
-"""To give an entry back costs the same however many wait to be given out again."""
+"""Giving an entry back has a constant cost, however many wait for redelivery."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ N = 2_000
 
 
 class _Place(tuple[int, int]):
-    """Counts how often it is compared."""
+    """A position that counts its comparisons."""
 
     __slots__ = ()
     compared = 0

@@ -1,4 +1,4 @@
-"""What a shared subscription costs does not grow with its consumers: looks at them are counted."""
+"""The cost of a shared subscription does not grow with its consumers: looks at them are counted."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _looks = 0
 
 
 class _Watched(SharedConsumer):
-    """Counts how often somebody asks whether it can take something."""
+    """A consumer that counts the questions whether it can take an entry."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ def _machine(limits: DispatchLimits | None = None) -> SharedDispatch:
 
 
 def _read(machine: SharedDispatch, first: int, count: int) -> list[ConsumerKey]:
-    """Who got it, in the order of the deliveries."""
+    """Return the receivers, in the order of the deliveries."""
     want = machine.want()
     assert isinstance(want, Read)
     entries = [Entry((5, first + n), 1, None) for n in range(count)]

@@ -1,4 +1,4 @@
-"""Loading topics once for all who ask, and letting them go: left the events, right the effects."""
+"""Loading a topic once for all waiters, and unloading it: left the events, right the effects."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""When a broker ends itself: only if it ran, answered nobody, and another one serves."""
+"""A broker ends itself only if it ran, answered nobody, and another broker serves."""
 
 import pytest
 
@@ -103,7 +103,7 @@ def test_the_only_broker_that_is_known_to_live_is_never_ended(serve: bool | None
 
 
 def test_a_process_does_not_end_itself_in_its_first_ten_minutes() -> None:
-    """So it happens at most once in ten minutes, however often the broker is started again."""
+    """So it happens at most once in ten minutes, however often the broker is restarted."""
     broker = Broker(age_s=0.0)
     assert broker.run(LIMITS.quiet_s - 1) == []
     assert broker.tick() == [ASK]

@@ -1,4 +1,4 @@
-"""`daybook ledgers` on a metadata store in memory, and a reader that answers by itself."""
+"""`daybook ledgers` on a metadata store in memory, with a scripted reader."""
 
 import json
 from base64 import b64decode

@@ -117,7 +117,7 @@ async def test_work_that_lets_no_other_task_run_is_told_of(
     async with open_progress("checking") as advance:
         advance(1, 0, "")
         mock_clock.jump(10.0)
-        advance(3, 2, "")  # what is read twice counts twice
+        advance(3, 2, "")  # bytes that are read twice count twice
         assert capsys.readouterr().err == "checking: 100 %.\n"
 
 
@@ -149,7 +149,7 @@ def test_a_silent_broker_leaves_time_for_the_others(
     del hurried
     fake_admin.answers["GET", "/admin/v2/persistent/public/default"] = 200, []
     answering = os.environ["DAYBOOK_ADMIN_URL"].removeprefix("http://")
-    for _ in range(4):  # it begins with any of them
+    for _ in range(4):  # the text begins with any of them
         url = f"http://127.0.0.1:{silent_port},{answering}"
         code, _, err = daybook("topics", "list", "--admin-url", url)
         assert code == 0

@@ -128,7 +128,7 @@ def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
         for pid in before:
             os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_S
-        # One look at a time: between two of them what ran may be seen to have died.
+        # One check at a time: between two of them a running process may be seen to have died.
         while not all(
             part["state"] == "running" and part["pid"] not in before for part in running.parts()
         ):

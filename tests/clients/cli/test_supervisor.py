@@ -65,7 +65,7 @@ async def wait_state(keeper: Keeper, state: PartState) -> None:
 
 
 def process_state(pid: int) -> str:
-    """As in `ps`; empty if there is none."""
+    """Return the state as in `ps`; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""Addresses of metadata stores: ours, Apache's, and what is none."""
+"""Addresses of metadata stores: ours, Apache's, and invalid ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The client without trio: the same, from ordinary threads."""
+"""The blocking client behaves like the trio client, from ordinary threads."""
 
 import threading
 import time
@@ -177,8 +177,9 @@ def test_a_writer_that_hears_late_of_its_end_tells_nobody_twice(
 
 @pytest.mark.parametrize("how", ["close", "abandon", "fenced"])
 def test_a_writer_that_has_ended_leaves_nothing_running(client: Client, how: str) -> None:
-    """Programs that begin a ledger each minute run for months."""
-    client.create().close()  # What is begun once stays; its own tasks may be ending still.
+    """Programs that create a ledger each minute run for months."""
+    # Tasks that are started once stay; the writer's own tasks may be ending still.
+    client.create().close()
     before = len(client._portal._nursery.child_tasks)
     for _ in range(3):
         writer = client.create()
@@ -199,7 +200,7 @@ def test_a_writer_that_has_ended_leaves_nothing_running(client: Client, how: str
             writer.append(b"late", 30)
     deadline = time.monotonic() + 30
     while len(client._portal._nursery.child_tasks) > before and time.monotonic() < deadline:
-        client.metadata(writer.ledger_id)  # which gives them their turn to end
+        client.metadata(writer.ledger_id)  # gives the tasks a turn to end
     assert len(client._portal._nursery.child_tasks) <= before
 
 

@@ -1,4 +1,4 @@
-"""The client without trio, where it is used as nobody should, or just as it comes to its end."""
+"""The blocking client under misuse, and calls that meet its end."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def client() -> Iterator[Client]:
 
 
 class Call(threading.Thread):
-    """A call in a thread of its own: a test that fails does not hang."""
+    """A call in a thread of its own, so that a failing test does not hang."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ class Call(threading.Thread):
             self.outcome = error
 
     def ended(self) -> object:
-        """What it returned or raised."""
+        """Return the call's value, or its error."""
         self.join(PATIENCE_S)
         assert not self.is_alive(), "it waits for ever"
         return self.outcome
@@ -64,7 +64,7 @@ async def never(data: bytes) -> int:
 def test_a_callback_may_append_again_when_the_writer_ends(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is called for entries that were never sent, too, while others wait for the same lock."""
+    """The callback also runs for entries that were never sent, while others wait for its lock."""
     writer = client.create()
     refused: list[ledgers.LedgerError] = []
 
@@ -85,7 +85,7 @@ def test_a_callback_may_append_again_when_the_writer_ends(
 
 
 def test_a_callback_that_appends_does_not_wait_for_room(client: Client) -> None:
-    """The room that it would wait for is made by its own thread."""
+    """The callback's own thread makes the room that it would wait for."""
     writer = client.create()
     left = [50]
 
@@ -116,7 +116,7 @@ def test_a_callback_that_waits_is_told(client: Client, what: str) -> None:
     assert writer.append(b"y", PATIENCE_S) == 1
 
 
-# -- what is reported about an entry
+# -- reports about an entry
 
 
 def test_the_time_to_append_includes_the_wait_for_room(
@@ -132,7 +132,7 @@ def test_the_time_to_append_includes_the_wait_for_room(
 def test_what_an_append_raises_is_about_an_entry_that_was_not_sent(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Waiting for room is ended by the end of the client.  Then the entry must not be under way."""
+    """The end of the client ends the wait for room.  Then the entry must not be under way."""
     writer = client.create()
     sent: list[bytes] = []
     waiting = trio.Event()
@@ -155,7 +155,7 @@ def test_what_an_append_raises_is_about_an_entry_that_was_not_sent(
     for number in range(NARROW.pending_entries_max):
         writer.append_soon(b"%d" % number)
     full = Call(lambda: writer.append_soon(b"full"))
-    full.join(0.2)  # It may have to wait.
+    full.join(0.2)  # The call may have to wait.
     last = Call(lambda: writer.append_soon(b"last"))
     last.join(0.2)
     may_go_on.set()
@@ -184,7 +184,7 @@ def test_a_tail_that_was_given_up_goes_on_and_has_no_false_end(client: Client) -
 
 
 def test_an_interrupted_read_loses_nothing(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C between what is fetched and who takes it."""
+    """Ctrl-C comes between the fetch and the caller's receipt."""
     with client.create() as writer:
         for number in range(10):
             writer.append_soon(b"%d" % number)
@@ -274,7 +274,7 @@ def test_a_forked_process_is_told_and_the_other_one_goes_on(client: Client) -> N
     writer = client.create()
     child = os.fork()
     if not child:
-        signal.alarm(round(PATIENCE_S))  # which ends the process
+        signal.alarm(round(PATIENCE_S))  # ends the process
         told = 0
         for use in (client.create, lambda: writer.append_soon(b"x"), writer.flush):
             try:
@@ -289,7 +289,7 @@ def test_a_forked_process_is_told_and_the_other_one_goes_on(client: Client) -> N
 
 
 def test_a_call_that_the_end_cut_short_may_have_taken_effect() -> None:
-    """The end itself was interrupted, so that nobody told it how far it was."""
+    """The end itself was interrupted, so that its progress is not known."""
     portal, begun = blocking_writer.new_portal(), threading.Event()
 
     async def change() -> None:

@@ -1,4 +1,4 @@
-"""Ledgers by the trio client: create, open, delete, list, and what goes wrong."""
+"""Ledgers by the trio client: create, open, delete, list, and their errors."""
 
 from collections.abc import AsyncGenerator, Callable
 
@@ -98,7 +98,7 @@ async def test_a_lost_answer_stays_in_doubt_when_the_store_then_is_away(
     monkeypatch: pytest.MonkeyPatch,
     autojump_clock: Clock,
 ) -> None:
-    """The second try was certainly not carried out; the first one was."""
+    """The second attempt was certainly not carried out; the first one was."""
     session, link = world.sessions["client"], world.link()
 
     async def lost(request: Request, execute: Callable[[], None]) -> None:
@@ -273,7 +273,7 @@ async def test_what_outlives_the_block_of_the_client_says_that_it_was_closed(
 async def test_what_is_under_way_when_the_client_ends_says_so(
     world: World, autojump_clock: Clock, what: str
 ) -> None:
-    """No bookie answers in the meantime, and after the end nobody would hear of it."""
+    """No bookie answers in the meantime, and after the end nobody would be told."""
     errors: list[ledgers.LedgerError] = []
     slow = ("create", "delete", "metadata", "look")
 

@@ -1,4 +1,4 @@
-"""Deferred writers as applications use them: taken, forced, bounded, and ended."""
+"""Deferred writers as applications use them: entries accepted, forced, bounded, and ended."""
 
 from collections.abc import AsyncGenerator
 
@@ -72,7 +72,7 @@ async def test_an_entry_that_was_not_appended_cannot_be_waited_for(
     [
         Limits(pending_bytes_max=1000),
         Limits(pending_entries_max=7),
-        Limits(pending_bytes_max=150),  # one fits, and half of it is not yet taken
+        Limits(pending_bytes_max=150),  # one fits, and half of it is not yet accepted
     ],
 )
 async def test_who_never_forces_is_not_stuck(

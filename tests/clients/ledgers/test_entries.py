@@ -1,4 +1,4 @@
-"""What is read ahead: as much as the link carries, and nothing for a client that was closed."""
+"""Read-ahead: it fills the link, and stops when the client is closed."""
 
 import pytest
 import trio
@@ -15,7 +15,7 @@ _PART = LIMITS.read_bytes // _ENTRY_BYTES
 
 
 class Link:
-    """A ledger behind a link that carries one thing after the other."""
+    """A ledger behind a link that carries one response after the other."""
 
     def __init__(self, mb_per_s: float) -> None:
         self.took_s: list[float] = []

@@ -13,7 +13,7 @@ from tests.clients.ledgers.world import World, open_world
 
 @pytest.fixture
 async def world() -> AsyncGenerator[World]:
-    """Three bookies in one rack, and one in another."""
+    """Run three bookies in one rack, and one in another."""
     async with open_world(bookies=0) as world:
         world.racks = {"b1": "/a", "b2": "/a", "b3": "/a", "b4": "/b"}
         for name in world.racks:
@@ -50,7 +50,7 @@ async def test_a_table_takes_the_place_of_what_they_say(
 async def test_an_enforced_rule_leaves_a_place_empty_rather_than_break_it(
     world: World, autojump_clock: Clock
 ) -> None:
-    """The writer goes on with those who confirm, and takes who fits when there is one."""
+    """The writer goes on with the confirming bookies, and takes a fitting one when there is one."""
     rule = RackRule(least=2, enforced=True)
     async with world.client(placement=Placement(rule=rule)) as client:
         writer = await client.create(ensemble=3, write_quorum=3, ack_quorum=2)

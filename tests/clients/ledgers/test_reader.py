@@ -1,4 +1,4 @@
-"""Reading: ranges, read ahead and bounded; ledgers followed while they grow."""
+"""Reading: ranges, read-ahead and its bound; ledgers that are tailed while they grow."""
 
 from collections.abc import AsyncGenerator
 from functools import partial
@@ -45,7 +45,7 @@ async def told(source: ledgers.EntryStream | ledgers.Tail) -> list[tuple[int, by
 
 
 class Following:
-    """A task that follows a ledger, and what it has seen when."""
+    """A task that tails a ledger, and its entries with their times."""
 
     def __init__(self, reader: Reader, first: int = 0) -> None:
         self.tail = reader.tail(first)
@@ -109,7 +109,7 @@ async def test_reading_ahead_is_bounded(world: World, autojump_clock: Clock) -> 
         stream = reader.read()
         entries = [await anext(stream)]
         await trio.sleep(10)
-        assert len(asked) == 3  # the one that is being given out, and two that wait
+        assert len(asked) == 3  # the one that is being returned, and two that wait
         entries += [entry async for entry in stream]
         assert [entry.entry_id for entry in entries] == list(range(200))
         assert len(asked) > 15
@@ -229,7 +229,7 @@ async def test_an_entry_that_cannot_be_had_raises_behind_those_before_it(
         assert rest == expected(range(len(seen), 100))
 
 
-# -- following
+# -- tailing
 
 
 async def test_each_entry_is_seen_soon_after_it_is_confirmed(
@@ -271,7 +271,7 @@ async def test_following_a_ledger_that_waits_asks_little(
         exchange = client._client._context.requests
         before = exchange._request_id
         await trio.sleep(100)
-        assert exchange._request_id - before <= 3 * 2 * 11  # polls of ten seconds, and looks
+        assert exchange._request_id - before <= 3 * 2 * 11  # polls of ten seconds, and checks
         nursery.cancel_scope.cancel()
 
 
@@ -406,7 +406,7 @@ async def test_a_tail_says_where_to_go_on(world: World, autojump_clock: Clock) -
 async def test_a_ledger_that_a_recovery_has_left_half_done_is_waited_for_gently(
     world: World, autojump_clock: Clock
 ) -> None:
-    """Fenced bookies answer a long poll at once: asking again at once would be a storm."""
+    """Fenced bookies answer a long poll at once: repeating it at once would be a storm."""
     async with world.client() as client, trio.open_nursery() as nursery:
         writer = await client.create()
         await append(writer, range(3))

@@ -1,4 +1,4 @@
-"""Appending: the ids, what is under way at once, and how a writer ends."""
+"""Appending: the ids, the number of entries under way, and the end of a writer."""
 
 from collections.abc import AsyncGenerator
 
@@ -146,7 +146,7 @@ async def test_a_cancelled_block_does_not_wait_for_bookies(
 async def test_a_close_without_an_answer_ends_with_its_writer(
     world: World, end: str, autojump_clock: Clock
 ) -> None:
-    """It would look for ever for what became of it."""
+    """Otherwise it would read the outcome of the write forever."""
     doubts: list[ledgers.LedgerError] = []
 
     async def close(writer: Writer) -> None:

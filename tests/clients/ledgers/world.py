@@ -3,8 +3,8 @@
     async with open_world() as world:
         async with world.client() as client: ...
 
-Everything but the wires and the platters is what runs in production.  Time jumps with
-`autojump_clock`; without it a few milliseconds pass for each request.
+Everything but the network and the disks is as in production.  Time jumps with `autojump_clock`;
+without it a few milliseconds pass for each request.
 """
 
 import random
@@ -39,7 +39,8 @@ class World:
     ended: dict[str, trio.Event] = field(default_factory=dict)
     running: dict[str, RunningBookie] = field(default_factory=dict)
     racks: dict[str, str] = field(default_factory=dict)
-    settings: dict[str, object] = field(default_factory=dict)  # of the bookies that start from now
+    # Used by bookies that start from now on.
+    settings: dict[str, object] = field(default_factory=dict)
 
     @property
     def bookies(self) -> list[str]:
@@ -78,13 +79,13 @@ class World:
         self.running[name] = await self.nursery.start(live)
 
     def stop(self, name: str) -> None:
-        """The bookie ends, and its session with it."""
+        """End the bookie, and its session with it."""
         self.scopes[name].cancel()
         self.network.crash(name)
         self.metadata.expire(self.sessions[name].store_session_id)
 
     def lose_power(self, name: str) -> None:
-        """As `stop`, in the middle of whatever it does; what is not synced may be gone."""
+        """Stop the bookie at once; unsynced data may be lost."""
         self.platters[name].lose_power()
         self.stop(name)
 
@@ -108,7 +109,7 @@ class World:
             yield client
 
     def link(self, name: str = "client") -> DirectLink:
-        """How the requests of a client travel to the metadata store."""
+        """Return the link between a client and the metadata store."""
         link = self.sessions[name].link
         assert isinstance(link, DirectLink)
         return link
@@ -129,7 +130,7 @@ async def open_world(
 
 
 def client_of_its_own(limits: Limits | None = None) -> AbstractAsyncContextManager[Client]:
-    """A client in a world that nobody else sees: for another thread."""
+    """Open a client in a world of its own, for another thread."""
 
     @asynccontextmanager
     async def block() -> AsyncGenerator[Client]:

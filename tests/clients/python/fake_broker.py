@@ -1,7 +1,7 @@
-"""A broker for tests of the client: real sockets, everything in memory, told what to do wrong.
+"""A fake broker for tests of the client: real sockets, state in memory, and scripted faults.
 
-Brokers of one `FakeCluster` share topics; a topic is served by the broker that `owner` names.  It
-is a model of what a client may expect, and records what clients sent.
+Brokers of one `FakeCluster` share topics; a topic is served by the broker that `owner` names.  The
+fake is a model of what a client may expect, and records the clients' commands.
 """
 
 from collections import defaultdict
@@ -26,7 +26,7 @@ from daybook.wire.topics import TopicName
 from daybook.wire.transport import Network
 
 LEDGER = 7
-PATIENCE_S = 120.0  # only so that nothing hangs for ever
+PATIENCE_S = 120.0  # only so that nothing hangs forever
 T = pb.BaseCommand
 _T = TypeVar("_T")
 
@@ -37,7 +37,7 @@ def _code(code: int) -> str:
 
 @dataclass
 class Entry:
-    payload: bytes  # broker's block included
+    payload: bytes  # includes the broker's block
     first_offset: int
     count: int
 
@@ -47,7 +47,8 @@ class Subscription:
     type: int
     durable: bool
     acked: set[int] = field(default_factory=set)
-    pending: dict[int, int] = field(default_factory=dict)  # batches: what is not acknowledged
+    # Batches: the messages that are not acknowledged.
+    pending: dict[int, int] = field(default_factory=dict)
     consumers: list["FakeConsumer"] = field(default_factory=list)
 
 
@@ -80,7 +81,7 @@ class FakeTopic:
 
 
 class FakeCluster:
-    """`brokers` by name; `owner` says who serves a topic (the first one, if nothing is said)."""
+    """`brokers` by name; `owner` returns a topic's broker (by default the first one)."""
 
     def __init__(self) -> None:
         self.topics: dict[str, FakeTopic] = defaultdict(FakeTopic)
@@ -112,9 +113,9 @@ class FakeBroker:
         self.connections: list[FakeConnection] = []
         self.received: list[object] = []  # commands, in order
         self.hold_receipts = False
-        self.drop_sends = False  # take them, never answer
+        self.drop_sends = False  # accept them, never answer
         self.silent = False
-        self.lose_acks = False  # those that ask for no receipt
+        self.lose_acks = False  # acknowledgements that ask for no receipt
         self.answer_acks = True
         self.redirect_to: str | None = None
         self.refusals: dict[int, list[tuple[int, str]]] = defaultdict(list)  # by command type
@@ -151,7 +152,7 @@ class FakeBroker:
                     nursery.start_soon(connection.run)
 
     def kill(self) -> None:
-        """As kill -9: all connections are reset, the port is closed."""
+        """Stop like kill -9: all connections are reset, the port is closed."""
         for connection in self.connections:
             connection.frames.close("killed")
             connection.forget()
@@ -334,7 +335,7 @@ class FakeConnection:
             )
             self.tell(error)
             if code == pb.PersistenceError:
-                del self.producers[send.producer_id]  # Nothing may overtake what failed.
+                del self.producers[send.producer_id]  # No send may overtake the failed one.
             return
         topic_name, _ = self.producers[send.producer_id]
         topic = self.broker.cluster.topics[topic_name]
@@ -455,7 +456,7 @@ class FakeConnection:
         if not again:
             return
         later, consumer.next = consumer.next, min(again)
-        if ids:  # Those only, then on where it was.
+        if ids:  # Only those are redelivered, then later ones.
             for index in again:
                 consumer.next = index
                 permits, consumer.permits = consumer.permits, 1
@@ -513,7 +514,7 @@ class FakeConnection:
 
 @asynccontextmanager
 async def fake_cluster(*names: str) -> AsyncIterator[FakeCluster]:
-    """A cluster of brokers with these names (one, if none is given), started."""
+    """Run a cluster of brokers with these names (by default one)."""
     cluster = FakeCluster()
     async with trio.open_nursery() as nursery:
         for name in names or ("b1",):
@@ -524,7 +525,7 @@ async def fake_cluster(*names: str) -> AsyncIterator[FakeCluster]:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something that no event tells about."""
+    """Wait for a condition without an event."""
     with trio.fail_after(PATIENCE_S):
         while not condition():  # noqa: ASYNC110
             await trio.sleep(0.001)

@@ -14,7 +14,7 @@ URL = f"pulsar://{HOST}:{PORT}"
 
 @asynccontextmanager
 async def real_broker() -> AsyncGenerator[Cluster]:
-    """It serves all topics, and says so to those who look them up."""
+    """Run a broker that serves all topics, and answers lookups with itself."""
     async with open_broker() as cluster:
         found = LookupResult(URL, None, redirect=False, authoritative=True)
         cluster.broker.lookups.result = found
@@ -22,7 +22,7 @@ async def real_broker() -> AsyncGenerator[Cluster]:
 
 
 def client_of(cluster: Cluster, name: str, limits: ClientLimits | None = None) -> connect:
-    """A client on a host of that name, to be entered."""
+    """Return a client on a host of that name, to be entered."""
     broker = cluster.broker
     return connect(
         URL,

@@ -1,4 +1,4 @@
-"""What `flush_acks` promises: the broker has confirmed every acknowledgement made before it."""
+"""`flush_acks` returns when the broker has confirmed every acknowledgement made before it."""
 
 import gc
 import time
@@ -157,7 +157,7 @@ async def test_flush_acks_returns_while_others_go_on_acknowledging() -> None:
 async def test_what_was_acknowledged_before_a_seek_is_not_told_again_after_it(
     cumulative: bool,
 ) -> None:
-    """The answer was lost, and the next attempt took back what the seek had asked for."""
+    """Once, the answer was lost, and the next attempt reverted the seek."""
     async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=BRIEF) as client:
         consumer = await client.subscribe("t", "s", ack_receipts=True)
         await fill(client, [[b"%d" % n] for n in range(3)])
@@ -206,7 +206,7 @@ async def test_the_blocking_flush_acks_returns_when_the_broker_has_confirmed() -
 
 
 async def test_a_blocking_ack_for_a_consumer_that_is_gone_is_told_by_flush_acks() -> None:
-    """It had ended the thread, and with it all of the client."""
+    """Once, it ended the thread, and with it the whole client."""
     async with fake_cluster() as cluster:
 
         def work() -> None:
@@ -239,7 +239,7 @@ async def test_batches_that_others_finish_are_forgotten() -> None:
         tracker = end._acks.tracker
         tracker._given_back_max = 3
         await fill(client, [[b"0", b"1"] for _ in range(10)])
-        cluster.brokers["b1"].silent = True  # It gives them to somebody else.
+        cluster.brokers["b1"].silent = True  # The broker gives them to another consumer.
         for message in [await consumer.receive() for _ in range(20)]:
             consumer.nack(message)
         await until(lambda: tracker.pending_batches <= 3)

@@ -19,7 +19,7 @@ def http(status: int, body: str = "", *headers: str) -> bytes:
 
 @asynccontextmanager
 async def server(answer: Answer) -> AsyncIterator[int]:
-    """Answers each request with what `answer(method, target, body)` makes; None: hangs up."""
+    """Answer each request with `answer(method, target, body)`; None closes the connection."""
 
     async def serve(stream: trio.SocketStream) -> None:
         data = b""

@@ -1,4 +1,4 @@
-"""The client without trio: the same, from an ordinary thread."""
+"""The blocking client behaves like the trio client, from an ordinary thread."""
 
 import asyncio
 import inspect
@@ -26,7 +26,7 @@ from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_clust
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    """A cluster in a thread of its own."""
+    """Run a cluster in a thread of its own."""
     started: Future[FakeCluster] = Future()
     done = trio.Event()
     tokens: list[trio.lowlevel.TrioToken] = []
@@ -199,7 +199,7 @@ def test_all_threads_that_wait_hear_of_the_end(cluster: FakeCluster) -> None:
                 assert isinstance(each.exception(PATIENCE_S), daybook.ClosedError)
 
 
-LOST = 120  # the exit code of a program that lost something at its end
+LOST = 120  # the exit code of a program that lost messages at its end
 UNCLOSED = """
 import sys
 import daybook

@@ -1,4 +1,4 @@
-"""A message that was handed over is stored or reported, in whatever way its client ends."""
+"""A message that was accepted is stored or reported, however its client ends."""
 
 import signal
 import subprocess
@@ -24,7 +24,7 @@ TOPIC = "persistent://public/default/t"
 
 @pytest.fixture
 def cluster() -> Iterator[FakeCluster]:
-    """A cluster in a thread of its own."""
+    """Run a cluster in a thread of its own."""
     started: Future[FakeCluster] = Future()
     done = trio.Event()
     tokens: list[trio.lowlevel.TrioToken] = []
@@ -62,7 +62,7 @@ def stored(cluster: FakeCluster) -> int:
 
 
 def silence(cluster: FakeCluster) -> None:
-    """No message gets a receipt from now on."""
+    """Suppress all receipts from now on."""
     next(iter(cluster.brokers.values())).drop_sends = True
 
 
@@ -249,7 +249,7 @@ def test_a_callback_is_told_of_a_sequence_id_that_is_too_low(cluster: FakeCluste
 def test_a_callback_may_send_when_the_queue_is_full(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The room that it would wait for is made by its own thread."""
+    """The callback's own thread makes the room that it would wait for."""
     monkeypatch.setattr("daybook.clients.python.blocking_producer._HANDED_BYTES_MAX", 10)
     results = Results()
     with blocking.connect(cluster.url) as client:
@@ -353,7 +353,7 @@ def test_a_program_that_lost_messages_at_its_end_fails_and_other_handlers_run(
     silence(cluster)
     done = run_to_its_end(QUEUES + "portal.EXIT_S = 0.3\n", cluster.url)
     assert done.returncode == 120
-    assert done.stdout.startswith("1000 ")  # of a handler that runs behind ours
+    assert done.stdout.startswith("1000 ")  # printed by a handler that runs after ours
     assert "Traceback" not in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The first contact with a cluster: what is said when it fails, and how soon."""
+"""The first contact with a cluster: the errors when it fails, and how soon they come."""
 
 import asyncio
 import logging
@@ -90,7 +90,7 @@ async def test_one_wrong_address_of_two_does_not_matter() -> None:
 
 
 async def test_each_address_that_fails_is_named_with_its_reason() -> None:
-    """One refuses, one says nothing, one answers as something else."""
+    """One refuses, one is silent, one answers as another kind of server."""
     closed, silent = (
         await a_port_where_nobody_listens(),
         await trio.open_tcp_listeners(0, host="127.0.0.1"),
@@ -117,7 +117,7 @@ async def test_each_address_that_fails_is_named_with_its_reason() -> None:
 
 
 class Firewall:
-    """A network that drops what is sent into it."""
+    """A network that drops all data."""
 
     async def connect(self, host: str, port: int) -> Any:
         await trio.sleep_forever()
@@ -232,7 +232,8 @@ async def test_large_keys_and_properties_count_with_the_data(batching: bool) -> 
         for beside in ({"key": text}, {"key": text.encode()}, {"properties": {"name": text}}):
             with pytest.raises(daybook.MessageTooLargeError):
                 producer.send_nowait(b"x", **beside)
-        for _ in range(5):  # Together they are more than a frame, whatever a batch may have.
+        # Together they are larger than a frame, even if a batch could hold them.
+        for _ in range(5):
             producer.send_nowait(bytes(3 << 20))
         await producer.flush()
         entries = cluster.topics["persistent://public/default/t"].entries

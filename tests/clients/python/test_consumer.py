@@ -149,7 +149,7 @@ async def test_seek_goes_to_ids_offsets_and_times() -> None:
             await consumer.seek("latest")
             await fill(client, [[b"5"]])
             assert (await consumer.receive()).data == b"5"
-        await consumer.ack(first)  # From before the seek: of no interest.
+        await consumer.ack(first)  # From before the seek: ignored.
         await consumer.flush_acks()
 
 
@@ -269,7 +269,7 @@ async def test_unsubscribe_and_close() -> None:
 
 
 async def test_messages_do_not_keep_their_consumer() -> None:
-    """Nor, with it, the client: the collector of cycles does not look into a message."""
+    """They do not keep the client either: the garbage collector cannot look into a message."""
     async with fake_cluster() as cluster:
         async with daybook.connect(cluster.url) as client:
             consumer = await client.subscribe("t", "s")

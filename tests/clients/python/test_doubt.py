@@ -1,4 +1,4 @@
-"""A send that a broker may have stored is in doubt, whatever ends its producer."""
+"""A send that a broker may have stored is in doubt, however its producer ends."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ async def test_what_was_sent_before_the_topic_moved_may_be_stored_although_it_is
     refuse: Callable[[FakeBroker], None],
 ) -> None:
     """Seed 2147: the broker stored it, its receipt was lost, the topic was terminated; the producer
-    came back, was refused, and told its application that nothing was stored.
+    reconnected, was refused, and told its application that the message was not stored.
     """
     async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
         producer, broker = await client.create_producer("t"), cluster.brokers["b1"]

@@ -1,6 +1,6 @@
-"""An opening that a client gives up leaves nothing at the broker, while others use the connection.
+"""An open that a client gives up leaves nothing at the broker, while others use the connection.
 
-A real client and a real broker: the client gives up, for want of patience or of time, at any step.
+A real client and a real broker: the client gives up at any step, by cancellation or time-out.
 """
 
 from collections.abc import Awaitable, Callable
@@ -50,7 +50,7 @@ OPENINGS: dict[str, Open] = {
 
 
 def left_behind(cluster: Cluster) -> list[str]:
-    """Producers, consumers and volatile subscriptions of all topics."""
+    """Return the producers, consumers and volatile subscriptions of all topics."""
     found: list[str] = []
     for topic in cluster.broker.topics.loaded.values():
         found += [f"producer {name}" for name in topic.producers.by_name if name != "other"]
@@ -61,14 +61,14 @@ def left_behind(cluster: Cluster) -> list[str]:
 
 
 async def check_nothing_is_left(cluster: Cluster, client: Client) -> None:
-    """Others still use the connection of `client`, and its links are at their end."""
+    """Check that nothing is left: others still use the connection, and the handlers have ended."""
     await trio.sleep(1)
     assert not left_behind(cluster)
     links: list[object] = []
     for connection in client._pool._connections.values():
         links += connection.consumers.values()
         links += (each for each in connection.producers.values() if each is not None)
-    assert len(links) <= 1  # the producer named other
+    assert len(links) <= 1  # the producer keeps its own
     assert not client._sources
 
 
@@ -76,7 +76,7 @@ async def check_nothing_is_left(cluster: Cluster, client: Client) -> None:
 async def test_an_opening_that_is_cancelled_leaves_nothing(
     what: str, autojump_clock: MockClock
 ) -> None:
-    """After each number of steps, from before the first question until it is open."""
+    """The open is cancelled after each number of steps, from before its first request on."""
     async with real_broker() as cluster, client_of(cluster, "app") as client:
         other = await client.create_producer("t", name="other")
         opened = steps = 0
@@ -129,7 +129,7 @@ async def test_an_opening_that_takes_too_long_leaves_nothing(
 async def test_an_opening_that_takes_several_requests_is_there_once(
     what: str, autojump_clock: MockClock
 ) -> None:
-    """Each request is given up in time; the topic is loaded meanwhile, and then it succeeds."""
+    """Each request times out; the topic is loaded meanwhile, and then it succeeds."""
     async with real_broker() as cluster, client_of(cluster, "app", PATIENT) as client:
         cluster.broker.logs.gate = gate = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -267,7 +267,7 @@ async def test_a_reader_whose_first_seek_is_cancelled_leaves_nothing(
                 reader = await client.create_reader("t", start=datetime.fromtimestamp(1, UTC))
                 await reader.aclose()
             gave_up = scope.cancelled_caught
-            await trio.sleep(TopicLimits().return_s)  # A reader that was moved may come back.
+            await trio.sleep(TopicLimits().return_s)  # A moved reader may come back.
             await check_nothing_is_left(cluster, client)
             steps += 1
 

@@ -1,4 +1,4 @@
-"""What several partitions share: messages that have arrived, taken while others arrive or go."""
+"""The queue shared by several partitions: messages are taken while others arrive or go."""
 
 from collections.abc import Callable
 from typing import cast
@@ -19,7 +19,7 @@ COUNT = 50
 
 
 class Partition:
-    """A partition whose entries have one message; says when one of them is taken apart."""
+    """A partition of one-message entries that reports when one of them is unpacked."""
 
     def __init__(self, name: bytes, on_unpack: Callable[[], None] = lambda: None) -> None:
         self.name = name
@@ -45,8 +45,9 @@ class Partition:
 
 
 async def test_a_partition_that_starts_over_takes_nothing_of_another_with_it() -> None:
-    """A refusal in one partition drops what waits of it, while a batch of another one is taken
-    apart: every message of that comes once."""
+    """A negative acknowledgement in one partition drops its waiting messages, while a batch of
+    another partition is unpacked: each of those messages comes once.
+    """
     queue = MessageQueue()
     async with trio.open_nursery() as nursery:
         gone = Partition(b"gone")
@@ -69,8 +70,9 @@ async def test_as_many_tasks_get_a_message_as_there_are(
     many: bool,
     autojump_clock: MockClock,
 ) -> None:
-    """Some tasks wait, and messages come one after another and together: nobody is left asleep
-    while there is a message that nobody has taken."""
+    """Some tasks wait, and messages come one by one and together: no task stays asleep while there
+    is a message that no task has taken.
+    """
     queue, partition = MessageQueue(), Partition(b"p")
     found: list[bytes | None] = []
 
@@ -116,7 +118,7 @@ async def test_all_who_wait_hear_of_the_end(
             for _ in range(3):
                 nursery.start_soon(take)
                 await wait_all_tasks_blocked()
-            queue.wake()  # For nothing: they wait on.
+            queue.wake()  # A spurious wake-up: they wait on.
             await wait_all_tasks_blocked()
             assert not heard
             partition.failure = ClosedError("t: closed") if failed else None

@@ -1,4 +1,4 @@
-"""Asking which offsets a topic holds transfers no message, whatever is published meanwhile."""
+"""Reading which offsets a topic holds transfers no message, whatever is published meanwhile."""
 
 import daybook
 from daybook.wire.proto import pulsar_pb2 as pb

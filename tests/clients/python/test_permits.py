@@ -1,7 +1,8 @@
 """Permits that a broker of ours has taken come back, whatever becomes of the entries.
 
-A real broker over a log in memory, and a real client.  Where nothing is under way, the broker has
-as many permits as the client believes: else one of them waits for ever, sooner or later.
+The tests use a real broker over a log in memory, and a real client.  When nothing is under way, the
+broker has as many permits as the client believes: otherwise one of them waits forever, sooner or
+later.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -74,7 +75,7 @@ ENTRIES: dict[str, Callable[[], bytes]] = {
 
 @asynccontextmanager
 async def serving(*entries: bytes) -> AsyncGenerator[tuple[Cluster, Client]]:
-    """A broker whose topic has these entries and a last one that can be read, and a client."""
+    """Run a broker whose topic has these entries and a last readable one, and a client."""
     async with real_broker() as cluster:
         await cluster.broker.logs.create(TopicName.parse(TOPIC), {})
         append(cluster, *entries, payload_of(0, LAST))
@@ -94,7 +95,7 @@ def subscription_of(cluster: Cluster) -> Subscription:
 
 
 async def check(cluster: Cluster, source: MessageSource) -> None:
-    """Nothing is under way: both sides count the same."""
+    """Check that both sides count the same, with nothing under way."""
     await trio.sleep(1)
     subscription = subscription_of(cluster)
     (key,) = subscription.consumers
@@ -104,7 +105,7 @@ async def check(cluster: Cluster, source: MessageSource) -> None:
 
 
 async def receive_to_the_end(source: Consumer | Reader, *, ack: bool = False) -> int:
-    """Until the last message; how many entries could not be read."""
+    """Receive until the last message; return the number of unreadable entries."""
     unreadable = 0
     with trio.fail_after(600):
         while True:
@@ -170,7 +171,7 @@ async def test_permits_come_back_for_batches_of_which_a_part_is_acknowledged(
 async def test_permits_come_back_for_what_is_done_or_given_back_before_it_is_taken(
     kind: SubscriptionTypeName, autojump_clock: MockClock
 ) -> None:
-    """Some entries wait in the client when the consumer goes back, seeks, or acknowledges them."""
+    """Some entries wait in the client when the consumer restarts, seeks, or acknowledges them."""
     entries = [ENTRIES[name]() for name in ("a batch", "encrypted", "a message") for _ in range(9)]
     async with serving(*entries) as (cluster, client):
         consumer = await client.subscribe(
@@ -197,7 +198,7 @@ async def test_permits_come_back_for_what_is_done_or_given_back_before_it_is_tak
 
 
 async def test_a_reader_that_comes_back_counts_what_waits_in_it(autojump_clock: MockClock) -> None:
-    """However often it is moved while nobody receives, no more waits in it than it asked for."""
+    """However often it is moved without a receive, no more waits in it than it asked for."""
     entries = [ENTRIES[name]() for _ in range(40) for name in ("a batch", "encrypted")]
     async with serving(*entries) as (cluster, client):
         reader = await client.create_reader(TOPIC, start="earliest", receiver_queue_size=30)
@@ -217,7 +218,7 @@ async def test_a_reader_that_comes_back_counts_what_waits_in_it(autojump_clock: 
 async def test_what_was_on_its_way_to_a_consumer_that_begins_anew_does_not_count(
     autojump_clock: MockClock,
 ) -> None:
-    """A client begins anew while the broker sends: that comes again, and counts once."""
+    """A client restarts while the broker sends: those entries come again, and count once."""
     async with serving(*(batch_of(n, 7) for n in range(20))) as (cluster, client):
         reader = await client.create_reader(TOPIC, start="earliest", receiver_queue_size=30)
         (end,) = reader._partition_consumers
@@ -257,7 +258,7 @@ def test_permits_come_back_in_any_mixture(
             consumer = await client.subscribe(
                 TOPIC, "s", type=kind, initial_position="earliest", receiver_queue_size=size
             )
-            # Too much that is not acknowledged keeps a shared consumer from the rest.
+            # Too many unacknowledged messages keep a shared consumer from the rest.
             await receive_to_the_end(consumer, ack=ack or kind == "shared")
             await check(cluster, consumer)
 

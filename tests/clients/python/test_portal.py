@@ -1,4 +1,4 @@
-"""Threads that call while another one closes are told, and do not wait for ever."""
+"""Threads that call while another one closes get an error, and do not wait forever."""
 
 import threading
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def test_an_interrupt_just_before_the_caller_waits_cancels_the_call(
 
 
 class InterruptedAtTheEnd(Future[str]):
-    """Its caller is interrupted when the result is there already, and nobody has it yet."""
+    """A future whose caller is interrupted when the result exists and is not returned yet."""
 
     def result(self, timeout: float | None = None) -> str:
         found = super().result(timeout)

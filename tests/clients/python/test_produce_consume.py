@@ -1,4 +1,4 @@
-"""Produce and consume against a fake broker: what an application sees."""
+"""Produce and consume against a fake broker, as an application sees it."""
 
 import trio
 

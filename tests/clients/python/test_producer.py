@@ -1,4 +1,4 @@
-"""The producer against a fake broker: what happens to sends when brokers fail."""
+"""The producer against a fake broker: the outcome of sends when brokers fail."""
 
 from contextlib import suppress
 
@@ -152,7 +152,8 @@ async def test_a_send_without_receipt_in_time_is_in_doubt() -> None:
         cluster.brokers["b1"].drop_sends = False
         with trio.fail_after(PATIENCE_S):
             while b"2" not in stored(cluster):
-                with suppress(daybook.RequestTimedOutError):  # On a busy machine that is not long.
+                # On a busy machine that time is short.
+                with suppress(daybook.RequestTimedOutError):
                     await producer.send(b"2")
         assert producer.pending_bytes == 0
 

@@ -1,4 +1,4 @@
-"""A consumer that has sought a place leaves out what lies before it, and nothing else."""
+"""A consumer that has sought a position leaves out what lies before it, and nothing else."""
 
 from datetime import UTC, datetime
 
@@ -18,15 +18,15 @@ FOUR = [[b"0"], [b"1", b"2"], [b"3"]]
 async def test_what_another_consumer_goes_back_to_is_delivered_and_not_acknowledged(
     kind: SubscriptionTypeName,
 ) -> None:
-    """Seed 577: one seeks, gets nothing, and another one seeks back: the first one left out, and
-    acknowledged, all that lies before its own place.
+    """Seed 577: one consumer seeks and gets nothing, and another one seeks back: the first one left
+    out, and acknowledged, all messages before its own position.
     """
     async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
         first = await client.subscribe("t", "s", type=kind)
         second = await client.subscribe("t", "s", type=kind)
         await fill(client, FOUR)
         with trio.fail_after(PATIENCE_S):
-            await first.seek(4)  # nothing is there
+            await first.seek(4)  # there is no message
             await second.seek("earliest")
             got = [(await first.receive()).data for _ in range(4)]
         assert got == [b"0", b"1", b"2", b"3"]
@@ -39,7 +39,7 @@ async def test_the_rest_of_a_batch_is_left_out_only_until_somebody_else_seeks() 
         first = await client.subscribe("t", "s", type="shared", receiver_queue_size=1)
         second = await client.subscribe("t", "s", type="shared", receiver_queue_size=1)
         with trio.fail_after(PATIENCE_S):
-            await first.seek(1)  # the second message of a batch that is not there yet
+            await first.seek(1)  # the second message of a batch that does not exist yet
             await second.seek("earliest")
             await fill(client, [[b"0", b"1"]])
             got = [(await first.receive()).data for _ in range(2)]

@@ -1,4 +1,4 @@
-"""A broker whose host falls silent: nothing is refused, connections open, no answer ever comes."""
+"""A broker whose host falls silent: connections open, none is refused, and no answer ever comes."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.simulation.network import SimulatedNetwork
 from tests.simulation.scheduler import Scheduler, run
 
 TOPIC = "persistent://public/default/t"
-TAKEOVER_S = 2.0  # how long the cluster takes to notice
+TAKEOVER_S = 2.0  # seconds that the cluster takes to notice
 DOWN_MAX_S = 5.0
 
 
@@ -76,7 +76,7 @@ class _Sending(_Run):
 
 
 class _Idle(_Run):
-    """A connection on which nobody waits for anything is asked seldom."""
+    """An idle connection is probed seldom."""
 
     async def story(self, client: Client) -> None:
         await client.create_producer("t")

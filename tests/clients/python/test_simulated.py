@@ -1,6 +1,7 @@
 """The client in the simulator: brokers die and come back, connections break, nothing is lost.
 
-The brokers are fakes that share a log.  One seed is one run: what goes wrong when is drawn from it.
+The brokers are fakes that share a log.  One seed gives one run: faults and their times are drawn
+from it.
 """
 
 import random
@@ -30,7 +31,7 @@ class VirtualClock:
 
 
 class Trouble:
-    """Breaks things for a while, then leaves everything in order."""
+    """Causes faults for a while, then leaves everything in order."""
 
     def __init__(self, rng: random.Random, cluster: FakeCluster, network: SimulatedNetwork) -> None:
         self.rng = rng
@@ -56,7 +57,7 @@ class Trouble:
                     broker.silent = True
                     await trio.sleep(self.rng.uniform(0, 4))
                     broker.silent = False
-                    self.network.cut(broker.host)  # It has forgotten what it was asked.
+                    self.network.cut(broker.host)  # The broker has forgotten its requests.
                 case 5:
                     broker.send_errors = [2] * self.rng.randrange(4)
                 case _:
@@ -83,7 +84,7 @@ class Trouble:
 
 
 class Run:
-    """One producer and one consumer, and what became of their messages."""
+    """One producer and one consumer, and the outcome of their messages."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -1,4 +1,4 @@
-"""Where a consumer begins, and what lies in front of that."""
+"""The start of a consumer, and the messages before it."""
 
 from weakref import ref
 
@@ -32,7 +32,7 @@ def test_a_subscription_looks_for_its_own_seek_in_the_first_entry_only() -> None
     point = StartPosition(EARLIEST, durable=True)
     assert point.sought is None
     point.seek(MessageId(1, 7, 2))
-    assert point.before(entry_of(3, 0, entry_id=3)) == 0  # somebody else went back further
+    assert point.before(entry_of(3, 0, entry_id=3)) == 0  # another consumer sought further back
     assert point.sought is None
 
 
@@ -42,7 +42,7 @@ def test_a_seek_that_failed_is_not_looked_for_by_a_subscription() -> None:
         point.seek(Offset(3))
         point.seek_failed()
     assert durable.sought is None
-    assert reader.sought == Offset(3)  # it begins there itself when it comes back
+    assert reader.sought == Offset(3)  # the reader starts there when it reconnects
 
 
 def test_a_subscription_that_comes_back_again_may_have_been_moved_by_others() -> None:

@@ -19,7 +19,7 @@ from daybook.clients.spark.read import ARROW_SCHEMA, read_task
 from daybook.wire.batch import SingleMetadata
 
 TOPIC = "persistent://public/default/t"
-NOWHERE = ref[object](object)  # where the entries came to, which no task asks
+NOWHERE = ref[object](object)  # the destination of entries, which no task asks for
 
 
 def message(entry: Entry, index: int, **single: Any) -> Message:
@@ -61,7 +61,7 @@ class FakeReader:
 
 @dataclass
 class FakeClient:
-    """A partition of which entries are delivered whole, as a broker does, from any offset on."""
+    """A partition that delivers whole entries, like a broker, from any offset on."""
 
     deliveries: Sequence[list[Message]]
     held: Held

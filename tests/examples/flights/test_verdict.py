@@ -22,7 +22,7 @@ SPARK = SparkResult(
 
 
 def good_run(*, without: tuple[str, ...] = ()) -> Tally:
-    """All rows through two partitions, a kill in the middle, row 4 delivered twice."""
+    """Return a run with all rows in two partitions, a kill midway, and row 4 delivered twice."""
     tally = Tally(ROWS)
     tally.sent = ROWS
     for row in range(ROWS):
@@ -132,7 +132,7 @@ def test_the_picture_is_drawn_with_the_kill_where_it_was() -> None:
     assert [float(e.get("x1", 0)) for e in red] == [pytest.approx(middle, abs=20)]
     texts = [e.text for e in picture.iter() if e.text]
     assert "a < b" in texts
-    assert "10,000" in texts  # acknowledged a second: a round number on the axis
+    assert "10,000" in texts  # acknowledged messages per second: a round number on the axis
 
 
 @pytest.mark.parametrize("top", [0.7, 1.0, 9, 11, 123, 96_250, 1e6])

@@ -1,10 +1,10 @@
-"""What subscriptions deliver: nothing is skipped, nothing that is acknowledged comes again.
+"""Deliveries of subscriptions: no message is skipped, no acknowledged message comes again.
 
     undelivered   a subscription was drained, and a message that it owed was never acknowledged
     undrained     a subscription was not drained in the end: nothing was checked
     poll-skip     exclusive and failover: a delivery behind a message that is still owed
-    poll-order    exclusive and failover: a delivery went back, and nothing had happened
-    stalled       all was healed, and nobody did anything: a consumer that was there did not get
+    poll-order    exclusive and failover: a delivery went back without a reason
+    stalled       all was healed, and no client acted: a consumer that was there did not get
                   what its subscription owed
     acked-again   delivered although it was acknowledged: with a receipt, never after a takeover;
                   without one, only if a fault came before it was durable
@@ -47,7 +47,7 @@ _Key = tuple[str, str]  # topic or partition, subscription
 
 @dataclass(slots=True)
 class _Place:
-    """Where a consumer is in a topic."""
+    """The position of a consumer in a topic."""
 
     epoch: int
     changes: int
@@ -58,7 +58,7 @@ class _Place:
 @dataclass(frozen=True, slots=True)
 class _Attachment:
     epoch: int = 0
-    since_ns: int = -1  # when it was asked for
+    since_ns: int = -1  # when the attachment was requested
 
 
 @dataclass(slots=True)
@@ -85,15 +85,17 @@ class _Check:
         self._answered = {e.event.seek for e in record.events if isinstance(e.event, Sought)}
         self._consumers: dict[str, _Consumer] = {}
         self._subscriptions: dict[_Key, Subscription] = {}
-        self._trimmed: dict[str, int] = {}  # by topic: the first ledger that is there
+        self._trimmed: dict[str, int] = {}  # by topic: the first ledger that is left
         self._seeks: dict[int, Seek] = {}
-        self._under_way: dict[int, int] = {}  # seeks, from when on
+        self._under_way: dict[int, int] = {}  # seeks, with the time of each
         self._present: dict[str, Subscribe] = {}  # consumers, until they are detached
-        self._revived: dict[_Key, None] = {}  # may be made again from `latest` by who is present
-        self._unsure: dict[_Key, None] = {}  # it may be there already when it is asked for
+        # A present consumer may make these again from `latest`.
+        self._revived: dict[_Key, None] = {}
+        self._unsure: dict[_Key, None] = {}  # these may exist already when they are asked for
         self._drained: dict[_Key, None] = {}
         self._began: dict[str, list[int]] = {}
-        self._topics: dict[str, list[str]] = defaultdict(list)  # of a topic: it, or its partitions
+        # By topic: itself, or its partitions.
+        self._topics: dict[str, list[str]] = defaultdict(list)
         for topic in record.logs:
             self._topics[topic].append(topic)
             if parent(topic) != topic:
@@ -113,7 +115,7 @@ class _Check:
                     self._note(stamped)
         for key, found in self._subscriptions.items():
             if found.attached and key not in self._drained:
-                yield Violation("undrained", *key, "nobody has asked it for the rest")
+                yield Violation("undrained", *key, "it was not drained")
 
     def _note(self, stamped: Stamped) -> None:
         at_ns = stamped.at_ns
@@ -177,7 +179,7 @@ class _Check:
             case _:
                 pass
 
-    # -- which subscription
+    # -- the subscription of an event
 
     def _keys(self, topic: str, name: str) -> list[_Key]:
         return [(each, name) for each in self._topics[topic]]
@@ -193,7 +195,8 @@ class _Check:
             if key in self._revived:
                 del self._revived[key]
                 made.may_begin_later()
-            for seek, at_ns in self._under_way.items():  # It may reach this one, or its forerunner.
+            # The seek may reach this subscription, or the one before it.
+            for seek, at_ns in self._under_way.items():
                 asked = self._seeks[seek]
                 if key in self._keys(asked.topic, asked.subscription):
                     made.seek(seek, asked.to, at_ns, answered=False)
@@ -208,7 +211,7 @@ class _Check:
         return self._began[log.topic]
 
     def _drop(self, key: _Key) -> None:
-        """It may be gone from now on, and a new one may have its name."""
+        """Note that the subscription may be gone, and that a new one may have its name."""
         self._subscriptions.pop(key, None)
         self._unsure[key] = None
         for each in self._present.values():
@@ -216,15 +219,15 @@ class _Check:
                 self._revived[key] = None
 
     def _gone(self, keys: Iterable[_Key]) -> None:
-        """What made them go is through."""
+        """Note the end of the operation that removed them."""
         for key in dict.fromkeys(keys):
-            if key in self._subscriptions:  # Who came back meanwhile may have lost it.
+            if key in self._subscriptions:  # A consumer that came back meanwhile may have lost it.
                 self._drop(key)
             else:
                 self._unsure.pop(key, None)
 
     def _known(self, topic: str, name: str) -> list[Subscription]:
-        """Those that may be there: between an ending and the next beginning there is none."""
+        """Return the subscriptions that may exist: none between an end and the next beginning."""
         keys = self._keys(topic, name)
         return [self._subscriptions[key] for key in keys if key in self._subscriptions]
 
@@ -234,7 +237,8 @@ class _Check:
             before = consumer.attached.get(topic, _Attachment())
             consumer.attached[topic] = _Attachment(before.epoch + 1, since_ns)
             subscription = self._make((topic, subscribe.subscription))
-            if subscription.since_ns is None:  # Gone, and there again because it came back.
+            # It was gone, and exists again because the consumer came back.
+            if subscription.since_ns is None:
                 subscription.asked_for(since_ns, subscribe.start, is_new=False)
             subscription.got(at_ns)
             subscription.may_be_told(consumer.unconfirmed.values())
@@ -267,7 +271,7 @@ class _Check:
             yield from self._check_again(subscription, consumer, deliver, stamped.at_ns)
         attachment = consumer.attached.get(deliver.topic, _Attachment())
         if attachment.since_ns < subscription.sought_ns:
-            return  # What it holds is from before the seek.
+            return  # The consumer still has messages from before the seek.
         yield from self._check_new(subscription, consumer, deliver)
         if index is not None and _is_in_order(consumer.subscribe):
             yield from self._check_order(subscription, consumer, deliver, index, stamped.at_ns)
@@ -287,7 +291,7 @@ class _Check:
         confirmed_ns = settled.confirmed_ns
         since_ns = consumer.attached.get(deliver.topic, _Attachment()).since_ns
         if confirmed_ns is not None and since_ns > confirmed_ns:
-            text = f"to {consumer.name}, who came after the receipt of its acknowledgement"
+            text = f"to {consumer.name}, which came after the receipt of its acknowledgement"
         elif confirmed_ns is not None and self._too_late(confirmed_ns, at_ns):
             text = f"to {consumer.name}, {_s(at_ns - confirmed_ns)} after the receipt"
         elif confirmed_ns is None and self._is_durable(settled.sent_ns, since_ns, at_ns):
@@ -297,12 +301,12 @@ class _Check:
         yield Violation("acked-again", deliver.topic, self._about(deliver), text)
 
     def _too_late(self, confirmed_ns: int, at_ns: int) -> bool:
-        """It cannot have been on its way all that time."""
+        """Return True if the delivery cannot have been on its way since the confirmation."""
         late = at_ns > confirmed_ns + self._in_flight_ns
         return late and not self._record.faults.touch(confirmed_ns, at_ns)
 
     def _is_durable(self, sent_ns: int, since_ns: int, at_ns: int) -> bool:
-        """An acknowledgement without a receipt has arrived, and is stored, for certain."""
+        """Return True if an acknowledgement without a receipt is certainly stored."""
         faults, durable_ns = self._record.faults, sent_ns + self._ack_loss_ns
         if faults.handovers.touch(sent_ns, sent_ns + self._in_flight_ns):
             return False
@@ -340,7 +344,8 @@ class _Check:
         if place is None or place.epoch != epoch or index <= place.last:
             first = owed.first(0)
             if place is not None and place.epoch == epoch:
-                # A refusal takes effect a while later, and may be told with others.
+                # A negative acknowledgement takes effect a while later, and may be sent together
+                # with others.
                 happened = (
                     place.changes != subscription.changes
                     or (consumer.nacked_ns >= 0 and self._is_fresh(consumer))
@@ -368,7 +373,7 @@ class _Check:
         index: int,
         at_ns: int,
     ) -> int:
-        """Note where the consumer is now; returns the number of its attachment."""
+        """Note the consumer's new position; return the number of its attachment."""
         epoch = consumer.attached.get(deliver.topic, _Attachment()).epoch
         consumer.places[deliver.topic] = _Place(epoch, subscription.changes, index, at_ns)
         return epoch
@@ -379,7 +384,7 @@ class _Check:
     # -- the end
 
     def _check_quiet(self, names: Sequence[str], at_ns: int) -> Iterator[Violation]:
-        """Each consumer has received what it is owed, or another one of its subscription has."""
+        """Check that each consumer, or another one of its subscription, has what it is owed."""
         for (topic, name), subscription in self._subscriptions.items():
             there = [
                 each
@@ -408,7 +413,7 @@ class _Check:
         log, owed = subscription.log, subscription.owed
         for index in owed:
             read = log.reads[index]
-            text = f"{name} has never been told that it is done, and has no more"
+            text = f"{name} never got its acknowledgement, and has no more messages"
             yield Violation("undelivered", topic, f"{read.value} {show(read.position)}", text)
 
     def _about(self, deliver: Deliver) -> str:
@@ -416,7 +421,7 @@ class _Check:
 
 
 def _has(consumer: _Consumer, topic: str, position: Position) -> bool:
-    """Since it was attached the last time: what it had before comes again."""
+    """Return True if it has the message since it was last attached; earlier ones come again."""
     return consumer.has.get((topic, position), -1) > consumer.attached[topic].since_ns
 
 
@@ -425,5 +430,5 @@ def _s(duration_ns: int) -> str:
 
 
 def _is_in_order(subscribe: Subscribe) -> bool:
-    """Whether deliveries are noted in the order in which the broker made them."""
+    """Return True if deliveries are noted in the order in which the broker made them."""
     return subscribe.type in _IN_ORDER and subscribe.tasks == 1

@@ -1,6 +1,6 @@
-"""What is stored twice.
+"""Messages that are stored twice.
 
-With deduplication, nothing.  Without it, what its client may have sent again: a send without a
+With deduplication, there are none.  Without it, a client may send a message again: a send without a
 receipt, or one whose receipt came while connections broke or topics moved.
 """
 

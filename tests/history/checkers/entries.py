@@ -1,16 +1,16 @@
 """Ledgers, as their writers, recoverers and readers see them.
 
-lost-entry     what was confirmed lies behind the end, or the last read did not find it
-late-confirm   something behind the end was confirmed after somebody had been told the end
+lost-entry     a confirmed entry lies behind the end, or the last read did not find it
+late-confirm   an entry behind the end was confirmed after a client had been told the end
 entry-changed  an entry came back with other bytes than it was sent with
 entry-phantom  an entry came back, or counts as in the ledger, that nobody had sent by then
-entry-order    what one reader was given has gaps, or goes back
-end-changed    two were told different ends, or different lengths
-read-lost      a reader had seen an entry, or had been told that it is confirmed; the end is before
-lac-ahead      a reader was told that something is confirmed which had not been sent by then
-false-no       a reader was told that an entry does not exist which does; or so of a ledger
-confirm-order  a writer's confirmations went back, or ran ahead of what it had sent
-unread-ledger  something was confirmed, and nobody has read the ledger after everything was healed
+entry-order    the entries that one reader was given have gaps, or go back
+end-changed    two clients were told different ends, or different lengths
+read-lost      the end is before an entry that a reader had seen or was told to be confirmed
+lac-ahead      a reader was told of a confirmed entry that had not been sent by then
+false-no       a reader was told that an existing entry, or ledger, does not exist
+confirm-order  a writer's confirmations went back, or ran ahead of its sends
+unread-ledger  it has confirmed entries, and nobody has read it after everything was healed
 length         the length at the end is not the sum of the sizes
 """
 
@@ -34,11 +34,11 @@ from tests.history.record import Record, Violation
 
 @dataclass(slots=True)
 class _Sent:
-    """What a ledger was given, as far as the history has come."""
+    """The entries sent to a ledger, up to the present event."""
 
     digests: dict[int, str] = field(default_factory=dict[int, str])
     sizes: dict[int, int] = field(default_factory=dict[int, int])
-    whole: int = -1  # everything up to here was sent
+    whole: int = -1  # all entries up to here were sent
     confirmed: int = -1
     told: int = -1  # the highest entry that a reader has seen, or was told of
     told_by: str = ""
@@ -95,7 +95,9 @@ def _step(ledgers: dict[int, _Sent], stamped: Stamped) -> Iterator[Violation]:
             sent = ledgers.setdefault(ledger, _Sent())
             sent.tell(entry, reader)
             if entry > sent.whole:
-                text = f"{reader} was told that it is confirmed; sent were those up to {sent.whole}"
+                text = (
+                    f"{reader} was told that it is confirmed; entries up to {sent.whole} were sent"
+                )
                 yield _violation("lac-ahead", ledger, entry, text)
         case NoEntry(ledger):
             sent = ledgers.setdefault(ledger, _Sent())
@@ -109,7 +111,7 @@ def _step(ledgers: dict[int, _Sent], stamped: Stamped) -> Iterator[Violation]:
 
 def _confirmed(sent: _Sent, event: Confirmed) -> Iterator[Violation]:
     if event.entry < sent.confirmed or event.entry > sent.whole:
-        text = f"behind {sent.confirmed}; sent were those up to {sent.whole}"
+        text = f"behind {sent.confirmed}; entries up to {sent.whole} were sent"
         yield _violation("confirm-order", event.ledger, event.entry, text)
     sent.confirmed = max(sent.confirmed, event.entry)
     if sent.end is not None and event.entry > sent.end.last:
@@ -121,7 +123,7 @@ def _ended(sent: _Sent, event: LedgerEnd) -> Iterator[Violation]:
     if sent.end is None:
         sent.end = event
         if event.last > sent.whole:
-            text = f"{event.who} was told that it is the last; sent were those up to {sent.whole}"
+            text = f"{event.who} was told that it is the last; entries up to {sent.whole} were sent"
             yield _violation("entry-phantom", event.ledger, event.last, text)
             return
         length = sum(sent.sizes[entry] for entry in range(event.last + 1))
@@ -156,7 +158,7 @@ def _given(sent: _Sent, event: Entries, streams: dict[str, _Stream]) -> Iterator
 
 
 def _read(sent: _Sent, event: LedgerRead, stream: _Stream | None) -> Iterator[Violation]:
-    """It says that it has read all: whether it has."""
+    """Check the claim of a reader that it has read the whole ledger."""
     sent.read = True
     first, behind = (0, -1) if stream is None else (stream.first, stream.behind)
     owed = max(sent.confirmed, -1 if sent.end is None else sent.end.last)

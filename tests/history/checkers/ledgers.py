@@ -2,11 +2,11 @@
 
 ledger-state      an end that changed, a state that went back, other quorums
 ledger-fragments  they begin at 0, rise, have distinct bookies, and only the last one changes;
-                  with auto-recovery the others, too, one bookie at a time
+                  with auto-recovery the others change, too, one bookie at a time
 ledger-list       grows at the end, shrinks in front; only the last two may be unclosed
-unlisted          what has a receipt is not in a ledger of the list, or behind its end
+unlisted          a message with a receipt is not in a ledger of the list, or behind its end
 under-replicated  an entry of a closed ledger is on fewer bookies than the ack quorum, or than the
-                  write quorum, if somebody has said that all lost copies were made again
+                  write quorum, if auto-recovery has reported that all lost copies were made again
 copies-differ     two bookies have different payloads of one entry
 length            a closed ledger's length is not the sum of its payloads
 """
@@ -96,7 +96,7 @@ def _version(
     firsts = [first for first, _ in after.fragments[:kept]]
     changed = after.fragments[: kept - 1] != before.fragments[: kept - 1]
     if changed and auto_recovery and before.state == after.state == _OPEN:
-        # In one of those that its writer has done with, a bookie may be replaced; and nothing else.
+        # A bookie of a fragment that is not the last may be replaced; nothing else may change.
         rest = after.fragments[kept - 1 :] == before.fragments[kept - 1 :]
         changed = not rest or _others(before, after) > 1
     if changed or firsts != [first for first, _ in before.fragments]:
@@ -108,7 +108,7 @@ def _version(
 
 
 def _others(before: LedgerVersion, after: LedgerVersion) -> int:
-    """How many places of the fragments that were there have other bookies now."""
+    """Count the places of the earlier fragments that have other bookies now."""
     pairs = zip(before.fragments, after.fragments, strict=False)
     return sum(a != b for (_, old), (_, new) in pairs for a, b in zip(old, new, strict=False))
 
@@ -145,9 +145,9 @@ def _list(
         if ledger in new or position < first:
             continue
         known = ledgers.get(ledger)
-        # The tail is the last two: a roll closes a ledger when its successor is listed already.
-        # If it closes empty, that end is final, so no receipt was or will be given for it, and the
-        # list is as safe without it; anything further in front must have been dropped before.
+        # The tail is the last two ledgers: a roll closes a ledger when its successor is listed
+        # already.  If it closes empty, that end is final, so no receipt was or will be given for
+        # it, and the list is as safe without it; earlier ledgers must have been dropped before.
         empty = known is None or (known.state == _CLOSED and known.last_entry < 0)
         if not empty or (position < last and position < len(old) - 2):
             text = f"dropped from the end of {old}, which became {new}"

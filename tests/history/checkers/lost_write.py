@@ -1,9 +1,9 @@
-"""What was acknowledged is there, where its receipt says; what was never sent is not.
+"""Acknowledged messages are where their receipts say; messages that were never sent are nowhere.
 
 lost-write    a send with a receipt is missing in the log
-position      it is there, at another position than its receipt says
-phantom       something was read or delivered that nobody sent there, or whose send had failed
-changed       it came back with other bytes
+position      the message is at another position than its receipt says
+phantom       a message was read or delivered that nobody sent there, or whose send had failed
+changed       the message came back with other bytes
 unread        a topic with receipts has no complete read: nothing was checked
 """
 

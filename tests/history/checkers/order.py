@@ -2,9 +2,9 @@
 
 receipts           the receipts of a producer come in the order of its sends
 nonmonotonic-send  a producer's messages lie in the log in the order of its sends
-realtime           what was acknowledged before another send began lies before it
+realtime           a message acknowledged before another send began lies before the other one
 inconsistent       one position was seen with two messages
-read-order         a reader went backwards, or skipped a message; offsets that do not count
+read-order         a reader went backwards, or skipped a message; or its offsets do not count up
 """
 
 from collections import defaultdict
@@ -38,7 +38,7 @@ def _receipts(record: Record) -> Iterator[Violation]:
 
 
 def _producers(record: Record) -> Iterator[Violation]:
-    """First places count: a second one is the matter of `duplicates`."""
+    """Check the first positions; second ones are the subject of `duplicates`."""
     for topic, log in record.logs.items():
         last: dict[str, int] = {}
         for value in log.places:
@@ -53,12 +53,12 @@ def _producers(record: Record) -> Iterator[Violation]:
 
 
 def _realtime(record: Record) -> Iterator[Violation]:
-    highest: dict[str, dict[str, Position]] = defaultdict(dict)  # of what is acknowledged by now
-    floor: dict[tuple[str, int], dict[str, Position]] = {}  # what it was when a send began
+    highest: dict[str, dict[str, Position]] = defaultdict(dict)  # the last acknowledged so far
+    floor: dict[tuple[str, int], dict[str, Position]] = {}  # the same when a send began
     for stamped in record.events:
         match stamped.event:
             case Send(topic, producer, seq):
-                floor[producer, seq] = dict(highest[topic])  # of its partitions, if it has any
+                floor[producer, seq] = dict(highest[topic])  # per partition, if there are any
             case Ok(topic, producer, seq, position):
                 before = floor.pop((producer, seq), {}).get(topic)
                 if before is not None and position <= before:
@@ -106,8 +106,8 @@ def _reader(record: Record, reader: str, reads: list[Read]) -> Iterator[Violatio
 
 
 def _may_follow(record: Record, before: Read, read: Read) -> bool:
-    """Whether the offset counts up; across what retention or a deletion took, or
-    nobody can read, it need not.
+    """Return True if the offset counts up.  It need not across messages that retention or a
+    deletion took, or that nobody can read.
     """
     if read.offset is None or before.offset is None or record.deletions[read.topic]:
         return True

@@ -1,9 +1,9 @@
-"""Ledgers that were made for a topic, and that no list of it has ever named.
+"""Ledgers that were made for a topic and never named by its list.
 
-orphan-written   it has an entry: somebody wrote before the list was stored
-orphan-kept      it is there in the end, its topic too, and the run had time to remove such
+orphan-written   it has an entry: the broker wrote before the list was stored
+orphan-kept      it and its topic exist in the end, and the run had time to remove such ledgers
 
-A ledger that a list has named once is none, also when retention has let it go.
+A ledger that a list has named once is no orphan, even if retention has deleted it.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
-"""Nothing is let go of that a subscription still owes.
+"""Retention deletes no message that a subscription still owes.
 
     trimmed-owed   a message with a receipt is gone with its ledger, and a subscription that was
                    there when it was sent has never acknowledged it
 
-Subscriptions that were ever moved are left out: a seek goes past what it likes.
+Subscriptions that were ever moved are left out: a seek may pass over any message.
 """
 
 from collections.abc import Iterator
@@ -100,5 +100,5 @@ class _Check:
             if since_ns is None or sending.began_ns < since_ns:
                 continue
             if position not in subscription.acked and position > subscription.up_to:
-                text = f"{name} has never been told that {show(position)} is done"
+                text = f"{name} never got the acknowledgement of {show(position)}"
                 yield Violation("trimmed-owed", topic, sending.value, text)

@@ -3,8 +3,8 @@
 early-delivery   the first delivery of a process: it has not written the topic's list before, or
                  a ledger of that list that another process has made is not closed
 
-Where nobody knows which process wrote, or made a ledger, nothing is judged; so nothing is in a
-history of real processes, in which nobody watches the lists.
+If the process that wrote the list or made a ledger is not known, nothing is judged; so nothing is
+judged in histories of real processes, whose lists are not observed.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def check(record: Record) -> Iterator[Violation]:
     states: dict[int, str] = {}
     lists: dict[str, ListVersion] = {}
     wrote: set[tuple[str, str]] = set()  # topic, process
-    unclear: dict[str, None] = {}  # topics whose list somebody unknown has written
+    unclear: dict[str, None] = {}  # topics whose list an unknown process has written
     serves: dict[tuple[str, str], str] = {}  # consumer, topic: by which process
     judged: set[tuple[str, str]] = set()
     for stamped in record.events:

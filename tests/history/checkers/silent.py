@@ -1,8 +1,8 @@
-"""One bookie alone delays nobody beyond its time-out, as long as two have to answer (L3).
+"""One bad bookie delays no send beyond its time-out, as long as two have to answer (L3).
 
 delayed    all was well but for one bookie, and a send waited for its outcome: longer than a message
-           is on its way, if the ledger has more copies than acknowledgements; else longer than a
-           bookie that is silent is waited for
+           is on its way, if the ledger has more copies than acknowledgements; else longer than
+           the time-out of a silent bookie
 """
 
 from collections.abc import Iterator

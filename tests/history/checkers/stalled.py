@@ -1,10 +1,10 @@
-"""A reader that waits gets what comes.
+"""A waiting reader gets new messages.
 
-    stalled    all was healed, and nobody did anything: a reader that was there did not get what
-               lies behind its last message; or, without one, behind the place where it starts
+    stalled    all was healed, and no client acted: a reader that was there did not get the messages
+               behind its last one; or, without one, behind the position where it starts
 
-A reader whose start nobody knows is owed what was sent after it was open.  What subscriptions owe
-their consumers is in `cursors`.
+If a reader's start is not known, it is owed the messages that were sent after it was open.  The
+messages that subscriptions owe their consumers are in `cursors`.
 """
 
 from collections.abc import Iterator, Sequence

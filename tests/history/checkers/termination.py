@@ -1,10 +1,10 @@
-"""A topic that was terminated has had its last message.
+"""A terminated topic has had its last message.
 
-    terminated    a send has a receipt behind the last entry, or began when all was over; or the
-                  last read found something there
+    terminated    a send has a receipt behind the last entry, or began after the end; or the
+                  last read found a message there
 
-Until the topic is deleted: another one may have its name.  Where a deletion was under way at the
-same time, nobody knows which of the two topics it was that ended.
+The rule holds until the topic is deleted: another one may have its name.  If a deletion was under
+way at the same time, nobody knows which of the two topics was terminated.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from tests.history.record import Record, Violation, parent, show
 
 
 def check(record: Record) -> Iterator[Violation]:
-    ended: dict[str, tuple[int, tuple[int, int]]] = {}  # by topic: when, and its last entry
+    ended: dict[str, tuple[int, tuple[int, int]]] = {}  # by topic: the time, and the last entry
     going: dict[str, None] = {}  # topics that are being deleted
-    unclear: dict[str, None] = {}  # were deleted, or may have been, since somebody has ended them
+    unclear: dict[str, None] = {}  # deleted, or perhaps deleted, since their termination
     for stamped in record.events:
         match stamped.event:
             case Terminate(topic):

@@ -1,4 +1,4 @@
-"""What administrators do meanwhile, through the operations that the admin REST offers."""
+"""The actions of administrators during a run, through the operations of the admin REST API."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -63,11 +63,11 @@ ACTS = (
     ("stats", For.ANY),
     ("list", For.ANY),
 )
-"""By name; those that are there twice are drawn more often."""
+"""The operations by name; those listed twice are drawn more often."""
 
 
 class NotDoneError(Exception):
-    """Nobody has said that it is done; it may be."""
+    """No broker confirmed the operation; it may have been carried out."""
 
 
 async def administer(scene: Scene, client: Client, work: Administer) -> None:
@@ -76,7 +76,7 @@ async def administer(scene: Scene, client: Client, work: Administer) -> None:
     try:
         await _Act(scene, client, work).run()
     except NotDoneError:
-        scene.marks[f"{work.act}: nobody has said that it is done"] += 1
+        scene.marks[f"{work.act}: no broker confirmed it"] += 1
     else:
         scene.marks[f"{work.act}: done"] += 1
 
@@ -122,7 +122,7 @@ class _Act:
                 raise ValueError(other)
 
     async def _by_rest(self) -> None:
-        """Any broker is asked; it redirects to the owner."""
+        """Ask any broker by REST; it redirects to the owner."""
         work, scene = self._work, self._scene
         admin = scene.admin(work.host, work.name)
         try:
@@ -143,7 +143,7 @@ class _Act:
             raise NotDoneError from None
         scene.marks[f"{work.act} by REST: done"] += 1
 
-    # -- where
+    # -- where an operation is carried out
 
     async def _anywhere(self, operate: Operate) -> None:
         await self._try(operate)
@@ -154,9 +154,9 @@ class _Act:
             await self._try(partial(_swapped, operate, name))
 
     async def _try(self, operate: Operate) -> None:
-        """Ask brokers until one does it.  NotDoneError if none has, as far as we know.
+        """Ask brokers until one carries out the operation.  Raise NotDoneError if none confirms it.
 
-        NotFoundError passes: that is an answer.
+        NotFoundError passes: it is an answer.
         """
         cluster, rng = self._scene.cluster, self._scene.rng(self._work.name)
         brokers = self._scene.plan.shape.broker_names()
@@ -181,7 +181,7 @@ class _Act:
                 break
         raise NotDoneError
 
-    # -- what
+    # -- the operations
 
     async def _unload(self) -> None:
         with self._actor.hand_over(f"unload of {self._work.topic}"):
@@ -207,7 +207,8 @@ class _Act:
 
     async def _terminate(self) -> None:
         self._scene.terminated[self._work.topic] = None
-        with suppress(NotFoundError):  # Nobody has asked for it so far; it may come any moment.
+        # The topic does not exist yet; it may be created at any moment.
+        with suppress(NotFoundError):
             await self._owner(self._terminate_one)
 
     async def _terminate_one(self, operations: Operations, topic: TopicName) -> None:

@@ -1,4 +1,4 @@
-"""Consumers of every type, and what they do with messages."""
+"""Consumers of every type, and their actions on messages."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -54,12 +54,12 @@ class Consuming:
     consumer: Consumer
     receipts: bool
     acks: int = 0
-    kept: list[Message] = field(default_factory=list[Message])  # delivered, to seek to
-    _watched: int = 0  # ends
+    kept: list[Message] = field(default_factory=list[Message])  # delivered messages, to seek to
+    _watched: int = 0  # the number of ends that are watched
     _unconfirmed: dict[int, None] = field(default_factory=dict[int, None])
 
     def watch(self, since_ns: int) -> None:
-        """Note when it is attached, and attached again, also to partitions that come later."""
+        """Note each time it is attached, also to partitions that are added later."""
         self._watch_ends(since_ns)
         grow = self.consumer.grow
 
@@ -111,7 +111,7 @@ class Consuming:
         self.kept = [*self.kept, *messages][-50:]
 
     async def ack(self, messages: list[Message], *, cumulative: bool = False) -> None:
-        """Of one partition.  Messages from before a seek are of no interest to anybody."""
+        """Acknowledge messages of one partition.  Messages from before a seek are left out."""
         current = [message for message in messages if _is_current(message)]
         if not current:
             return
@@ -130,7 +130,7 @@ class Consuming:
             self._confirmed([number])
 
     async def flush(self, host: str) -> None:
-        """What was acknowledged before is durable then; a broker may be killed right now."""
+        """Wait until earlier acknowledgements are durable; a broker may be killed right now."""
         numbers = list(self._unconfirmed)
         await self.consumer.flush_acks()
         if not is_held_back("a flush without receipts is believed"):
@@ -150,7 +150,7 @@ class Consuming:
             self.consumer.nack(message)
 
     async def seek(self, to: Message | datetime | str) -> None:
-        """In one partition; or to the beginning, the end, a time of all."""
+        """Seek in one partition; or in all, to the beginning, the end or a time."""
         number, topic = self.actor.scene.number("seek"), self.topic
         where: Position | str
         match to:
@@ -170,7 +170,7 @@ class Consuming:
 
 
 def _process(connection: BrokerConnection) -> str:
-    """The incarnation of the broker."""
+    """Return the incarnation of the broker."""
     return connection.server_version.rpartition(" ")[2]
 
 
@@ -193,7 +193,7 @@ async def subscribe(
     give_up: float = 0.0,
     tasks: int = 1,
 ) -> Consuming:
-    """Raises BrokerError, GivenUpError."""
+    """Subscribe.  Raise BrokerError or GivenUpError."""
     by = by or actor.recorder.by
     scene, name = actor.scene, f"{by}.{actor.scene.number(by)}"
     scene.subscriptions[topic, subscription] = kind
@@ -220,7 +220,7 @@ async def subscribe(
 
 
 async def consume(scene: Stage, client: Client, work: Consume) -> None:
-    """Until everybody is to leave."""
+    """Consume until everybody is to leave."""
     rng = scene.rng(work.name)
     actor = Actor(scene, client, scene.recorder(work.name))
     while not scene.end.is_set():
@@ -250,7 +250,7 @@ async def consume(scene: Stage, client: Client, work: Consume) -> None:
 
 
 class _Session:
-    """What one consumer does until it leaves."""
+    """One consumer's actions until it leaves."""
 
     def __init__(self, consuming: Consuming, work: Consume, rng: Random) -> None:
         self._consuming = consuming
@@ -277,7 +277,7 @@ class _Session:
             self._over = not await self._batch()
 
     async def _receive_until_calm(self) -> None:
-        """The other one has to get everything then."""
+        """Receive until the calm; the other receiver has to get everything then."""
         self._scene.marks["two tasks receive"] += 1
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._receive)
@@ -307,7 +307,7 @@ class _Session:
         consuming.actor.note(Detach(consuming.name))
 
     async def _batch(self) -> bool:
-        """Receive, and decide what becomes of each message; False to leave."""
+        """Receive, and decide what becomes of each message; return False to leave."""
         consuming, work, rng = self._consuming, self._work, self._rng
         try:
             messages = await consuming.consumer.receive_batch(_BATCH_MAX)
@@ -345,7 +345,8 @@ class _Session:
         try:
             await act()
         except BrokerError as error:
-            # Two tasks receive: the other one has ended the subscription, and the consumer with it.
+            # Two tasks receive: the other one may have ended the subscription, and the consumer
+            # with it.
             if not (self._unsubscribing and isinstance(error, ClosedError)):
                 self._consuming.actor.refused(what, error)
             return False
@@ -369,7 +370,7 @@ class _Session:
         actor.note(Unsubscribed(work.topic, work.subscription))
 
     async def _ack(self) -> None:
-        """What is due, a few messages of one partition at a time."""
+        """Acknowledge the messages that are due, a few of one partition at a time."""
         while True:
             if not self._due:
                 self._more = trio.Event()

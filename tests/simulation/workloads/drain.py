@@ -30,11 +30,11 @@ _ACK_MAX = 50
 
 
 class LivenessError(Exception):
-    """All is well again, and something does not work."""
+    """All faults are healed, and something does not work."""
 
 
 async def within(seconds: float, what: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Raises LivenessError."""
+    """Run `work`; raise LivenessError after `seconds`."""
     try:
         with trio.fail_after(seconds):
             await work()
@@ -45,10 +45,11 @@ async def within(seconds: float, what: str, work: Callable[[], Awaitable[None]])
 
 
 async def drain(scene: Stage, client: Client, seconds: float) -> None:
-    """Raises LivenessError, also in groups."""
+    """Drain all topics.  Raise LivenessError, also in groups."""
     actor = Actor(scene, client, scene.recorder("auditor"))
     for topic, partitions in scene.topics.items():
-        if partitions:  # There may be more by now, and who has added them was not told.
+        # There may be more by now: the client that added them may not have been told.
+        if partitions:
             scene.topics[topic] = await client.partitions(topic)
     topics = [each for topic in scene.topics for each in scene.concrete(topic)]
 
@@ -69,11 +70,11 @@ async def drain(scene: Stage, client: Client, seconds: float) -> None:
 
 
 async def _prove(actor: Actor, topic: str) -> None:
-    """It takes messages again, unless it was terminated."""
+    """Check that the topic takes messages again, unless it was terminated."""
     while True:
         try:
             await _send_proofs(actor, topic)
-        except NotReadyError:  # Bookies are back, and not everybody has noticed.
+        except NotReadyError:  # Bookies are back, and not every broker has noticed.
             await trio.sleep(_AGAIN_S)
         except TopicTerminatedError:
             if parent(topic) not in actor.scene.terminated:
@@ -95,7 +96,7 @@ async def _send_proofs(actor: Actor, topic: str) -> None:
 
 
 async def _read(actor: Actor, topic: str) -> None:
-    """From the first message to the last; bookies may be found to be back while it waits."""
+    """Read from the first message to the last; returned bookies may be noticed only meanwhile."""
     while True:
         try:
             await _read_once(actor, topic)
@@ -115,7 +116,7 @@ async def _read_once(actor: Actor, topic: str) -> None:
 
 
 async def _batch(actor: Actor, topic: str, source: MessageSource) -> list[Message]:
-    """What can be read of what comes."""
+    """Return the messages of the next entries that can be read."""
     while True:
         try:
             return await source.receive_batch(_ACK_MAX)
@@ -127,7 +128,7 @@ async def _batch(actor: Actor, topic: str, source: MessageSource) -> list[Messag
 
 
 async def _drain(actor: Actor, topic: str, subscription: str, kind: str) -> None:
-    """Acknowledge what comes, until nothing more does."""
+    """Acknowledge messages until no more come."""
     consuming = await _subscribe(actor, topic, subscription, kind)
     scope = trio.CancelScope()
     while not scope.cancelled_caught:
@@ -145,7 +146,7 @@ async def _drain(actor: Actor, topic: str, subscription: str, kind: str) -> None
 
 
 async def _subscribe(actor: Actor, topic: str, subscription: str, kind: str) -> Consuming:
-    """Wait until brokers have noticed that the last consumer is gone."""
+    """Subscribe, after waiting until brokers have noticed that the last consumer is gone."""
     while True:
         try:
             return await subscribe(

@@ -1,4 +1,4 @@
-"""Readers without a subscription: everything, in order, once, whatever happens to brokers."""
+"""Readers without a subscription: they read each message once, in order, despite faults."""
 
 from datetime import UTC, datetime
 from math import inf
@@ -34,7 +34,7 @@ def note_read(recorder: Recorder, topic: str, reader: str, message: Message) -> 
 
 
 async def follow(scene: Stage, client: Client, work: Follow) -> None:
-    """Until everybody is to leave."""
+    """Run readers until everybody is to leave."""
     rng, recorder = scene.rng(work.name), scene.recorder(work.name)
     actor = Actor(scene, client, recorder)
     while not scene.end.is_set():
@@ -88,7 +88,7 @@ async def _draw_start(scene: Stage, client: Client, work: Follow, rng: Random) -
 async def _read(
     scene: Stage, reader: MessageSource, recorder: Recorder, work: Follow, name: str
 ) -> None:
-    """Until everybody is to leave, or another reader is to go on."""
+    """Read until everybody is to leave, or another reader is to go on."""
     rng = scene.rng(name)
     async with trio.open_nursery() as nursery:
 

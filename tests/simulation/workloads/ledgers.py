@@ -1,8 +1,8 @@
-"""Ledgers without brokers: written in every manner, followed, taken from their writers, read.
+"""Ledgers without brokers: written in every manner, tailed, taken over, read.
 
-What is confirmed is on disks, whichever way: by each entry, or by a force.  A ledger ends as it may
-end: closed, abandoned, taken over while it is written, or left by a writer that was killed.
-`read_all` is the end of a run: each ledger is brought to its end, and read whole.
+Confirmed entries are on disks in either way: through each add, or through a force.  A ledger may
+end closed, abandoned, taken over while it is written, or left by a killed writer.  `read_all` is
+the end of a run: each ledger is closed, and read whole.
 """
 
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ from tests.simulation.workloads.stage import Stage
 
 _AGAIN_S = 0.3
 _CLOSE_TRIES = 5
-_PATIENCE_S = 5.0  # of whoever takes a ledger over
+_PATIENCE_S = 5.0  # for taking a ledger over
 _WRITERS = {
     "plain": "a plain writer",
     "advanced": "an advanced writer",
@@ -45,7 +45,7 @@ _SHUFFLED = 4  # ids of an advanced writer come out of order within so many
 
 @dataclass(slots=True)
 class LedgerActor:
-    """Whoever does something with ledgers, and notes it."""
+    """A client of ledgers that notes its actions."""
 
     scene: Stage
     client: ledgers.Client
@@ -62,7 +62,7 @@ class LedgerActor:
 
 
 async def write_ledgers(scene: Stage, client: ledgers.Client, work: WriteLedgers) -> None:
-    """One after the other, until the storm is over."""
+    """Write one ledger after the other, until the storm is over."""
     rng = scene.rng(work.name)
     actor = LedgerActor(scene, client, scene.recorder(work.name))
     left = work.ledgers
@@ -70,7 +70,7 @@ async def write_ledgers(scene: Stage, client: ledgers.Client, work: WriteLedgers
         try:
             handle = await _create(client, work)
         except ledgers.LedgerError:
-            await scene.wait_calm(_AGAIN_S)  # Perhaps it is there now; nobody has its id.
+            await scene.wait_calm(_AGAIN_S)  # The ledger may exist now; nobody has its id.
             continue
         left -= 1
         await _Writing(actor, work, rng, f"{work.name}.{scene.number(work.name)}").run(handle)
@@ -87,7 +87,7 @@ async def _create(client: ledgers.Client, work: WriteLedgers) -> LedgerHandle:
 
 
 class _Writing:
-    """One ledger, to the end that its writer makes of it."""
+    """One ledger, from its creation to the end that its writer chooses."""
 
     def __init__(self, actor: LedgerActor, work: WriteLedgers, rng: Random, name: str) -> None:
         self._actor = actor
@@ -132,11 +132,11 @@ class _Writing:
             case _:
                 raise ValueError(handle)
         if self._rng.random() < self._work.flush:
-            await handle.flush()  # which forces, if that is needed
+            await handle.flush()  # flush forces if that is needed
             self._actor.mark(f"{_WRITERS[self._work.manner]} flushed")
 
     def _data(self, ledger: int, entry: int) -> bytes:
-        """What is about to be sent."""
+        """Note that an entry is about to be sent, and return its data."""
         data = payload(f"{self._name}/{entry}", self._work.payload_bytes)
         self._actor.note(Append(ledger, self._name, entry, _digest(data), len(data)))
         return data
@@ -171,7 +171,7 @@ class _Writing:
 
 
 async def watch_ledgers(scene: Stage, client: ledgers.Client, work: WatchLedgers) -> None:
-    """Somebody else's, one after the other, until the storm is over."""
+    """Watch other clients' ledgers, one after the other, until the storm is over."""
     rng = scene.rng(work.name)
     actor = LedgerActor(scene, client, scene.recorder(work.name))
     act = {"follow": _follow, "recover": _recover}[work.how]
@@ -186,7 +186,7 @@ _Act = Callable[[LedgerActor, int, str], Awaitable[None]]
 
 
 async def _noting_no(actor: LedgerActor, ledger: int, name: str, act: _Act) -> bool:
-    """False if it could not be done.  Only what is certain is noted; the rest may go away."""
+    """Return False if the action failed.  Only certain failures are noted; the others may pass."""
     try:
         await act(actor, ledger, name)
     except ledgers.NoSuchEntryError as error:
@@ -199,7 +199,7 @@ async def _noting_no(actor: LedgerActor, ledger: int, name: str, act: _Act) -> b
 
 
 async def _follow(actor: LedgerActor, ledger: int, name: str) -> None:
-    """Until its end, or until the storm is over."""
+    """Tail the ledger until its end, or until the storm is over."""
     reader = await actor.client.open(ledger, recover=False)
     _note_place(actor, reader, name)
     async with trio.open_nursery() as nursery:
@@ -221,7 +221,7 @@ async def _follow(actor: LedgerActor, ledger: int, name: str) -> None:
 
 
 async def _recover(actor: LedgerActor, ledger: int, name: str) -> None:
-    """Its writer, if it is there, is stopped by that."""
+    """Recover the ledger; its writer, if alive, is stopped by that."""
     actor.note(Recover(ledger, name))
     reader = await actor.client.open(ledger, recover=True, patience_s=_PATIENCE_S)
     actor.mark("a ledger was taken over")
@@ -236,7 +236,7 @@ async def _read(actor: LedgerActor, reader: ledgers.Reader, name: str) -> None:
 
 
 def _note_place(actor: LedgerActor, reader: ledgers.Reader, name: str, how: str = "read") -> None:
-    """How far it is, or where it ends, as the reader was told."""
+    """Note the reader's LAC, or its end, as the reader was told."""
     ledger, last = reader.ledger_id, reader.last_add_confirmed
     if reader.closed:
         actor.note(LedgerEnd(ledger, name, last, reader.length, how))
@@ -257,7 +257,7 @@ def _digest(data: bytes) -> str:
 
 
 async def read_all(scene: Stage, client: ledgers.Client) -> None:
-    """All is well again: each ledger comes to its end, and is read whole."""
+    """Close each ledger and read it whole, now that all is well again."""
     actor = LedgerActor(scene, client, scene.recorder("auditor"))
     for ledger in scene.ledgers:
         while True:

@@ -1,4 +1,4 @@
-"""Messages of a simulated run: each names its send, and shows if anything of it has changed."""
+"""Messages of a simulated run: each names its send, and shows if any part of it has changed."""
 
 from zlib import crc32
 
@@ -14,7 +14,7 @@ def payload(value: str, size: int) -> bytes:
 
 
 def key_of(value: str, more: int = 0) -> str:
-    """`more`: bytes behind it."""
+    """Return a key for the value, with `more` bytes added."""
     return f"k{crc32(value.encode()) % 7}{'y' * more}"
 
 

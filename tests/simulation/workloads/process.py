@@ -1,4 +1,4 @@
-"""What runs on a client's host: its actors, and what they are connected to."""
+"""The process on a client's host: its actors, and their connections."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ _AGAIN_S = 0.3
 async def run_client(
     scene: Scene, work: Sequence[Work], life: Life, status: trio.TaskStatus[object]
 ) -> None:
-    """Ends when all actors have."""
+    """Run the actors of one client host; return when all have ended."""
     of_ledgers = [each for each in work if isinstance(each, LedgerWork)]
     async with scene.connect(life) as client, trio.open_nursery() as nursery:
         status.started(client)
@@ -63,7 +63,7 @@ async def _work_on_ledgers(scene: Scene, work: Sequence[LedgerWork], life: Life)
                             nursery.start_soon(write_ledgers, scene, client, each)
                         case WatchLedgers():
                             nursery.start_soon(watch_ledgers, scene, client, each)
-        except* ledgers.LedgerError:  # It could not even begin.
+        except* ledgers.LedgerError:  # The client could not even begin.
             await scene.wait_calm(_AGAIN_S)
         else:
             break

@@ -1,4 +1,4 @@
-"""Producers: bursts of messages, with what became of each."""
+"""Producers: bursts of messages, and the outcome of each send."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ class _Sending:
     sent: int = 0
 
     async def send(self) -> None:
-        """One message; waits for its receipt if the work says so."""
+        """Send one message; wait for its receipt if the work says so."""
         seq, self.sent = self.sent, self.sent + 1
         value = f"{self.name}/{seq}"
         data = payload(value, self.work.payload_bytes)
@@ -82,7 +82,7 @@ class _Sending:
 
 
 async def produce(scene: Stage, client: Client, work: Produce) -> None:
-    """Until all messages are sent, or the storm is over."""
+    """Send until all messages are sent, or the storm is over."""
     rng = scene.rng(work.name)
     actor = Actor(scene, client, scene.recorder(work.name))
     left = work.messages
@@ -111,7 +111,7 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
 
 
 async def _open(actor: Actor, work: Produce, rng: Random, sent: int) -> Producer:
-    """Raises BrokerError, GivenUpError."""
+    """Open a producer.  Raise BrokerError or GivenUpError."""
     async with actor.perhaps_given_up(work.give_up, rng):
         producer = await actor.client.create_producer(
             work.topic,
@@ -128,7 +128,7 @@ async def _open(actor: Actor, work: Produce, rng: Random, sent: int) -> Producer
 
 
 def _delay(producer: Producer, actor: Actor, work: Produce, rng: Random) -> None:
-    """The client does not offer it: the field is set when an entry is made."""
+    """Set the delay of an entry as it is made, since the client does not offer it."""
     for lane in producer._partition_producers:
 
         def push(
@@ -146,7 +146,7 @@ def _delay(producer: Producer, actor: Actor, work: Produce, rng: Random) -> None
 
 
 async def _come_back(actor: Actor, work: Produce, rng: Random) -> None:
-    """When all is well, the name is free: who had it before is known to be gone."""
+    """Open again when all is well: the name is free, since the earlier producer is gone."""
     scene = actor.scene
     await scene.end.wait()
     while True:
@@ -175,7 +175,7 @@ async def _bursts(sending: _Sending, rng: Random, messages: int) -> None:
 
 
 async def _close(producer: Producer, rng: Random, work: Produce) -> None:
-    """In good order most of the time; what has no receipt is in doubt otherwise."""
+    """Close in good order most of the time; otherwise sends without a receipt are in doubt."""
     if rng.random() < 0.8 or (work.named and is_held_back(_GHOST)):
         with trio.move_on_after(_CLOSE_S):
             await producer.aclose()

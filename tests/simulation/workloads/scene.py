@@ -43,7 +43,7 @@ class Scene(Stage):
         return f"pulsar://{','.join(hosts)}"
 
     def admin(self, host: str, name: str) -> Admin:
-        """Of an administrator at that host."""
+        """Return the admin client of an administrator at that host."""
         urls = [f"{each}:{HTTP_PORT}" for each in self.plan.shape.broker_names()]
         return Admin(
             f"http://{','.join(urls)}",
@@ -64,7 +64,7 @@ class Scene(Stage):
 
     @asynccontextmanager
     async def connect_ledgers(self, life: Life) -> AsyncGenerator[ledgers.Client]:
-        """Past all brokers; one for each process."""
+        """Open a client of ledgers, one for each process."""
         async with (
             self.cluster.metadata.open(life.host) as store,
             open_client(

@@ -23,7 +23,7 @@ _CLOSE_S = 60.0
 
 
 async def spoil(scene: Stage, client: Client, work: Spoil) -> None:
-    """What becomes of these messages nobody asks: they are not in the history."""
+    """Send unreadable messages; the history does not contain them."""
     rng, actor = scene.rng(work.name), Actor(scene, client, scene.recorder(work.name))
     scene.spoiled[work.topic] = None
     for topic in scene.concrete(work.topic):
@@ -44,7 +44,8 @@ async def spoil(scene: Stage, client: Client, work: Spoil) -> None:
         with trio.move_on_after(_CLOSE_S):
             try:
                 while left and not scene.calm.is_set():
-                    _send_one(producer, scene, work)  # Its topic may be terminated meanwhile.
+                    # The topic may have been terminated meanwhile.
+                    _send_one(producer, scene, work)
                     left -= 1
                     await scene.wait_calm(rng.expovariate(1 / work.pace_s))
                 await producer.aclose()
@@ -62,7 +63,7 @@ def _send_one(producer: Producer, scene: Stage, work: Spoil) -> None:
 
 
 def _damage(producer: Producer, work: Spoil) -> None:
-    """As a client with a key that we do not have sends it, or one with bad memory."""
+    """Damage a message like a client with an unknown key, or with bad memory."""
     for lane in producer._partition_producers:
         vars(lane).update(_push=partial(_push, lane._push, work))
 

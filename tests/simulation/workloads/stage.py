@@ -1,4 +1,4 @@
-"""What clients need of a run, simulated or real (`tests/soak`): time, chance, and a history."""
+"""The surroundings of clients in a run, simulated or real (`tests/soak`): time, chance, history."""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -22,25 +22,26 @@ _PATIENCE_S = (0.0, 0.001, 0.003, 0.01, 0.1, 2.0)
 
 
 class GivenUpError(Exception):
-    """The application does not wait for its open any more."""
+    """The application no longer waits for its open."""
 
 
 @dataclass(slots=True)
 class Stage(ABC):
     plan: Plan
     calm: trio.Event = field(default_factory=trio.Event)  # the storm is over: only receive
-    end: trio.Event = field(default_factory=trio.Event)  # there was time enough for that: leave
-    calm_ns: int = 0  # since when
-    problems: list[str] = field(default_factory=list[str])  # what no client may be told
+    end: trio.Event = field(default_factory=trio.Event)  # there was enough time to receive: leave
+    calm_ns: int = 0  # when the calm began
+    problems: list[str] = field(default_factory=list[str])  # errors that no client may be told
     sending: dict[str, None] = field(default_factory=dict[str, None])  # work that is not at its end
     there: dict[str, str] = field(
         default_factory=dict[str, str]
-    )  # who receives, by its work's name
+    )  # the receiver's name, by its work's name
     subscriptions: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
-    topics: dict[str, int] = field(default_factory=dict[str, int])  # partitions; 0: has none
-    ledgers: dict[int, None] = field(default_factory=dict[int, None])  # that have no broker
-    terminated: dict[str, None] = field(default_factory=dict[str, None])  # or they may be
-    marks: Counter[str] = field(default_factory=Counter[str])  # what actors have met
+    topics: dict[str, int] = field(default_factory=dict[str, int])  # partitions; 0: not partitioned
+    ledgers: dict[int, None] = field(default_factory=dict[int, None])  # ledgers without a broker
+    # Topics that are terminated, or may be.
+    terminated: dict[str, None] = field(default_factory=dict[str, None])
+    marks: Counter[str] = field(default_factory=Counter[str])  # events that actors have met
     on_moment: Callable[[str, str], None] = lambda what, host: None
     spoiled: dict[str, None] = field(
         default_factory=dict[str, None]
@@ -50,18 +51,18 @@ class Stage(ABC):
     @property
     @abstractmethod
     def sink(self) -> Sink:
-        """Where the history goes."""
+        """The destination of the history."""
 
     @abstractmethod
     def now_ns(self) -> int:
-        """Of the history: no two events have the same."""
+        """Return the time of the next event; no two events have the same."""
 
     @abstractmethod
     def now_ms(self, host: str) -> int:
-        """What a client there takes for the time of day."""
+        """Return the wall clock's time at a client there."""
 
     def refused(self, by: str, what: str, error: BrokerError) -> None:
-        """A client was told this error: it is counted, and one that nobody may be told is kept."""
+        """Count an error that a client was told, and keep it if no client may be told it."""
         kind = type(error).__name__
         self.marks[f"{what}: {kind}"] += 1
         calm_s = (self.now_ns() - self.calm_ns) / 1e9 if self.calm.is_set() else 0.0
@@ -69,7 +70,7 @@ class Stage(ABC):
             self.problems.append(f"refusal: {by}: {what}: {kind}: {error}")
 
     def begin_calm(self) -> None:
-        """The storm is over."""
+        """Begin the calm: the storm is over."""
         self.calm_ns = self.now_ns()
         self.calm.set()
 
@@ -77,11 +78,11 @@ class Stage(ABC):
         return Recorder(by, now_ns=self.now_ns, sink=self.sink)
 
     def rng(self, name: str) -> Random:
-        """Of one actor: what it draws does not depend on the others."""
+        """Return an actor's generator, which does not depend on the other actors."""
         return Random(f"{self.plan.seed}/{name}")
 
     def number(self, name: str) -> int:
-        """Counts from 0, for each name."""
+        """Count from 0, for each name."""
         number = self._numbers[name] = self._numbers.get(name, -1) + 1
         return number
 
@@ -89,12 +90,12 @@ class Stage(ABC):
         return topic if partition < 0 else f"{topic}-partition-{partition}"
 
     def concrete(self, topic: str) -> list[str]:
-        """The topic, or its partitions."""
+        """Return the topic, or its partitions."""
         partitions = self.topics.get(topic, 0)
         return [self.topic_of(topic, index) for index in range(partitions)] or [topic]
 
     def happened(self, what: str, host: str) -> None:
-        """A fault may wait for it."""
+        """Count an event that a fault may wait for."""
         self.marks[what] += 1
         self.on_moment(what, host)
 
@@ -104,7 +105,7 @@ class Stage(ABC):
             await self.end.wait()
 
     async def wait_calm(self, seconds: float) -> bool:
-        """Wait so long, or until the storm is over; True if it is."""
+        """Wait so long, or until the storm is over; return True if it is."""
         with trio.move_on_after(seconds):
             await self.calm.wait()
         return self.calm.is_set()
@@ -112,7 +113,7 @@ class Stage(ABC):
 
 @dataclass(slots=True)
 class Actor:
-    """Whoever does something, and notes it."""
+    """A client that notes its actions."""
 
     scene: Stage
     client: Client
@@ -122,12 +123,12 @@ class Actor:
         self.recorder.note(event)
 
     def refused(self, what: str, error: BrokerError) -> None:
-        """A client was told this error."""
+        """Count an error that a client was told."""
         self.scene.refused(self.recorder.by, what, error)
 
     @asynccontextmanager
     async def perhaps_given_up(self, odds: float, rng: Random) -> AsyncGenerator[None]:
-        """Whoever opens something here loses patience now and then.  Raises GivenUpError."""
+        """Cancel an open now and then, as an impatient application does, and raise GivenUpError."""
         patience_s = rng.choice(_PATIENCE_S) if odds and rng.random() < odds else inf
         if is_held_back("an open is given up"):
             patience_s = inf
@@ -139,7 +140,7 @@ class Actor:
 
     @contextmanager
     def hand_over(self, text: str) -> Generator[None]:
-        """What was in flight may be lost meanwhile; nothing else."""
+        """Note that messages in flight, and nothing else, may be lost meanwhile."""
         fault = f"{self.recorder.by}: {text} {self.scene.number(text)}"
         self.note(Fault(fault, text, clean=True))
         try:

@@ -1,7 +1,7 @@
-"""Which errors a client may be told, by what it asked for.
+"""The errors that a client may be told, by operation.
 
-While faults act it may be told to try again later, and that nobody knows.  Anything else, and
-anything at all so long after the last fault that no attempt is of the time before, is a violation.
+While faults act, "try again later" and "unknown" are allowed.  Any other error, and any error at
+all when even the oldest attempt began after the last fault, is a violation.
 """
 
 from daybook.clients.python.errors import (
@@ -20,11 +20,11 @@ GRACE_S = 40.0  # longer than the longest operation of a client
 
 _LATER = (InDoubtError, NotReadyError, OverloadedError, UnavailableError)
 _ALLOWED: dict[str, tuple[type[BrokerError], ...]] = {
-    "subscribe": (*_LATER, BusyError),  # the broker may see a consumer of before
+    "subscribe": (*_LATER, BusyError),  # the broker may still see an earlier consumer
     "create a producer": (*_LATER, BusyError, TopicTerminatedError),
     "create a reader": _LATER,
     "ask for offsets": _LATER,
-    "receive": (),  # it waits, whatever happens
+    "receive": (),  # receive waits, whatever happens
     "ack": _LATER,
     "flush acks": _LATER,
     "seek": _LATER,
@@ -32,14 +32,14 @@ _ALLOWED: dict[str, tuple[type[BrokerError], ...]] = {
     "unsubscribe": (*_LATER, BusyError),  # the subscription has other consumers
     "close a producer": (TopicTerminatedError,),  # each send was told what became of it
 }
-_FINAL: dict[str, tuple[type[BrokerError], ...]] = {  # also when all is well
+_FINAL: dict[str, tuple[type[BrokerError], ...]] = {  # allowed also when all is well
     "create a producer": (TopicTerminatedError,),
     "unsubscribe": (BusyError,),
 }
 
 
 def is_allowed(what: str, error: BrokerError, calm_s: float) -> bool:
-    """`calm_s`: how long all has been well."""
+    """Return True if the error is allowed; `calm_s`: seconds since all has been well."""
     if not isinstance(error, _ALLOWED[what]):
         return False
     return calm_s < GRACE_S or isinstance(error, _FINAL.get(what, ()))

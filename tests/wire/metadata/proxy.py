@@ -10,8 +10,8 @@ import trio
 class Mood(Enum):
     FORWARD = auto()
     REFUSE = auto()
-    LOSE_REQUEST = auto()  # swallow what the client says next, then cut all connections
-    LOSE_ANSWER = auto()  # swallow what the server says next, then cut all connections
+    LOSE_REQUEST = auto()  # swallow the client's next bytes, then cut all connections
+    LOSE_ANSWER = auto()  # swallow the server's next bytes, then cut all connections
 
 
 class Proxy:

@@ -1,4 +1,4 @@
-"""The metadata store in memory: the suite, and what the simulator relies on."""
+"""The metadata store in memory: the suite, and the behavior that the simulator relies on."""
 
 from collections.abc import Callable
 from typing import cast
@@ -110,7 +110,7 @@ async def test_requests_under_way_get_no_answer_when_contact_is_lost(
 
 
 class LateLink:
-    """Carries requests out when told to, and never answers."""
+    """A link that carries requests out on command, and never answers."""
 
     def __init__(self) -> None:
         self.late: list[Callable[[], None]] = []
@@ -149,7 +149,7 @@ async def test_a_late_write_of_a_lost_session_is_not_carried_out(store: MemorySt
 
 
 class HoldingLink(DirectLink):
-    """Holds notices back, as a network or a paused host does."""
+    """A link that holds notices back, as a network or a paused host does."""
 
     def __init__(self) -> None:
         super().__init__()

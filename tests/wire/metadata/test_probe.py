@@ -1,4 +1,4 @@
-"""What is said when something else than ZooKeeper is at its address, or nothing is."""
+"""The error when ZooKeeper's address has another server, or none."""
 
 import socket
 import struct
@@ -13,13 +13,13 @@ from daybook.wire.metadata.probe import addresses, why_no_session
 from daybook.wire.metadata.store import NoContactError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 
-# A frame that kazoo takes for a session without a password: an int, the timeout, an id, -1 bytes.
+# Kazoo takes this frame for a session without a password: an int, the timeout, an id, -1 bytes.
 NONSENSE = struct.pack(">iiiqi", 20, 0, 4000, 7, -1)
 
 
 @asynccontextmanager
 async def a_server(answer: bytes | None, *, waits_for: bytes = b"") -> AsyncIterator[str]:
-    """One that hangs up after its answer; None: it says nothing, and stays."""
+    """Run a server that hangs up after its answer; with None it stays silent."""
 
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:
@@ -73,7 +73,7 @@ def test_addresses_are_those_of_all_servers() -> None:
 async def test_nonsense_at_the_address_is_said_without_a_traceback(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """kazoo's thread ended with a TypeError."""
+    """Once, kazoo's thread ended with a TypeError."""
     async with a_server(NONSENSE) as address:
         with pytest.raises(NoContactError, match="it answers in another protocol"):
             async with open_zookeeper(address, session_timeout_s=10, connect_timeout_s=0.5):
@@ -82,7 +82,7 @@ async def test_nonsense_at_the_address_is_said_without_a_traceback(
 
 
 async def test_it_is_asked_again_after_nonsense() -> None:
-    """Its thread would be gone, and nobody would find ZooKeeper when it is back."""
+    """Without that thread nobody would find ZooKeeper when it is back."""
     asked = 0
     with socket.create_server(("127.0.0.1", 0)) as sock:
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock.dup()))

@@ -36,7 +36,7 @@ def accept(sock: socket.socket) -> None:
 async def test_a_client_that_cannot_be_started_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """`start_async` had ended the broker with exit code 3."""
+    """Once, `start_async` ended the broker with exit code 3."""
     with listen() as zookeeper:
         tried = 0
 
@@ -70,7 +70,7 @@ async def test_what_is_short_is_in_the_error(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_waiting_for_the_connection_needs_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each wait of kazoo opened an epoll; out of descriptors, a session that was well was lost."""
+    """Once, each wait of kazoo opened an epoll; without descriptors a healthy session was lost."""
     for name in ("DefaultSelector", "EpollSelector"):
         monkeypatch.setattr(selectors, name, no_descriptor)
     one, other = socket.socketpair()

@@ -29,7 +29,7 @@ def hosts() -> Hosts:
 
 
 class Append:
-    """Adds an entry unless it is there; remembers what it was asked about."""
+    """An update that adds an entry unless it exists, and remembers the values it was given."""
 
     def __init__(self, entry: bytes) -> None:
         self.entry = entry
@@ -42,7 +42,7 @@ class Append:
 
 
 class InBetween(DirectLink):
-    """Lets somebody else write after our next write was carried out, and loses its answer."""
+    """A link that lets another host write after our next write, and loses our answer."""
 
     def __init__(self, other: MemorySession, value: bytes) -> None:
         super().__init__()

@@ -128,11 +128,11 @@ class ZooKeeperWorld:
         self._proxies[store].set_mood(Mood.FORWARD)
 
     async def expire(self, store: MetadataStore) -> None:
-        """ZooKeeper ends a session when another connection takes it over and says goodbye."""
+        """ZooKeeper ends a session when another connection takes it over and closes it."""
         assert isinstance(store, ZooKeeperStore)
         kazoo = store._kazoo
         assert kazoo is not None
-        # While there is no contact kazoo does not tell, but it keeps them to come back with.
+        # Without contact kazoo does not reveal these, but it keeps them for the reconnect.
         internals: Any = kazoo
         client_id = (internals._session_id, internals._session_passwd)
 
@@ -160,7 +160,7 @@ class TestZooKeeper(MetadataSuite):
 
 
 async def test_memory_and_zookeeper_give_the_same_answers(world: ZooKeeperWorld) -> None:
-    # A server that stands still for a while is no answer, and not what is compared here.
+    # A server that stands still for a while gives no answer, and is not compared here.
     real = await world.open(request_timeout_s=PATIENCE_S)
     memory = MemoryStore(SystemClock()).session()
     rng = random.Random(1)
@@ -198,7 +198,7 @@ def draw_operation(rng: random.Random) -> Operation:
 
 
 async def outcome(store: MetadataStore, operation: tuple[Any, ...]) -> object:
-    """What the store answers, without what differs between two stores: ids and times."""
+    """Return the store's answer, without ids and times, which differ between two stores."""
     try:
         match operation:
             case ("create", path, value, ephemeral, sequential):
@@ -268,14 +268,15 @@ async def test_an_error_in_the_block_comes_out_as_it_is(zookeeper: RunningServer
 
 @pytest.mark.parametrize("chroot", ["/nope", "/nope/more"])
 async def test_a_chroot_that_is_not_there_is_named(zookeeper: RunningServer, chroot: str) -> None:
-    """The broker had waited for ever, and `daybook cluster show` had shown an empty cluster."""
+    """Once, the broker waited forever, and `daybook cluster show` showed an empty cluster."""
     address = f"127.0.0.1:{zookeeper.port}{chroot}"
     with pytest.raises(NoChrootError, match=f"has no {chroot}, which .* create /nope.*correct"):
         async with open_zookeeper(address, session_timeout_s=SESSION_TIMEOUT_S):
             raise AssertionError
     servers = f"127.0.0.1:{zookeeper.port}"
     async with open_zookeeper(servers, session_timeout_s=SESSION_TIMEOUT_S) as store:
-        assert await store.get("/nope") is None  # Nothing was made: it may be a slip.
+        # Nothing was created: the chroot may be a typing error.
+        assert await store.get("/nope") is None
 
 
 async def test_a_chroot_that_is_there_is_the_root(zookeeper: RunningServer) -> None:

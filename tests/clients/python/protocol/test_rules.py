@@ -43,14 +43,14 @@ def test_what_comes_again_leaves_out_what_is_done() -> None:
 
 def test_of_a_batch_that_is_not_here_nothing_is_told() -> None:
     acks = AckTracker()
-    acks.ack(E1, 0)  # Its other messages may be with somebody else.
+    acks.ack(E1, 0)  # Its other messages may be with another consumer.
     assert acks.waiting == 0
     acks.ack(E1, -1)
     assert acks.take(10) == (None, [(1, 1, None)])
 
 
 def test_a_cumulative_ack_up_to_what_was_done_before_acknowledges_what_lies_before_it() -> None:
-    """Found by the simulator: it was taken for done, and what lay before came again."""
+    """Found by the simulator: it was ignored as done, and the earlier messages came again."""
     acks = AckTracker()
     for key in (E1, E2, E3):
         acks.delivered(key, 2, None)
@@ -62,11 +62,11 @@ def test_a_cumulative_ack_up_to_what_was_done_before_acknowledges_what_lies_befo
     acks.ack_cumulative(E2, 1)
     assert acks.take(10) == ((1, 1, None), [])
     assert not acks.arrived(E1)
-    acks.ack_cumulative(E3, 0)  # Of its batch the second message is not done.
+    acks.ack_cumulative(E3, 0)  # The second message of its batch is not done.
     assert acks.take(10) == ((2, 0, 0b10), [])
     acks.ack_cumulative(E3, 1)
     acks.take(10)
-    acks.ack_cumulative((3, 0), 0)  # It was delivered to somebody else, or before a restart.
+    acks.ack_cumulative((3, 0), 0)  # It was delivered to another consumer, or before a restart.
     assert acks.take(10) == ((3, -1, None), [])
 
 
@@ -79,7 +79,7 @@ def test_a_cumulative_ack_swallows_what_lies_before_it() -> None:
     acks.ack_cumulative(E2, 0)
     assert acks.take(10) == ((1, 2, 0b10), [(2, 0, 0b01)])
     acks.ack_cumulative(E2, 1)
-    acks.ack_cumulative(E1, -1)  # Older than what was said: no step back.
+    acks.ack_cumulative(E1, -1)  # An older position is no step back.
     assert acks.take(10) == ((1, 2, None), [])
 
 
@@ -100,16 +100,16 @@ def test_what_comes_again_is_not_wanted_while_it_waits_or_is_done() -> None:
     assert not acks.arrived(E1)
     assert acks.taken(E1)
     acks.delivered(E1, 1, None)
-    assert acks.arrived(E1)  # Again, and the application has not said anything yet ...
+    assert acks.arrived(E1)  # It came again before the application acknowledged it ...
     acks.ack(E1, 0)
-    assert not acks.taken(E1)  # ... but now it has.
+    assert not acks.taken(E1)  # ... but now it is acknowledged.
     assert not acks.arrived(E1)
     _, told = acks.take(10)
     assert not acks.arrived(E1)
     acks.give_back(None, told)
     assert acks.untold() == (None, [(1, 1, None)])
     acks.confirmed(*acks.take(10))
-    assert acks.arrived(E1)  # The broker has its reasons.
+    assert acks.arrived(E1)  # The broker redelivers it for a reason.
     acks.dropped()
     assert acks.arrived(E1)
     acks.ack_cumulative(E2, -1)
@@ -119,7 +119,7 @@ def test_what_comes_again_is_not_wanted_while_it_waits_or_is_done() -> None:
 
 
 def test_what_comes_again_after_a_cumulative_ack_was_confirmed_is_wanted() -> None:
-    """An administrator has moved the cursor back; without this nobody would ever get it again."""
+    """An administrator has reset the cursor; without this nobody would ever get it again."""
     acks = AckTracker()
     acks.ack_cumulative(E2, -1)
     told = acks.take(10)
@@ -237,7 +237,7 @@ def test_batches_that_may_be_with_others_are_forgotten_at_a_bound() -> None:
     for key in (E1, E2, E3):
         acks.delivered(key, 2, None)
     acks.ack(E1, 0)
-    acks.given_back([E1, E2])  # The broker has to hear of E1 first.
+    acks.given_back([E1, E2])  # The broker must be told about E1 first.
     assert acks.pending_batches == 2
     assert acks.take(10) == (None, [(*E1, 0b10)])
     acks.dropped()
@@ -249,7 +249,7 @@ def test_batches_that_may_be_with_others_are_forgotten_at_a_bound() -> None:
 
 @given(st.data())
 def test_no_ack_is_covered_that_the_broker_may_have_lost(data: st.DataObject) -> None:
-    """A broker loses what an attachment told last; after a recall it has all that was done."""
+    """A broker loses the last acknowledgements of an attachment; after a recall it has all."""
     acks, has, told = AckTracker(), set[tuple[int, int]](), list[tuple[int, tuple[int, int]]]()
     done = set[tuple[int, int]]()
     for _ in range(data.draw(st.integers(1, 25))):
@@ -329,7 +329,7 @@ def test_receipts_are_for_the_head_of_the_queue() -> None:
     assert sends.receipt(5) is Surprise.LOST_ONE
     assert sends.receipt(0) is one
     assert sends.receipt(0) is Surprise.OLD
-    assert sends.refused(9) is three  # By its last id, before its turn.
+    assert sends.refused(9) is three  # Its last id is refused before its turn.
     assert sends.refused(9) is None
     assert sends.all() == [two]
     assert sends.clear() == [two]
@@ -394,7 +394,7 @@ def test_what_goes_into_a_batch_comes_out(
 
 def test_permits_are_renewed_at_half() -> None:
     permits = Permits(100, 1 << 30)
-    assert permits.restart() == 64  # Nobody knows yet how large messages are.
+    assert permits.restart() == 64  # The size of messages is not known yet.
     assert [permits.taken(1, 10) for _ in range(13)] == [0] * 13
     assert permits.taken(1, 10) == 50  # 100, less the 50 that are left
     assert permits.restart() == 100
@@ -433,7 +433,7 @@ def test_murmur3_is_that_of_others(data: bytes, expected: int) -> None:
 def test_messages_without_a_key_take_turns_by_batch() -> None:
     router = Router(3, first=4)
     assert router.turn == 1
-    router.batch_ended(2)  # Of a message with a key: not this turn.
+    router.batch_ended(2)  # A batch with a key is not this turn's.
     assert router.turn == 1
     router.batch_ended(1)
     router.batch_ended(2)
