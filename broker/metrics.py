@@ -9,7 +9,6 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from daybook.broker.ownership.ownership import Ownership
-from daybook.broker.ownership.peers import VERSION
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.request_counts import RequestCounts, command_name, error_name
 from daybook.broker.topics.orphans import OrphanRemoval
@@ -17,6 +16,7 @@ from daybook.broker.topics.stats import SubscriptionStats, TopicStats, statistic
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
+from daybook.wire.version import __version__
 
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
 _BACKLOG = "Messages not acknowledged; an estimate inside a ledger with batches."
@@ -65,7 +65,7 @@ class BrokerMetrics:
             return metric
 
         info = GaugeMetricFamily("pulsar_version_info", "Version.", labels=("cluster", "version"))
-        info.add_metric((self._cluster, VERSION), 1)
+        info.add_metric((self._cluster, __version__), 1)
         yield info
         each = [s for _, s in stats]
         subscriptions = [s for one in each for s in one.subscriptions.values()]

@@ -41,7 +41,6 @@ from daybook.broker.ownership.membership import Identity, Member, check_others
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.ownership.peers import (
-    VERSION,
     PeerProbe,
     Peers,
     Verdict,
@@ -70,6 +69,7 @@ from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import PortProbe
 from daybook.wire.transport import Listener, Network
+from daybook.wire.version import __version__
 
 _RETRY_S = 0.2
 _BOOKIES_WANTED = 3
@@ -440,6 +440,6 @@ def _registration(identity: Identity, clock: WallClock) -> BrokerRecord:
         pulsar_service_url=identity.service_url,
         web_service_url=identity.http_url,
         start_timestamp=clock.now_ms(),
-        broker_version_string=VERSION,
+        broker_version_string=__version__,
         protocols={INCARNATION: identity.incarnation},
     )

@@ -79,7 +79,7 @@ ALLOWED: dict[str, set[str]] = {
         "managed_ledger",
     },
     "clients/testing": set(LAYERS),
-    "daybook": {"clients"},
+    "daybook": {"clients", "wire.version"},
 }
 IMPURE = {"trio", "socket", "os", "time", "random", "threading", "asyncio", "logging", "pathlib"}
 MODULES = sorted(

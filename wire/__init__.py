@@ -15,4 +15,5 @@ Read in this order:
     metadata/           SEAM metadata store: ZooKeeper, or memory
     settings            a TOML file, overridden by the environment
     process             memory, garbage collection and open files of a server process
+    version             the version of Daybook
 """

@@ -14,8 +14,8 @@ from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import NotAllowedError, NotFoundError, PreconditionError
 from daybook.broker.namespaces.policies import Fields, Persistence, Retention
 from daybook.broker.namespaces.records import BundlesData, ClusterData, TenantInfo
-from daybook.broker.ownership.peers import VERSION
 from daybook.broker.protocol.bundles import Bundles
+from daybook.wire.version import __version__
 
 OpsCall = Call[Operations]
 
@@ -208,7 +208,7 @@ async def _health(call: OpsCall) -> object:
 
 
 async def _version(_: OpsCall) -> object:
-    return Text(VERSION)
+    return Text(__version__)
 
 
 async def _leader(call: OpsCall) -> object:

@@ -25,9 +25,9 @@ from daybook.wire.outbox import Flusher
 from daybook.wire.probe import READY_S, NoAnswerError, NotAskedError, SilentError, ask_port
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Network
+from daybook.wire.version import __version__
 
-VERSION = "0.1.0"
-_PRODUCT = f"Daybook/{VERSION}"
+_PRODUCT = f"Daybook/{__version__}"
 _FRAME_BYTES_MAX = 1 << 16  # no command that a peer sends here is larger
 _CONNECT_TIMEOUT_S = 2.0
 _PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)

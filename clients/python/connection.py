@@ -37,8 +37,9 @@ from daybook.wire.messages.registry import (
 )
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer
+from daybook.wire.version import __version__
 
-CLIENT_VERSION = f"{CLIENT_NAME}-python-0.1.0"
+CLIENT_VERSION = f"{CLIENT_NAME}-python-{__version__}"
 _MESSAGE_BYTES_MAX = 5 << 20  # if the broker does not say
 _PING = encode(pb.CommandPing())
 _PONG = encode(pb.CommandPong())
