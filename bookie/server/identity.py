@@ -34,9 +34,9 @@ from dataclasses import dataclass
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.cookies import Cookie, create_cookie, read_cookie
 from daybook.bookie.registry.paths import LedgerPaths, check_bookie_id
+from daybook.bookie.storage.directory_runner import log_directory
 from daybook.bookie.storage.disk import UNFINISHED, Disk
-from daybook.bookie.storage.memory import NEVER_LOST, read_birth
-from daybook.bookie.storage.upkeep import log_directory
+from daybook.bookie.storage.markers import NEVER_LOST, read_birth
 from daybook.wire.metadata.store import MetadataStore, RecordExistsError
 
 COOKIE_FILE = "VERSION"

@@ -58,9 +58,9 @@ from daybook.bookie.replication.protocol.copies import (
 )
 from daybook.bookie.replication.protocol.pace import Pace
 from daybook.bookie.server.collector import ForeignMetadataError, check_cluster
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore
-from daybook.bookie.storage.suspects import Suspect
 from daybook.wire.clock import WallClock
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, encode_header
@@ -96,12 +96,12 @@ class _Trouble:
     marked: bool = False
 
 
-def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Suspect:
+def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> LimboMark:
     """Return what a bookie that may have lost records must assume of a ledger."""
     named = any(bookie in fragment.ensemble for fragment in metadata.fragments)
     if metadata.state is LedgerState.OPEN:
-        return Suspect(ledger_id, named, bookie in metadata.last_fragment.ensemble)
-    return Suspect(ledger_id, named, True)
+        return LimboMark(ledger_id, named, bookie in metadata.last_fragment.ensemble)
+    return LimboMark(ledger_id, named, True)
 
 
 class LimboRepair:
@@ -219,16 +219,16 @@ class LimboRepair:
         await self._metadata.sync(self._paths.root)
         # Taken before the list: a ledger of these that the list lacks was deleted.
         here = set(self._store.ledgers())
-        suspects: dict[int, Suspect] = {}
+        suspects: dict[int, LimboMark] = {}
         async for ledger_id, metadata in self._all_metadata():
             if metadata is None:
-                suspects[ledger_id] = Suspect(ledger_id, limbo=True, fence=True)
+                suspects[ledger_id] = LimboMark(ledger_id, limbo=True, fence=True)
                 continue
             suspect = suspicion(ledger_id, metadata, self._bookie)
             if suspect.limbo or ledger_id in here:
                 suspects[ledger_id] = suspect
         for ledger_id in here - suspects.keys():
-            suspects[ledger_id] = Suspect(ledger_id, limbo=False, fence=True)
+            suspects[ledger_id] = LimboMark(ledger_id, limbo=False, fence=True)
         await self._store.suspects.mark([suspects[each] for each in sorted(suspects)])
         return birth
 

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from daybook.bookie.storage.deleted_segments import Gap, read_gaps
 from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.index import (
     BLOCK_KEYS,
     LEDGER_KEYS,
@@ -23,11 +25,9 @@ from daybook.bookie.storage.index import (
     ledger_of_key,
     shares_key,
 )
-from daybook.bookie.storage.ledgers import LedgerState, decode_row, lac_of_entry
-from daybook.bookie.storage.places import Places
+from daybook.bookie.storage.ledger_state import LedgerState, decode_row, lac_of_entry
 from daybook.bookie.storage.records import EVERY_LEDGER, Kind, Record
-from daybook.bookie.storage.removed import Gap, read_gaps
-from daybook.bookie.storage.replay import Replayed, list_segments, replay
+from daybook.bookie.storage.recovery import ReplayResult, list_segments, replay
 from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.shares import decode_shares
 from daybook.bookie.storage.status import StoreError, StoreStatus
@@ -41,7 +41,7 @@ class Contents:
     """The ledgers of a directory, as far as they are known."""
 
     ledgers: dict[int, LedgerState]
-    places: Places
+    places: EntryLocations
     limbo: bool  # the log has lost records
     checkpoint: int
     gaps: list[Gap] = field(default_factory=list[Gap])  # segments that were removed
@@ -86,11 +86,11 @@ async def load(
     disk: Disk,
     log_directory: str,
     index: IndexStore,
-    places: Places,
+    places: EntryLocations,
     *,
     checkpoint_entries: int,
     finish: bool = True,
-) -> tuple[Contents, Replayed]:
+) -> tuple[Contents, ReplayResult]:
     """Load the directory; with `finish`, segments whose removal was begun are removed."""
     stored = await index.get(checkpoint_key())
     checkpoint = Checkpoint.decode(stored) if stored is not None else _NO_CHECKPOINT
@@ -108,7 +108,7 @@ async def load(
     def apply(record: Record) -> None:
         contents.apply(record, record.position)
 
-    async def applied(so_far: Replayed) -> None:
+    async def applied(so_far: ReplayResult) -> None:
         contents.limbo |= bool(so_far.losses)
         if places.recent_entries >= checkpoint_entries:
             try:
@@ -126,12 +126,12 @@ async def load_below(
     disk: Disk,
     segments: list[Segment],
     gaps: list[Gap],
-    places: Places,
+    places: EntryLocations,
     end: int,
     *,
     checkpoint_entries: int,
     progress: Callable[[int], None],
-) -> tuple[Contents, Replayed]:
+) -> tuple[Contents, ReplayResult]:
     """Load the durable log below `end` into the index, and return its contents.
 
     `progress` gets the position below which everything was applied.  The checkpoints say limbo:
@@ -148,7 +148,7 @@ async def load_below(
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
         contents.checkpoint = position
 
-    async def applied(so_far: Replayed) -> None:
+    async def applied(so_far: ReplayResult) -> None:
         progress(so_far.mark)
         if places.recent_entries >= checkpoint_entries:
             await checkpoint(so_far.mark)

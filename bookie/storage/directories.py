@@ -9,10 +9,10 @@ Doubt is shared: a log that has lost records may have lost those of ledgers that
 has, so while one does not know, none believes that something is absent.
 """
 
+from daybook.bookie.storage.directory_runner import DirectoryRunner
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.reads import LAST_ENTRY
 from daybook.bookie.storage.status import StoreError, StoreStatus
-from daybook.bookie.storage.upkeep import Upkeep
-from daybook.bookie.storage.volume import Volume
 
 
 class StorageLayoutError(Exception):
@@ -21,11 +21,11 @@ class StorageLayoutError(Exception):
 
 class Directories:
     def __init__(self) -> None:
-        self.upkeeps: list[Upkeep] = []
-        self.volumes: list[Volume] = []  # of these
-        self.homes: dict[int, Volume] = {}  # of all ledgers that are here
+        self.upkeeps: list[DirectoryRunner] = []
+        self.volumes: list[LedgerDirectory] = []  # of these
+        self.homes: dict[int, LedgerDirectory] = {}  # of all ledgers that are here
 
-    def attach(self, upkeep: Upkeep) -> None:
+    def attach(self, upkeep: DirectoryRunner) -> None:
         """Take the ledgers of a directory.  StorageLayoutError if one of them is in another."""
         volume = upkeep.volume
         for ledger_id in volume.ledgers:
@@ -36,7 +36,9 @@ class Directories:
         self.volumes.append(volume)
         self.judge_doubt()
 
-    def _one_home(self, ledger_id: int, one: Volume, other: Volume) -> Volume:
+    def _one_home(
+        self, ledger_id: int, one: LedgerDirectory, other: LedgerDirectory
+    ) -> LedgerDirectory:
         """Where a ledger lives from now on that two directories have.
 
         Two homes are an error, unless the bookie is in doubt: an older image of one directory may
@@ -60,7 +62,7 @@ class Directories:
         kept.states.suspect(ledger_id, limbo=True, fence=fenced)
         return kept
 
-    def volume_of(self, ledger_id: int, entry_id: int = LAST_ENTRY) -> Volume:
+    def volume_of(self, ledger_id: int, entry_id: int = LAST_ENTRY) -> LedgerDirectory:
         """Where the ledger lives.  StoreError if it is not here, or the entry id cannot be."""
         volume = self.homes.get(ledger_id)
         if volume is None:
@@ -69,7 +71,7 @@ class Directories:
             raise StoreError(StoreStatus.BAD_REQUEST, f"entry {entry_id}")
         return volume
 
-    def home_of(self, ledger_id: int) -> Volume:
+    def home_of(self, ledger_id: int) -> LedgerDirectory:
         """Where the ledger lives, or may go if it is new here; then `settle` it."""
         if (volume := self.homes.get(ledger_id)) is not None:
             return volume
@@ -78,12 +80,12 @@ class Directories:
         usable = [volume for volume in self.volumes if volume.writable]
         return _emptiest(usable) if usable else self.home_of_marks()
 
-    def home_of_marks(self) -> Volume:
+    def home_of_marks(self) -> LedgerDirectory:
         """The same for what says that a ledger may lack something: room for that there is."""
         usable = [volume for volume in self.volumes if volume.log.failure is None]
         return _emptiest(usable or self.volumes)
 
-    def settle(self, ledger_id: int, volume: Volume) -> None:
+    def settle(self, ledger_id: int, volume: LedgerDirectory) -> None:
         """If the volume has made the ledger it lives there from now on."""
         if ledger_id in volume.ledgers:
             self.homes.setdefault(ledger_id, volume)
@@ -104,5 +106,5 @@ class Directories:
         return max(volume.states.highest_tombstone for volume in self.volumes)
 
 
-def _emptiest(volumes: list[Volume]) -> Volume:
+def _emptiest(volumes: list[LedgerDirectory]) -> LedgerDirectory:
     return min(volumes, key=lambda volume: len(volume.ledgers))

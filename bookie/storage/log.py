@@ -14,14 +14,15 @@ On disk a log is a run of segments, `<first position>.log`, laid out by `records
 starts a segment of its own with its first group; an old segment never changes.
 
 Each batch says up to where the log was durable before it.  This *mark* tells damage from a torn
-write at the next start (`replay`).  When no record arrives for a while and there is disk space, a
+write at the next start (`recovery`).  When no record arrives for a while and there is disk space, a
 batch without records is written, so that the last records have a mark behind them, too.
 
 **After the first disk error nothing more is written** (`failure`): the records on their way may or
 may not be on the disk, every waiting caller is answered IO_ERROR, and reads continue.
 
 No second copy is written: the index points into the log.  The limits are in `LogLimits`.  Entry
-positions are in `index` and `recent`, recovery is in `replay`, and the rules for adds in `volume`.
+positions are in `index` and `write_cache`, recovery is in `recovery`, and the rules for adds in
+`ledger_directory`.
 """
 
 from collections import deque

@@ -13,11 +13,12 @@ from pathlib import Path
 
 from daybook.bookie.storage.batches import Damage, begins, durable_end, holes, scan
 from daybook.bookie.storage.boot import Contents, load
+from daybook.bookie.storage.directory_runner import log_directory
 from daybook.bookie.storage.disk import DirectoryInUseError, Disk, FileDisk, Reader
+from daybook.bookie.storage.entry_locations import EntryLocations, Lookup
 from daybook.bookie.storage.growing import Buffer
 from daybook.bookie.storage.index import IndexStore, open_rocks_index, view_rocks_index
-from daybook.bookie.storage.memory import is_dirty
-from daybook.bookie.storage.places import Lookup, Places
+from daybook.bookie.storage.markers import is_dirty
 from daybook.bookie.storage.rebuild import (
     IndexRecord,
     next_name,
@@ -26,10 +27,9 @@ from daybook.bookie.storage.rebuild import (
     write_index_record,
 )
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Kind, UnsupportedVersionError
-from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.recovery import ReplayResult
 from daybook.bookie.storage.segments import ReadLimits, Segment, Segments
 from daybook.bookie.storage.status import StoreError
-from daybook.bookie.storage.upkeep import log_directory
 
 __all__ = [
     "CheckReport",
@@ -84,7 +84,7 @@ class ExportedEntry:
 class _Opened:
     disk: Disk
     contents: Contents
-    replayed: Replayed
+    replayed: ReplayResult
 
 
 def log_bytes(directory: Path) -> int:
@@ -213,7 +213,7 @@ async def _index(directory: Path) -> AsyncGenerator[IndexStore]:
 async def _load(
     disk: Disk, directory: Path, index: IndexStore, *, checkpoint_entries: int
 ) -> _Opened:
-    places = Places(index, blocks_cached=2048)
+    places = EntryLocations(index, blocks_cached=2048)
     log = log_directory(str(directory))
     contents, replayed = await load(
         disk, log, index, places, checkpoint_entries=checkpoint_entries, finish=False

@@ -2,19 +2,19 @@
 
 - A read waits for a record that is accepted but not durable yet: it may be acknowledged soon, so
   "no" would be a lie.
-- What was read may have been moved meanwhile (`reclaim`): then it is looked up and read again.
-- What the disk does not give is noted: a recovery add of it is a new one (`heal`).
+- What was read may have been moved meanwhile (`compaction`): then it is looked up and read again.
+- What the disk does not give is noted: a recovery add of it is a new one (`entry_repair`).
 - **In doubt**, after a log of this bookie has lost records, absence is UNKNOWN.  So it is of a
-  ledger in limbo, until it has all that it may have lost (`suspects`).
+  ledger in limbo, until it has all that it may have lost (`limbo`).
 
-Nothing here changes a ledger: that is `volume`.
+Nothing here changes a ledger: that is `ledger_directory`.
 """
 
 import trio
 
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.entry_locations import EntryLocation, EntryLocations
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.log import Log
-from daybook.bookie.storage.places import Place, Places
 from daybook.bookie.storage.records import Kind, Record
 from daybook.bookie.storage.status import StoreError, StoreStatus
 
@@ -28,12 +28,14 @@ class Reads:
     def __init__(
         self,
         ledgers: dict[int, LedgerState],
-        places: Places,
+        places: EntryLocations,
         log: Log[LedgerState],
         nursery: trio.Nursery,
     ) -> None:
         self.doubt = False  # some log of this bookie has lost records, and nobody knows whose
-        self.damaged: dict[tuple[int, int], Place] = {}  # ledger and entry: could not be read there
+        self.damaged: dict[
+            tuple[int, int], EntryLocation
+        ] = {}  # ledger and entry: could not be read there
         self._ledgers = ledgers
         self._places = places
         self._log = log
@@ -98,7 +100,7 @@ class Reads:
                     self._note_damage(ledger_id, entry_id, read_at)
                     raise
 
-    def _note_damage(self, ledger_id: int, entry_id: int, place: Place) -> None:
+    def _note_damage(self, ledger_id: int, entry_id: int, place: EntryLocation) -> None:
         if place[0] >= self._log.durable:
             return  # not on the disk: the log has failed
         if len(self.damaged) >= _DAMAGED_MAX:

@@ -11,9 +11,9 @@ rebuild has five steps:
                 from P on to it
     5. replace  INDEX names the new index and calls it whole: one rename; the old one is removed
 
-The doubt is resolved only after that, ledger by ledger (`suspects`).  Until then no checkpoint is
-made in the old index, no segment is removed and no tombstone ends (`Places.failure`), and an add
-of an id below the last one of its ledger is refused if memory does not have the entry.
+The doubt is resolved only after that, ledger by ledger (`limbo`).  Until then no checkpoint is
+made in the old index, no segment is removed and no tombstone ends (`EntryLocations.failure`), and
+an add of an id below the last one of its ledger is refused if memory does not have the entry.
 
 A crash at any step leaves INDEX as it was: the next start rebuilds the index before it serves,
 and is in doubt.  A start that cannot read its index does the same.
@@ -32,14 +32,14 @@ import trio
 
 from daybook.bookie.storage.boot import Contents, empty, load_below
 from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.index import IndexStore, OpenIndex
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.limits import StoreLimits
-from daybook.bookie.storage.places import Places
 from daybook.bookie.storage.records import UnsupportedVersionError
-from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.recovery import ReplayResult
 from daybook.bookie.storage.status import StoreError
-from daybook.bookie.storage.volume import Volume
 
 INDEX_FILE = "INDEX"
 _FORMAT = "1"
@@ -153,7 +153,7 @@ class IndexRebuild:
         return f"the index of {self.directory} is damaged and is being rebuilt{share}: {self.why}"
 
 
-TellRebuild = Callable[[IndexRebuild], None]
+RebuildListener = Callable[[IndexRebuild], None]
 
 
 class Rebuilder:
@@ -164,15 +164,15 @@ class Rebuilder:
         disk: Disk,
         directory: str,
         limits: StoreLimits,
-        volume: Volume,
+        volume: LedgerDirectory,
         contents: Contents,
         opened: OpenedIndex,
         *,
         checkpoints: trio.Lock,
         checkpoint: Callable[[], Awaitable[None]],
         reclaiming: trio.Lock,
-        rebuilt: Callable[[Replayed], None],
-        tell: TellRebuild,
+        rebuilt: Callable[[ReplayResult], None],
+        tell: RebuildListener,
     ) -> None:
         """`checkpoint` makes a checkpoint; its caller holds the lock `checkpoints`."""
         self.progress: IndexRebuild | None = None  # None if no rebuild is under way
@@ -222,7 +222,7 @@ class Rebuilder:
         wait: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         try:
             await empty(store)
-            fresh = Places(store, blocks_cached=self._limits.blocks_cached)
+            fresh = EntryLocations(store, blocks_cached=self._limits.blocks_cached)
             contents, replayed = await self._replay(fresh)
             async with self._checkpoints:
                 wait = self._adopt(store, fresh, contents)
@@ -246,7 +246,7 @@ class Rebuilder:
         if (error := places.index.damage or places.failure) is not None:
             raise error
 
-    async def _replay(self, fresh: Places) -> tuple[Contents, Replayed]:
+    async def _replay(self, fresh: EntryLocations) -> tuple[Contents, ReplayResult]:
         """Index everything below P in the new index; later entries stay in memory."""
         volume = self._volume
         async with self._reclaiming:
@@ -273,7 +273,7 @@ class Rebuilder:
         )
 
     def _adopt(
-        self, store: IndexStore, fresh: Places, rebuilt: Contents
+        self, store: IndexStore, fresh: EntryLocations, rebuilt: Contents
     ) -> Callable[[], Awaitable[None]]:
         volume = self._volume
         for state in volume.ledgers.values():

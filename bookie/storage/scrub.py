@@ -2,10 +2,10 @@
 
 Damage is found while other copies of it are whole, not when they are needed.  Entries that can
 still be read, from memory or because the header of their segment was read in time, are written
-again at once (`heal`): after the next start they could not be.  A finding names the others: reading
-them is an IO_ERROR, never an absence, and whoever restores copies can start from there.  What is
-not pointed to by the index may be damaged as well: a finding without entries means that nothing is
-lost as long as the index is there.
+again at once (`entry_repair`): after the next start they could not be.  A finding names the others:
+reading them is an IO_ERROR, never an absence, and whoever restores copies can start from there.
+What is not pointed to by the index may be damaged as well: a finding without entries means that
+nothing is lost as long as the index is there.
 
 The index is read first, all of it, so that damage there is found as well (`rebuild`).
 
@@ -29,11 +29,11 @@ from daybook.bookie.storage.batches import (
 )
 from daybook.bookie.storage.boot import Contents
 from daybook.bookie.storage.disk import Disk
-from daybook.bookie.storage.pace import Pace
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.limits import RateLimit
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES
 from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreError, StoreStatus
-from daybook.bookie.storage.volume import Volume
 
 Entries: TypeAlias = Sequence[tuple[int, int]]  # ledger and entry
 
@@ -67,7 +67,7 @@ class Scrubber:
         self,
         disk: Disk,
         log_directory: str,
-        volume: Volume,
+        volume: LedgerDirectory,
         contents: Contents,
         bytes_per_s: float,
         *,
@@ -80,7 +80,7 @@ class Scrubber:
         self._log_directory = log_directory
         self._volume = volume
         self._contents = contents
-        self._pace = Pace(bytes_per_s)
+        self._rate_limit = RateLimit(bytes_per_s)
         self._checkpoint = checkpoint
         self._rescue = rescue
         # By the first position of the segment, or of where one must have been.
@@ -106,7 +106,7 @@ class Scrubber:
         """
         try:
             self._check()
-            await self._volume.places.walk(self._volume.ledgers, self._pace.spend)
+            await self._volume.places.walk(self._volume.ledgers, self._rate_limit.spend)
             for start, end in self._holes():
                 path = f"{self._log_directory}/{start:020d}.log"
                 damage = Damage(path, start, end, "the segment is gone", headless=True)
@@ -149,7 +149,7 @@ class Scrubber:
                     case Batch():
                         size = piece.end - piece.position
                         self.statistics.bytes_scrubbed += size
-                        await self._pace.spend(size)
+                        await self._rate_limit.spend(size)
                     case Damage():
                         damages.append(piece)
         if any(each.headless for each in damages):
@@ -184,7 +184,7 @@ class Scrubber:
         log = self._volume.log
         lost: list[tuple[int, int]] = []
         for entry in await self._volume.places.indexed_entries(damage.start, damage.end):
-            await self._pace.spend(RECORD_HEADER_BYTES + entry.size)
+            await self._rate_limit.spend(RECORD_HEADER_BYTES + entry.size)
             # Without a header of the segment nothing can be checked after the next start.
             if damage.headless or not await log.is_readable(entry.position, entry.size):
                 lost.append((entry.ledger_id, entry.entry_id))

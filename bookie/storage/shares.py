@@ -2,7 +2,7 @@
 
 Kept with the blocks: each checkpoint changes both in one batch, so what is here is exactly what the
 blocks say.  It tells where there is something to gain; whether a segment may go is looked up again,
-record by record (`reclaim`).
+record by record (`compaction`).
 
 One value in the index, under `shares_key`, good for the checkpoint whose position it names only:
 
@@ -14,14 +14,14 @@ If it is missing, or belongs to another checkpoint, the blocks are counted again
 import struct
 from bisect import bisect_right, insort
 
-from daybook.bookie.storage.recent import Block
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES
+from daybook.bookie.storage.write_cache import Block
 
 _POSITION = struct.Struct(">Q")
 _SHARE = struct.Struct(">Qq")
 
 
-class Shares:
+class SegmentUsage:
     """Live bytes by the first position of a segment."""
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """The ledger states of one directory: creation, fencing, LACs, deletion, limbo.
 
-A change of a state and its record in the log are one synchronous step, as with entries (`volume`):
+A change of a state and its record in the log are one synchronous step, as with entries
+(`ledger_directory`):
 
 - The first request with a master key creates the ledger; its key is a record in front of the first
   entry or the fence.  Another key is refused.
@@ -13,7 +14,11 @@ A method that returns a position has made the change; the caller waits until tha
 from typing import Protocol
 
 from daybook.bookie.storage.boot import Contents
-from daybook.bookie.storage.ledgers import EXPLICIT_LAC_BYTES_MAX, MASTER_KEY_BYTES_MAX, LedgerState
+from daybook.bookie.storage.ledger_state import (
+    EXPLICIT_LAC_BYTES_MAX,
+    MASTER_KEY_BYTES_MAX,
+    LedgerState,
+)
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Log
 from daybook.bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Buffer, Kind
@@ -127,7 +132,7 @@ class States:
         self.keep_key(state, master_key)
         return state
 
-    # ---- limbo: `suspects` says in which order
+    # ---- limbo: `limbo` says in which order
 
     def suspect(self, ledger_id: int, *, limbo: bool, fence: bool) -> int:
         """Mark a ledger that may have lost records; return the mark's position, -1 if not new."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from daybook.bookie.storage.upkeep import Upkeep
+from daybook.bookie.storage.directory_runner import DirectoryRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class StoreStatistics:
 
 
 def gather(
-    upkeeps: Sequence[Upkeep], *, ledgers: int, bytes_in_flight: int, read_only: bool
+    upkeeps: Sequence[DirectoryRunner], *, ledgers: int, bytes_in_flight: int, read_only: bool
 ) -> StoreStatistics:
     """As it is now."""
     volumes = [upkeep.volume for upkeep in upkeeps]

@@ -12,32 +12,40 @@ one commit together, followed by one call of each commit listener.  `done` must 
 **"No" means never acknowledged here**; any other absence is UNKNOWN or IO_ERROR.
 
 A new ledger goes to a directory that accepts it (`directories`).  If the ledger may have been here
-and forgotten since, it is accepted only if the metadata do not object (`contacts`).
+and forgotten since, it is accepted only if the metadata do not object (`unknown_ledgers`).
 
-Background work is in `maintenance`; the end of a doubt is in `suspects`.
+Background work is in `maintenance`; the end of a doubt is in `limbo`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
-from daybook.bookie.storage.contacts import Ask, FirstContacts, Standing, refusal_of
 from daybook.bookie.storage.directories import Directories
+from daybook.bookie.storage.directory_runner import (
+    DirectoryListeners,
+    DirectoryRunner,
+    open_directory,
+)
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.index import OpenIndex
-from daybook.bookie.storage.ledgers import Cancel
+from daybook.bookie.storage.ledger_directory import DoneOfRuns
+from daybook.bookie.storage.ledger_state import Cancel
+from daybook.bookie.storage.limbo import LimboLedgers, LimboMark
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Done
 from daybook.bookie.storage.maintenance import Maintenance
-from daybook.bookie.storage.memory import IN_DOUBT, NEVER_LOST, read_birth
-from daybook.bookie.storage.rebuild import IndexRebuild, TellRebuild
+from daybook.bookie.storage.markers import IN_DOUBT, NEVER_LOST, read_birth
+from daybook.bookie.storage.rebuild import IndexRebuild, RebuildListener
 from daybook.bookie.storage.records import Buffer, Run, SharedRun, entries_of_run
 from daybook.bookie.storage.statistics import StoreStatistics, gather
 from daybook.bookie.storage.status import StoreError, StoreStatus
-from daybook.bookie.storage.suspects import Suspect, Suspects
-from daybook.bookie.storage.together import Together
-from daybook.bookie.storage.upkeep import Tellers, Upkeep, open_volume
-from daybook.bookie.storage.volume import Taken
+from daybook.bookie.storage.unknown_ledgers import (
+    AskMetadata,
+    LedgerStatus,
+    UnknownLedgerCheck,
+    refusal_for,
+)
 from daybook.wire.clock import WallClock
 
 IsBehind: TypeAlias = Callable[[Mapping[str, int]], Awaitable[bool]]
@@ -47,11 +55,11 @@ IsBehind: TypeAlias = Callable[[Mapping[str, int]], Awaitable[bool]]
 class LedgerStore:
     """The ledgers of a bookie, used from one trio thread."""
 
-    def __init__(self, disk: Disk, contacts: FirstContacts | None = None) -> None:
+    def __init__(self, disk: Disk, contacts: UnknownLedgerCheck | None = None) -> None:
         self._contacts = contacts
         self._directories = Directories()
         self._homes = self._directories.homes
-        self.suspects = Suspects(disk, self._directories)
+        self.suspects = LimboLedgers(disk, self._directories)
         self.maintenance = Maintenance(self._directories, forgets=contacts is not None)
         self._commit_listeners: list[Callable[[], None]] = []
         self._writable_listeners: list[Callable[[], None]] = []
@@ -79,9 +87,9 @@ class LedgerStore:
             done(StoreStatus.TOO_MANY)
         else:
 
-            def answer(standing: Standing) -> None:
-                status = refusal_of(standing, recovery=recovery)
-                if status is StoreStatus.OK and standing is Standing.ENDED:
+            def answer(standing: LedgerStatus) -> None:
+                status = refusal_for(standing, recovery=recovery)
+                if status is StoreStatus.OK and standing is LedgerStatus.ENDED:
                     status = self._fence_again(ledger_id)
                 if status is StoreStatus.OK:
                     self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
@@ -99,7 +107,7 @@ class LedgerStore:
         return volume is not None and volume.try_add_run(run, master_key, done)
 
     def try_add_runs(
-        self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: Taken
+        self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: DoneOfRuns
     ) -> int:
         """Accept runs of several ledgers that arrived one behind the other, from `start` on.
 
@@ -117,14 +125,25 @@ class LedgerStore:
         """
         if self.try_add_run(run, master_key, done):
             return
-        together = Together(len(run.sizes), done)
+        left = len(run.sizes)
+        result = StoreStatus.OK
+
+        def entry_done(status: StoreStatus) -> None:
+            nonlocal left, result
+            # FENCED replaces any other error: it says most, since no later add will be accepted.
+            if result is StoreStatus.OK or status is StoreStatus.FENCED:
+                result = status
+            left -= 1
+            if left == 0:
+                done(result)
+
         for entry_id, entry in enumerate(entries_of_run(run.data, run.sizes), run.first):
-            self.add(run.ledger_id, entry_id, master_key, entry, recovery=False, done=together)
+            self.add(run.ledger_id, entry_id, master_key, entry, recovery=False, done=entry_done)
 
     def _fence_again(self, ledger_id: int) -> StoreStatus:
         """Fence a ledger that was closed elsewhere: it may have been fenced here and forgotten."""
         try:
-            self.suspects.take(Suspect(ledger_id, limbo=False, fence=True))
+            self.suspects.take(LimboMark(ledger_id, limbo=False, fence=True))
         except StoreError as error:
             return error.status
         return StoreStatus.OK
@@ -184,8 +203,8 @@ class LedgerStore:
 
     async def _check_first_contact(self, ledger_id: int) -> None:
         if self._contacts is not None and self._may_be_forgotten(ledger_id):
-            standing = await self._contacts.standing_of(ledger_id)
-            status = refusal_of(standing, recovery=False)
+            standing = await self._contacts.ledger_status(ledger_id)
+            status = refusal_for(standing, recovery=False)
             if status is not StoreStatus.OK and ledger_id not in self._homes:
                 raise StoreError(status, "it is unknown here, and may have been forgotten")
 
@@ -323,7 +342,7 @@ class LedgerStore:
             read_only=self.read_only,
         )
 
-    def attach(self, upkeep: Upkeep) -> None:
+    def attach(self, upkeep: DirectoryRunner) -> None:
         """Attach a directory, which calls the methods below; `open_store` calls this."""
         self._directories.attach(upkeep)
 
@@ -334,7 +353,7 @@ class LedgerStore:
             self._contacts.birth = IN_DOUBT
         self.changed()
 
-    def adopted(self, upkeep: Upkeep) -> None:
+    def adopted(self, upkeep: DirectoryRunner) -> None:
         """Register the ledgers of a rebuilt index: the old index may have lacked some."""
         for ledger_id in upkeep.volume.ledgers:
             self._directories.settle(ledger_id, upkeep.volume)
@@ -362,9 +381,9 @@ async def open_store(
     index: OpenIndex,
     clock: WallClock,
     limits: StoreLimits | None = None,
-    ask: Ask | None = None,
+    ask: AskMetadata | None = None,
     in_doubt: bool = False,
-    rebuild: TellRebuild = lambda _: None,
+    rebuild: RebuildListener = lambda _: None,
     is_behind: IsBehind | None = None,
 ) -> AsyncGenerator[LedgerStore]:
     """Open the store in these directories, which no other process may use meanwhile.
@@ -378,19 +397,19 @@ async def open_store(
     assert directories, "a store needs a directory"
     limits = limits or StoreLimits()
     bytes_max = limits.in_flight_bytes_max
-    contacts = FirstContacts(ask, bytes_max=bytes_max) if ask is not None else None
+    contacts = UnknownLedgerCheck(ask, bytes_max=bytes_max) if ask is not None else None
     store = LedgerStore(disk, contacts)
     birth = await read_birth(disk, directories)
     async with AsyncExitStack() as stack:
-        upkeeps: list[Upkeep] = []
+        upkeeps: list[DirectoryRunner] = []
         for directory in directories:
-            volume = open_volume(
+            volume = open_directory(
                 disk,
                 directory,
                 index,
                 clock,
                 limits,
-                tellers=Tellers(
+                tellers=DirectoryListeners(
                     committed=store.committed,
                     changed=store.changed,
                     doubted=store.doubted,

@@ -8,11 +8,11 @@ A tombstone answers a writer that comes too late.  It goes when all of this is t
 2. **It is gone from the metadata still**: the caller has asked, when 1. was true already.
 3. It is not the highest one of its directory.  That one stays, and speaks for those that went:
    whoever brings an unknown ledger with a lower id is let in only if the metadata have the ledger
-   (`contacts`).
+   (`unknown_ledgers`).
 
 The record of a tombstone is in a segment, too, and is written again when that is removed.  Not if
 nothing else of the ledger is anywhere, and the metadata have said once that it is gone: then the
-segment takes it along, and the row in the index is what is left (`Reclaimer`).  At last the row
+segment takes it along, and the row in the index is what is left (`Compactor`).  At last the row
 goes with a checkpoint, and then, not before, the ledger is unknown here.  A crash in between leaves
 the tombstone, or nothing at all.
 
@@ -28,9 +28,9 @@ import trio
 
 from daybook.bookie.storage.batches import begins
 from daybook.bookie.storage.boot import Contents
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.segments import Segment
-from daybook.bookie.storage.volume import Volume
 
 _LEDGERS_A_TURN = 2000
 
@@ -39,7 +39,7 @@ class Tombstones:
     """Those of one directory."""
 
     def __init__(
-        self, volume: Volume, contents: Contents, checkpoint: Callable[[], Awaitable[None]]
+        self, volume: LedgerDirectory, contents: Contents, checkpoint: Callable[[], Awaitable[None]]
     ) -> None:
         self._volume = volume
         self._contents = contents

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.status import StoreStatus
-from daybook.bookie.storage.suspects import Suspect
 from daybook.managed_ledger.errors import FencedError
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST
@@ -232,7 +232,7 @@ def test_what_could_not_be_recovered_is_not_given_up() -> None:
             present = log.current_ledger_id
             stores = [world.bookies[name].store for name in ("bookie-2", "bookie-3")]
             for store in stores:
-                await store.suspects.mark([Suspect(present, limbo=True, fence=False)])
+                await store.suspects.mark([LimboMark(present, limbo=True, fence=False)])
             sent = send(log, range(10, 15))
             await look(log, 40)
             words = log.waiting_for
@@ -262,7 +262,7 @@ def test_a_cursor_that_could_not_be_recovered_keeps_its_log_from_being_given_up(
             await cursor.flush()
             stores = [world.bookies[name].store for name in ("bookie-2", "bookie-3")]
             for store in stores:
-                await store.suspects.mark([Suspect(cursor.ledger_id, limbo=True, fence=False)])
+                await store.suspects.mark([LimboMark(cursor.ledger_id, limbo=True, fence=False)])
             present = log.current_ledger_id
             refuse(monkeypatch, world, ["bookie-2", "bookie-3"], lambda each: each == present)
             send(log, range(10, 15))

@@ -3,8 +3,8 @@
 from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
-_CONTACTS = "daybook.bookie.storage.contacts"
-_VOLUME = "daybook.bookie.storage.volume"
+_CONTACTS = "daybook.bookie.storage.unknown_ledgers"
+_VOLUME = "daybook.bookie.storage.ledger_directory"
 _STATES = "daybook.bookie.storage.states"
 _SMALL = f"{_STORAGE}/test_store.py -k kept_in_memory"
 _LACS = f"{_STORAGE}/test_room.py -k explicit_lacs"
@@ -21,7 +21,7 @@ MUTANTS = [
         id="B18",
         rule="the key that an add brings is small -> of any size",
         module=_VOLUME,
-        name="Volume._refusal",
+        name="LedgerDirectory._refusal",
         replacement=_KEY_IS_SMALL,
         caught_by=_SMALL,
     ),
@@ -63,7 +63,7 @@ MUTANTS = [
         id="B20",
         rule="questions to the metadata are bounded in number -> in bytes of their entries alone",
         module=_CONTACTS,
-        name="FirstContacts.is_full",
+        name="UnknownLedgerCheck.is_full",
         replacement=Edit("many or ", ""),
         caught_by=_QUESTIONS,
     ),
@@ -71,7 +71,7 @@ MUTANTS = [
         id="B20b",
         rule="entries that wait for the metadata are bounded in bytes -> their ledgers in number",
         module=_CONTACTS,
-        name="FirstContacts.is_full",
+        name="UnknownLedgerCheck.is_full",
         replacement=Edit(" or self.bytes_waiting >= self._bytes_max", ""),
         caught_by=_QUESTIONS,
     ),
@@ -79,7 +79,7 @@ MUTANTS = [
         id="B20c",
         rule="who waits for a question that was asked already costs none -> is refused",
         module=_CONTACTS,
-        name="FirstContacts.is_full",
+        name="UnknownLedgerCheck.is_full",
         replacement=Edit(" and ledger_id not in self._waiting", ""),
         caught_by=_QUESTIONS,
     ),
@@ -95,23 +95,23 @@ MUTANTS = [
         id="B21b",
         rule="what is looked up is in flight -> what is on its way to the disk",
         module=_VOLUME,
-        name="Volume.bytes_in_flight",
+        name="LedgerDirectory.bytes_in_flight",
         replacement=Edit(" + self.looked_up_bytes", ""),
         caught_by=_LATE,
     ),
     Mutant(
         id="B21c",
         rule="what waits to be healed is in flight -> it is not",
-        module="daybook.bookie.storage.heal",
-        name="Healer.heal",
+        module="daybook.bookie.storage.entry_repair",
+        name="EntryRepairer.heal",
         replacement=Edit("self._volume.looked_up_bytes += len(entry)", "pass"),
         caught_by=f"{_STORAGE}/test_heal.py -k flood",
         also=(
             Mutant(
                 id="B21c+",
                 rule="and is not counted off",
-                module="daybook.bookie.storage.heal",
-                name="Healer._tell",
+                module="daybook.bookie.storage.entry_repair",
+                name="EntryRepairer._tell",
                 replacement=Edit("self._volume.looked_up_bytes -= len(wound.entry)", "pass"),
                 caught_by="",
             ),

@@ -7,12 +7,12 @@ _EARLY = f"{_STORAGE}/test_ack_early.py"
 _LIMBO = f"{_STORAGE}/test_limbo.py"
 _REBORN = "tests:tests/bookie/server/test_reborn.py"
 _REPAIRED = "tests:tests/bookie/replication/test_limbo.py"
-_VOLUME = "daybook.bookie.storage.volume"
+_VOLUME = "daybook.bookie.storage.ledger_directory"
 _STATES = "daybook.bookie.storage.states"
 _READS = "daybook.bookie.storage.reads"
-_UPKEEP = "daybook.bookie.storage.upkeep"
+_UPKEEP = "daybook.bookie.storage.directory_runner"
 _INDEX = "daybook.bookie.storage.index"
-_PLACES = "daybook.bookie.storage.places"
+_PLACES = "daybook.bookie.storage.entry_locations"
 _REBUILD = "daybook.bookie.storage.rebuild"
 _DAMAGED = f"{_STORAGE}/test_damaged_index.py"
 _SERVER = "daybook.bookie.server.limbo"
@@ -25,7 +25,7 @@ MUTANTS = [
         id="M36",
         rule="after an unclean stop absence is unknown -> a no",
         module=_UPKEEP,
-        name="Upkeep.start",
+        name="DirectoryRunner.start",
         replacement=Edit(" or self._dirty", ""),
         caught_by=_EARLY,
     ),
@@ -33,7 +33,7 @@ MUTANTS = [
         id="M36b",
         rule="only plain adds are answered before the sync -> those of recoveries, too",
         module=_VOLUME,
-        name="Volume._accept",
+        name="LedgerDirectory._accept",
         replacement=Edit(" and not recovery", ""),
         caught_by=_EARLY,
     ),
@@ -41,7 +41,7 @@ MUTANTS = [
         id="M36c",
         rule="an add waits for the key of its ledger -> it does not",
         module=_VOLUME,
-        name="Volume._may_lose",
+        name="LedgerDirectory._may_lose",
         replacement=Edit("state.key_position < log.durable and ", ""),
         caught_by=_EARLY,
     ),
@@ -57,7 +57,7 @@ MUTANTS = [
         id="M41b",
         rule="a bookie that may lose adds is marked before it serves -> it is not",
         module=_UPKEEP,
-        name="Upkeep.start",
+        name="DirectoryRunner.start",
         replacement=Edit("self._set_dirty(self._limits.ack_early)", "self._set_dirty(False)"),
         caught_by=_EARLY,
     ),
@@ -65,7 +65,7 @@ MUTANTS = [
         id="M41c",
         rule="the mark goes when all is on the disk -> at any stop in order",
         module=_UPKEEP,
-        name="Upkeep.close",
+        name="DirectoryRunner.close",
         replacement=Edit("if self._log.failure is None and self._started:", "if True:"),
         caught_by=_EARLY,
     ),
@@ -101,8 +101,8 @@ MUTANTS = [
     Mutant(
         id="M42d",
         rule="whoever rewrites a segment takes the limbo marks along -> not",
-        module="daybook.bookie.storage.reclaim",
-        name="Reclaimer._known_of",
+        module="daybook.bookie.storage.compaction",
+        name="Compactor._known_of",
         replacement=Edit("if state.limbo:", "if False:"),
         caught_by=_LIMBO,
     ),
@@ -110,7 +110,7 @@ MUTANTS = [
         id="M42e",
         rule="a ledger in limbo takes no plain adds -> the next ones of its writer",
         module=_VOLUME,
-        name="Volume.add",
+        name="LedgerDirectory.add",
         replacement=Edit("        and not state.limbo\n", ""),
         caught_by=_LIMBO,
     ),
@@ -118,7 +118,7 @@ MUTANTS = [
         id="M42f",
         rule="a ledger in limbo takes no plain adds -> the next run of its writer",
         module=_VOLUME,
-        name="Volume._takes_run",
+        name="LedgerDirectory._takes_run",
         replacement=Edit("not state.limbo", "True"),
         caught_by=_LIMBO,
     ),
@@ -141,8 +141,8 @@ MUTANTS = [
     Mutant(
         id="M49b",
         rule="who has lost its memory asks for what it does not know -> takes it",
-        module="daybook.bookie.storage.contacts",
-        name="standing_of",
+        module="daybook.bookie.storage.unknown_ledgers",
+        name="ledger_status",
         replacement=Edit("birth == NEVER_LOST", "True"),
         caught_by=f"{_REPAIRED} -k late_writer",
     ),
@@ -151,7 +151,7 @@ MUTANTS = [
         rule="a copy of a ledger that has ended comes behind a fence -> without one",
         module="daybook.bookie.storage.store",
         name="LedgerStore.add",
-        replacement=Edit("standing is Standing.ENDED", "False"),
+        replacement=Edit("standing is LedgerStatus.ENDED", "False"),
         caught_by=f"{_REPAIRED} -k late_writer",
     ),
     Mutant(
@@ -286,7 +286,7 @@ MUTANTS = [
         id="B11a",
         rule="an index that cannot be read puts its bookie in doubt -> nobody is told",
         module=_INDEX,
-        name="WatchedIndex._reading",
+        name="MonitoredIndex._reading",
         replacement=Edit("if error.errno not in _PASSING:", "if False:"),
         caught_by=f"{_DAMAGED} -k cannot_be_read",
     ),
@@ -294,7 +294,7 @@ MUTANTS = [
         id="B11b",
         rule="an error of the index is an error -> an absence",
         module=_PLACES,
-        name="Places._read_block",
+        name="EntryLocations._read_block",
         replacement=Edit(
             "raise StoreError(StoreStatus.IO_ERROR, str(error)) from error", "return None"
         ),
@@ -304,7 +304,7 @@ MUTANTS = [
         id="B11c",
         rule="what a damaged index does not give is unknown -> absent",
         module=_UPKEEP,
-        name="Upkeep._index_damaged",
+        name="DirectoryRunner._index_damaged",
         replacement=Edit("volume.states.doubt()", "pass"),
         caught_by=f"{_DAMAGED} -k cannot_be_read",
     ),
@@ -312,7 +312,7 @@ MUTANTS = [
         id="B11d",
         rule="an id that a damaged index may have is refused -> taken",
         module=_VOLUME,
-        name="Volume._add_after_lookup",
+        name="LedgerDirectory._add_after_lookup",
         replacement=Edit("elif self.rebuilding:", "elif False:"),
         caught_by=f"{_DAMAGED} -k below_the_last",
     ),
@@ -320,7 +320,7 @@ MUTANTS = [
         id="B11e",
         rule="an id that a damaged index may have is refused -> taken, if it was looked up before",
         module=_VOLUME,
-        name="Volume._add_again",
+        name="LedgerDirectory._add_again",
         replacement=Edit("known and place is None and self.rebuilding", "False"),
         caught_by=f"{_DAMAGED} -k below_the_last",
     ),
@@ -360,7 +360,7 @@ MUTANTS = [
         id="B11j",
         rule="a start with a damaged index is in doubt -> believes what the log says",
         module=_UPKEEP,
-        name="open_volume",
+        name="open_directory",
         replacement=Edit("damaged or ", ""),
         caught_by=f"{_DAMAGED} -k damage_at_a_start",
     ),
@@ -370,7 +370,7 @@ MUTANTS = [
         module="daybook.bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit(
-            "await self._volume.places.walk(self._volume.ledgers, self._pace.spend)", "pass"
+            "await self._volume.places.walk(self._volume.ledgers, self._rate_limit.spend)", "pass"
         ),
         caught_by=f"{_DAMAGED} -k nobody_has_met",
     ),
@@ -437,7 +437,7 @@ MUTANTS = [
         id="B10f",
         rule="a start that was cut short makes no checkpoint -> one behind what nobody applied",
         module=_UPKEEP,
-        name="Upkeep.checkpoint",
+        name="DirectoryRunner.checkpoint",
         replacement=Edit("if not failed and self._started:", "if not failed:"),
         caught_by=f"{_STARTED} -k cancelled",
     ),

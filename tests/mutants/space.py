@@ -6,8 +6,8 @@ _STORAGE = "tests:tests/bookie/storage"
 _COLLECTED = "tests:tests/bookie/server/test_collector.py"
 _RECLAIMED = f"{_STORAGE}/test_reclaim.py"
 _COLLECTOR = "daybook.bookie.server.collector"
-_HEAL = "daybook.bookie.storage.heal"
-_RECLAIM = "daybook.bookie.storage.reclaim"
+_HEAL = "daybook.bookie.storage.entry_repair"
+_RECLAIM = "daybook.bookie.storage.compaction"
 
 MUTANTS = [
     Mutant(
@@ -59,7 +59,7 @@ MUTANTS = [
         id="M48",
         rule="every record of a segment is looked up before it goes -> the count is believed",
         module=_RECLAIM,
-        name="Reclaimer._counts",
+        name="Compactor._counts",
         replacement=Edit("    if state is None or state.deleted:\n", "    if True:\n"),
         caught_by=_RECLAIMED,
     ),
@@ -67,7 +67,7 @@ MUTANTS = [
         id="M51",
         rule="a segment goes when the index points elsewhere, durably -> when it was copied",
         module=_RECLAIM,
-        name="Reclaimer._nothing_points_into",
+        name="Compactor._nothing_points_into",
         replacement=Edit("return self._volume.places.shares.of(segment.first) == 0", "return True"),
         caught_by=_RECLAIMED,
     ),
@@ -75,7 +75,7 @@ MUTANTS = [
         id="M51b",
         rule="what is known of a ledger is written again before its segment goes -> it is not",
         module=_RECLAIM,
-        name="Reclaimer._known_of",
+        name="Compactor._known_of",
         replacement=Edit("    known: list[Record] = []\n", "    return []\n"),
         caught_by=_RECLAIMED,
     ),
@@ -83,7 +83,7 @@ MUTANTS = [
         id="M51c",
         rule="a removal is noted before the file goes -> it is not",
         module=_RECLAIM,
-        name="Reclaimer._remove",
+        name="Compactor._remove",
         replacement=Edit("    await write_gaps(self._disk, self._log_directory, gaps)\n", ""),
         caught_by=_RECLAIMED,
     ),
@@ -91,7 +91,7 @@ MUTANTS = [
         id="M51d",
         rule="a damaged segment stays -> it goes when nothing that can be read counts",
         module=_RECLAIM,
-        name="Reclaimer._empty",
+        name="Compactor._empty",
         replacement=Edit("return False", "break"),
         caught_by=_RECLAIMED,
         also=(
@@ -99,7 +99,7 @@ MUTANTS = [
                 id="M51d+",
                 rule="and the count is believed",
                 module=_RECLAIM,
-                name="Reclaimer._nothing_points_into",
+                name="Compactor._nothing_points_into",
                 replacement=Edit(
                     "return self._volume.places.shares.of(segment.first) == 0", "return True"
                 ),
@@ -111,7 +111,7 @@ MUTANTS = [
         id="M51e",
         rule="segments that the checkpoint does not cover stay -> they may go",
         module=_RECLAIM,
-        name="Reclaimer._candidates",
+        name="Compactor._candidates",
         replacement=Edit("following.first > self._contents.checkpoint or ", ""),
         caught_by=_RECLAIMED,
     ),
@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant(
         id="B04",
         rule="half of the reserve is for what makes room -> recovery may fill it",
-        module="daybook.bookie.storage.volume",
-        name="Volume._refusal",
+        module="daybook.bookie.storage.ledger_directory",
+        name="LedgerDirectory._refusal",
         replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
         caught_by=_RECLAIMED,
     ),
@@ -144,15 +144,15 @@ MUTANTS = [
     Mutant(
         id="B06",
         rule="a torn write in front of a removed segment does not count -> it comes back",
-        module="daybook.bookie.storage.replay",
-        name="_Walk.gap",
+        module="daybook.bookie.storage.recovery",
+        name="_LogReplay.gap",
         replacement=Edit("    self._tail = []\n", ""),
         caught_by=_RECLAIMED,
     ),
     Mutant(
         id="B07",
         rule="behind a checkpoint inside a gap nothing is missing -> what was removed was lost",
-        module="daybook.bookie.storage.replay",
+        module="daybook.bookie.storage.recovery",
         name="replay",
         replacement=Edit("reached=max(removed, default=0)", "reached=0"),
         caught_by=f"{_STORAGE}/test_reclaim_faults.py",
@@ -169,7 +169,7 @@ MUTANTS = [
         id="B08b",
         rule="what is damaged on the disk and still in memory is written again -> peers have it",
         module=_HEAL,
-        name="Healer.rescue",
+        name="EntryRepairer.rescue",
         replacement=Edit("found = await self._readable(ledger_id, entry_id)", "found = None"),
         caught_by=f"{_STORAGE}/test_scrub.py",
     ),
@@ -193,7 +193,7 @@ MUTANTS = [
         id="B08e",
         rule="where there is no room nothing damaged is written again -> it fills what is left",
         module=_HEAL,
-        name="Healer._readable",
+        name="EntryRepairer._readable",
         replacement=Edit("if volume.out_of_space:", "if False:"),
         caught_by=f"{_STORAGE}/test_scrub.py -k no_room",
     ),
@@ -201,7 +201,7 @@ MUTANTS = [
         id="B08f",
         rule="a heal that waits when the log fails is answered -> it ends the bookie",
         module=_HEAL,
-        name="Healer._write",
+        name="EntryRepairer._write",
         replacement=Edit("log.failure or ", ""),
         caught_by=f"{_STORAGE}/test_heal.py -k log_that_fails",
     ),
@@ -209,15 +209,15 @@ MUTANTS = [
         id="B08g",
         rule="nothing is healed that the index cannot be told of -> the log grows by it each time",
         module=_HEAL,
-        name="Healer._write",
+        name="EntryRepairer._write",
         replacement=Edit(" or self._volume.places.failure", ""),
         caught_by=f"{_STORAGE}/test_heal.py -k index_cannot_be_told",
     ),
     Mutant(
         id="B09",
         rule="what is accepted and not written yet has taken its room -> what is written has",
-        module="daybook.bookie.storage.volume",
-        name="Volume._refusal",
+        module="daybook.bookie.storage.ledger_directory",
+        name="LedgerDirectory._refusal",
         replacement=Edit("self.log.end >= self.plain_end and not recovery", "False"),
         caught_by=f"{_STORAGE}/test_room.py",
     ),
@@ -281,7 +281,7 @@ MUTANTS = [
         id="B17",
         rule="an unreadable segment keeps no other from being emptied -> it ends the round",
         module=_RECLAIM,
-        name="Reclaimer._reclaim",
+        name="Compactor._reclaim",
         replacement=Edit("except OSError:", "except KeyError:"),
         caught_by=f"{_STORAGE}/test_reclaim_faults.py",
     ),

@@ -12,12 +12,12 @@ _CRASHES = f"{_STORAGE}/test_crashes.py -k whatever_operation"
 _DISK = f"{_STORAGE}/test_syscalls.py"
 _STORE = f"{_STORAGE}/test_store.py"
 _HOST = "tests:tests/bookie/server/test_host.py"
-_VOLUME = "daybook.bookie.storage.volume"
+_VOLUME = "daybook.bookie.storage.ledger_directory"
 _STATES = "daybook.bookie.storage.states"
 _READS = "daybook.bookie.storage.reads"
 _LOG = "daybook.bookie.storage.log"
-_UPKEEP = "daybook.bookie.storage.upkeep"
-_REPLAY = "daybook.bookie.storage.replay"
+_UPKEEP = "daybook.bookie.storage.directory_runner"
+_REPLAY = "daybook.bookie.storage.recovery"
 _IDENTITY = "daybook.bookie.server.identity"
 
 MUTANTS = [
@@ -25,7 +25,7 @@ MUTANTS = [
         id="M33b",
         rule="a fenced ledger refuses plain adds -> those of known ledgers are taken",
         module=_VOLUME,
-        name="Volume.add",
+        name="LedgerDirectory.add",
         replacement=Edit("        and not state.fenced\n", ""),
         caught_by=_STORE,
     ),
@@ -41,7 +41,7 @@ MUTANTS = [
         id="M37",
         rule="after a loss nobody but recovery may add: the loss may be a fence -> all may",
         module=_VOLUME,
-        name="Volume.judge",
+        name="LedgerDirectory.judge",
         replacement=Edit("self.reads.doubt or ", ""),
         caught_by=_BOOT,
     ),
@@ -65,7 +65,7 @@ MUTANTS = [
         id="M41",
         rule="that records were lost is durable before anybody is served -> kept in memory",
         module=_UPKEEP,
-        name="Upkeep.start",
+        name="DirectoryRunner.start",
         replacement=Edit("[*records, limbo]", "records"),
         caught_by=_BOOT,
     ),
@@ -142,7 +142,7 @@ MUTANTS = [
         id="M49",
         rule="a ledger that was deleted takes nothing any more -> it is made again",
         module=_VOLUME,
-        name="Volume._refusal",
+        name="LedgerDirectory._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
         caught_by=_STORE,
     ),
@@ -150,7 +150,7 @@ MUTANTS = [
         id="M50",
         rule="a checkpoint covers what is durable in the log -> what is accepted",
         module=_UPKEEP,
-        name="Upkeep._checkpoint",
+        name="DirectoryRunner._checkpoint",
         replacement=Edit("await self._log.wait_durable(position - 1)", "pass"),
         caught_by=_CRASHES,
     ),
@@ -168,7 +168,7 @@ MUTANTS = [
         id="M52b",
         rule="behind a damaged batch the next one is looked for -> the segment ends there",
         module=_REPLAY,
-        name="_Walk.segment",
+        name="_LogReplay.segment",
         replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
         caught_by=_BOOT,
     ),
@@ -176,7 +176,7 @@ MUTANTS = [
         id="M52f",
         rule="a segment without a header that has a second batch was there -> it was torn",
         module=_REPLAY,
-        name="_Walk.segment",
+        name="_LogReplay.segment",
         replacement=Edit("await window.looks_written(there + 1)", "False"),
         caught_by=_BOOT,
     ),
@@ -184,7 +184,7 @@ MUTANTS = [
         id="M52g",
         rule="a segment without a header that has one batch was never acknowledged -> it is lost",
         module=_REPLAY,
-        name="_Walk.segment",
+        name="_LogReplay.segment",
         replacement=Edit("looks_written(there + 1)", "looks_written(there)"),
         caught_by=f"{_BOOT} -k a_first_write_that_is_torn",
     ),
@@ -199,8 +199,8 @@ MUTANTS = [
     Mutant(
         id="M52i",
         rule="how far an idle log is durable is in the index, too -> in the log alone",
-        module="daybook.bookie.storage.upkeep",
-        name="Upkeep._committed",
+        module="daybook.bookie.storage.directory_runner",
+        name="DirectoryRunner._committed",
         replacement=Edit("if not group.count and not group.flags:", "if False:"),
         caught_by=f"{_STORAGE}/test_marks.py -k is_not_denied",
     ),
@@ -208,7 +208,7 @@ MUTANTS = [
         id="M52c",
         rule="what is missing below a mark was lost -> it is a torn tail",
         module=_REPLAY,
-        name="_Walk._confirm",
+        name="_LogReplay._confirm",
         replacement=Edit("if mark > self._reached:", "if False:"),
         caught_by=_BOOT,
     ),
@@ -271,7 +271,7 @@ MUTANTS = [
         id="M56b",
         rule="the LAC that entries brought does not go back -> that of the last one counts",
         module=_VOLUME,
-        name="Volume._accept",
+        name="LedgerDirectory._accept",
         replacement=Edit("if lac > state.accepted_lac:", "if True:"),
         caught_by=_STORE,
     ),
@@ -298,7 +298,7 @@ MUTANTS = [
         id="M58",
         rule="a bookie without room takes recovery adds -> nothing",
         module=_VOLUME,
-        name="Volume._refusal",
+        name="LedgerDirectory._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
         caught_by=_FAILING_DISK,
     ),
@@ -319,7 +319,7 @@ MUTANTS = [
         id="B01",
         rule="records that the last process left in doubt are written again -> taken as they are",
         module=_UPKEEP,
-        name="Upkeep.start",
+        name="DirectoryRunner.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
         caught_by=_CRASHES,
     ),

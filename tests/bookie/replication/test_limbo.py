@@ -11,10 +11,10 @@ from trio.abc import Clock
 from daybook.bookie.ledger.metadata import LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.server.limbo import suspicion
-from daybook.bookie.storage.memory import BIRTH_FILE
+from daybook.bookie.storage.limbo import LimboMark
+from daybook.bookie.storage.markers import BIRTH_FILE
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore
-from daybook.bookie.storage.suspects import Suspect
 from daybook.wire.digest import master_key
 from daybook.wire.messages.bookie import Status
 from daybook.wire.messages.bookie_v3 import encode_add, from_v3
@@ -358,17 +358,17 @@ async def test_an_old_image_of_a_disk_is_in_doubt(cluster: Cluster, autojump_clo
 @pytest.mark.parametrize(
     ("state", "ensembles", "expected"),
     [
-        ("open", (["b1", "b2"],), Suspect(1, limbo=True, fence=True)),
-        ("open", (["b1", "b2"], ["b3", "b2"]), Suspect(1, limbo=True, fence=False)),
-        ("open", (["b3", "b2"],), Suspect(1, limbo=False, fence=False)),
-        ("closed", (["b1", "b2"],), Suspect(1, limbo=True, fence=True)),
-        ("closed", (["b1", "b2"], ["b3", "b2"]), Suspect(1, limbo=True, fence=True)),
-        ("closed", (["b3", "b2"],), Suspect(1, limbo=False, fence=True)),
-        ("in recovery", (["b1", "b2"], ["b3", "b2"]), Suspect(1, limbo=True, fence=True)),
+        ("open", (["b1", "b2"],), LimboMark(1, limbo=True, fence=True)),
+        ("open", (["b1", "b2"], ["b3", "b2"]), LimboMark(1, limbo=True, fence=False)),
+        ("open", (["b3", "b2"],), LimboMark(1, limbo=False, fence=False)),
+        ("closed", (["b1", "b2"],), LimboMark(1, limbo=True, fence=True)),
+        ("closed", (["b1", "b2"], ["b3", "b2"]), LimboMark(1, limbo=True, fence=True)),
+        ("closed", (["b3", "b2"],), LimboMark(1, limbo=False, fence=True)),
+        ("in recovery", (["b1", "b2"], ["b3", "b2"]), LimboMark(1, limbo=True, fence=True)),
     ],
 )
 def test_what_a_ledger_says_of_what_may_be_lost(
-    state: str, ensembles: tuple[list[str], ...], expected: Suspect
+    state: str, ensembles: tuple[list[str], ...], expected: LimboMark
 ) -> None:
     metadata = closed_on(*((2 * n, names) for n, names in enumerate(ensembles)))
     if state != "closed":

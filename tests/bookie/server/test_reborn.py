@@ -17,7 +17,7 @@ from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie, repair_cookie
 from daybook.bookie.server.identity import CLAIM_FILE, COOKIE_FILE, NEW_FILE, Identity, StartError
 from daybook.bookie.storage.disk import FileDisk
-from daybook.bookie.storage.memory import BIRTH_FILE, read_birth
+from daybook.bookie.storage.markers import BIRTH_FILE, read_birth
 from daybook.wire.clock import SystemClock
 from daybook.wire.logging import silent_log
 from daybook.wire.messages.bookie import Status

@@ -6,10 +6,10 @@ import random
 import pytest
 import trio.lowlevel
 
-from daybook.bookie.storage.memory import DIRTY_FILE
+from daybook.bookie.storage.limbo import LimboMark
+from daybook.bookie.storage.markers import DIRTY_FILE
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs, entries
@@ -242,7 +242,7 @@ async def test_what_was_lost_is_not_forced(host: Host) -> None:
         host.platter.lose_power()
     async with host.store(**EARLY) as store:
         assert await status_of(store.force(1)) is UNKNOWN
-        await store.suspects.mark([Suspect(1, limbo=True, fence=True)])
+        await store.suspects.mark([LimboMark(1, limbo=True, fence=True)])
         await store.end_doubt(77)
         assert await status_of(store.force(1)) is UNKNOWN
         await store.suspects.clear(1)

@@ -14,16 +14,16 @@ import pytest
 import trio
 
 from daybook.bookie.storage import records
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.directory_runner import DirectoryRunner
+from daybook.bookie.storage.entry_locations import EntryLocations
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.log import Log
-from daybook.bookie.storage.places import Places
 from daybook.bookie.storage.reads import Reads
 from daybook.bookie.storage.records import Kind
 from daybook.bookie.storage.states import States
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.upkeep import Upkeep
-from daybook.bookie.storage.volume import Volume
 from tests.bookie.storage.conftest import has
 from tests.bookie.storage.oracle import FixedClock, Oracle, random_workload, small_limits, workload
 from tests.simulation import scheduler
@@ -234,31 +234,31 @@ def read_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
 def trust_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     """Serve what may only be in the page cache, and do not write it again."""
 
-    async def start(self: Upkeep, *, in_doubt: bool) -> None:
+    async def start(self: DirectoryRunner, *, in_doubt: bool) -> None:
         for record in self.replayed.doubtful:
             self._contents.apply(record, record.position)
         self.replayed.doubtful = []
         await start_of(self, in_doubt=in_doubt)
 
-    start_of = Upkeep.start
-    patch.setattr(Upkeep, "start", start)
+    start_of = DirectoryRunner.start
+    patch.setattr(DirectoryRunner, "start", start)
 
 
 def drop_the_last_batch(patch: pytest.MonkeyPatch) -> None:
-    async def start(self: Upkeep, *, in_doubt: bool) -> None:
+    async def start(self: DirectoryRunner, *, in_doubt: bool) -> None:
         self.replayed.doubtful = []
         await start_of(self, in_doubt=in_doubt)
 
-    start_of = Upkeep.start
-    patch.setattr(Upkeep, "start", start)
+    start_of = DirectoryRunner.start
+    patch.setattr(DirectoryRunner, "start", start)
 
 
 def checkpoint_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    async def checkpoint(self: Places, position: int, **how: Any) -> None:
+    async def checkpoint(self: EntryLocations, position: int, **how: Any) -> None:
         await checkpoint_of(self, position, limbo=how["limbo"])
 
-    checkpoint_of = Places.checkpoint
-    patch.setattr(Places, "checkpoint", checkpoint)
+    checkpoint_of = EntryLocations.checkpoint
+    patch.setattr(EntryLocations, "checkpoint", checkpoint)
 
 
 def believe_every_byte(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def believe_every_byte(patch: pytest.MonkeyPatch) -> None:
 
 def replace_what_is_there(patch: pytest.MonkeyPatch) -> None:
     def add_again(
-        self: Volume, state: Any, entry_id: int, entry: Any, recovery: bool, done: Any
+        self: LedgerDirectory, state: Any, entry_id: int, entry: Any, recovery: bool, done: Any
     ) -> None:
         for recent in (state.recent, state.frozen):
             if recent and recent.find(entry_id):
@@ -279,7 +279,7 @@ def replace_what_is_there(patch: pytest.MonkeyPatch) -> None:
                 return
         self._accept(state, entry_id, entry, recovery, done)
 
-    patch.setattr(Volume, "_add_again", add_again)
+    patch.setattr(LedgerDirectory, "_add_again", add_again)
 
 
 MUTANTS = [

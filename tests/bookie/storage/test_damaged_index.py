@@ -14,17 +14,17 @@ from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import (
     IndexDamagedError,
     IndexStore,
-    WatchedIndex,
+    MonitoredIndex,
     block_key,
     ledger_key,
     open_rocks_index,
 )
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.rebuild import IndexRebuild, IndexRecord
 from daybook.bookie.storage.records import UnsupportedVersionError
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_limbo import fill
@@ -288,7 +288,7 @@ async def test_the_doubt_does_not_end_before_the_new_index_is_there(host: Host) 
     await filled(host)
     gate = Gate(host)
     async with gate.store() as store:
-        await store.suspects.mark([Suspect(1, limbo=True, fence=False)])
+        await store.suspects.mark([LimboMark(1, limbo=True, fence=False)])
         rot(host, block_key(1, 0))
         assert await status_of(store.read(1, 7)) is IO_ERROR
         for ending in (store.end_doubt(5), store.suspects.clear(1)):
@@ -495,7 +495,7 @@ async def test_an_error_that_passes_is_no_damage() -> None:
             raise OSError(24, "Too many open files")
 
     found: list[OSError] = []
-    index = WatchedIndex(Full())  # type: ignore[arg-type]
+    index = MonitoredIndex(Full())  # type: ignore[arg-type]
     index.watch(found.append)
     with pytest.raises(OSError, match="Too many"):
         await index.get(b"k")

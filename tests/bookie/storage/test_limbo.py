@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.lowlevel
 
-from daybook.bookie.storage.contacts import LedgerFacts
 from daybook.bookie.storage.directories import StorageLayoutError
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.limits import StoreLimits
-from daybook.bookie.storage.memory import BIRTH_FILE, read_birth
+from daybook.bookie.storage.markers import BIRTH_FILE, read_birth
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.suspects import Suspect
+from daybook.bookie.storage.unknown_ledgers import LedgerFacts
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs
@@ -33,8 +33,8 @@ BIRTH = 77
 GOLDEN = Path(__file__).parents[2] / "golden" / "bookie_storage_v3"
 
 
-def limbo(ledger_id: int, *, fence: bool = True) -> Suspect:
-    return Suspect(ledger_id, limbo=True, fence=fence)
+def limbo(ledger_id: int, *, fence: bool = True) -> LimboMark:
+    return LimboMark(ledger_id, limbo=True, fence=fence)
 
 
 async def fill(store: LedgerStore, *ledger_ids: int, count: int = 5) -> None:

@@ -11,13 +11,13 @@ import trio
 import trio.testing
 
 from daybook.bookie.storage.batches import scan
+from daybook.bookie.storage.compaction import Compactor
+from daybook.bookie.storage.deleted_segments import Gap, decode_gaps, encode_gaps, with_gap
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import open_rocks_index, shares_key
-from daybook.bookie.storage.limits import ReclaimLimits, StoreLimits
+from daybook.bookie.storage.limits import CompactionLimits, StoreLimits
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.reclaim import Reclaimer
 from daybook.bookie.storage.records import Kind
-from daybook.bookie.storage.removed import Gap, decode_gaps, encode_gaps, with_gap
 from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
@@ -73,7 +73,7 @@ async def test_a_deleted_ledger_gives_its_room_back(host: Host) -> None:
 
 
 async def test_what_still_counts_is_written_again_sorted_by_ledger(host: Host) -> None:
-    async with host.store(**{**SMALL, "reclaim": ReclaimLimits(spare_bytes=0)}) as store:
+    async with host.store(**{**SMALL, "reclaim": CompactionLimits(spare_bytes=0)}) as store:
         await fill(store, 1, 2, 3, 4, 5)
         for ledger_id in (2, 4, 5):
             await store.delete(ledger_id)
@@ -103,7 +103,7 @@ async def kinds_in(host: Host, path: str) -> list[tuple[Kind, int, int]]:
 
 
 async def test_segments_of_which_enough_counts_are_left_alone(host: Host) -> None:
-    limits = {**SMALL, "reclaim": ReclaimLimits(live_share_max=0.5, spare_bytes=0)}
+    limits = {**SMALL, "reclaim": CompactionLimits(live_share_max=0.5, spare_bytes=0)}
     async with host.store(**limits) as store:
         await fill(store, 1, 2, 3)
         await store.delete(2)
@@ -228,11 +228,11 @@ async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segme
 ) -> None:
     """The two proofs look from two sides: without a checkpoint of the moves nothing goes."""
 
-    async def forget_the_moves(self: Reclaimer, portion: Any) -> None:
+    async def forget_the_moves(self: Compactor, portion: Any) -> None:
         del portion
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(Reclaimer, "_move", forget_the_moves)
+    monkeypatch.setattr(Compactor, "_move", forget_the_moves)
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
         await store.delete(2)
@@ -440,7 +440,7 @@ async def test_without_room_for_entries_there_is_room_to_make_room(
 
 async def test_what_does_not_fit_is_not_begun(host: Host) -> None:
     """A segment is written again only if all of it that counts has room; empty ones go anyway."""
-    limits = {**SMALL, "reclaim": ReclaimLimits(live_share_max=0.9, spare_bytes=5000)}
+    limits = {**SMALL, "reclaim": CompactionLimits(live_share_max=0.9, spare_bytes=5000)}
     async with host.store(**limits) as store:
         await fill(store, 1)
         await fill(store, 2, 3)
@@ -459,7 +459,7 @@ async def test_what_does_not_fit_is_not_begun(host: Host) -> None:
 async def test_writing_again_keeps_to_its_rate(
     host: Host, autojump_clock: trio.testing.MockClock
 ) -> None:
-    limits = {**SMALL, "reclaim": ReclaimLimits(bytes_per_s=1000, spare_bytes=0)}
+    limits = {**SMALL, "reclaim": CompactionLimits(bytes_per_s=1000, spare_bytes=0)}
     async with host.store(**limits) as store:
         await fill(store, 1, 2, 3)
         for ledger_id in (1, 2):

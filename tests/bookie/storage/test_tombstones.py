@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from daybook.bookie.storage.contacts import LedgerFacts
 from daybook.bookie.storage.index import ledger_key
-from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
+from daybook.bookie.storage.ledger_state import LedgerState, decode_row, encode_row
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.unknown_ledgers import LedgerFacts
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key
 from tests.bookie.storage.test_reclaim import EVERYTHING, ROUNDS, SMALL, fill

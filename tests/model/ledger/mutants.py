@@ -19,7 +19,7 @@ _MODEL = "model"
 _RECOVERER = "daybook.bookie.ledger.recovery"
 _WRITER = "daybook.bookie.ledger.writer"
 _WRITE = "daybook.bookie.ledger.protocol.write"
-_VOLUME = "daybook.bookie.storage.volume"
+_VOLUME = "daybook.bookie.storage.ledger_directory"
 _STATES = "daybook.bookie.storage.states"
 
 M05 = Mutant(
@@ -109,7 +109,7 @@ M33 = Mutant(
     id="M33",
     rule="a fenced ledger refuses plain adds -> it takes them",
     module=_VOLUME,
-    name="Volume.add",
+    name="LedgerDirectory.add",
     replacement=Edit("    log = self.log\n", "    log = self.log\n    recovery = True\n"),
     caught_by=_MODEL,
 )
@@ -141,7 +141,7 @@ M56 = Mutant(
     id="M56",
     rule="an id that is stored again keeps its first bytes -> the last ones",
     module=_VOLUME,
-    name="Volume._add_again",
+    name="LedgerDirectory._add_again",
     replacement=Edit(
         "        self._add_known(state, entry_id, place, entry, recovery, done)\n    elif",
         "        self._accept(state, entry_id, entry, recovery, done)\n    elif",

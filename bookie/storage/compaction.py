@@ -11,8 +11,8 @@ So at any moment, even at a power loss, the index points to durable records only
 on the disk hold everything that a rebuild of the index needs.
 
 **A segment is removed only on proof**: every byte of it that was durable was read and found whole,
-every record in it was looked up in the index, and the segment usage (`shares`), which is counted
-from the index, says that nothing points into it.  A damaged segment stays as it is.
+every record in it was looked up in the index, and the segment usage (`entry_locations`), which is
+counted from the index, says that nothing points into it.  A damaged segment stays as it is.
 
 The reserve of the disk (`StoreLimits`) is for this: deletions and compaction have disk space when
 adds have none.  While space is short the compactor runs without its rate limit.
@@ -28,13 +28,13 @@ import trio
 
 from daybook.bookie.storage.batches import Damage, begins, durable_end, first_mark, scan
 from daybook.bookie.storage.boot import Contents
+from daybook.bookie.storage.deleted_segments import Gap, with_gap, write_gaps
 from daybook.bookie.storage.disk import Disk
-from daybook.bookie.storage.ledgers import LedgerState
-from daybook.bookie.storage.limits import ReclaimLimits
+from daybook.bookie.storage.entry_locations import Lookup, Moves
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
+from daybook.bookie.storage.limits import CompactionLimits, RateLimit
 from daybook.bookie.storage.log import Log
-from daybook.bookie.storage.pace import Pace
-from daybook.bookie.storage.places import Lookup, Moves
-from daybook.bookie.storage.recent import BLOCK_ENTRIES
 from daybook.bookie.storage.records import (
     EVERY_LEDGER,
     NO_ENTRY_ID,
@@ -42,15 +42,14 @@ from daybook.bookie.storage.records import (
     Kind,
     Record,
 )
-from daybook.bookie.storage.removed import Gap, with_gap, write_gaps
 from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.tombstones import Tombstones
-from daybook.bookie.storage.volume import Volume
+from daybook.bookie.storage.write_cache import BLOCK_ENTRIES
 
 
 @dataclass(slots=True)
-class ReclaimStatistics:
+class CompactionStatistics:
     """Counters of compaction since the start of the bookie."""
 
     segments_removed: int = 0
@@ -83,22 +82,22 @@ class _Portion:
                 yield (ledger_id, *entry)
 
 
-class Reclaimer:
+class Compactor:
     """The compactor of one directory; `run_once` runs one at a time."""
 
     def __init__(
         self,
         disk: Disk,
         log_directory: str,
-        limits: ReclaimLimits,
-        volume: Volume,
+        limits: CompactionLimits,
+        volume: LedgerDirectory,
         contents: Contents,
         tombstones: Tombstones,
         *,
         checkpoint: Callable[[Moves | None], Awaitable[None]],
         look_at_space: Callable[[], Awaitable[int]],
     ) -> None:
-        self.statistics = ReclaimStatistics()
+        self.statistics = CompactionStatistics()
         self._disk = disk
         self._log_directory = log_directory
         self._limits = limits
@@ -107,7 +106,7 @@ class Reclaimer:
         self._tombstones = tombstones
         self._checkpoint = checkpoint
         self._look_at_space = look_at_space
-        self._pace = Pace(limits.bytes_per_s)
+        self._rate_limit = RateLimit(limits.bytes_per_s)
         self.running = trio.Lock()  # held by `run_once`
         self._damaged: set[int] = set()  # segments that are not tried again before a restart
 
@@ -300,4 +299,4 @@ class Reclaimer:
 
     async def _spend(self, size: int) -> None:
         if not self._volume.out_of_space:
-            await self._pace.spend(size)
+            await self._rate_limit.spend(size)

@@ -7,16 +7,17 @@ order of the decisions:
   (`states`).
 - If an entry id is added again, the first bytes stay, and OK is sent when *they* are durable.
 - An entry that can no longer be read from the disk (`reads`) is accepted again from a recovery
-  (`heal`).
+  (`entry_repair`).
 - **In doubt**, after a log of this bookie has lost records, plain adds are refused for all ledgers,
   since the lost record may have been the fence of any of them.  A ledger in limbo refuses plain
-  adds until it has all the entries that it may have lost (`suspects`).
+  adds until it has all the entries that it may have lost (`limbo`).
 - While a damaged index is rebuilt (`rebuild`), an id that is not above the last indexed one of its
   ledger is refused unless the entry is found: a damaged index cannot prove that the id is new.
 - With `ack_early` a plain add is answered when it is accepted, if the master key of its ledger is
   durable and few bytes are on their way to the disk.  Any other add is answered when it is durable.
 
-Answers to readers are in `reads`; checkpoints, disk space, start and stop are in `upkeep`.
+Answers to readers are in `reads`; checkpoints, disk space, start and stop are in
+`directory_runner`.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +28,10 @@ from typing import TypeAlias
 import trio
 
 from daybook.bookie.storage.boot import Contents
-from daybook.bookie.storage.ledgers import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
+from daybook.bookie.storage.entry_locations import EntryLocation, EntryLocations
+from daybook.bookie.storage.ledger_state import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Done, Log
-from daybook.bookie.storage.places import Place, Places
 from daybook.bookie.storage.reads import Reads
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Buffer, Kind, Run, SharedRun
 from daybook.bookie.storage.states import States
@@ -38,14 +39,17 @@ from daybook.bookie.storage.status import StoreError, StoreStatus
 
 _LOOKUP_BYTES = 2048  # the approximate memory of a task that looks an entry up
 
-Taken: TypeAlias = Callable[[Sequence[SharedRun], int], Done]
+DoneOfRuns: TypeAlias = Callable[[Sequence[SharedRun], int], Done]
 """Makes the `Done` of these runs, given their size in bytes with the record headers."""
 
-Heal: TypeAlias = Callable[[LedgerState, int, Place, memoryview, Done], None]
+Repair: TypeAlias = Callable[[LedgerState, int, EntryLocation, memoryview, Done], None]
 
 
-class Volume:
-    """The rules for adds to one directory; `upkeep` reports disk space and log state to it."""
+class LedgerDirectory:
+    """The rules for adds to one directory.
+
+    The directory runner reports disk space and the state of the log to it.
+    """
 
     def __init__(
         self,
@@ -57,11 +61,11 @@ class Volume:
     ) -> None:
         self.directory = directory
         self.ledgers = contents.ledgers
-        self.places: Places = contents.places
+        self.places: EntryLocations = contents.places
         self.log = log
         self.states = States(self, limits, contents, log)
         self.reads = Reads(self.ledgers, self.places, log, nursery)
-        self.heal: Heal
+        self.heal: Repair
         self.out_of_space = False
         self.out_of_reserve = False  # only fences, deletions and compaction may write then
         # Log positions up to which the disk has space: for plain adds, for all adds and LACs.
@@ -138,7 +142,7 @@ class Volume:
         return True
 
     def try_add_runs(
-        self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: Taken
+        self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: DoneOfRuns
     ) -> int:
         """Accept runs of several ledgers that arrived in one piece, from `start` on.
 
@@ -245,7 +249,7 @@ class Volume:
         runs: Sequence[SharedRun],
         start: int,
         span: memoryview,
-        taken: Taken,
+        taken: DoneOfRuns,
     ) -> None:
         stop = start + len(states)
         accepted = runs[start:stop]
@@ -321,7 +325,7 @@ class Volume:
         self,
         state: LedgerState,
         entry_id: int,
-        place: Place,
+        place: EntryLocation,
         entry: memoryview,
         recovery: bool,
         done: Done,

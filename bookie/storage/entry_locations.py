@@ -6,7 +6,7 @@ the position as one batch.  Then the memory is freed.  Lookups see recent, froze
 places at any time, so no entry is ever missing in between.
 
 Entries whose records were written again elsewhere in the log *move* with a checkpoint, in the same
-batch; the segment usage (`shares`) changes with it, too.
+batch; the segment usage (`entry_locations`) changes with it, too.
 
 After an error of the index there is no further checkpoint (`failure`): frozen places stay in
 memory, and their records in the log.  If the error is damage, the index is rebuilt from the log
@@ -27,7 +27,7 @@ from daybook.bookie.storage.index import (
     Checkpoint,
     IndexDamagedError,
     IndexStore,
-    WatchedIndex,
+    MonitoredIndex,
     block_key,
     block_keys,
     block_number_of_key,
@@ -37,12 +37,12 @@ from daybook.bookie.storage.index import (
     ledger_of_key,
     shares_key,
 )
-from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
-from daybook.bookie.storage.recent import BLOCK_ENTRIES, PLACE_BYTES, Block, RecentEntries
-from daybook.bookie.storage.shares import Shares
+from daybook.bookie.storage.ledger_state import LedgerState, decode_row, encode_row
+from daybook.bookie.storage.shares import SegmentUsage
 from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.bookie.storage.write_cache import BLOCK_ENTRIES, PLACE_BYTES, Block, WriteCache
 
-Place: TypeAlias = tuple[int, int]
+EntryLocation: TypeAlias = tuple[int, int]
 Spend: TypeAlias = Callable[[int], Awaitable[None]]  # waits until this many bytes may be read
 
 # Ledger and block number -> low byte of the entry id -> old and new position.
@@ -89,7 +89,7 @@ class _Changes:
             await trio.lowlevel.checkpoint()
 
 
-class Places:
+class EntryLocations:
     """The entries of one log, and the checkpoints of its ledgers."""
 
     def __init__(self, index: IndexStore, *, blocks_cached: int) -> None:
@@ -97,8 +97,8 @@ class Places:
         self.held_entries = 0  # in memory until the index is rebuilt
         self.checkpoints = 0
         self.failure: OSError | None = None
-        self.shares = Shares()
-        self.index = index if isinstance(index, WatchedIndex) else WatchedIndex(index)
+        self.shares = SegmentUsage()
+        self.index = index if isinstance(index, MonitoredIndex) else MonitoredIndex(index)
         self._dirty: list[LedgerState] = []
         self._under_way = False  # True during a checkpoint
         self._blocks_cached = blocks_cached
@@ -107,7 +107,7 @@ class Places:
     def add(self, state: LedgerState, entry_id: int, position: int, size: int) -> None:
         recent = state.recent
         if recent is None:
-            recent = state.recent = RecentEntries()
+            recent = state.recent = WriteCache()
         recent.add(entry_id, position, size)
         if entry_id > state.last_entry:
             state.last_entry = entry_id
@@ -124,7 +124,7 @@ class Places:
             return
         recent = state.recent
         if recent is None:
-            recent = state.recent = RecentEntries()
+            recent = state.recent = WriteCache()
         recent.add_run(first, positions, sizes)
         state.last_entry = first + len(positions) - 1
         self.recent_entries += len(positions)
@@ -136,7 +136,7 @@ class Places:
             state.dirty = True
             self._dirty.append(state)
 
-    def try_find(self, state: LedgerState, entry_id: int) -> tuple[bool, Place | None]:
+    def try_find(self, state: LedgerState, entry_id: int) -> tuple[bool, EntryLocation | None]:
         """Return True if the answer needs no waiting, and the place of the entry, if any."""
         place = state.find_recent(entry_id)
         if place is not None or not 0 <= entry_id <= state.indexed_last:
@@ -148,7 +148,7 @@ class Places:
         block = self._cache[key]
         return True, block.find(entry_id) if block else None
 
-    async def find(self, state: LedgerState, entry_id: int) -> Place | None:
+    async def find(self, state: LedgerState, entry_id: int) -> EntryLocation | None:
         while True:
             known, place = self.try_find(state, entry_id)
             if known:
@@ -255,7 +255,7 @@ class Places:
         self._dirty = []
 
     def adopt(
-        self, index: IndexStore, shares: Shares, states: Iterable[LedgerState]
+        self, index: IndexStore, shares: SegmentUsage, states: Iterable[LedgerState]
     ) -> Callable[[], Awaitable[None]]:
         """Use the new index, which has the held entries.
 
@@ -449,7 +449,7 @@ class Places:
 class Lookup:
     """A cache of index blocks for lookups ledger by ledger, nearly in order."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: EntryLocations) -> None:
         self._places = places
         self._blocks: dict[tuple[int, int], Block | None] = {}
 

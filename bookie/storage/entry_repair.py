@@ -3,7 +3,7 @@
 A bookie keeps the first bytes that it received for an entry, so an add of an id that is here
 changes nothing.  The exception is an entry whose record can no longer be read from the disk.  A
 read that meets such damage notes it (`Reads.damaged`).  A recovery add of a noted entry is appended
-to the log, and a checkpoint moves the index there, as in compaction (`reclaim`).  The add is
+to the log, and a checkpoint moves the index there, as in compaction (`compaction`).  The add is
 answered with OK only after that, and after the entry has been read from its new place.
 
 An entry that the scrub finds damaged on the disk may still be in memory.  The bookie writes it
@@ -19,22 +19,22 @@ from typing import NamedTuple
 
 import trio
 
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.entry_locations import EntryLocation, Moves
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.log import Done
-from daybook.bookie.storage.places import Moves, Place
-from daybook.bookie.storage.recent import BLOCK_ENTRIES
 from daybook.bookie.storage.records import Kind
 from daybook.bookie.storage.status import StoreError, StoreStatus
-from daybook.bookie.storage.volume import Volume
+from daybook.bookie.storage.write_cache import BLOCK_ENTRIES
 
 _RESCUED_BYTES = 1 << 20  # at a time
 
 
 @dataclass(frozen=True, slots=True)
-class _Wound:
+class _DamagedEntry:
     state: LedgerState
     entry_id: int
-    place: Place
+    place: EntryLocation
     entry: bytes
     done: Done
 
@@ -42,34 +42,34 @@ class _Wound:
 class _Readable(NamedTuple):
     state: LedgerState
     entry_id: int
-    place: Place
+    place: EntryLocation
     entry: memoryview
 
 
-class Healer:
+class EntryRepairer:
     """The repairs of one directory: those that arrive during one checkpoint share the next."""
 
     def __init__(
         self,
-        volume: Volume,
+        volume: LedgerDirectory,
         checkpoint: Callable[[Moves | None], Awaitable[None]],
         nursery: trio.Nursery,
     ) -> None:
         self._volume = volume
         self._checkpoint = checkpoint
         self._nursery = nursery
-        self._wounds: list[_Wound] = []
+        self._wounds: list[_DamagedEntry] = []
         self._busy = False
 
     def heal(
-        self, state: LedgerState, entry_id: int, place: Place, entry: memoryview, done: Done
+        self, state: LedgerState, entry_id: int, place: EntryLocation, entry: memoryview, done: Done
     ) -> None:
         """Write the entry again; `done` is called once, with OK when it can be read again."""
         if len(entry) != place[1]:
             done(StoreStatus.IO_ERROR)  # These are not the bytes that were stored.
             return
         self._volume.looked_up_bytes += len(entry)  # The entry is in flight until `done`.
-        self._wounds.append(_Wound(state, entry_id, place, bytes(entry), done))
+        self._wounds.append(_DamagedEntry(state, entry_id, place, bytes(entry), done))
         if not self._busy:
             self._busy = True
             self._nursery.start_soon(self._run)
@@ -120,7 +120,7 @@ class Healer:
         return left
 
     async def _run(self) -> None:
-        wounds: list[_Wound] = []
+        wounds: list[_DamagedEntry] = []
         try:
             while self._wounds:
                 wounds, self._wounds = self._wounds, []
@@ -135,11 +135,11 @@ class Healer:
                 self._tell(wound, StoreStatus.READ_ONLY)  # the store is closing
             self._wounds = []
 
-    def _tell(self, wound: _Wound, status: StoreStatus) -> None:
+    def _tell(self, wound: _DamagedEntry, status: StoreStatus) -> None:
         self._volume.looked_up_bytes -= len(wound.entry)
         wound.done(status)
 
-    async def _write(self, wounds: list[_Wound]) -> None:
+    async def _write(self, wounds: list[_DamagedEntry]) -> None:
         await self._checkpoint(None)  # A checkpoint can move only entries that the index has.
         log, moves = self._volume.log, dict[tuple[int, int], dict[int, tuple[int, int]]]()
         if self._volume.closing or log.failure or self._volume.places.failure:
@@ -154,7 +154,7 @@ class Healer:
         if moves:
             await self._checkpoint(moves)
 
-    async def _status(self, wound: _Wound) -> StoreStatus:
+    async def _status(self, wound: _DamagedEntry) -> StoreStatus:
         """Return OK if the entry has moved and can be read; a window may hold the old record."""
         state, volume = wound.state, self._volume
         try:

@@ -22,7 +22,7 @@ _COUNT = struct.Struct(">H")
 PLACE_BYTES = 1 + 8 + 4  # low byte of the id, position, size
 
 
-class RecentEntries:
+class WriteCache:
     """Entries of one ledger."""
 
     __slots__ = ("ids", "positions", "sizes")
@@ -58,7 +58,7 @@ class RecentEntries:
         for index, position in enumerate(positions):
             self.add(first + index, position, sizes[index])
 
-    def add_all(self, newer: "RecentEntries") -> None:
+    def add_all(self, newer: "WriteCache") -> None:
         """Take the entries of the other, too; where an id is in both, the older one stands."""
         for entry_id, position, size in zip(newer.ids, newer.positions, newer.sizes, strict=True):
             self.add(entry_id, position, size)

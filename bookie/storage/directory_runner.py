@@ -1,10 +1,10 @@
 """The upkeep of one directory: start, checkpoints, disk space, stop.
 
-A start reads the log behind the last checkpoint (`boot`), and appends two things before it serves
-requests: the doubtful records of the last process, and a limbo mark if records were or may have
-been lost (`memory`).  Both are in one batch, so the log of a directory that is behind never grows
-without its limbo mark.  The DIRTY marker is removed only when the limbo mark is durable, unless
-`ack_early` needs it; a stop removes it as its last step.
+A start reads the log behind the last checkpoint (`recovery`), and appends two things before it
+serves requests: the doubtful records of the last process, and a limbo mark if records were or may
+have been lost (`markers`).  Both are in one batch, so the log of a directory that is behind never
+grows without its limbo mark.  The DIRTY marker is removed only when the limbo mark is durable,
+unless `ack_early` needs it; a stop removes it as its last step.
 
 A checkpoint begins when enough entries or bytes have arrived since the last one, behind the mark of
 an idle log, and at the stop.  If the index is too slow, the log pauses: memory is bounded, and the
@@ -12,7 +12,7 @@ bookie slows its clients down.
 
 After an error of the log or of the index the volume accepts no further plain adds; it still answers
 reads.  Below `free_bytes_min` of disk space it refuses plain adds until there is space again, and
-below half of that all adds: the rest is for fences, deletions and compaction (`reclaim`).
+below half of that all adds: the rest is for fences, deletions and compaction (`compaction`).
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -23,48 +23,50 @@ from math import inf
 import trio
 
 from daybook.bookie.storage.boot import Contents, load
+from daybook.bookie.storage.compaction import Compactor
 from daybook.bookie.storage.disk import Disk
-from daybook.bookie.storage.heal import Healer
-from daybook.bookie.storage.index import IndexDamagedError, OpenIndex, WatchedIndex
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.entry_locations import EntryLocations, Moves
+from daybook.bookie.storage.entry_repair import EntryRepairer
+from daybook.bookie.storage.index import IndexDamagedError, MonitoredIndex, OpenIndex
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Group, Log
-from daybook.bookie.storage.memory import is_dirty, make_clean, make_dirty
-from daybook.bookie.storage.places import Moves, Places
+from daybook.bookie.storage.markers import is_dirty, make_clean, make_dirty
 from daybook.bookie.storage.rebuild import (
     INDEX_FILE,
     IndexRebuild,
     IndexRecord,
     OpenedIndex,
     Rebuilder,
-    TellRebuild,
+    RebuildListener,
     next_name,
     read_index_record,
     remove_others,
     write_index_record,
 )
-from daybook.bookie.storage.reclaim import Reclaimer
 from daybook.bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
-from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.recovery import ReplayResult
 from daybook.bookie.storage.scrub import Scrubber
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.tombstones import Tombstones
-from daybook.bookie.storage.volume import Volume
 from daybook.wire.clock import WallClock
 
 
 @dataclass(frozen=True, slots=True)
-class Tellers:
+class DirectoryListeners:
     """The calls by which a volume informs the store that it is part of."""
 
     committed: Callable[[], None]
     changed: Callable[[], None]
     doubted: Callable[[], None] = lambda: None  # records may be lost from now on
-    adopted: Callable[["Upkeep"], None] = lambda _: None  # a new index, perhaps with more ledgers
-    rebuild: TellRebuild = lambda _: None
+    adopted: Callable[["DirectoryRunner"], None] = lambda _: (
+        None
+    )  # a new index, perhaps with more ledgers
+    rebuild: RebuildListener = lambda _: None
 
 
-class Upkeep:
+class DirectoryRunner:
     """The background tasks of a volume, and the work after each commit."""
 
     def __init__(
@@ -73,13 +75,13 @@ class Upkeep:
         directory: str,
         limits: StoreLimits,
         contents: Contents,
-        replayed: Replayed,
+        replayed: ReplayResult,
         nursery: trio.Nursery,
         *,
         creation_id: int,
         dirty: bool,
         opened: OpenedIndex,
-        tellers: Tellers,
+        tellers: DirectoryListeners,
     ) -> None:
         self.replayed = replayed
         self._dirty = dirty
@@ -100,8 +102,8 @@ class Upkeep:
             committed=self._committed,
             failed=self._failed,
         )
-        self.volume = Volume(directory, limits, contents, self._log, nursery)
-        self._places: Places = contents.places
+        self.volume = LedgerDirectory(directory, limits, contents, self._log, nursery)
+        self._places: EntryLocations = contents.places
         self._contents = contents
         self._disk = disk
         self._limits = limits
@@ -115,7 +117,7 @@ class Upkeep:
         self._index_busy = False
         self._full_at: float = inf  # the log position at which the next space limit is reached
         self.tombstones = Tombstones(self.volume, contents, self.checkpoint)
-        self.reclaimer = Reclaimer(
+        self.reclaimer = Compactor(
             disk,
             log_directory(directory),
             limits.reclaim,
@@ -125,7 +127,7 @@ class Upkeep:
             checkpoint=self.checkpoint,
             look_at_space=self._look_at_space,
         )
-        healer = Healer(self.volume, self.checkpoint, nursery)
+        healer = EntryRepairer(self.volume, self.checkpoint, nursery)
         self.volume.heal = healer.heal
         self.scrubber = Scrubber(
             disk,
@@ -253,7 +255,7 @@ class Upkeep:
         self._judge()
         self.nursery.start_soon(self.rebuilder.run)
 
-    def _rebuilt(self, replayed: Replayed) -> None:
+    def _rebuilt(self, replayed: ReplayResult) -> None:
         """Finish a rebuild: the new index is in use, and INDEX names it."""
         self.replayed.losses += replayed.losses
         self._count_tombstones()
@@ -371,15 +373,15 @@ def log_directory(directory: str) -> str:
 
 
 @asynccontextmanager
-async def open_volume(
+async def open_directory(
     disk: Disk,
     directory: str,
     open_index: OpenIndex,
     clock: WallClock,
     limits: StoreLimits,
     *,
-    tellers: Tellers,
-) -> AsyncGenerator[Upkeep]:
+    tellers: DirectoryListeners,
+) -> AsyncGenerator[DirectoryRunner]:
     """Open the ledgers in this directory, which is locked for this process until the exit.
 
     The log is read here, and nothing is appended before `start`.  A damaged index is rebuilt from
@@ -400,7 +402,7 @@ async def open_volume(
                 await remove_others(disk, directory, opened.name)
 
         async with trio.open_nursery() as nursery:
-            upkeep = Upkeep(
+            upkeep = DirectoryRunner(
                 disk,
                 directory,
                 limits,
@@ -431,8 +433,8 @@ async def _load(
     opened: OpenedIndex,
     record: IndexRecord,
     limits: StoreLimits,
-    tellers: Tellers,
-) -> tuple[Contents, Replayed, bool]:
+    tellers: DirectoryListeners,
+) -> tuple[Contents, ReplayResult, bool]:
     """Return the contents of a directory, and True if its index was damaged."""
     why = f"{directory}/{INDEX_FILE} says so"
     if not record.damaged:
@@ -461,11 +463,11 @@ class _DamagedError(Exception):
 
 async def _load_from(
     disk: Disk, directory: str, opened: OpenedIndex, name: str, limits: StoreLimits
-) -> tuple[Contents, Replayed]:
-    index: WatchedIndex | None = None
+) -> tuple[Contents, ReplayResult]:
+    index: MonitoredIndex | None = None
     try:
-        index = WatchedIndex(await opened.open(name))
-        places = Places(index, blocks_cached=limits.blocks_cached)
+        index = MonitoredIndex(await opened.open(name))
+        places = EntryLocations(index, blocks_cached=limits.blocks_cached)
         entries = limits.checkpoint_entries
         log = log_directory(directory)
         return await load(disk, log, index, places, checkpoint_entries=entries)

@@ -1,8 +1,8 @@
 """Ledgers that come here for the first time, and may have been here before.
 
 Of a ledger without a record nobody here knows whether it was forgotten: because it was deleted
-(`tombstones`), or because this bookie has lost its memory (`memory`) and with it a fence.  Then the
-metadata are asked, once for all that wait:
+(`tombstones`), or because this bookie has lost its memory (`markers`) and with it a fence.  Then
+the metadata are asked, once for all that wait:
 
     what they say                               plain adds         adds of recoveries
     open, and created since the bookie's birth  taken              taken
@@ -23,7 +23,7 @@ from typing import TypeAlias, assert_never
 
 import trio
 
-from daybook.bookie.storage.memory import NEVER_LOST
+from daybook.bookie.storage.markers import NEVER_LOST
 from daybook.bookie.storage.status import StoreStatus
 
 _ASKED_MAX = 5000  # ledgers at once: each is a task
@@ -39,10 +39,10 @@ class LedgerFacts:
 
 
 # None if the metadata cannot be asked.
-Ask: TypeAlias = Callable[[int], Awaitable[LedgerFacts | None]]
+AskMetadata: TypeAlias = Callable[[int], Awaitable[LedgerFacts | None]]
 
 
-class Standing(Enum):
+class LedgerStatus(Enum):
     WELCOME = auto()
     OLDER = auto()
     ENDED = auto()
@@ -50,54 +50,54 @@ class Standing(Enum):
     UNKNOWN = auto()
 
 
-Answer: TypeAlias = Callable[[Standing], None]
+OnLedgerStatus: TypeAlias = Callable[[LedgerStatus], None]
 
 
-def standing_of(facts: LedgerFacts | None, birth: int) -> Standing:
+def ledger_status(facts: LedgerFacts | None, birth: int) -> LedgerStatus:
     if facts is None:
-        return Standing.UNKNOWN
+        return LedgerStatus.UNKNOWN
     if not facts.there:
-        return Standing.GONE
+        return LedgerStatus.GONE
     if birth == NEVER_LOST:
-        return Standing.WELCOME
+        return LedgerStatus.WELCOME
     if not facts.open:
-        return Standing.ENDED
-    return Standing.WELCOME if facts.created_txid > birth else Standing.OLDER
+        return LedgerStatus.ENDED
+    return LedgerStatus.WELCOME if facts.created_txid > birth else LedgerStatus.OLDER
 
 
-def refusal_of(standing: Standing, *, recovery: bool) -> StoreStatus:
+def refusal_for(standing: LedgerStatus, *, recovery: bool) -> StoreStatus:
     """OK if such an add may be taken."""
     match standing:
-        case Standing.WELCOME:
+        case LedgerStatus.WELCOME:
             return StoreStatus.OK
-        case Standing.OLDER:
+        case LedgerStatus.OLDER:
             return StoreStatus.OK if recovery else StoreStatus.READ_ONLY
-        case Standing.ENDED:
+        case LedgerStatus.ENDED:
             return StoreStatus.OK if recovery else StoreStatus.FENCED
-        case Standing.GONE:
+        case LedgerStatus.GONE:
             return StoreStatus.FENCED  # for ever
-        case Standing.UNKNOWN:
+        case LedgerStatus.UNKNOWN:
             return StoreStatus.READ_ONLY  # somebody else may take it
         case _:
             assert_never(standing)
 
 
-class FirstContacts:
+class UnknownLedgerCheck:
     """`birth` may become later."""
 
-    def __init__(self, ask: Ask, *, bytes_max: int) -> None:
+    def __init__(self, ask: AskMetadata, *, bytes_max: int) -> None:
         self.bytes_waiting = 0
         self.birth = NEVER_LOST
         self._ask_metadata = ask
         self._bytes_max = bytes_max
-        self._waiting: dict[int, list[tuple[int, Answer]]] = {}
+        self._waiting: dict[int, list[tuple[int, OnLedgerStatus]]] = {}
 
     def is_full(self, ledger_id: int) -> bool:
         """As much waits as may, or so many are asked for that this one would be too many."""
         many = len(self._waiting) >= _ASKED_MAX and ledger_id not in self._waiting
         return many or self.bytes_waiting >= self._bytes_max
 
-    def ask(self, nursery: trio.Nursery, ledger_id: int, size: int, answer: Answer) -> None:
+    def ask(self, nursery: trio.Nursery, ledger_id: int, size: int, answer: OnLedgerStatus) -> None:
         """`answer` is told where the ledger stands; in order, and once."""
         self.bytes_waiting += size
         if ledger_id in self._waiting:
@@ -107,13 +107,13 @@ class FirstContacts:
             nursery.start_soon(self._ask, ledger_id)
 
     async def _ask(self, ledger_id: int) -> None:
-        standing = Standing.UNKNOWN
+        standing = LedgerStatus.UNKNOWN
         try:
-            standing = await self.standing_of(ledger_id)
+            standing = await self.ledger_status(ledger_id)
         finally:
             for size, answer in self._waiting.pop(ledger_id):
                 self.bytes_waiting -= size
                 answer(standing)
 
-    async def standing_of(self, ledger_id: int) -> Standing:
-        return standing_of(await self._ask_metadata(ledger_id), self.birth)
+    async def ledger_status(self, ledger_id: int) -> LedgerStatus:
+        return ledger_status(await self._ask_metadata(ledger_id), self.birth)

@@ -24,8 +24,8 @@ from enum import IntFlag
 from typing import TypeAlias
 
 from daybook.bookie.storage.index import IndexDamagedError
-from daybook.bookie.storage.recent import RecentEntries
 from daybook.bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.write_cache import WriteCache
 
 _ROW = struct.Struct(">BBqqqHIQQQQ")
 _ROW_VERSION = 2
@@ -63,7 +63,7 @@ class LedgerState:
     key_position: int = -1
     fenced: bool = False  # accepted; what makes it durable is `fence_position`
     fence_position: int = -1
-    limbo: bool = False  # records of it may be lost (`suspects`)
+    limbo: bool = False  # records of it may be lost (`limbo`)
     deleted: bool = False
     tombstone_position: int = -1
     first: int = 0  # no record of it is in front of this position
@@ -78,8 +78,8 @@ class LedgerState:
     explicit_lac: int = -1
     explicit_position: int = -1
     explicit_body: bytes | None = None
-    recent: RecentEntries | None = None
-    frozen: RecentEntries | None = None  # what the checkpoint under way is writing
+    recent: WriteCache | None = None
+    frozen: WriteCache | None = None  # what the checkpoint under way is writing
     dirty: bool = False  # differs from its row in the index
     watches: list[LacWatch] | None = None
 

@@ -18,15 +18,15 @@ import trio
 
 from daybook.bookie.storage.directories import Directories
 from daybook.bookie.storage.disk import Disk
-from daybook.bookie.storage.memory import write_birth
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.markers import write_birth
 from daybook.bookie.storage.status import StoreError, StoreStatus
-from daybook.bookie.storage.volume import Volume
 
 _MARKS_A_TURN = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
+class LimboMark:
     """A ledger that may have lost records: entries (`limbo`), a fence, or both."""
 
     ledger_id: int
@@ -34,7 +34,7 @@ class Suspect:
     fence: bool
 
 
-class Suspects:
+class LimboLedgers:
     def __init__(self, disk: Disk, directories: Directories) -> None:
         self._disk = disk
         self._directories = directories
@@ -48,9 +48,9 @@ class Suspects:
             if state.limbo and not state.deleted
         )
 
-    async def mark(self, suspects: Sequence[Suspect]) -> None:
+    async def mark(self, suspects: Sequence[LimboMark]) -> None:
         """Durable on return; what has a record already stays in its directory."""
-        ends: dict[str, tuple[Volume, int]] = {}
+        ends: dict[str, tuple[LedgerDirectory, int]] = {}
         for number, suspect in enumerate(suspects):
             if number % _MARKS_A_TURN == _MARKS_A_TURN - 1:
                 await trio.lowlevel.checkpoint()
@@ -60,7 +60,7 @@ class Suspects:
         for volume, position in ends.values():
             await volume.log.wait_durable(position)
 
-    def take(self, suspect: Suspect) -> tuple[Volume, int]:
+    def take(self, suspect: LimboMark) -> tuple[LedgerDirectory, int]:
         """The same for one; it is in force, and durable when that position is (-1: it is)."""
         directories = self._directories
         ledger_id, limbo, fence = suspect.ledger_id, suspect.limbo, suspect.fence

@@ -15,7 +15,7 @@ below the checkpoint.  It tells a torn tail from a loss as follows:
 
 A segment without a whole first batch does not exist: one write creates it with that batch.  A
 segment with a second batch and no valid header is lost.
-Segments that were removed on purpose (`removed`) are gaps, not losses.
+Segments that were removed on purpose (`deleted_segments`) are gaps, not losses.
 """
 
 import re
@@ -24,16 +24,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from daybook.bookie.storage.batches import Batch, Window, read_batch
+from daybook.bookie.storage.deleted_segments import Gap
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.records import SEGMENT_HEADER_BYTES, BatchFlag, Record
-from daybook.bookie.storage.removed import Gap
 from daybook.bookie.storage.segments import Segment
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayResult:
     segments: list[Segment]
     mark: int = 0  # the last mark
     end: int = 0  # behind every byte of every segment
@@ -58,20 +58,20 @@ async def replay(
     segments: list[Segment],
     checkpoint: int,
     apply: Callable[[Record], None],
-    applied: Callable[[Replayed], Awaitable[None]],
+    applied: Callable[[ReplayResult], Awaitable[None]],
     *,
     gaps: Sequence[Gap] = (),
     end: int | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Read the log behind `checkpoint`; no segment is in one of the gaps.
 
     With `end` the log is known to be durable up to there, and nothing behind it is read.
     `applied` is called after each batch: everything below `mark` has been applied.
     """
-    result = Replayed(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
+    result = ReplayResult(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
     # The mark of the first batch behind a gap may lie in the removed segments in front of it.
     removed = [gap.end for gap in gaps if gap.first < checkpoint < gap.end]
-    walk = _Walk(apply, applied, result, reached=max(removed, default=0))
+    walk = _LogReplay(apply, applied, result, reached=max(removed, default=0))
     result.mark = checkpoint
     ahead = deque(gap for gap in gaps if gap.first >= checkpoint)
     behind = sum(segment.first < checkpoint for segment in segments)
@@ -104,14 +104,14 @@ async def replay(
     return result
 
 
-class _Walk:
+class _LogReplay:
     """One pass over the log, which follows the marks from batch to batch."""
 
     def __init__(
         self,
         apply: Callable[[Record], None],
-        applied: Callable[[Replayed], Awaitable[None]],
-        result: Replayed,
+        applied: Callable[[ReplayResult], Awaitable[None]],
+        result: ReplayResult,
         *,
         reached: int,
     ) -> None:
