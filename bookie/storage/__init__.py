@@ -3,7 +3,7 @@
 In reading order:
 
     status.py            the codes that the store answers with
-    disk.py              SEAM: files; `growing.py` is the preallocated file in which a log grows
+    disk.py              SEAM: directories and files
     records.py           the contents of a log, byte by byte
     log.py               appends records in groups, with one sync each
     segments.py          reads records back from the log, by position
@@ -12,13 +12,9 @@ In reading order:
     index.py             SEAM: an ordered key-value store; RocksDB
     write_cache.py       entries that no checkpoint has indexed; the blocks of the index
     ledger_state.py      the state of a ledger besides its entries
-    shares.py            the live bytes of each segment
-    entry_locations.py   where entries are; checkpoints
-    recovery.py          replays the log behind the last checkpoint: torn tails, losses, doubts
-    boot.py              loads the rows of the index, then the log behind them
-    reads.py             what is answered about the ledgers of a directory
-    states.py            creates, fences and deletes ledgers; explicit LACs; limbo
-    ledger_directory.py  decides which entries are accepted
+    entry_locations.py   where entries are; the live bytes of segments; checkpoints
+    recovery.py          loads the index and replays the log behind it: torn tails, losses, doubts
+    ledger_directory.py  the rules for adds, fences, deletions and reads
     entry_repair.py      writes damaged entries again
     tombstones.py        forgets deleted ledgers
     compaction.py        empties and deletes segments with few live bytes

@@ -27,7 +27,6 @@ from itertools import pairwise
 import trio
 
 from daybook.bookie.storage.batches import Damage, begins, durable_end, first_mark, scan
-from daybook.bookie.storage.boot import Contents
 from daybook.bookie.storage.deleted_segments import Gap, with_gap, write_gaps
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.entry_locations import Lookup, Moves
@@ -42,6 +41,7 @@ from daybook.bookie.storage.records import (
     Kind,
     Record,
 )
+from daybook.bookie.storage.recovery import Contents
 from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.tombstones import Tombstones
@@ -127,7 +127,9 @@ class Compactor:
             await self._checkpoint(None)
             self._check()
             for segment in self._candidates():
-                if not self._volume.places.shares.of(segment.first) or await self._fits(segment):
+                if not self._volume.places.shares.live_bytes(segment.first) or await self._fits(
+                    segment
+                ):
                     await self._reclaim(segment)
         except OSError:
             self.statistics.reclaim_failures += 1
@@ -143,14 +145,14 @@ class Compactor:
             # The next start begins to read in the segment in which the checkpoint lies.
             if following.first > self._contents.checkpoint or segment.first in self._damaged:
                 continue
-            live = shares.of(segment.first)
+            live = shares.live_bytes(segment.first)
             size = ends[bisect_right(ends, segment.first)] - segment.first
             if live < self._limits.live_share_max * size:
                 found.append((live, segment))
         return [segment for _, segment in sorted(found, key=lambda each: each[0])]
 
     async def _fits(self, segment: Segment) -> bool:
-        live = self._volume.places.shares.of(segment.first)
+        live = self._volume.places.shares.live_bytes(segment.first)
         return live + self._limits.spare_bytes <= await self._look_at_space()
 
     # ---- how
@@ -207,7 +209,7 @@ class Compactor:
         return portion.bytes >= limits.portion_bytes or portion.count >= limits.portion_entries
 
     def _nothing_points_into(self, segment: Segment) -> bool:
-        return self._volume.places.shares.of(segment.first) == 0
+        return self._volume.places.shares.live_bytes(segment.first) == 0
 
     async def _move(self, portion: _Portion) -> None:
         """Append the entries once more, and let the index point to the new records."""

@@ -10,8 +10,7 @@ has, so while one does not know, none believes that something is absent.
 """
 
 from daybook.bookie.storage.directory_runner import DirectoryRunner
-from daybook.bookie.storage.ledger_directory import LedgerDirectory
-from daybook.bookie.storage.reads import LAST_ENTRY
+from daybook.bookie.storage.ledger_directory import LAST_ENTRY, LedgerDirectory
 from daybook.bookie.storage.status import StoreError, StoreStatus
 
 
@@ -34,7 +33,7 @@ class Directories:
                 self.homes[ledger_id] = self._one_home(ledger_id, other, volume)
         self.upkeeps.append(upkeep)
         self.volumes.append(volume)
-        self.judge_doubt()
+        self.update_doubt()
 
     def _one_home(
         self, ledger_id: int, one: LedgerDirectory, other: LedgerDirectory
@@ -49,7 +48,7 @@ class Directories:
         live = [each for each in (one, other) if not each.ledgers[ledger_id].deleted]
         if len(live) < 2:
             return live[0] if live else one
-        if not self.limbo and not other.states.limbo:
+        if not self.limbo and not other.in_doubt:
             raise StorageLayoutError(
                 f"ledger {ledger_id} is in {one.directory} and in {other.directory}"
             )
@@ -58,15 +57,15 @@ class Directories:
         fenced = dropped.ledgers[ledger_id].fenced
         # The doubt of that directory ends with a later record of the same log: so no start that is
         # not in doubt finds both.
-        dropped.states.delete(ledger_id)
-        kept.states.suspect(ledger_id, limbo=True, fence=fenced)
+        dropped.delete(ledger_id)
+        kept.mark_limbo(ledger_id, limbo=True, fence=fenced)
         return kept
 
     def volume_of(self, ledger_id: int, entry_id: int = LAST_ENTRY) -> LedgerDirectory:
         """Where the ledger lives.  StoreError if it is not here, or the entry id cannot be."""
         volume = self.homes.get(ledger_id)
         if volume is None:
-            raise self.volumes[0].reads.absent(StoreStatus.NO_LEDGER)
+            raise self.volumes[0].absence(StoreStatus.NO_LEDGER)
         if entry_id < LAST_ENTRY:
             raise StoreError(StoreStatus.BAD_REQUEST, f"entry {entry_id}")
         return volume
@@ -93,17 +92,17 @@ class Directories:
     @property
     def limbo(self) -> bool:
         """Records were lost, and nobody knows whose: what is absent may have been here."""
-        return any(volume.states.limbo for volume in self.volumes)
+        return any(volume.in_doubt for volume in self.volumes)
 
-    def judge_doubt(self) -> None:
+    def update_doubt(self) -> None:
         """Look again whether anything is in doubt, and so for everybody."""
         for volume in self.volumes:
-            volume.reads.doubt = self.limbo
-            volume.judge()
+            volume.bookie_in_doubt = self.limbo
+            volume.update_writable()
 
     @property
     def highest_tombstone(self) -> int:
-        return max(volume.states.highest_tombstone for volume in self.volumes)
+        return max(volume.highest_tombstone for volume in self.volumes)
 
 
 def _emptiest(volumes: list[LedgerDirectory]) -> LedgerDirectory:

@@ -22,7 +22,6 @@ from math import inf
 
 import trio
 
-from daybook.bookie.storage.boot import Contents, load
 from daybook.bookie.storage.compaction import Compactor
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.entry_locations import EntryLocations, Moves
@@ -46,7 +45,7 @@ from daybook.bookie.storage.rebuild import (
     write_index_record,
 )
 from daybook.bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
-from daybook.bookie.storage.recovery import ReplayResult
+from daybook.bookie.storage.recovery import Contents, ReplayResult, load
 from daybook.bookie.storage.scrub import Scrubber
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.tombstones import Tombstones
@@ -163,10 +162,10 @@ class DirectoryRunner:
         for done in group.dones:
             done(StoreStatus.OK)
         self._tell_committed()
-        self.volume.room_changed()
+        self.volume.update_add_limit()
         if self._log.end >= self._full_at:
             self._use_room()
-            self._judge()
+            self._update_writable()
         if group.segment is not None:
             self._places.shares.begin(group.segment.first)
             self.segment_began()
@@ -180,14 +179,14 @@ class DirectoryRunner:
             self._log.pause()
 
     def _failed(self, groups: list[Group[LedgerState]]) -> None:
-        self._judge()
+        self._update_writable()
         for group in groups:
             for done in group.dones:
                 done(StoreStatus.IO_ERROR)
         self._tell_committed()
 
-    def _judge(self) -> None:
-        if self.volume.judge():
+    def _update_writable(self) -> None:
+        if self.volume.update_writable():
             self._tell_changed()
 
     # ---- from start to stop
@@ -208,13 +207,13 @@ class DirectoryRunner:
             for record, position in zip(records, positions, strict=True):
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
-        self.volume.states.limbo = self.volume.reads.doubt = self._contents.limbo
+        self.volume.in_doubt = self.volume.bookie_in_doubt = self._contents.limbo
         self._started = True
         # DIRTY may go only now that the log says the same durably.
         await self._set_dirty(self._limits.ack_early)
         self._count_tombstones()
         await self._look_at_space()
-        self._judge()
+        self._update_writable()
         self._places.index.watch(self._index_damaged)
         self.nursery.start_soon(self._checkpoint_now_and_then)
         self.nursery.start_soon(self._watch_space)
@@ -238,7 +237,8 @@ class DirectoryRunner:
             try:
                 await self.checkpoint()
             except (OSError, StoreError):
-                self._judge()  # No further checkpoint is made unless the index is rebuilt.
+                # No further checkpoint is made unless the index is rebuilt.
+                self._update_writable()
 
     # ---- a damaged index
 
@@ -249,10 +249,10 @@ class DirectoryRunner:
             return  # The rebuild under way, or the next start, finds this damage itself.
         volume.rebuilding = str(error)
         volume.places.failure = volume.places.failure or error
-        volume.states.doubt()
+        volume.begin_doubt()
         self._tell_doubted()
         self.rebuilder.begin(error)
-        self._judge()
+        self._update_writable()
         self.nursery.start_soon(self.rebuilder.run)
 
     def _rebuilt(self, replayed: ReplayResult) -> None:
@@ -260,13 +260,13 @@ class DirectoryRunner:
         self.replayed.losses += replayed.losses
         self._count_tombstones()
         self._tell_adopted(self)
-        self.volume.judge()
+        self.volume.update_writable()
         self._tell_changed()
 
     def _count_tombstones(self) -> None:
         deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
-        self.volume.states.tombstones = len(deleted)
-        self.volume.states.highest_tombstone = max(deleted, default=-1)
+        self.volume.tombstones = len(deleted)
+        self.volume.highest_tombstone = max(deleted, default=-1)
 
     # ---- checkpoints
 
@@ -292,7 +292,7 @@ class DirectoryRunner:
             self._index_busy = True
 
         try:
-            limbo = self.volume.states.limbo
+            limbo = self.volume.in_doubt
             await self._places.checkpoint(
                 position, limbo=limbo, when_durable=when_durable, moves=moves
             )
@@ -305,7 +305,7 @@ class DirectoryRunner:
         while True:
             await trio.sleep(self._limits.space_check_s)
             await self._look_at_space()
-            self._judge()
+            self._update_writable()
 
     async def _look_at_space(self) -> int:
         """Return the number of free bytes; 0 if the disk cannot tell."""
@@ -318,7 +318,7 @@ class DirectoryRunner:
         volume, bytes_min = self.volume, self._limits.free_bytes_min
         volume.plain_end = position + free - bytes_min
         volume.recovery_end = volume.plain_end + bytes_min // 2
-        volume.room_changed()
+        volume.update_add_limit()
         self._use_room()
         return free
 
@@ -352,7 +352,7 @@ class DirectoryRunner:
     async def close(self) -> None:
         """Refuse all requests; leave an end mark and an index that covers the whole log."""
         self.volume.closing = True
-        self._judge()
+        self._update_writable()
         deadline = trio.current_time() + self._limits.close_s
         try:
             with trio.CancelScope(shield=True, deadline=deadline):

@@ -13,6 +13,8 @@ memory, and their records in the log.  If the error is damage, the index is rebu
 (`rebuild`); `hold` and `adopt` are the two ends of that.
 """
 
+import struct
+from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -38,7 +40,7 @@ from daybook.bookie.storage.index import (
     shares_key,
 )
 from daybook.bookie.storage.ledger_state import LedgerState, decode_row, encode_row
-from daybook.bookie.storage.shares import SegmentUsage
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.write_cache import BLOCK_ENTRIES, PLACE_BYTES, Block, WriteCache
 
@@ -48,6 +50,8 @@ Spend: TypeAlias = Callable[[int], Awaitable[None]]  # waits until this many byt
 # Ledger and block number -> low byte of the entry id -> old and new position.
 Moves: TypeAlias = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
 
+_POSITION = struct.Struct(">Q")
+_SHARE = struct.Struct(">Qq")
 _SCAN_KEYS = 4096
 _SCAN_BLOCKS = 256
 _LOOKUP_BLOCKS = 4096
@@ -61,6 +65,99 @@ class IndexedEntry:
     entry_id: int
     position: int
     size: int
+
+
+class SegmentUsage:
+    """The live bytes of each segment, that is the bytes of records to which the index points.
+
+    Each checkpoint changes the usage and the blocks in one batch, so the usage says exactly what
+    the blocks say.  It only tells where compaction gains something: whether a segment may be
+    deleted is looked up again, record by record (`compaction`).
+
+    The usage is one value in the index, under `shares_key`, valid only for the checkpoint whose
+    position it names.  If it is missing or names another position, the blocks are counted again:
+
+        | position u64 | segments: first position u64, bytes i64 |
+    """
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._bytes: dict[int, int] = {}
+
+    def begin(self, first: int) -> None:
+        """Add a segment that begins at `first`."""
+        if first not in self._bytes:
+            insort(self._firsts, first)
+            self._bytes[first] = 0
+
+    def end(self, first: int) -> None:
+        """Drop a segment that was deleted."""
+        if self._bytes.pop(first, None) is not None:
+            self._firsts.remove(first)
+
+    def live_bytes(self, first: int) -> int:
+        """Return the live bytes of the segment that begins at `first`."""
+        return self._bytes.get(first, 0)
+
+    @property
+    def total(self) -> int:
+        return sum(self._bytes.values())
+
+    def change(self, changes: dict[int, int]) -> None:
+        for first, delta in changes.items():
+            if first in self._bytes:
+                self._bytes[first] += delta
+
+    def beyond(self, counted: dict[int, int]) -> int:
+        """Return the bytes that the usage has and the count of the blocks lacks."""
+        return sum(max(0, live - counted.get(first, 0)) for first, live in self._bytes.items())
+
+    def count(self, changes: dict[int, int], block: Block, sign: int) -> None:
+        """Add the entries of the block to `changes`, or subtract them, by the sign."""
+        if not block.low:
+            return
+        positions, sizes = block.positions, block.sizes
+        first = self.first_of(min(positions))
+        if first == self.first_of(max(positions)):  # nearly always
+            live = sum(sizes) + RECORD_HEADER_BYTES * len(sizes)
+            changes[first] = changes.get(first, 0) + sign * live
+            return
+        for position, size in zip(positions, sizes, strict=True):
+            self.count_one(changes, position, size, sign)
+
+    def count_one(self, changes: dict[int, int], position: int, size: int, sign: int) -> None:
+        first = self.first_of(position)
+        changes[first] = changes.get(first, 0) + sign * (RECORD_HEADER_BYTES + size)
+
+    def first_of(self, position: int) -> int:
+        """Return where the segment that holds this position begins; -1 if there is none."""
+        at = bisect_right(self._firsts, position) - 1
+        return -1 if at < 0 else self._firsts[at]
+
+    def encode(self, position: int, changes: dict[int, int]) -> bytes:
+        """Encode the usage after the changes, for the checkpoint at this position."""
+        shares = [
+            _SHARE.pack(first, live + changes.get(first, 0)) for first, live in self._bytes.items()
+        ]
+        return _POSITION.pack(position) + b"".join(shares)
+
+    def load(self, data: bytes, position: int) -> bool:
+        """Load an encoded usage; return False if it belongs to another checkpoint."""
+        stored = decode_shares(data, position)
+        for first, live in stored or ():
+            if first in self._bytes:
+                self._bytes[first] = live
+        return stored is not None
+
+
+def decode_shares(data: bytes, position: int) -> list[tuple[int, int]] | None:
+    """Return pairs of first position and live bytes.
+
+    Return None if the value does not belong to the checkpoint at this position.
+    """
+    if len(data) % _SHARE.size != _POSITION.size or _POSITION.unpack_from(data)[0] != position:
+        return None
+    return list(_SHARE.iter_unpack(data[_POSITION.size :]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,8 +100,8 @@ class EntryRepairer:
         if volume.out_of_space:
             return None
         try:
-            entry = bytes(await volume.reads.read(ledger_id, entry_id))
-            state = volume.reads.known(ledger_id)
+            entry = bytes(await volume.read(ledger_id, entry_id))
+            state = volume.known_ledger(ledger_id)
             place = await volume.places.find(state, entry_id)
         except (StoreError, OSError):
             return None
@@ -158,7 +158,7 @@ class EntryRepairer:
         """Return OK if the entry has moved and can be read; a window may hold the old record."""
         state, volume = wound.state, self._volume
         try:
-            await volume.reads.read(state.ledger_id, wound.entry_id)
+            await volume.read(state.ledger_id, wound.entry_id)
             moved = await volume.places.find(state, wound.entry_id) != wound.place
         except StoreError as error:
             # A ledger that was deleted meanwhile is answered like a fenced one: no add follows.
@@ -166,7 +166,7 @@ class EntryRepairer:
             return StoreStatus.FENCED if gone else StoreStatus.IO_ERROR
         if not moved:
             return StoreStatus.IO_ERROR
-        volume.reads.damaged.pop((state.ledger_id, wound.entry_id), None)
+        volume.damaged.pop((state.ledger_id, wound.entry_id), None)
         return StoreStatus.OK
 
 

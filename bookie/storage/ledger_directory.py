@@ -1,13 +1,19 @@
-"""The ledgers of one directory: which entries are accepted.
+"""The ledgers of one directory: the rules for adds, fences, LACs, deletions and reads.
 
 Each decision and its record in the log are one synchronous step, so the order of the log is the
-order of the decisions:
+order of the decisions.  A method that returns a position has made the change; the caller waits
+until the log is durable there.
 
-- A ledger accepts only entries with its own master key, and plain adds only until it is fenced
-  (`states`).
+Adds:
+
+- The first request with a master key creates the ledger; its key is a record in front of the first
+  entry or the fence.  A request with another key is refused.
+- A ledger accepts plain adds only until it is fenced.  A fence is in force forever from the moment
+  it is accepted; it is answered when it is durable.
 - If an entry id is added again, the first bytes stay, and OK is sent when *they* are durable.
-- An entry that can no longer be read from the disk (`reads`) is accepted again from a recovery
+- An entry that can no longer be read from the disk is accepted again from a recovery
   (`entry_repair`).
+- A ledger has no record behind its tombstone, except a copy of the tombstone.
 - **In doubt**, after a log of this bookie has lost records, plain adds are refused for all ledgers,
   since the lost record may have been the fence of any of them.  A ledger in limbo refuses plain
   adds until it has all the entries that it may have lost (`limbo`).
@@ -16,8 +22,15 @@ order of the decisions:
 - With `ack_early` a plain add is answered when it is accepted, if the master key of its ledger is
   durable and few bytes are on their way to the disk.  Any other add is answered when it is durable.
 
-Answers to readers are in `reads`; checkpoints, disk space, start and stop are in
-`directory_runner`.
+Reads:
+
+- A read waits for a record that is accepted and not durable yet.  The record may be acknowledged
+  soon, so "no" would be a lie.
+- If compaction has moved the record meanwhile, it is looked up and read again.
+- An entry that cannot be read from the disk is noted: a recovery add of it is a new one.
+- In doubt every absence is UNKNOWN, and so it is for a ledger in limbo.
+
+Checkpoints, disk space, start and stop are in `directory_runner`.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,16 +40,30 @@ from typing import TypeAlias
 
 import trio
 
-from daybook.bookie.storage.boot import Contents
 from daybook.bookie.storage.entry_locations import EntryLocation, EntryLocations
-from daybook.bookie.storage.ledger_state import MASTER_KEY_BYTES_MAX, LedgerState, lac_of_entry
+from daybook.bookie.storage.ledger_state import (
+    EXPLICIT_LAC_BYTES_MAX,
+    MASTER_KEY_BYTES_MAX,
+    LedgerState,
+    lac_of_entry,
+)
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Done, Log
-from daybook.bookie.storage.reads import Reads
-from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Buffer, Kind, Run, SharedRun
-from daybook.bookie.storage.states import States
+from daybook.bookie.storage.records import (
+    EVERY_LEDGER,
+    NO_ENTRY_ID,
+    RECORD_HEADER_BYTES,
+    Buffer,
+    Kind,
+    Record,
+    Run,
+    SharedRun,
+)
+from daybook.bookie.storage.recovery import Contents
 from daybook.bookie.storage.status import StoreError, StoreStatus
 
+LAST_ENTRY = -1  # stands for the entry with the highest id in a read request
+_DAMAGED_MAX = 100_000  # damaged entries noted; the others are noted when they are read again
 _LOOKUP_BYTES = 2048  # the approximate memory of a task that looks an entry up
 
 DoneOfRuns: TypeAlias = Callable[[Sequence[SharedRun], int], Done]
@@ -63,9 +90,13 @@ class LedgerDirectory:
         self.ledgers = contents.ledgers
         self.places: EntryLocations = contents.places
         self.log = log
-        self.states = States(self, limits, contents, log)
-        self.reads = Reads(self.ledgers, self.places, log, nursery)
         self.heal: Repair
+        self.in_doubt = False  # the log of this directory has lost records of unknown ledgers
+        self.bookie_in_doubt = False  # the log of some directory of this bookie has
+        self.tombstones = 0  # deleted ledgers that are still remembered
+        self.highest_tombstone = -1  # ledgers with lower ids may have been forgotten
+        # Ledger and entry id, and the location at which the entry could not be read.
+        self.damaged: dict[tuple[int, int], EntryLocation] = {}
         self.out_of_space = False
         self.out_of_reserve = False  # only fences, deletions and compaction may write then
         # Log positions up to which the disk has space: for plain adds, for all adds and LACs.
@@ -76,7 +107,7 @@ class LedgerDirectory:
         self.read_only = False  # an operator or another part of the bookie asked for it
         self.closing = False
         self.rebuilding = ""  # the damage of the index, until a new index is in use
-        self.writable = True  # plain adds are accepted; `judge` decides
+        self.writable = True  # plain adds are accepted; `update_writable` decides
         self.looked_up_bytes = 0  # in entries that wait for a lookup or for a repair
         self.entries_added = 0
         self.bytes_added = 0
@@ -84,19 +115,59 @@ class LedgerDirectory:
         self._early_bytes_max = limits.early_bytes_max
         self._in_flight_bytes_max = limits.in_flight_bytes_max
         self._recent_entries_max = limits.recent_entries_max
+        self._contents = contents
+        self._doubts = 0  # how often a doubt began since the start
         self._nursery = nursery
 
-    def judge(self) -> bool:
+    def update_writable(self) -> bool:
         """Decide again if plain adds are accepted; return True if that has changed."""
         before = self.writable
         failed = self.log.failure or self.places.failure or self.rebuilding
         full = self.out_of_space or self.out_of_reserve
-        self.writable = not (self.reads.doubt or full or self.read_only or self.closing or failed)
+        self.writable = not (
+            self.bookie_in_doubt or full or self.read_only or self.closing or failed
+        )
         return before != self.writable
 
-    def room_changed(self) -> None:
+    def update_add_limit(self) -> None:
         """Compute `_add_at_once_below` after a commit or a look at the free disk space."""
         self._add_at_once_below = min(self.log.durable + self._in_flight_bytes_max, self.plain_end)
+
+    # ---- creation and deletion
+
+    def create_ledger(self, ledger_id: int) -> LedgerState:
+        state = self.ledgers[ledger_id] = LedgerState(ledger_id, first=self.log.end)
+        return state
+
+    def keep_master_key(self, state: LedgerState, master_key: Buffer) -> None:
+        if state.master_key is None and not state.deleted:  # no record follows a tombstone
+            state.master_key = bytes(master_key)
+            state.key_position = self.log.append(
+                Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None
+            )
+            self.places.touch(state)
+
+    def delete(self, ledger_id: int) -> int:
+        self._check_log()
+        state = self.ledgers.get(ledger_id) or self.create_ledger(ledger_id)
+        if not state.deleted:
+            state.deleted = True
+            self.tombstones += 1
+            state.tombstone_position = self.log.append(
+                Kind.TOMBSTONE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+            fenced = state.fenced
+            state.bury(state.tombstone_position)
+            self.highest_tombstone = max(self.highest_tombstone, ledger_id)
+            if not fenced:  # the tombstone is the fence of a ledger that had none
+                state.fence_position = state.tombstone_position
+            self.places.touch(state)
+        return state.tombstone_position
+
+    def forget(self, state: LedgerState) -> None:
+        """Drop a deleted ledger whose tombstone is no longer needed (`tombstones`)."""
+        del self.ledgers[state.ledger_id]
+        self.tombstones -= 1
 
     # ---- adding
 
@@ -126,8 +197,8 @@ class LedgerDirectory:
         if refused is not StoreStatus.OK:
             done(refused)
             return
-        state = state or self.states.make(ledger_id)
-        self.states.keep_key(state, master_key)
+        state = state or self.create_ledger(ledger_id)
+        self.keep_master_key(state, master_key)
         if entry_id > state.last_entry:
             self._accept(state, entry_id, entry, recovery, done)
         else:
@@ -330,7 +401,204 @@ class LedgerDirectory:
         recovery: bool,
         done: Done,
     ) -> None:
-        if recovery and self.reads.damaged.get((state.ledger_id, entry_id)) == place:
+        if recovery and self.damaged.get((state.ledger_id, entry_id)) == place:
             self.heal(state, entry_id, place, entry, done)
         else:
             self.log.when_durable(place[0], done)
+
+    # ---- fences and LACs
+
+    def fence(self, ledger_id: int, master_key: Buffer) -> int:
+        state = self._authorized(ledger_id, master_key)
+        if not state.fenced:
+            state.fenced = True
+            state.fence_position = self.log.append(
+                Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+            self.places.touch(state)
+        return state.fence_position
+
+    def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> int:
+        if len(body) > EXPLICIT_LAC_BYTES_MAX:
+            raise StoreError(StoreStatus.BAD_REQUEST, f"an explicit LAC of {len(body)} bytes")
+        if self.out_of_reserve or self.log.end >= self.recovery_end:
+            raise StoreError(StoreStatus.READ_ONLY, "too little room is left")
+        if self.bytes_in_flight >= self._in_flight_bytes_max:
+            raise StoreError(StoreStatus.TOO_MANY, "too much is not durable yet")
+        state = self._authorized(ledger_id, master_key)
+        if state.deleted:
+            raise StoreError(StoreStatus.FENCED, "it was deleted")
+        if lac > state.explicit_lac:
+            state.explicit_lac = lac
+            state.explicit_body = bytes(body)
+            self.log.open_group.lacs[state] = state.accepted_lac = max(lac, state.accepted_lac)
+            state.explicit_position = self.log.append(
+                Kind.EXPLICIT_LAC, ledger_id, lac, state.explicit_body, None
+            )
+            self.places.touch(state)
+        return state.explicit_position
+
+    def _authorized(self, ledger_id: int, master_key: Buffer) -> LedgerState:
+        """Return the ledger, created if it is new, after the check of its master key."""
+        state = self.ledgers.get(ledger_id)
+        if not 0 < len(master_key) <= MASTER_KEY_BYTES_MAX:
+            raise StoreError(StoreStatus.UNAUTHORIZED, "no master key")
+        if state is not None and state.master_key not in (None, master_key):
+            raise StoreError(StoreStatus.UNAUTHORIZED)
+        self._check_log()
+        state = state or self.create_ledger(ledger_id)
+        self.keep_master_key(state, master_key)
+        return state
+
+    # ---- reading
+
+    def known_ledger(self, ledger_id: int) -> LedgerState:
+        state = self.ledgers.get(ledger_id)
+        if state is None or state.deleted:
+            raise self.absence(StoreStatus.NO_LEDGER)
+        return state
+
+    def check_complete(self, ledger_id: int) -> None:
+        """StoreError if something that was accepted may be lost, or somebody ends the ledger."""
+        state = self.known_ledger(ledger_id)
+        if self.bookie_in_doubt or state.limbo:
+            raise StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")
+        if state.fenced:  # Also for good, when what it lacked up to its end is copied.
+            raise StoreError(StoreStatus.FENCED)
+
+    def absence(self, status: StoreStatus, state: LedgerState | None = None) -> StoreError:
+        if self.bookie_in_doubt or (state is not None and state.limbo):
+            return StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")
+        return StoreError(status)
+
+    def try_read(self, ledger_id: int, entry_id: int) -> memoryview | None:
+        """The entry if it is at hand without waiting; None if that cannot be said."""
+        state = self.known_ledger(ledger_id)
+        if entry_id == LAST_ENTRY:
+            entry_id = state.last_entry
+        known, place = self.places.try_find(state, entry_id)
+        if not known:
+            return None
+        if place is None:
+            raise self.absence(StoreStatus.NO_ENTRY, state)
+        if place[0] >= self.log.durable:
+            return None
+        try:
+            record = self.log.try_read(*place)
+        except StoreError:
+            self._note_damage(ledger_id, entry_id, place)
+            raise
+        return None if record is None else _entry(record, ledger_id, entry_id)
+
+    async def read(self, ledger_id: int, entry_id: int) -> memoryview:
+        state = self.known_ledger(ledger_id)
+        if entry_id == LAST_ENTRY:
+            entry_id = state.last_entry
+        place = await self.places.find(state, entry_id)
+        while True:
+            if place is None:
+                raise self.absence(StoreStatus.NO_ENTRY, state)
+            try:
+                await self.log.wait_durable(place[0])
+                entry = _entry(await self.log.read(*place), ledger_id, entry_id)
+                if (ahead := self.log.place_ahead(*place)) is not None:
+                    self._nursery.start_soon(self.log.read_ahead, ahead)
+                return entry
+            except StoreError:
+                read_at = place
+                place = await self.places.find(self.known_ledger(ledger_id), entry_id)
+                if place == read_at:
+                    self._note_damage(ledger_id, entry_id, read_at)
+                    raise
+
+    def _note_damage(self, ledger_id: int, entry_id: int, place: EntryLocation) -> None:
+        if place[0] >= self.log.durable:
+            return  # not on the disk: the log has failed
+        if len(self.damaged) >= _DAMAGED_MAX:
+            del self.damaged[next(iter(self.damaged))]
+        self.damaged[ledger_id, entry_id] = place
+
+    async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
+        state = self.known_ledger(ledger_id)
+        body = state.explicit_body
+        if body is not None:
+            await self.log.wait_durable(state.explicit_position)
+        last = await self.read(ledger_id, LAST_ENTRY) if state.last_entry >= 0 else None
+        if body is None and last is None:
+            raise self.absence(StoreStatus.NO_ENTRY, state)
+        return body, last
+
+    async def entry_ids(self, ledger_id: int) -> list[int]:
+        return await self.places.entry_ids(self.known_ledger(ledger_id), below=self.log.durable)
+
+    # ---- limbo and doubt; the class `LimboLedgers` calls these in the right order
+
+    def mark_limbo(self, ledger_id: int, *, limbo: bool, fence: bool) -> int:
+        """Mark a ledger that may have lost records; return the mark's position, -1 if not new."""
+        self._check_log()
+        state = self.ledgers.get(ledger_id) or self.create_ledger(ledger_id)
+        position = -1
+        if state.deleted:
+            return position
+        if limbo and not state.limbo:
+            state.limbo = True
+            position = self.log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)
+        if fence and not state.fenced:
+            state.fenced = True
+            position = state.fence_position = self.log.append(
+                Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
+            )
+        self.places.touch(state)
+        return position
+
+    async def end_limbo(self, ledger_id: int) -> None:
+        """End the limbo of a ledger: it no longer lacks anything."""
+        self._check_log()
+        self.check_index()
+        state = self.ledgers[ledger_id]
+        if state.deleted:
+            return  # no record follows a tombstone
+        position = self.log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)
+        await self.log.wait_durable(position)
+        state.limbo = False
+        self.places.touch(state)
+
+    def begin_doubt(self) -> None:
+        """Begin a doubt in memory: records may be lost.  `write_doubt` makes it durable."""
+        self._doubts += 1
+        self.in_doubt = self._contents.limbo = True
+
+    def write_doubt(self) -> int:
+        """Append a record that this directory is in doubt; return its position."""
+        self._check_log()
+        return self.log.append(Kind.LIMBO, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
+
+    async def end_doubt(self) -> None:
+        """End the doubt: every ledger that may have lost records is marked by now."""
+        self._check_log()
+        self.check_index()
+        doubts = self._doubts
+        position = self.log.append(Kind.LIMBO_END, EVERY_LEDGER, NO_ENTRY_ID, b"", None)
+        await self.log.wait_durable(position)
+        if doubts != self._doubts:
+            # The record of the doubt that began meanwhile lies behind this end, and so will its
+            # own end.
+            raise StoreError(StoreStatus.UNKNOWN, "a new doubt has begun")
+        self.in_doubt = self._contents.limbo = False
+
+    def check_index(self) -> None:
+        """Raise during a rebuild of the index: nobody knows then what a ledger lacks."""
+        if self.rebuilding:
+            raise StoreError(StoreStatus.UNKNOWN, "the index is being rebuilt")
+
+    def _check_log(self) -> None:
+        if self.closing:
+            raise StoreError(StoreStatus.READ_ONLY, "the store is closing")
+        if self.log.failure is not None:
+            raise StoreError(StoreStatus.IO_ERROR, f"the log has failed: {self.log.failure}")
+
+
+def _entry(record: Record, ledger_id: int, entry_id: int) -> memoryview:
+    if (record.kind, record.ledger_id, record.entry_id) != (Kind.ENTRY, ledger_id, entry_id):
+        raise StoreError(StoreStatus.IO_ERROR, f"the index points to a {record.kind.name}")
+    return record.payload

@@ -65,7 +65,7 @@ class LimboLedgers:
         directories = self._directories
         ledger_id, limbo, fence = suspect.ledger_id, suspect.limbo, suspect.fence
         volume = directories.homes.get(ledger_id) or directories.home_of_marks()
-        position = volume.states.suspect(ledger_id, limbo=limbo, fence=fence)
+        position = volume.mark_limbo(ledger_id, limbo=limbo, fence=fence)
         directories.settle(ledger_id, volume)
         return volume, position
 
@@ -73,17 +73,17 @@ class LimboLedgers:
         """All that may have lost something is marked; the rest never was here before `birth`."""
         volumes = self._directories.volumes
         for volume in volumes:
-            volume.states.check_index()
+            volume.check_index()
         for volume in volumes:
             await write_birth(self._disk, volume.directory, birth)
         for volume in volumes:
-            if volume.states.limbo:
-                await volume.states.end_doubt()
-        self._directories.judge_doubt()
+            if volume.in_doubt:
+                await volume.end_doubt()
+        self._directories.update_doubt()
 
     async def clear(self, ledger_id: int) -> None:
         """Nothing of it is missing any more; believed when that is durable."""
         volume = self._directories.homes.get(ledger_id)
         if volume is None:
             raise StoreError(StoreStatus.NO_LEDGER)
-        await volume.states.clear(ledger_id)
+        await volume.end_limbo(ledger_id)

@@ -60,7 +60,7 @@ class Maintenance:
 
     def damaged_entries(self) -> list[tuple[int, int]]:
         """Ledger and entry: what reads and the scrub have found that the disk does not give."""
-        known = {each for volume in self._directories.volumes for each in volume.reads.damaged}
+        known = {each for volume in self._directories.volumes for each in volume.damaged}
         return sorted(known.union(*(finding.entries for finding in self.findings())))
 
     def stranded_ledgers(self) -> list[int]:

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from daybook.bookie.storage.batches import Damage, begins, durable_end, holes, scan
-from daybook.bookie.storage.boot import Contents, load
 from daybook.bookie.storage.directory_runner import log_directory
-from daybook.bookie.storage.disk import DirectoryInUseError, Disk, FileDisk, Reader
+from daybook.bookie.storage.disk import Buffer, DirectoryInUseError, Disk, FileDisk, Reader
 from daybook.bookie.storage.entry_locations import EntryLocations, Lookup
-from daybook.bookie.storage.growing import Buffer
 from daybook.bookie.storage.index import IndexStore, open_rocks_index, view_rocks_index
 from daybook.bookie.storage.markers import is_dirty
 from daybook.bookie.storage.rebuild import (
@@ -27,7 +25,7 @@ from daybook.bookie.storage.rebuild import (
     write_index_record,
 )
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Kind, UnsupportedVersionError
-from daybook.bookie.storage.recovery import ReplayResult
+from daybook.bookie.storage.recovery import Contents, ReplayResult, load
 from daybook.bookie.storage.segments import ReadLimits, Segment, Segments
 from daybook.bookie.storage.status import StoreError
 
@@ -247,7 +245,7 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
                     entries += 1
     report.entries += entries
     report.live_bytes += found
-    missing = places.shares.of(segment.first) - found
+    missing = places.shares.live_bytes(segment.first) - found
     if missing:
         report.problems.append(
             f"{segment.path}: the index points to {missing} bytes of entries that are not there"

@@ -30,7 +30,6 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from daybook.bookie.storage.boot import Contents, empty, load_below
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.index import IndexStore, OpenIndex
@@ -38,7 +37,7 @@ from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.records import UnsupportedVersionError
-from daybook.bookie.storage.recovery import ReplayResult
+from daybook.bookie.storage.recovery import Contents, ReplayResult, empty, load_below
 from daybook.bookie.storage.status import StoreError
 
 INDEX_FILE = "INDEX"
@@ -215,7 +214,7 @@ class Rebuilder:
             if not record.damaged:
                 record = replace(record, damaged=True)
                 await write_index_record(self._disk, self._directory, record)
-            await self._volume.log.wait_durable(self._volume.states.write_doubt())
+            await self._volume.log.wait_durable(self._volume.write_doubt())
         await remove_others(self._disk, self._directory, record.name, self._opened.name)
         name = await next_name(self._disk, self._directory, record)
         store, unused = await self._opened.open_beside(name)

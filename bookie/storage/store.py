@@ -169,13 +169,12 @@ class LedgerStore:
     async def read(self, ledger_id: int, entry_id: int) -> memoryview:
         """Return the entry as it was stored; LAST_ENTRY is the one with the highest id."""
         volume = self._directories.volume_of(ledger_id, entry_id)
-        reads = volume.reads
-        entry = reads.try_read(ledger_id, entry_id)
-        return await reads.read(ledger_id, entry_id) if entry is None else entry
+        entry = volume.try_read(ledger_id, entry_id)
+        return await volume.read(ledger_id, entry_id) if entry is None else entry
 
     def try_read(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """Return the entry if that needs no waiting; None if the caller must use `read`."""
-        return self._directories.volume_of(ledger_id, entry_id).reads.try_read(ledger_id, entry_id)
+        return self._directories.volume_of(ledger_id, entry_id).try_read(ledger_id, entry_id)
 
     async def fence(self, ledger_id: int, master_key: Buffer) -> None:
         """Let the ledger accept only recovery adds, forever; durable on return.
@@ -183,7 +182,7 @@ class LedgerStore:
         Every add that was accepted before the fence is durable or refused on return.
         """
         volume = self._directories.home_of(ledger_id)
-        position = volume.states.fence(ledger_id, master_key)
+        position = volume.fence(ledger_id, master_key)
         self._directories.settle(ledger_id, volume)
         await volume.log.wait_durable(position)
 
@@ -197,7 +196,7 @@ class LedgerStore:
         if self._contacts is not None and ledger_id >= 0 and ledger_id not in self._homes:
             await self._check_first_contact(ledger_id)
         volume = self._directories.home_of(ledger_id)
-        position = volume.states.write_lac(ledger_id, master_key, lac, body)
+        position = volume.write_lac(ledger_id, master_key, lac, body)
         self._directories.settle(ledger_id, volume)
         await volume.log.wait_durable(position)
 
@@ -210,7 +209,7 @@ class LedgerStore:
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
         """Return the body of the explicit LAC and the last entry, at least one of them."""
-        return await self._directories.volume_of(ledger_id).reads.read_lac(ledger_id)
+        return await self._directories.volume_of(ledger_id).read_lac(ledger_id)
 
     async def force(self, ledger_id: int) -> None:
         """Return when everything accepted for the ledger before this call is durable.
@@ -219,19 +218,19 @@ class LedgerStore:
         acknowledged by an earlier process would take the answer for all of its entries.
         """
         volume = self._directories.volume_of(ledger_id)
-        volume.reads.check_whole(ledger_id)
+        volume.check_complete(ledger_id)
         await volume.log.wait_durable(volume.log.end - 1)
 
     def last_add_confirmed(self, ledger_id: int) -> int:
         """Return the highest LAC in a durable record of this ledger; -1 for none."""
-        return self._directories.volume_of(ledger_id).reads.known(ledger_id).lac
+        return self._directories.volume_of(ledger_id).known_ledger(ledger_id).lac
 
     def watch_lac(self, ledger_id: int, after: int, callback: Callable[[], None]) -> Cancel:
         """Call `callback` once when the LAC passes `after`, or the ledger is fenced or deleted.
 
         If that is already so, the call comes before the return.
         """
-        state = self._directories.volume_of(ledger_id).reads.known(ledger_id)
+        state = self._directories.volume_of(ledger_id).known_ledger(ledger_id)
         if state.lac > after or state.fenced:
             callback()
             return lambda: None
@@ -240,12 +239,12 @@ class LedgerStore:
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger that is gone from the metadata; it is never created again here."""
         volume = self._directories.home_of(ledger_id)
-        position = volume.states.delete(ledger_id)
+        position = volume.delete(ledger_id)
         self._directories.settle(ledger_id, volume)
         await volume.log.wait_durable(position)
 
     def is_fenced(self, ledger_id: int) -> bool:
-        return self._directories.volume_of(ledger_id).reads.known(ledger_id).fenced
+        return self._directories.volume_of(ledger_id).known_ledger(ledger_id).fenced
 
     def ledgers(self) -> list[int]:
         """Return the ids of all ledgers on this bookie, sorted."""
@@ -263,7 +262,7 @@ class LedgerStore:
     async def entry_ids(self, ledger_id: int) -> list[int]:
         """Return the ids of the ledger's entries on this bookie, sorted."""
         volume = self._directories.volume_of(ledger_id)
-        return await volume.reads.entry_ids(ledger_id)
+        return await volume.entry_ids(ledger_id)
 
     @property
     def bytes_in_flight(self) -> int:
@@ -313,7 +312,7 @@ class LedgerStore:
             self._read_only_reasons.discard(reason)
         for volume in self._directories.volumes:
             volume.read_only = self.read_only
-            volume.judge()
+            volume.update_writable()
         self.changed()
 
     @property
@@ -348,7 +347,7 @@ class LedgerStore:
 
     def doubted(self) -> None:
         """A directory may have lost records: until that is resolved, any entry may be missing."""
-        self._directories.judge_doubt()
+        self._directories.update_doubt()
         if self._contacts is not None:
             self._contacts.birth = IN_DOUBT
         self.changed()

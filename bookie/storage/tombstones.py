@@ -27,9 +27,9 @@ from math import inf
 import trio
 
 from daybook.bookie.storage.batches import begins
-from daybook.bookie.storage.boot import Contents
 from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.ledger_state import LedgerState
+from daybook.bookie.storage.recovery import Contents
 from daybook.bookie.storage.segments import Segment
 
 _LEDGERS_A_TURN = 2000
@@ -83,7 +83,7 @@ class Tombstones:
         ledgers = self._volume.ledgers
         ending = [state for state in ending if ledgers.get(state.ledger_id) is state]
         for state in ending:  # unless somebody else has ended them meanwhile
-            self._volume.states.forget(state)
+            self._volume.forget(state)
             self._confirmed.discard(state.ledger_id)
         return len(ending)
 
@@ -121,8 +121,10 @@ class Tombstones:
 
     def _may_end(self, state: LedgerState) -> bool:
         volume = self._volume
-        highest = state.ledger_id == volume.states.highest_tombstone
-        return state.deleted and not (highest or volume.reads.doubt or state.recent or state.frozen)
+        highest = state.ledger_id == volume.highest_tombstone
+        return state.deleted and not (
+            highest or volume.bookie_in_doubt or state.recent or state.frozen
+        )
 
     def _ends(self) -> list[float]:
         """Where the segments end, in their order."""

@@ -3,7 +3,7 @@
 from tests.mutants.patch import Edit, Mutant
 
 _BLOCKS = "daybook.wire.messages.blocks"
-_VOLUME = "daybook.bookie.storage.ledger_directory"
+_DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _RUNS = "tests:tests/bookie/storage/test_runs.py"
 _ON_THE_WIRE = "tests:tests/wire/test_blocks.py"
 _CLIENT = "tests:tests/bookie/ledger/test_blocks.py"
@@ -15,7 +15,7 @@ def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
     return Mutant(
         id=mutant_id,
         rule=rule,
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._takes_run",
         replacement=Edit(guard, "True"),
         caught_by=_RUNS,
@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant(
         id="N06",
         rule="a run is answered when it is durable -> when it is accepted",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._accept_run",
         replacement=Edit(
             "append_run(run, told)", "append_run(run, None)\n    done(StoreStatus.OK)"
@@ -90,7 +90,7 @@ MUTANTS = [
     Mutant(
         id="N18",
         rule="runs of several ledgers are answered when they are durable -> when accepted",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._accept_runs",
         replacement=Edit(
             "taken(accepted, len(piece)))\n    count",
@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant(
         id="N19",
         rule="a ledger that comes twice in one piece has gone on in between -> it has not",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory.try_add_runs",
         replacement=Edit("state.last_entry = run.first + len(run.sizes) - 1", "pass"),
         caught_by=_RUNS,

@@ -4,8 +4,7 @@ from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
 _CONTACTS = "daybook.bookie.storage.unknown_ledgers"
-_VOLUME = "daybook.bookie.storage.ledger_directory"
-_STATES = "daybook.bookie.storage.states"
+_DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _SMALL = f"{_STORAGE}/test_store.py -k kept_in_memory"
 _LACS = f"{_STORAGE}/test_room.py -k explicit_lacs"
 _QUESTIONS = f"{_STORAGE}/test_tombstones.py -k metadata"
@@ -20,7 +19,7 @@ MUTANTS = [
     Mutant(
         id="B18",
         rule="the key that an add brings is small -> of any size",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._refusal",
         replacement=_KEY_IS_SMALL,
         caught_by=_SMALL,
@@ -28,35 +27,33 @@ MUTANTS = [
     Mutant(
         id="B18b",
         rule="the key that a fence or a LAC brings is small -> of any size",
-        module=_STATES,
-        name="States._authorized",
+        module=_DIRECTORY,
+        name="LedgerDirectory._authorized",
         replacement=_KEY_IS_SMALL,
         caught_by=_SMALL,
     ),
     Mutant(
         id="B19",
         rule="an explicit LAC is small -> of any size",
-        module=_STATES,
-        name="States.write_lac",
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
         replacement=Edit("len(body) > EXPLICIT_LAC_BYTES_MAX", "False"),
         caught_by=_SMALL,
     ),
     Mutant(
         id="B19b",
         rule="explicit LACs leave alone what is kept to make room -> they fill it",
-        module=_STATES,
-        name="States.write_lac",
-        replacement=Edit(
-            "self._volume.out_of_reserve or self._log.end >= self._volume.recovery_end", "False"
-        ),
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
+        replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
         caught_by=_LACS,
     ),
     Mutant(
         id="B19c",
         rule="explicit LACs that are not durable yet are bounded -> they are not",
-        module=_STATES,
-        name="States.write_lac",
-        replacement=Edit("self._volume.bytes_in_flight >= self._in_flight_bytes_max", "False"),
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
+        replacement=Edit("self.bytes_in_flight >= self._in_flight_bytes_max", "False"),
         caught_by=_LACS,
     ),
     Mutant(
@@ -86,7 +83,7 @@ MUTANTS = [
     Mutant(
         id="B21",
         rule="each look-up of a late id counts as what its task takes -> as its entry",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="_LOOKUP_BYTES",
         replacement=0,
         caught_by=_LATE,
@@ -94,7 +91,7 @@ MUTANTS = [
     Mutant(
         id="B21b",
         rule="what is looked up is in flight -> what is on its way to the disk",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory.bytes_in_flight",
         replacement=Edit(" + self.looked_up_bytes", ""),
         caught_by=_LATE,

@@ -7,9 +7,7 @@ _EARLY = f"{_STORAGE}/test_ack_early.py"
 _LIMBO = f"{_STORAGE}/test_limbo.py"
 _REBORN = "tests:tests/bookie/server/test_reborn.py"
 _REPAIRED = "tests:tests/bookie/replication/test_limbo.py"
-_VOLUME = "daybook.bookie.storage.ledger_directory"
-_STATES = "daybook.bookie.storage.states"
-_READS = "daybook.bookie.storage.reads"
+_DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _UPKEEP = "daybook.bookie.storage.directory_runner"
 _INDEX = "daybook.bookie.storage.index"
 _PLACES = "daybook.bookie.storage.entry_locations"
@@ -32,7 +30,7 @@ MUTANTS = [
     Mutant(
         id="M36b",
         rule="only plain adds are answered before the sync -> those of recoveries, too",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._accept",
         replacement=Edit(" and not recovery", ""),
         caught_by=_EARLY,
@@ -40,7 +38,7 @@ MUTANTS = [
     Mutant(
         id="M36c",
         rule="an add waits for the key of its ledger -> it does not",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._may_lose",
         replacement=Edit("state.key_position < log.durable and ", ""),
         caught_by=_EARLY,
@@ -80,21 +78,21 @@ MUTANTS = [
     Mutant(
         id="M42b",
         rule="that a ledger is in limbo is in the log -> in memory",
-        module=_STATES,
-        name="States.suspect",
+        module=_DIRECTORY,
+        name="LedgerDirectory.mark_limbo",
         replacement=Edit(
-            'self._log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)', "self._log.end - 1"
+            'self.log.append(Kind.LIMBO, ledger_id, NO_ENTRY_ID, b"", None)', "self.log.end - 1"
         ),
         caught_by=_LIMBO,
     ),
     Mutant(
         id="M42c",
         rule="the end of a limbo is in the log -> in memory",
-        module=_STATES,
-        name="States.clear",
+        module=_DIRECTORY,
+        name="LedgerDirectory.end_limbo",
         replacement=Edit(
-            'self._log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)',
-            "self._log.end - 1",
+            'self.log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)',
+            "self.log.end - 1",
         ),
         caught_by=_LIMBO,
     ),
@@ -109,7 +107,7 @@ MUTANTS = [
     Mutant(
         id="M42e",
         rule="a ledger in limbo takes no plain adds -> the next ones of its writer",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory.add",
         replacement=Edit("        and not state.limbo\n", ""),
         caught_by=_LIMBO,
@@ -117,7 +115,7 @@ MUTANTS = [
     Mutant(
         id="M42f",
         rule="a ledger in limbo takes no plain adds -> the next run of its writer",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._takes_run",
         replacement=Edit("not state.limbo", "True"),
         caught_by=_LIMBO,
@@ -125,8 +123,8 @@ MUTANTS = [
     Mutant(
         id="M43f",
         rule="of a ledger in limbo absence is unknown -> a no",
-        module=_READS,
-        name="Reads.absent",
+        module=_DIRECTORY,
+        name="LedgerDirectory.absence",
         replacement=Edit("state is not None and state.limbo", "False"),
         caught_by=_LIMBO,
     ),
@@ -229,24 +227,24 @@ MUTANTS = [
     Mutant(
         id="M36d",
         rule="what may be lost is not forced -> it is",
-        module=_READS,
-        name="Reads.check_whole",
-        replacement=Edit("if self.doubt or state.limbo:", "if self.doubt:"),
+        module=_DIRECTORY,
+        name="LedgerDirectory.check_complete",
+        replacement=Edit("if self.bookie_in_doubt or state.limbo:", "if self.bookie_in_doubt:"),
         caught_by=f"{_EARLY} -k not_forced",
     ),
     Mutant(
         id="M36e",
         rule="nor while it is not known whose it is -> it is",
-        module=_READS,
-        name="Reads.check_whole",
-        replacement=Edit("if self.doubt or state.limbo:", "if state.limbo:"),
+        module=_DIRECTORY,
+        name="LedgerDirectory.check_complete",
+        replacement=Edit("if self.bookie_in_doubt or state.limbo:", "if state.limbo:"),
         caught_by=f"{_EARLY} -k not_forced",
     ),
     Mutant(
         id="M36f",
         rule="nor is what a recovery has ended without -> it is",
-        module=_READS,
-        name="Reads.check_whole",
+        module=_DIRECTORY,
+        name="LedgerDirectory.check_complete",
         replacement=Edit("if state.fenced:", "if False:"),
         caught_by=f"{_EARLY} -k not_forced",
     ),
@@ -305,13 +303,13 @@ MUTANTS = [
         rule="what a damaged index does not give is unknown -> absent",
         module=_UPKEEP,
         name="DirectoryRunner._index_damaged",
-        replacement=Edit("volume.states.doubt()", "pass"),
+        replacement=Edit("volume.begin_doubt()", "pass"),
         caught_by=f"{_DAMAGED} -k cannot_be_read",
     ),
     Mutant(
         id="B11d",
         rule="an id that a damaged index may have is refused -> taken",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._add_after_lookup",
         replacement=Edit("elif self.rebuilding:", "elif False:"),
         caught_by=f"{_DAMAGED} -k below_the_last",
@@ -319,7 +317,7 @@ MUTANTS = [
     Mutant(
         id="B11e",
         rule="an id that a damaged index may have is refused -> taken, if it was looked up before",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._add_again",
         replacement=Edit("known and place is None and self.rebuilding", "False"),
         caught_by=f"{_DAMAGED} -k below_the_last",
@@ -327,16 +325,16 @@ MUTANTS = [
     Mutant(
         id="B11f",
         rule="the doubt ends when the new index is named -> before",
-        module=_STATES,
-        name="States.check_index",
-        replacement=Edit("if self._volume.rebuilding:", "if False:"),
+        module=_DIRECTORY,
+        name="LedgerDirectory.check_index",
+        replacement=Edit("if self.rebuilding:", "if False:"),
         caught_by=f"{_DAMAGED} -k does_not_end_before",
     ),
     Mutant(
         id="B11g",
         rule="a doubt that begins while another one ends stays -> goes with it",
-        module=_STATES,
-        name="States.end_doubt",
+        module=_DIRECTORY,
+        name="LedgerDirectory.end_doubt",
         replacement=Edit("if doubts != self._doubts:", "if False:"),
         caught_by=f"{_DAMAGED} -k another_one_ends",
     ),

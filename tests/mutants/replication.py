@@ -216,7 +216,7 @@ MUTANTS = [
         rule="an entry that the disk gives keeps its first bytes -> a recovery add replaces it",
         module="daybook.bookie.storage.ledger_directory",
         name="LedgerDirectory._add_known",
-        replacement=Edit(" and self.reads.damaged.get((state.ledger_id, entry_id)) == place", ""),
+        replacement=Edit(" and self.damaged.get((state.ledger_id, entry_id)) == place", ""),
         caught_by="tests:tests/bookie/storage/test_heal.py -k not_replaced",
     ),
     Mutant(

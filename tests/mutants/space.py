@@ -68,7 +68,9 @@ MUTANTS = [
         rule="a segment goes when the index points elsewhere, durably -> when it was copied",
         module=_RECLAIM,
         name="Compactor._nothing_points_into",
-        replacement=Edit("return self._volume.places.shares.of(segment.first) == 0", "return True"),
+        replacement=Edit(
+            "return self._volume.places.shares.live_bytes(segment.first) == 0", "return True"
+        ),
         caught_by=_RECLAIMED,
     ),
     Mutant(
@@ -101,7 +103,8 @@ MUTANTS = [
                 module=_RECLAIM,
                 name="Compactor._nothing_points_into",
                 replacement=Edit(
-                    "return self._volume.places.shares.of(segment.first) == 0", "return True"
+                    "return self._volume.places.shares.live_bytes(segment.first) == 0",
+                    "return True",
                 ),
                 caught_by=_RECLAIMED,
             ),
@@ -118,8 +121,8 @@ MUTANTS = [
     Mutant(
         id="B03",
         rule="a read that finds its record moved looks again -> it is an I/O error",
-        module="daybook.bookie.storage.reads",
-        name="Reads.read",
+        module="daybook.bookie.storage.ledger_directory",
+        name="LedgerDirectory.read",
         replacement=Edit("if place == read_at:", "if True:"),
         caught_by=_RECLAIMED,
     ),
@@ -266,7 +269,7 @@ MUTANTS = [
         rule="while records are lost no tombstone ends -> it does",
         module="daybook.bookie.storage.tombstones",
         name="Tombstones._may_end",
-        replacement=Edit("volume.reads.doubt or ", ""),
+        replacement=Edit("volume.bookie_in_doubt or ", ""),
         caught_by=f"{_STORAGE}/test_tombstones.py",
     ),
     Mutant(
@@ -288,7 +291,7 @@ MUTANTS = [
     Mutant(
         id="M46b",
         rule="an index that needs what was removed since is made again -> it is believed",
-        module="daybook.bookie.storage.boot",
+        module="daybook.bookie.storage.recovery",
         name="_is_old",
         replacement=Edit("live and gap.first <= first < gap.end", "False"),
         caught_by=f"{_STORAGE}/test_old_index.py -k moved_since",
@@ -296,7 +299,7 @@ MUTANTS = [
     Mutant(
         id="M46c",
         rule="so is one of before what was removed -> it is believed",
-        module="daybook.bookie.storage.boot",
+        module="daybook.bookie.storage.recovery",
         name="_is_old",
         replacement=Edit("if any(gap.end > checkpoint.position for gap in gaps)", "if False"),
         caught_by=f"{_STORAGE}/test_old_index.py -k of_before",

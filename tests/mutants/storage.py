@@ -12,9 +12,7 @@ _CRASHES = f"{_STORAGE}/test_crashes.py -k whatever_operation"
 _DISK = f"{_STORAGE}/test_syscalls.py"
 _STORE = f"{_STORAGE}/test_store.py"
 _HOST = "tests:tests/bookie/server/test_host.py"
-_VOLUME = "daybook.bookie.storage.ledger_directory"
-_STATES = "daybook.bookie.storage.states"
-_READS = "daybook.bookie.storage.reads"
+_DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _LOG = "daybook.bookie.storage.log"
 _UPKEEP = "daybook.bookie.storage.directory_runner"
 _REPLAY = "daybook.bookie.storage.recovery"
@@ -24,7 +22,7 @@ MUTANTS = [
     Mutant(
         id="M33b",
         rule="a fenced ledger refuses plain adds -> those of known ledgers are taken",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory.add",
         replacement=Edit("        and not state.fenced\n", ""),
         caught_by=_STORE,
@@ -40,9 +38,9 @@ MUTANTS = [
     Mutant(
         id="M37",
         rule="after a loss nobody but recovery may add: the loss may be a fence -> all may",
-        module=_VOLUME,
-        name="LedgerDirectory.judge",
-        replacement=Edit("self.reads.doubt or ", ""),
+        module=_DIRECTORY,
+        name="LedgerDirectory.update_writable",
+        replacement=Edit("self.bookie_in_doubt or ", ""),
         caught_by=_BOOT,
     ),
     Mutant(
@@ -72,28 +70,32 @@ MUTANTS = [
     Mutant(
         id="M43",
         rule="after a loss absence is unknown -> absence of entries is a no",
-        module=_READS,
-        name="Reads.absent",
+        module=_DIRECTORY,
+        name="LedgerDirectory.absence",
         replacement=Edit(
-            "if self.doubt or", "if self.doubt and status is StoreStatus.NO_LEDGER or"
+            "if self.bookie_in_doubt or",
+            "if self.bookie_in_doubt and status is StoreStatus.NO_LEDGER or",
         ),
         caught_by=_BOOT,
     ),
     Mutant(
         id="M43b",
         rule="after a loss absence is unknown -> absence of ledgers is a no",
-        module=_READS,
-        name="Reads.absent",
-        replacement=Edit("if self.doubt or", "if self.doubt and status is StoreStatus.NO_ENTRY or"),
+        module=_DIRECTORY,
+        name="LedgerDirectory.absence",
+        replacement=Edit(
+            "if self.bookie_in_doubt or",
+            "if self.bookie_in_doubt and status is StoreStatus.NO_ENTRY or",
+        ),
         caught_by=_BOOT,
     ),
     Mutant(
         id="M43c",
         rule="after a loss absence is unknown -> is a no when a read is answered at once",
-        module=_READS,
-        name="Reads.try_read",
+        module=_DIRECTORY,
+        name="LedgerDirectory.try_read",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
         caught_by=_BOOT,
@@ -101,10 +103,10 @@ MUTANTS = [
     Mutant(
         id="M43d",
         rule="after a loss absence is unknown -> is a no when a read had to look it up",
-        module=_READS,
-        name="Reads.read",
+        module=_DIRECTORY,
+        name="LedgerDirectory.read",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
         caught_by=_BOOT,
@@ -112,10 +114,10 @@ MUTANTS = [
     Mutant(
         id="M43e",
         rule="after a loss absence is unknown -> is a no when the LAC is asked for",
-        module=_READS,
-        name="Reads.read_lac",
+        module=_DIRECTORY,
+        name="LedgerDirectory.read_lac",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
         caught_by=_BOOT,
@@ -141,7 +143,7 @@ MUTANTS = [
     Mutant(
         id="M49",
         rule="a ledger that was deleted takes nothing any more -> it is made again",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
         caught_by=_STORE,
@@ -242,35 +244,35 @@ MUTANTS = [
     Mutant(
         id="M55b",
         rule="an append returns when its bytes are synced -> when they are written",
-        module="daybook.bookie.storage.growing",
-        name="GrowingFile._append_direct",
+        module="daybook.bookie.storage.disk",
+        name="PreallocatedFile._append_direct",
         replacement=Edit("0 if pieces else os.RWF_DSYNC", "0"),
         caught_by=_DISK,
     ),
     Mutant(
         id="M55c",
         rule="a large append is synced -> its last piece is",
-        module="daybook.bookie.storage.growing",
-        name="GrowingFile._append_direct",
+        module="daybook.bookie.storage.disk",
+        name="PreallocatedFile._append_direct",
         replacement=Edit("        os.fdatasync(self._descriptor)\n", "        pass\n"),
         caught_by=_DISK,
     ),
     Mutant(
         id="M55d",
         rule="a read waits for what is accepted and not durable -> it says that it is not there",
-        module=_READS,
-        name="Reads.read",
+        module=_DIRECTORY,
+        name="LedgerDirectory.read",
         replacement=Edit(
-            "            await self._log.wait_durable(place[0])\n",
-            "            if place[0] >= self._log.durable:\n"
-            "                raise self.absent(StoreStatus.NO_ENTRY)\n",
+            "            await self.log.wait_durable(place[0])\n",
+            "            if place[0] >= self.log.durable:\n"
+            "                raise self.absence(StoreStatus.NO_ENTRY)\n",
         ),
         caught_by=_STORE,
     ),
     Mutant(
         id="M56b",
         rule="the LAC that entries brought does not go back -> that of the last one counts",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._accept",
         replacement=Edit("if lac > state.accepted_lac:", "if True:"),
         caught_by=_STORE,
@@ -278,18 +280,18 @@ MUTANTS = [
     Mutant(
         id="M56c",
         rule="an explicit LAC does not go back -> the last one counts",
-        module=_STATES,
-        name="States.write_lac",
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
         replacement=Edit("if lac > state.explicit_lac:", "if True:"),
         caught_by=_STORE,
     ),
     Mutant(
         id="M57",
         rule="an explicit LAC is in the log before it is answered -> in memory only",
-        module=_STATES,
-        name="States.write_lac",
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
         replacement=Edit(
-            "state.explicit_position = self._log.append(",
+            "state.explicit_position = self.log.append(",
             "state.explicit_position = (lambda *_: -1)(",
         ),
         caught_by=_CRASHES,
@@ -297,7 +299,7 @@ MUTANTS = [
     Mutant(
         id="M58",
         rule="a bookie without room takes recovery adds -> nothing",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="LedgerDirectory._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
         caught_by=_FAILING_DISK,
@@ -305,12 +307,12 @@ MUTANTS = [
     Mutant(
         id="M58b",
         rule="a bookie without room fences -> refuses to",
-        module=_STATES,
-        name="States._authorized",
+        module=_DIRECTORY,
+        name="LedgerDirectory._authorized",
         replacement=Edit(
             "    self._check_log()\n",
             "    self._check_log()\n"
-            "    if not self._volume.writable:\n"
+            "    if not self.writable:\n"
             "        raise StoreError(StoreStatus.READ_ONLY)\n",
         ),
         caught_by=_FAILING_DISK,
@@ -326,10 +328,10 @@ MUTANTS = [
     Mutant(
         id="B02",
         rule="the master key of a ledger is a record in front of its first entry -> kept in memory",
-        module=_STATES,
-        name="States.keep_key",
+        module=_DIRECTORY,
+        name="LedgerDirectory.keep_master_key",
         replacement=Edit(
-            "state.key_position = self._log.append(\n"
+            "state.key_position = self.log.append(\n"
             "            Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None\n"
             "        )\n",
             "pass\n",

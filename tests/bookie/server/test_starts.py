@@ -157,7 +157,7 @@ async def doubts(running: RunningBookie) -> None:
     assert running.store.limbo
     assert not running.store.writable
     for upkeep in running.store._directories.upkeeps:
-        assert upkeep.volume.states.limbo, "all directories, durably"
+        assert upkeep.volume.in_doubt, "all directories, durably"
 
 
 async def recorded(world: World, running: RunningBookie) -> None:

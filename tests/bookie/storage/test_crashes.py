@@ -19,9 +19,7 @@ from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.log import Log
-from daybook.bookie.storage.reads import Reads
 from daybook.bookie.storage.records import Kind
-from daybook.bookie.storage.states import States
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import has
@@ -172,35 +170,37 @@ def test_the_test_notices_a_disk_that_lies(disk: type[SimulatedDisk]) -> None:
 
 
 def forget_the_fence(patch: pytest.MonkeyPatch) -> None:
-    def fence(self: States, ledger_id: int, master_key: bytes) -> int:
+    def fence(self: LedgerDirectory, ledger_id: int, master_key: bytes) -> int:
         self._authorized(ledger_id, master_key).fenced = True
         return -1
 
-    patch.setattr(States, "fence", fence)
+    patch.setattr(LedgerDirectory, "fence", fence)
 
 
 def forget_the_explicit_lac(patch: pytest.MonkeyPatch) -> None:
-    def write_lac(self: States, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> int:
+    def write_lac(
+        self: LedgerDirectory, ledger_id: int, master_key: bytes, lac: int, body: bytes
+    ) -> int:
         state = self._authorized(ledger_id, master_key)
         state.explicit_lac, state.explicit_body = lac, body
         return -1
 
-    patch.setattr(States, "write_lac", write_lac)
+    patch.setattr(LedgerDirectory, "write_lac", write_lac)
 
 
 def forget_the_tombstone(patch: pytest.MonkeyPatch) -> None:
-    def delete(self: States, ledger_id: int) -> int:
-        self._ledgers[ledger_id].deleted = True
+    def delete(self: LedgerDirectory, ledger_id: int) -> int:
+        self.ledgers[ledger_id].deleted = True
         return -1
 
-    patch.setattr(States, "delete", delete)
+    patch.setattr(LedgerDirectory, "delete", delete)
 
 
 def forget_the_key(patch: pytest.MonkeyPatch) -> None:
-    def keep_key(self: States, state: LedgerState, master_key: bytes) -> None:
+    def keep_master_key(self: LedgerDirectory, state: LedgerState, master_key: bytes) -> None:
         state.master_key = state.master_key or bytes(master_key)
 
-    patch.setattr(States, "keep_key", keep_key)
+    patch.setattr(LedgerDirectory, "keep_master_key", keep_master_key)
 
 
 def answer_before_the_write(patch: pytest.MonkeyPatch) -> None:
@@ -216,19 +216,19 @@ def answer_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    async def read(self: Reads, ledger_id: int, entry_id: int) -> memoryview:
-        state = self.known(ledger_id)
-        place = await self._places.find(state, entry_id)
+    async def read(self: LedgerDirectory, ledger_id: int, entry_id: int) -> memoryview:
+        state = self.known_ledger(ledger_id)
+        place = await self.places.find(state, entry_id)
         if place is None:
-            raise self.absent(StoreStatus.NO_ENTRY)
-        if place[0] >= self._log.durable:
-            group = self._log._groups[-1] if self._log._groups else self._log._writing
+            raise self.absence(StoreStatus.NO_ENTRY)
+        if place[0] >= self.log.durable:
+            group = self.log._groups[-1] if self.log._groups else self.log._writing
             assert group is not None
             payloads = [bytes(buffer) for buffer in group.buffers]
             return next(memoryview(p) for p in payloads if p[:16] == _IDS.pack(ledger_id, entry_id))
-        return (await self._log.read(*place)).payload
+        return (await self.log.read(*place)).payload
 
-    patch.setattr(Reads, "read", read)
+    patch.setattr(LedgerDirectory, "read", read)
 
 
 def trust_the_last_batch(patch: pytest.MonkeyPatch) -> None:

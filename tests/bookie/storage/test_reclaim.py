@@ -220,7 +220,7 @@ async def test_a_read_that_has_looked_up_its_place_finds_it_moved(
             return next(looked)
 
         monkeypatch.setattr(volume.places, "find", find_late)
-        assert await volume.reads.read(1, 3) == entry(1, 3)
+        assert await volume.read(1, 3) == entry(1, 3)
 
 
 async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segment(
@@ -273,7 +273,7 @@ async def test_a_wrong_count_of_what_is_live_removes_nothing_that_is(host: Host)
         await store.maintenance.checkpoint()
         places = store._directories.volumes[0].places
         for segment in store._directories.volumes[0].log.segments:
-            places.shares.change({segment.first: -places.shares.of(segment.first)})
+            places.shares.change({segment.first: -places.shares.live_bytes(segment.first)})
         await store.maintenance.reclaim()
         await check(store, 1)
 
@@ -405,7 +405,7 @@ async def test_shares_are_counted_again_if_they_are_not_those_of_the_checkpoint(
 def shares_of(store: LedgerStore) -> dict[int, int]:
     volume = store._directories.volumes[0]
     shares = volume.places.shares
-    return {each.first: shares.of(each.first) for each in volume.log.segments}
+    return {each.first: shares.live_bytes(each.first) for each in volume.log.segments}
 
 
 async def test_without_room_for_entries_there_is_room_to_make_room(

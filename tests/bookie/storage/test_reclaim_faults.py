@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from daybook.bookie.storage.boot import load
 from daybook.bookie.storage.compaction import Compactor
 from daybook.bookie.storage.deleted_segments import decode_gaps
 from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.index import Checkpoint, checkpoint_key
+from daybook.bookie.storage.recovery import load
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Host, has, status_of
 from tests.bookie.storage.test_reclaim import SMALL, check, fill

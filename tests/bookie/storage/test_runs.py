@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from daybook.bookie.storage.ledger_directory import LAST_ENTRY
 from daybook.bookie.storage.log import Done
-from daybook.bookie.storage.reads import LAST_ENTRY
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Buffer, SharedRun
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore

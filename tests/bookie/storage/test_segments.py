@@ -6,8 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from daybook.bookie.storage.disk import FileDisk, Reader
-from daybook.bookie.storage.growing import Buffer
+from daybook.bookie.storage.disk import Buffer, FileDisk, Reader
 from daybook.bookie.storage.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,

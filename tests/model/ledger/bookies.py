@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from daybook.bookie.server.v2 import CODES
-from daybook.bookie.storage.boot import Contents
 from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.index import MemoryIndex
 from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Done
 from daybook.bookie.storage.records import Kind, Record
+from daybook.bookie.storage.recovery import Contents
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.wire.digest import Digester, DigestType
 from daybook.wire.entry import decode_entry
@@ -176,8 +176,8 @@ def _read(volume: LedgerDirectory, read: Read) -> bytes:
     entry, status = memoryview(b""), StoreStatus.OK
     try:
         if read.master_key is not None:
-            volume.states.fence(read.ledger_id, read.master_key)
-        found = volume.reads.try_read(read.ledger_id, read.entry_id)
+            volume.fence(read.ledger_id, read.master_key)
+        found = volume.try_read(read.ledger_id, read.entry_id)
         assert found is not None, "everything is at hand"
         entry = found
     except StoreError as error:
