@@ -90,29 +90,29 @@ class Compactor:
         disk: Disk,
         log_directory: str,
         limits: CompactionLimits,
-        volume: LedgerDirectory,
+        directory: LedgerDirectory,
         contents: Contents,
         tombstones: Tombstones,
         *,
         checkpoint: Callable[[Moves | None], Awaitable[None]],
-        look_at_space: Callable[[], Awaitable[int]],
+        check_space: Callable[[], Awaitable[int]],
     ) -> None:
         self.statistics = CompactionStatistics()
         self._disk = disk
         self._log_directory = log_directory
         self._limits = limits
-        self._volume = volume
+        self._directory = directory
         self._contents = contents
         self._tombstones = tombstones
         self._checkpoint = checkpoint
-        self._look_at_space = look_at_space
+        self._check_space = check_space
         self._rate_limit = RateLimit(limits.bytes_per_s)
         self.running = trio.Lock()  # held by `run_once`
         self._damaged: set[int] = set()  # segments that are not tried again before a restart
 
     @property
     def _log(self) -> Log[LedgerState]:
-        return self._volume.log
+        return self._directory.log
 
     # ---- which
 
@@ -127,10 +127,10 @@ class Compactor:
             await self._checkpoint(None)
             self._check()
             for segment in self._candidates():
-                if not self._volume.places.shares.live_bytes(segment.first) or await self._fits(
-                    segment
-                ):
-                    await self._reclaim(segment)
+                if not self._directory.locations.usage.live_bytes(
+                    segment.first
+                ) or await self._fits(segment):
+                    await self._compact(segment)
         except OSError:
             self.statistics.reclaim_failures += 1
         except StoreError:
@@ -138,32 +138,32 @@ class Compactor:
 
     def _candidates(self) -> list[Segment]:
         """Return the segments behind the checkpoint, those with the fewest live bytes first."""
-        shares, segments = self._volume.places.shares, self._log.segments
+        usage, segments = self._directory.locations.usage, self._log.segments
         ends = begins(self._log.segments, self._contents.gaps)
         found: list[tuple[int, Segment]] = []
         for segment, following in pairwise(segments):
             # The next start begins to read in the segment in which the checkpoint lies.
             if following.first > self._contents.checkpoint or segment.first in self._damaged:
                 continue
-            live = shares.live_bytes(segment.first)
+            live = usage.live_bytes(segment.first)
             size = ends[bisect_right(ends, segment.first)] - segment.first
             if live < self._limits.live_share_max * size:
                 found.append((live, segment))
         return [segment for _, segment in sorted(found, key=lambda each: each[0])]
 
     async def _fits(self, segment: Segment) -> bool:
-        live = self._volume.places.shares.live_bytes(segment.first)
-        return live + self._limits.spare_bytes <= await self._look_at_space()
+        live = self._directory.locations.usage.live_bytes(segment.first)
+        return live + self._limits.spare_bytes <= await self._check_space()
 
     # ---- how
 
-    async def _reclaim(self, segment: Segment) -> None:
+    async def _compact(self, segment: Segment) -> None:
         try:
             limit = await durable_end(self._disk, segment, self._log.segments, self._contents.gaps)
             mark = await first_mark(self._disk, segment)
         except OSError:  # this segment or the next one is unreadable; others may be fine
             limit = mark = None
-        if limit is None or not await self._empty(segment, limit):
+        if limit is None or not await self._move_live_records(segment, limit):
             self._damaged.add(segment.first)
             self.statistics.segments_kept_damaged += 1
             return
@@ -174,10 +174,10 @@ class Compactor:
         ends = begins(self._log.segments, self._contents.gaps)
         return ends[bisect_right(ends, segment.first)]
 
-    async def _empty(self, segment: Segment, limit: int) -> bool:
+    async def _move_live_records(self, segment: Segment, limit: int) -> bool:
         """Move all live records out of the segment; return False if that cannot be proved."""
         portion, known_of = _Portion(), set[int]()
-        lookup = Lookup(self._volume.places)
+        lookup = Lookup(self._directory.locations)
         async with aclosing(scan(self._disk, segment, limit)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, Damage):
@@ -186,20 +186,20 @@ class Compactor:
                 for record in piece.records:
                     if record.kind is not Kind.ENTRY:
                         known_of.add(record.ledger_id)
-                    elif await self._counts(lookup, record):
+                    elif await self._is_live(lookup, record):
                         portion.add(record)
                 if self._is_full(portion):
                     await self._move(portion)
                     portion = _Portion()
-        await self._state_again(segment, sorted(known_of))
+        await self._rewrite_states(segment, sorted(known_of))
         await self._move(portion)
         if not self._nothing_points_into(segment):
             # A ledger deleted meanwhile still has its entries in the index until a checkpoint.
             await self._checkpoint(None)
         return self._nothing_points_into(segment)
 
-    async def _counts(self, lookup: Lookup, record: Record) -> bool:
-        state = self._volume.ledgers.get(record.ledger_id)
+    async def _is_live(self, lookup: Lookup, record: Record) -> bool:
+        state = self._directory.ledgers.get(record.ledger_id)
         if state is None or state.deleted:
             return False
         return await lookup.is_at(record.ledger_id, record.entry_id, record.position)
@@ -209,7 +209,7 @@ class Compactor:
         return portion.bytes >= limits.portion_bytes or portion.count >= limits.portion_entries
 
     def _nothing_points_into(self, segment: Segment) -> bool:
-        return self._volume.places.shares.live_bytes(segment.first) == 0
+        return self._directory.locations.usage.live_bytes(segment.first) == 0
 
     async def _move(self, portion: _Portion) -> None:
         """Append the entries once more, and let the index point to the new records."""
@@ -217,7 +217,7 @@ class Compactor:
         chunk_bytes = 0
         for ledger_id, entry_id, before, payload in portion.sorted():
             self._check()
-            state = self._volume.ledgers.get(ledger_id)
+            state = self._directory.ledgers.get(ledger_id)
             if state is None or state.deleted:
                 continue  # the ledger was deleted meanwhile
             position = self._log.append(Kind.ENTRY, ledger_id, entry_id, payload, None)
@@ -235,32 +235,32 @@ class Compactor:
             await self._checkpoint(moves)
             self._check()  # the checkpoint was skipped if the index or the log has failed
 
-    async def _state_again(self, segment: Segment, ledger_ids: list[int]) -> None:
+    async def _rewrite_states(self, segment: Segment, ledger_ids: list[int]) -> None:
         """Append the state of these ledgers again: a rebuild of the index needs it in the log."""
         position = -1
-        stays = self._tombstones.staying(segment)
+        stays = self._tombstones.tombstones_kept(segment)
         for ledger_id in ledger_ids:
             self._check()
-            state = self._volume.ledgers.get(ledger_id)
+            state = self._directory.ledgers.get(ledger_id)
             if state is not None and state.deleted and stays(state):
                 continue
             stated = -1
-            for record in self._known_of(ledger_id):
+            for record in self._state_records(ledger_id):
                 payload = record.payload
                 position = self._log.append(record.kind, ledger_id, record.entry_id, payload, None)
                 stated = position if stated < 0 else stated
             if state is not None and state.deleted:
-                self._tombstones.restated(state, segment, stated, position)
+                self._tombstones.state_rewritten(state, segment, stated, position)
         if position >= 0:
             await self._log.wait_durable(position)
 
-    def _known_of(self, ledger_id: int) -> list[Record]:
+    def _state_records(self, ledger_id: int) -> list[Record]:
         def record(kind: Kind, entry_id: int = NO_ENTRY_ID, payload: bytes = b"") -> Record:
             return Record(-1, kind, ledger_id, entry_id, memoryview(payload))
 
         if ledger_id == EVERY_LEDGER:
             return [record(Kind.LIMBO)] if self._contents.limbo else []
-        state = self._volume.ledgers.get(ledger_id)
+        state = self._directory.ledgers.get(ledger_id)
         if state is None:
             return []
         known: list[Record] = []
@@ -285,20 +285,20 @@ class Compactor:
         await write_gaps(self._disk, self._log_directory, gaps)
         self._contents.gaps = gaps
         self._tombstones.removed(segment)
-        self._volume.places.shares.end(segment.first)
+        self._directory.locations.usage.end(segment.first)
         self._log.forget(segment)
         self.statistics.segments_removed += 1
         self.statistics.bytes_removed += gap.end - gap.first
         await self._disk.remove(segment.path)
-        await self._look_at_space()
+        await self._check_space()
 
     def _check(self) -> None:
         """Raise `StoreError` unless records may be appended and the index is trusted."""
-        volume = self._volume
-        failure = self._log.failure or volume.places.failure or volume.rebuilding
-        if volume.closing or failure:
+        directory = self._directory
+        failure = self._log.failure or directory.locations.failure or directory.rebuilding
+        if directory.closing or failure:
             raise StoreError(StoreStatus.READ_ONLY, str(failure or "the store is closing"))
 
     async def _spend(self, size: int) -> None:
-        if not self._volume.out_of_space:
+        if not self._directory.out_of_space:
             await self._rate_limit.spend(size)

@@ -31,7 +31,7 @@ from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Group, Log
-from daybook.bookie.storage.markers import is_dirty, make_clean, make_dirty
+from daybook.bookie.storage.markers import is_dirty, mark_clean, mark_dirty
 from daybook.bookie.storage.rebuild import (
     INDEX_FILE,
     IndexRebuild,
@@ -71,7 +71,7 @@ class DirectoryRunner:
     def __init__(
         self,
         disk: Disk,
-        directory: str,
+        path: str,
         limits: StoreLimits,
         contents: Contents,
         replayed: ReplayResult,
@@ -80,75 +80,75 @@ class DirectoryRunner:
         creation_id: int,
         dirty: bool,
         opened: OpenedIndex,
-        tellers: DirectoryListeners,
+        listeners: DirectoryListeners,
     ) -> None:
         self.replayed = replayed
         self._dirty = dirty
         self._started = False
         self.segment_began: Callable[[], None] = lambda: None
-        self.settle_index: Callable[[], Awaitable[None]]  # called when the limbo mark is durable
-        self._directory = directory
+        self.finish_index: Callable[[], Awaitable[None]]  # called when the limbo mark is durable
+        self._path = path
         self._log: Log[LedgerState] = Log(
             disk,
-            log_directory(directory),
+            log_directory(path),
             limits.log,
             segments=replayed.segments,
             mark=replayed.mark,
             end=replayed.end,
             reached=replayed.reached,
             creation_id=creation_id,
-            has_room=lambda: not self.volume.out_of_space,
+            has_space=lambda: not self.directory.out_of_space,
             committed=self._committed,
             failed=self._failed,
         )
-        self.volume = LedgerDirectory(directory, limits, contents, self._log, nursery)
-        self._places: EntryLocations = contents.places
+        self.directory = LedgerDirectory(path, limits, contents, self._log, nursery)
+        self._locations: EntryLocations = contents.locations
         self._contents = contents
         self._disk = disk
         self._limits = limits
         self.nursery = nursery
-        self._tell_committed = tellers.committed
-        self._tell_changed = tellers.changed
-        self._tell_doubted = tellers.doubted
-        self._tell_adopted = tellers.adopted
+        self._on_committed = listeners.committed
+        self._on_changed = listeners.changed
+        self._on_doubted = listeners.doubted
+        self._on_adopted = listeners.adopted
         self._wanted = trio.Event()
         self._checkpointing = trio.Lock()
         self._index_busy = False
         self._full_at: float = inf  # the log position at which the next space limit is reached
-        self.tombstones = Tombstones(self.volume, contents, self.checkpoint)
-        self.reclaimer = Compactor(
+        self.tombstones = Tombstones(self.directory, contents, self.checkpoint)
+        self.compactor = Compactor(
             disk,
-            log_directory(directory),
+            log_directory(path),
             limits.reclaim,
-            self.volume,
+            self.directory,
             contents,
             self.tombstones,
             checkpoint=self.checkpoint,
-            look_at_space=self._look_at_space,
+            check_space=self._check_space,
         )
-        healer = EntryRepairer(self.volume, self.checkpoint, nursery)
-        self.volume.heal = healer.heal
+        repairer = EntryRepairer(self.directory, self.checkpoint, nursery)
+        self.directory.repair = repairer.repair
         self.scrubber = Scrubber(
             disk,
-            log_directory(directory),
-            self.volume,
+            log_directory(path),
+            self.directory,
             contents,
             limits.scrub_bytes_per_s,
             checkpoint=self.checkpoint,
-            rescue=healer.rescue,
+            rewrite=repairer.rewrite,
         )
         self.rebuilder = Rebuilder(
             disk,
-            directory,
+            path,
             limits,
-            self.volume,
+            self.directory,
             contents,
             opened,
             checkpoints=self._checkpointing,
             checkpoint=lambda: self._checkpoint(None),
-            reclaiming=self.reclaimer.running,
+            reclaiming=self.compactor.running,
             rebuilt=self._rebuilt,
-            tell=tellers.rebuild,
+            tell=listeners.rebuild,
         )
         # `close` needs the log even while the scope around the store is being cancelled.
         self._log_scope = trio.CancelScope(shield=True)
@@ -161,18 +161,18 @@ class DirectoryRunner:
             state.raise_lac(lac)
         for done in group.dones:
             done(StoreStatus.OK)
-        self._tell_committed()
-        self.volume.update_add_limit()
+        self._on_committed()
+        self.directory.update_add_limit()
         if self._log.end >= self._full_at:
-            self._use_room()
+            self._update_space_flags()
             self._update_writable()
         if group.segment is not None:
-            self._places.shares.begin(group.segment.first)
+            self._locations.usage.begin(group.segment.first)
             self.segment_began()
         if not group.count and not group.flags:
             self._wanted.set()  # the mark is lost with its segment; a checkpoint keeps it
         behind = self._log.durable - self._contents.checkpoint
-        recent = self._places.recent_entries
+        recent = self._locations.recent_entries
         if recent >= self._limits.checkpoint_entries or behind >= self._limits.checkpoint_bytes:
             self._wanted.set()
         if self._index_busy and recent >= self._limits.recent_entries_max:
@@ -183,11 +183,11 @@ class DirectoryRunner:
         for group in groups:
             for done in group.dones:
                 done(StoreStatus.IO_ERROR)
-        self._tell_committed()
+        self._on_committed()
 
     def _update_writable(self) -> None:
-        if self.volume.update_writable():
-            self._tell_changed()
+        if self.directory.update_writable():
+            self._on_changed()
 
     # ---- from start to stop
 
@@ -202,35 +202,35 @@ class DirectoryRunner:
             limbo = Record(0, Kind.LIMBO, EVERY_LEDGER, NO_ENTRY_ID, memoryview(b""))
             records = [*records, limbo]
         if records:
-            positions = self._log.append_together(records)
+            positions = self._log.append_batch(records)
             await self._log.wait_durable(positions[-1])
             for record, position in zip(records, positions, strict=True):
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
-        self.volume.in_doubt = self.volume.bookie_in_doubt = self._contents.limbo
+        self.directory.in_doubt = self.directory.bookie_in_doubt = self._contents.limbo
         self._started = True
         # DIRTY may go only now that the log says the same durably.
         await self._set_dirty(self._limits.ack_early)
         self._count_tombstones()
-        await self._look_at_space()
+        await self._check_space()
         self._update_writable()
-        self._places.index.watch(self._index_damaged)
-        self.nursery.start_soon(self._checkpoint_now_and_then)
+        self._locations.index.watch(self._index_damaged)
+        self.nursery.start_soon(self._checkpoint_when_wanted)
         self.nursery.start_soon(self._watch_space)
-        await self.settle_index()
+        await self.finish_index()
 
     async def _set_dirty(self, dirty: bool) -> None:
-        there = await is_dirty(self._disk, self._directory)
+        there = await is_dirty(self._disk, self._path)
         if dirty and not there:
-            await make_dirty(self._disk, self._directory)
+            await mark_dirty(self._disk, self._path)
         elif there and not dirty:
-            await make_clean(self._disk, self._directory)
+            await mark_clean(self._disk, self._path)
 
     async def _run_log(self) -> None:
         with self._log_scope:
             await self._log.run()
 
-    async def _checkpoint_now_and_then(self) -> None:
+    async def _checkpoint_when_wanted(self) -> None:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
@@ -244,13 +244,13 @@ class DirectoryRunner:
 
     def _index_damaged(self, error: OSError) -> None:
         """Put the bookie in doubt at once; a task makes the doubt durable and ends it."""
-        volume = self.volume
-        if volume.rebuilding or volume.closing:
+        directory = self.directory
+        if directory.rebuilding or directory.closing:
             return  # The rebuild under way, or the next start, finds this damage itself.
-        volume.rebuilding = str(error)
-        volume.places.failure = volume.places.failure or error
-        volume.begin_doubt()
-        self._tell_doubted()
+        directory.rebuilding = str(error)
+        directory.locations.failure = directory.locations.failure or error
+        directory.begin_doubt()
+        self._on_doubted()
         self.rebuilder.begin(error)
         self._update_writable()
         self.nursery.start_soon(self.rebuilder.run)
@@ -259,14 +259,14 @@ class DirectoryRunner:
         """Finish a rebuild: the new index is in use, and INDEX names it."""
         self.replayed.losses += replayed.losses
         self._count_tombstones()
-        self._tell_adopted(self)
-        self.volume.update_writable()
-        self._tell_changed()
+        self._on_adopted(self)
+        self.directory.update_writable()
+        self._on_changed()
 
     def _count_tombstones(self) -> None:
-        deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
-        self.volume.tombstones = len(deleted)
-        self.volume.highest_tombstone = max(deleted, default=-1)
+        deleted = [each.ledger_id for each in self.directory.ledgers.values() if each.deleted]
+        self.directory.tombstones = len(deleted)
+        self.directory.highest_tombstone = max(deleted, default=-1)
 
     # ---- checkpoints
 
@@ -280,7 +280,7 @@ class DirectoryRunner:
             async with self._checkpointing:
                 # Before `start` is through, the limbo mark is in the log and not applied: a
                 # checkpoint would lie behind it and record that there is no limbo.
-                failed = self._log.failure or self._places.failure or self.volume.rebuilding
+                failed = self._log.failure or self._locations.failure or self.directory.rebuilding
                 if not failed and self._started:
                     await self._checkpoint(moves)
 
@@ -292,8 +292,8 @@ class DirectoryRunner:
             self._index_busy = True
 
         try:
-            limbo = self.volume.in_doubt
-            await self._places.checkpoint(
+            limbo = self.directory.in_doubt
+            await self._locations.checkpoint(
                 position, limbo=limbo, when_durable=when_durable, moves=moves
             )
             self._contents.checkpoint = position
@@ -304,30 +304,30 @@ class DirectoryRunner:
     async def _watch_space(self) -> None:
         while True:
             await trio.sleep(self._limits.space_check_s)
-            await self._look_at_space()
+            await self._check_space()
             self._update_writable()
 
-    async def _look_at_space(self) -> int:
+    async def _check_space(self) -> int:
         """Return the number of free bytes; 0 if the disk cannot tell."""
         # Read before `free_bytes`: bytes written in between count twice, which errs to the full.
         position = self._log.durable
         try:
-            free = await self._disk.free_bytes(self.volume.directory)
+            free = await self._disk.free_bytes(self.directory.path)
         except OSError:
             return 0  # the next write meets the error
-        volume, bytes_min = self.volume, self._limits.free_bytes_min
-        volume.plain_end = position + free - bytes_min
-        volume.recovery_end = volume.plain_end + bytes_min // 2
-        volume.update_add_limit()
-        self._use_room()
+        directory, bytes_min = self.directory, self._limits.free_bytes_min
+        directory.plain_end = position + free - bytes_min
+        directory.recovery_end = directory.plain_end + bytes_min // 2
+        directory.update_add_limit()
+        self._update_space_flags()
         return free
 
-    def _use_room(self) -> None:
+    def _update_space_flags(self) -> None:
         """Compare the log's end, with the bytes that are not written yet, with the limits."""
-        volume, end = self.volume, self._log.end
-        volume.out_of_space = end >= volume.plain_end
-        volume.out_of_reserve = end >= volume.recovery_end
-        ends = (volume.plain_end, volume.recovery_end)
+        directory, end = self.directory, self._log.end
+        directory.out_of_space = end >= directory.plain_end
+        directory.out_of_reserve = end >= directory.recovery_end
+        ends = (directory.plain_end, directory.recovery_end)
         self._full_at = min((each for each in ends if each > end), default=inf)
 
     @property
@@ -351,7 +351,7 @@ class DirectoryRunner:
 
     async def close(self) -> None:
         """Refuse all requests; leave an end mark and an index that covers the whole log."""
-        self.volume.closing = True
+        self.directory.closing = True
         self._update_writable()
         deadline = trio.current_time() + self._limits.close_s
         try:
@@ -368,43 +368,43 @@ class DirectoryRunner:
             self._log.close_readers()
 
 
-def log_directory(directory: str) -> str:
-    return f"{directory}/log"
+def log_directory(path: str) -> str:
+    return f"{path}/log"
 
 
 @asynccontextmanager
 async def open_directory(
     disk: Disk,
-    directory: str,
+    path: str,
     open_index: OpenIndex,
     clock: WallClock,
     limits: StoreLimits,
     *,
-    tellers: DirectoryListeners,
+    listeners: DirectoryListeners,
 ) -> AsyncGenerator[DirectoryRunner]:
     """Open the ledgers in this directory, which is locked for this process until the exit.
 
     The log is read here, and nothing is appended before `start`.  A damaged index is rebuilt from
     the log first, and then `start` puts the directory in doubt.
     """
-    await disk.make_directory(log_directory(directory))
-    lock = await disk.lock_directory(directory)
-    opened = OpenedIndex(open_index, directory)
+    await disk.make_directory(log_directory(path))
+    lock = await disk.lock_directory(path)
+    opened = OpenedIndex(open_index, path)
     try:
-        record = await read_index_record(disk, directory)
-        contents, replayed, damaged = await _load(disk, directory, opened, record, limits, tellers)
-        dirty = damaged or await is_dirty(disk, directory)
+        record = await read_index_record(disk, path)
+        contents, replayed, damaged = await _load(disk, path, opened, record, limits, listeners)
+        dirty = damaged or await is_dirty(disk, path)
 
-        async def settle_index() -> None:
+        async def finish_index() -> None:
             if damaged:  # The log records the doubt by now, so INDEX no longer needs to.
-                await write_index_record(disk, directory, IndexRecord(opened.name, False))
+                await write_index_record(disk, path, IndexRecord(opened.name, False))
             if opened.name != record.name:
-                await remove_others(disk, directory, opened.name)
+                await remove_others(disk, path, opened.name)
 
         async with trio.open_nursery() as nursery:
-            upkeep = DirectoryRunner(
+            runner = DirectoryRunner(
                 disk,
-                directory,
+                path,
                 limits,
                 contents,
                 replayed,
@@ -412,13 +412,13 @@ async def open_directory(
                 creation_id=max(clock.now_ms(), replayed.creation_id + 1),
                 dirty=dirty,
                 opened=opened,
-                tellers=tellers,
+                listeners=listeners,
             )
-            upkeep.settle_index = settle_index
+            runner.finish_index = finish_index
             try:
-                yield upkeep
+                yield runner
             finally:
-                await upkeep.close()
+                await runner.close()
                 nursery.cancel_scope.cancel()
     finally:
         try:
@@ -429,31 +429,31 @@ async def open_directory(
 
 async def _load(
     disk: Disk,
-    directory: str,
+    path: str,
     opened: OpenedIndex,
     record: IndexRecord,
     limits: StoreLimits,
-    tellers: DirectoryListeners,
+    listeners: DirectoryListeners,
 ) -> tuple[Contents, ReplayResult, bool]:
     """Return the contents of a directory, and True if its index was damaged."""
-    why = f"{directory}/{INDEX_FILE} says so"
+    why = f"{path}/{INDEX_FILE} says so"
     if not record.damaged:
         try:
-            return *await _load_from(disk, directory, opened, record.name, limits), False
+            return *await _load_from(disk, path, opened, record.name, limits), False
         except _DamagedError as error:
             why = str(error)
-        await write_index_record(disk, directory, replace(record, damaged=True))
-    begun = IndexRebuild(directory, why, "damaged")
-    tellers.rebuild(begun)
+        await write_index_record(disk, path, replace(record, damaged=True))
+    begun = IndexRebuild(path, why, "damaged")
+    listeners.rebuild(begun)
     # An index that an earlier start had begun is removed; the damaged one stays until INDEX names
     # the new one.
-    await remove_others(disk, directory, record.name)
-    name = await next_name(disk, directory, record)
+    await remove_others(disk, path, record.name)
+    name = await next_name(disk, path, record)
     try:
-        loaded = await _load_from(disk, directory, opened, name, limits)
+        loaded = await _load_from(disk, path, opened, name, limits)
     except _DamagedError as error:
         raise StoreError(StoreStatus.IO_ERROR, f"the new index {name}: {error}") from error
-    tellers.rebuild(replace(begun, state="rebuilt"))
+    listeners.rebuild(replace(begun, state="rebuilt"))
     return *loaded, True
 
 
@@ -462,15 +462,15 @@ class _DamagedError(Exception):
 
 
 async def _load_from(
-    disk: Disk, directory: str, opened: OpenedIndex, name: str, limits: StoreLimits
+    disk: Disk, path: str, opened: OpenedIndex, name: str, limits: StoreLimits
 ) -> tuple[Contents, ReplayResult]:
     index: MonitoredIndex | None = None
     try:
         index = MonitoredIndex(await opened.open(name))
-        places = EntryLocations(index, blocks_cached=limits.blocks_cached)
+        locations = EntryLocations(index, blocks_cached=limits.blocks_cached)
         entries = limits.checkpoint_entries
-        log = log_directory(directory)
-        return await load(disk, log, index, places, checkpoint_entries=entries)
+        log = log_directory(path)
+        return await load(disk, log, index, locations, checkpoint_entries=entries)
     except (OSError, StoreError) as error:
         damage = error if isinstance(error, IndexDamagedError) else index and index.damage
         await opened.aclose()

@@ -42,7 +42,7 @@ from daybook.bookie.storage.index import (
 from daybook.bookie.storage.ledger_state import LedgerState, decode_row, encode_row
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES
 from daybook.bookie.storage.status import StoreError, StoreStatus
-from daybook.bookie.storage.write_cache import BLOCK_ENTRIES, PLACE_BYTES, Block, WriteCache
+from daybook.bookie.storage.write_cache import BLOCK_ENTRIES, LOCATION_BYTES, Block, WriteCache
 
 EntryLocation: TypeAlias = tuple[int, int]
 Spend: TypeAlias = Callable[[int], Awaitable[None]]  # waits until this many bytes may be read
@@ -136,21 +136,21 @@ class SegmentUsage:
 
     def encode(self, position: int, changes: dict[int, int]) -> bytes:
         """Encode the usage after the changes, for the checkpoint at this position."""
-        shares = [
+        usage = [
             _SHARE.pack(first, live + changes.get(first, 0)) for first, live in self._bytes.items()
         ]
-        return _POSITION.pack(position) + b"".join(shares)
+        return _POSITION.pack(position) + b"".join(usage)
 
     def load(self, data: bytes, position: int) -> bool:
         """Load an encoded usage; return False if it belongs to another checkpoint."""
-        stored = decode_shares(data, position)
+        stored = decode_usage(data, position)
         for first, live in stored or ():
             if first in self._bytes:
                 self._bytes[first] = live
         return stored is not None
 
 
-def decode_shares(data: bytes, position: int) -> list[tuple[int, int]] | None:
+def decode_usage(data: bytes, position: int) -> list[tuple[int, int]] | None:
     """Return pairs of first position and live bytes.
 
     Return None if the value does not belong to the checkpoint at this position.
@@ -168,7 +168,7 @@ class _Frozen:
     row: bytes
     last_entry: int
     purge: bool
-    ending: bool
+    dropping_row: bool
 
 
 class _Changes:
@@ -177,7 +177,7 @@ class _Changes:
     def __init__(self) -> None:
         self.puts: dict[bytes, bytes] = {}
         self.deletes: list[bytes] = []
-        self.shares: dict[int, int] = {}
+        self.usage: dict[int, int] = {}
         self._blocks = 0
 
     async def take_turn(self) -> None:
@@ -194,7 +194,7 @@ class EntryLocations:
         self.held_entries = 0  # in memory until the index is rebuilt
         self.checkpoints = 0
         self.failure: OSError | None = None
-        self.shares = SegmentUsage()
+        self.usage = SegmentUsage()
         self.index = index if isinstance(index, MonitoredIndex) else MonitoredIndex(index)
         self._dirty: list[LedgerState] = []
         self._under_way = False  # True during a checkpoint
@@ -210,7 +210,7 @@ class EntryLocations:
             state.last_entry = entry_id
         self.recent_entries += 1
         if not state.dirty:
-            self.touch(state)
+            self.mark_changed(state)
 
     def add_run(
         self, state: LedgerState, first: int, positions: Sequence[int], sizes: Sequence[int]
@@ -225,9 +225,9 @@ class EntryLocations:
         recent.add_run(first, positions, sizes)
         state.last_entry = first + len(positions) - 1
         self.recent_entries += len(positions)
-        self.touch(state)
+        self.mark_changed(state)
 
-    def touch(self, state: LedgerState) -> None:
+    def mark_changed(self, state: LedgerState) -> None:
         """Mark the ledger as different from its row in the index."""
         if not state.dirty:
             state.dirty = True
@@ -235,9 +235,9 @@ class EntryLocations:
 
     def try_find(self, state: LedgerState, entry_id: int) -> tuple[bool, EntryLocation | None]:
         """Return True if the answer needs no waiting, and the place of the entry, if any."""
-        place = state.find_recent(entry_id)
-        if place is not None or not 0 <= entry_id <= state.indexed_last:
-            return True, place
+        location = state.find_recent(entry_id)
+        if location is not None or not 0 <= entry_id <= state.indexed_last:
+            return True, location
         key = block_key(state.ledger_id, entry_id // BLOCK_ENTRIES)
         if key not in self._cache:
             return False, None
@@ -247,9 +247,9 @@ class EntryLocations:
 
     async def find(self, state: LedgerState, entry_id: int) -> EntryLocation | None:
         while True:
-            known, place = self.try_find(state, entry_id)
+            known, location = self.try_find(state, entry_id)
             if known:
-                return place
+                return location
             key = block_key(state.ledger_id, entry_id // BLOCK_ENTRIES)
             before = self.checkpoints
             block = await self._read_block(key)
@@ -258,8 +258,8 @@ class EntryLocations:
                 self._cache[key] = block
                 if len(self._cache) > self._blocks_cached:
                     self._cache.popitem(last=False)
-                place = state.find_recent(entry_id)
-                return place or (block.find(entry_id) if block else None)
+                location = state.find_recent(entry_id)
+                return location or (block.find(entry_id) if block else None)
 
     async def _read_block(self, key: bytes) -> Block | None:
         try:
@@ -298,7 +298,7 @@ class EntryLocations:
                 await self._encode_moves(changes, moves, frozen)
             puts, deletes = changes.puts, changes.deletes
             puts[checkpoint_key()] = Checkpoint(position, limbo).encode()
-            puts[shares_key()] = self.shares.encode(position, changes.shares)
+            puts[shares_key()] = self.usage.encode(position, changes.usage)
             await self.index.write(puts, deletes)
         except BaseException as error:
             # Frozen ledgers are no longer in `_dirty`: a later checkpoint would leave them out.
@@ -307,7 +307,7 @@ class EntryLocations:
         finally:
             self._under_way = False
         self.checkpoints += 1
-        self.shares.change(changes.shares)
+        self.usage.change(changes.usage)
         # No await from here on: a lookup must find each entry in `frozen` or in the index.
         for key in (*puts, *deletes):
             self._cache.pop(key, None)
@@ -325,7 +325,7 @@ class EntryLocations:
             state.frozen, state.recent = state.recent, None
             state.dirty = False
             row = encode_row(state)
-            frozen.append(_Frozen(state, row, state.last_entry, purge, state.ending))
+            frozen.append(_Frozen(state, row, state.last_entry, purge, state.dropping_row))
         self._dirty = []
         self.recent_entries = 0
         return frozen
@@ -352,7 +352,7 @@ class EntryLocations:
         self._dirty = []
 
     def adopt(
-        self, index: IndexStore, shares: SegmentUsage, states: Iterable[LedgerState]
+        self, index: IndexStore, usage: SegmentUsage, states: Iterable[LedgerState]
     ) -> Callable[[], Awaitable[None]]:
         """Use the new index, which has the held entries.
 
@@ -360,24 +360,26 @@ class EntryLocations:
         in between.  The next checkpoint writes every row, since it may differ from the new one.
         """
         until_idle = self.index.replace(index)
-        self.shares = shares
+        self.usage = usage
         self._cache.clear()
         self.checkpoints += 1  # A lookup that is under way is repeated in the new index.
         self.held_entries = 0
         self.failure = None
         for state in states:
             state.frozen = None
-            self.touch(state)
+            self.mark_changed(state)
         return until_idle
 
-    async def walk(self, states: Mapping[int, LedgerState], spend: Spend) -> None:
+    async def verify(self, states: Mapping[int, LedgerState], spend: Spend) -> None:
         """Read every row and block; damage is reported as for any read.
 
         Rows and blocks that are missing without an error are damage as well.  They are not
         compared if a checkpoint changes the index during the walk.
         """
         before = -1 if self._under_way else self.checkpoints
-        clean = {state.ledger_id for state in states.values() if not (state.dirty or state.ending)}
+        clean = {
+            state.ledger_id for state in states.values() if not (state.dirty or state.dropping_row)
+        }
         first, end = LEDGER_KEYS
         while found := await self.index.scan(first, end, _SCAN_BLOCKS):
             for key, row in found:
@@ -387,11 +389,11 @@ class EntryLocations:
         counted: dict[int, int] = {}
         async with aclosing(self._blocks_between(*BLOCK_KEYS)) as blocks:
             async for key, block in blocks:
-                self.shares.count(counted, block, 1)
-                await spend(len(key) + PLACE_BYTES * len(block.low))
+                self.usage.count(counted, block, 1)
+                await spend(len(key) + LOCATION_BYTES * len(block.low))
         if before != self.checkpoints or self.failure is not None:
             return
-        missing = self.shares.beyond(counted)
+        missing = self.usage.beyond(counted)
         if clean or missing:
             error = IndexDamagedError(
                 f"the index lacks {len(clean)} rows, and blocks of {missing} bytes of the log"
@@ -412,7 +414,7 @@ class EntryLocations:
         changes = _Changes()
         for ledger in frozen:
             state = ledger.state
-            if ledger.ending:
+            if ledger.dropping_row:
                 changes.deletes.append(ledger_key(state.ledger_id))
             else:
                 changes.puts[ledger_key(state.ledger_id)] = ledger.row
@@ -440,22 +442,22 @@ class EntryLocations:
 
     def _merged(self, changes: _Changes, stored: bytes | None, block: Block) -> Block:
         if stored is None:
-            self.shares.count(changes.shares, block, 1)
+            self.usage.count(changes.usage, block, 1)
             return block
         older = self._decode(stored)
         merged = older.merge(block)
         if len(merged.low) == len(older.low) + len(block.low):
-            self.shares.count(changes.shares, block, 1)
+            self.usage.count(changes.usage, block, 1)
         else:
-            self.shares.count(changes.shares, older, -1)
-            self.shares.count(changes.shares, merged, 1)
+            self.usage.count(changes.usage, older, -1)
+            self.usage.count(changes.usage, merged, 1)
         return merged
 
     async def _purge(self, changes: _Changes, ledger_id: int) -> None:
         async with aclosing(self._blocks_between(*block_keys(ledger_id))) as blocks:
             async for key, block in blocks:
                 changes.deletes.append(key)
-                self.shares.count(changes.shares, block, -1)
+                self.usage.count(changes.usage, block, -1)
                 await changes.take_turn()
 
     async def _encode_moves(self, changes: _Changes, moves: Moves, frozen: list[_Frozen]) -> None:
@@ -471,8 +473,8 @@ class EntryLocations:
                 before, after = moved.get(low, (-1, -1))
                 if block.positions[at] == before:
                     block.positions[at] = after
-                    self.shares.count_one(changes.shares, before, block.sizes[at], -1)
-                    self.shares.count_one(changes.shares, after, block.sizes[at], 1)
+                    self.usage.count_one(changes.usage, before, block.sizes[at], -1)
+                    self.usage.count_one(changes.usage, after, block.sizes[at], 1)
             changes.puts[key] = block.encode()
             await changes.take_turn()
 
@@ -491,16 +493,16 @@ class EntryLocations:
         data = await self.index.get(block_key(ledger_id, number))
         return None if data is None else self._decode(data)
 
-    async def load_shares(self, position: int) -> None:
+    async def load_usage(self, position: int) -> None:
         """Load the segment usage of the checkpoint at `position`; `begin` each segment before."""
         stored = await self.index.get(shares_key())
-        if stored is not None and self.shares.load(stored, position):
+        if stored is not None and self.usage.load(stored, position):
             return
         counted: dict[int, int] = {}
         async with aclosing(self._blocks_between(*BLOCK_KEYS)) as blocks:
             async for _, block in blocks:
-                self.shares.count(counted, block, 1)
-        self.shares.change(counted)
+                self.usage.count(counted, block, 1)
+        self.usage.change(counted)
 
     async def indexed_entries(self, start: int, end: int) -> list[IndexedEntry]:
         """Return all entries between these positions.  This reads the whole index."""
@@ -546,8 +548,8 @@ class EntryLocations:
 class Lookup:
     """A cache of index blocks for lookups ledger by ledger, nearly in order."""
 
-    def __init__(self, places: EntryLocations) -> None:
-        self._places = places
+    def __init__(self, locations: EntryLocations) -> None:
+        self._locations = locations
         self._blocks: dict[tuple[int, int], Block | None] = {}
 
     async def is_at(self, ledger_id: int, entry_id: int, position: int) -> bool:
@@ -556,7 +558,7 @@ class Lookup:
         if key not in self._blocks:
             if len(self._blocks) >= _LOOKUP_BLOCKS:
                 self._blocks.clear()
-            self._blocks[key] = await self._places.indexed_block(*key)
+            self._blocks[key] = await self._locations.indexed_block(*key)
         block = self._blocks[key]
-        place = block.find(entry_id) if block is not None else None
-        return place is not None and place[0] == position
+        location = block.find(entry_id) if block is not None else None
+        return location is not None and location[0] == position

@@ -80,17 +80,17 @@ class LedgerDirectory:
 
     def __init__(
         self,
-        directory: str,
+        path: str,
         limits: StoreLimits,
         contents: Contents,
         log: Log[LedgerState],
         nursery: trio.Nursery,
     ) -> None:
-        self.directory = directory
+        self.path = path
         self.ledgers = contents.ledgers
-        self.places: EntryLocations = contents.places
+        self.locations: EntryLocations = contents.locations
         self.log = log
-        self.heal: Repair
+        self.repair: Repair
         self.in_doubt = False  # the log of this directory has lost records of unknown ledgers
         self.bookie_in_doubt = False  # the log of some directory of this bookie has
         self.tombstones = 0  # deleted ledgers that are still remembered
@@ -122,7 +122,7 @@ class LedgerDirectory:
     def update_writable(self) -> bool:
         """Decide again if plain adds are accepted; return True if that has changed."""
         before = self.writable
-        failed = self.log.failure or self.places.failure or self.rebuilding
+        failed = self.log.failure or self.locations.failure or self.rebuilding
         full = self.out_of_space or self.out_of_reserve
         self.writable = not (
             self.bookie_in_doubt or full or self.read_only or self.closing or failed
@@ -145,7 +145,7 @@ class LedgerDirectory:
             state.key_position = self.log.append(
                 Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None
             )
-            self.places.touch(state)
+            self.locations.mark_changed(state)
 
     def delete(self, ledger_id: int) -> int:
         self._check_log()
@@ -157,11 +157,11 @@ class LedgerDirectory:
                 Kind.TOMBSTONE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
             )
             fenced = state.fenced
-            state.bury(state.tombstone_position)
+            state.mark_deleted(state.tombstone_position)
             self.highest_tombstone = max(self.highest_tombstone, ledger_id)
             if not fenced:  # the tombstone is the fence of a ledger that had none
                 state.fence_position = state.tombstone_position
-            self.places.touch(state)
+            self.locations.mark_changed(state)
         return state.tombstone_position
 
     def forget(self, state: LedgerState) -> None:
@@ -274,7 +274,9 @@ class LedgerDirectory:
     @property
     def _memory_is_full(self) -> bool:
         """The memory limit applies only during a rebuild, when no checkpoint empties the memory."""
-        return self.places.recent_entries + self.places.held_entries >= self._recent_entries_max
+        return (
+            self.locations.recent_entries + self.locations.held_entries >= self._recent_entries_max
+        )
 
     @property
     def bytes_in_flight(self) -> int:
@@ -293,7 +295,7 @@ class LedgerDirectory:
         told = None if early else done
         position = log.append(Kind.ENTRY, state.ledger_id, entry_id, entry, told)
         size = len(entry)
-        self.places.add(state, entry_id, position, size)
+        self.locations.add(state, entry_id, position, size)
         self.entries_added += 1
         self.bytes_added += size
         if early:
@@ -308,7 +310,7 @@ class LedgerDirectory:
         early = self._ack_early and self._may_lose(state)
         told = None if early else done
         positions = self.log.append_run(run, told)
-        self.places.add_run(state, run.first, positions, sizes)
+        self.locations.add_run(state, run.first, positions, sizes)
         self.entries_added += len(sizes)
         self.bytes_added += sum(sizes)
         if early:
@@ -340,7 +342,7 @@ class LedgerDirectory:
         found = self.log.append_runs(accepted, piece, taken(accepted, len(piece)))
         count = 0
         for state, run, positions in zip(states, accepted, found, strict=True):
-            self.places.add_run(state, run.first, positions, run.sizes)
+            self.locations.add_run(state, run.first, positions, run.sizes)
             count += len(positions)
         self.entries_added += count
         self.bytes_added += len(piece) - RECORD_HEADER_BYTES * count
@@ -354,11 +356,11 @@ class LedgerDirectory:
         self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
     ) -> None:
         """Add an entry whose id is not above the last one: a duplicate, or one that is late."""
-        known, place = self.places.try_find(state, entry_id)
-        if known and place is None and self.rebuilding and entry_id <= state.indexed_last:
+        known, location = self.locations.try_find(state, entry_id)
+        if known and location is None and self.rebuilding and entry_id <= state.indexed_last:
             done(StoreStatus.READ_ONLY)  # A damaged index cannot prove that it is absent.
-        elif place is not None:
-            self._add_known(state, entry_id, place, entry, recovery, done)
+        elif location is not None:
+            self._add_known(state, entry_id, location, entry, recovery, done)
         elif known:
             self._accept(state, entry_id, entry, recovery, done)
         else:
@@ -369,7 +371,7 @@ class LedgerDirectory:
         self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
     ) -> None:
         try:
-            place = await self.places.find(state, entry_id)
+            location = await self.locations.find(state, entry_id)
         except StoreError as error:
             done(error.status)
             return
@@ -383,8 +385,8 @@ class LedgerDirectory:
         refused = self._refusal(state, state.master_key, recovery)
         if refused is StoreStatus.FENCED:
             done(refused)
-        elif place is not None:
-            self._add_known(state, entry_id, place, entry, recovery, done)
+        elif location is not None:
+            self._add_known(state, entry_id, location, entry, recovery, done)
         elif refused is not StoreStatus.OK:
             done(refused)
         elif self.rebuilding:
@@ -396,15 +398,15 @@ class LedgerDirectory:
         self,
         state: LedgerState,
         entry_id: int,
-        place: EntryLocation,
+        location: EntryLocation,
         entry: memoryview,
         recovery: bool,
         done: Done,
     ) -> None:
-        if recovery and self.damaged.get((state.ledger_id, entry_id)) == place:
-            self.heal(state, entry_id, place, entry, done)
+        if recovery and self.damaged.get((state.ledger_id, entry_id)) == location:
+            self.repair(state, entry_id, location, entry, done)
         else:
-            self.log.when_durable(place[0], done)
+            self.log.when_durable(location[0], done)
 
     # ---- fences and LACs
 
@@ -415,7 +417,7 @@ class LedgerDirectory:
             state.fence_position = self.log.append(
                 Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
             )
-            self.places.touch(state)
+            self.locations.mark_changed(state)
         return state.fence_position
 
     def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> int:
@@ -435,7 +437,7 @@ class LedgerDirectory:
             state.explicit_position = self.log.append(
                 Kind.EXPLICIT_LAC, ledger_id, lac, state.explicit_body, None
             )
-            self.places.touch(state)
+            self.locations.mark_changed(state)
         return state.explicit_position
 
     def _authorized(self, ledger_id: int, master_key: Buffer) -> LedgerState:
@@ -476,17 +478,17 @@ class LedgerDirectory:
         state = self.known_ledger(ledger_id)
         if entry_id == LAST_ENTRY:
             entry_id = state.last_entry
-        known, place = self.places.try_find(state, entry_id)
+        known, location = self.locations.try_find(state, entry_id)
         if not known:
             return None
-        if place is None:
+        if location is None:
             raise self.absence(StoreStatus.NO_ENTRY, state)
-        if place[0] >= self.log.durable:
+        if location[0] >= self.log.durable:
             return None
         try:
-            record = self.log.try_read(*place)
+            record = self.log.try_read(*location)
         except StoreError:
-            self._note_damage(ledger_id, entry_id, place)
+            self._note_damage(ledger_id, entry_id, location)
             raise
         return None if record is None else _entry(record, ledger_id, entry_id)
 
@@ -494,29 +496,29 @@ class LedgerDirectory:
         state = self.known_ledger(ledger_id)
         if entry_id == LAST_ENTRY:
             entry_id = state.last_entry
-        place = await self.places.find(state, entry_id)
+        location = await self.locations.find(state, entry_id)
         while True:
-            if place is None:
+            if location is None:
                 raise self.absence(StoreStatus.NO_ENTRY, state)
             try:
-                await self.log.wait_durable(place[0])
-                entry = _entry(await self.log.read(*place), ledger_id, entry_id)
-                if (ahead := self.log.place_ahead(*place)) is not None:
+                await self.log.wait_durable(location[0])
+                entry = _entry(await self.log.read(*location), ledger_id, entry_id)
+                if (ahead := self.log.read_ahead_position(*location)) is not None:
                     self._nursery.start_soon(self.log.read_ahead, ahead)
                 return entry
             except StoreError:
-                read_at = place
-                place = await self.places.find(self.known_ledger(ledger_id), entry_id)
-                if place == read_at:
+                read_at = location
+                location = await self.locations.find(self.known_ledger(ledger_id), entry_id)
+                if location == read_at:
                     self._note_damage(ledger_id, entry_id, read_at)
                     raise
 
-    def _note_damage(self, ledger_id: int, entry_id: int, place: EntryLocation) -> None:
-        if place[0] >= self.log.durable:
+    def _note_damage(self, ledger_id: int, entry_id: int, location: EntryLocation) -> None:
+        if location[0] >= self.log.durable:
             return  # not on the disk: the log has failed
         if len(self.damaged) >= _DAMAGED_MAX:
             del self.damaged[next(iter(self.damaged))]
-        self.damaged[ledger_id, entry_id] = place
+        self.damaged[ledger_id, entry_id] = location
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
         state = self.known_ledger(ledger_id)
@@ -529,7 +531,7 @@ class LedgerDirectory:
         return body, last
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
-        return await self.places.entry_ids(self.known_ledger(ledger_id), below=self.log.durable)
+        return await self.locations.entry_ids(self.known_ledger(ledger_id), below=self.log.durable)
 
     # ---- limbo and doubt; the class `LimboLedgers` calls these in the right order
 
@@ -548,7 +550,7 @@ class LedgerDirectory:
             position = state.fence_position = self.log.append(
                 Kind.FENCE, ledger_id, NO_ENTRY_ID, b"", lambda _: state.wake_all()
             )
-        self.places.touch(state)
+        self.locations.mark_changed(state)
         return position
 
     async def end_limbo(self, ledger_id: int) -> None:
@@ -561,7 +563,7 @@ class LedgerDirectory:
         position = self.log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)
         await self.log.wait_durable(position)
         state.limbo = False
-        self.places.touch(state)
+        self.locations.mark_changed(state)
 
     def begin_doubt(self) -> None:
         """Begin a doubt in memory: records may be lost.  `write_doubt` makes it durable."""

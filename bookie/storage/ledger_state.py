@@ -70,7 +70,7 @@ class LedgerState:
     middle: int = 0  # where the others of a ledger that was deleted are: see above
     stated: int = 0
     last: int = 0
-    ending: bool = False  # the next checkpoint drops its row (`tombstones`)
+    dropping_row: bool = False  # the next checkpoint drops its row (`tombstones`)
     last_entry: int = -1  # the highest id accepted
     indexed_last: int = -1  # the highest id that a checkpoint holds
     accepted_lac: int = -1
@@ -83,7 +83,7 @@ class LedgerState:
     dirty: bool = False  # differs from its row in the index
     watches: list[LacWatch] | None = None
 
-    def bury(self, position: int) -> None:
+    def mark_deleted(self, position: int) -> None:
         """Its tombstone is there; its other records are in front of that."""
         self.deleted = self.fenced = True
         self.middle = self.stated = self.last = position

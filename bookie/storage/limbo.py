@@ -19,7 +19,7 @@ import trio
 from daybook.bookie.storage.directories import Directories
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.ledger_directory import LedgerDirectory
-from daybook.bookie.storage.markers import write_birth
+from daybook.bookie.storage.markers import write_generation
 from daybook.bookie.storage.status import StoreError, StoreStatus
 
 _MARKS_A_TURN = 500
@@ -43,47 +43,50 @@ class LimboLedgers:
         """Those in limbo, sorted."""
         return sorted(
             ledger_id
-            for volume in self._directories.volumes
-            for ledger_id, state in volume.ledgers.items()
+            for directory in self._directories.ledger_directories
+            for ledger_id, state in directory.ledgers.items()
             if state.limbo and not state.deleted
         )
 
-    async def mark(self, suspects: Sequence[LimboMark]) -> None:
+    async def mark(self, limbo_ledgers: Sequence[LimboMark]) -> None:
         """Durable on return; what has a record already stays in its directory."""
         ends: dict[str, tuple[LedgerDirectory, int]] = {}
-        for number, suspect in enumerate(suspects):
+        for number, suspect in enumerate(limbo_ledgers):
             if number % _MARKS_A_TURN == _MARKS_A_TURN - 1:
                 await trio.lowlevel.checkpoint()
-            volume, position = self.take(suspect)
+            directory, position = self.take(suspect)
             if position >= 0:
-                ends[volume.directory] = volume, position
-        for volume, position in ends.values():
-            await volume.log.wait_durable(position)
+                ends[directory.path] = directory, position
+        for directory, position in ends.values():
+            await directory.log.wait_durable(position)
 
     def take(self, suspect: LimboMark) -> tuple[LedgerDirectory, int]:
         """The same for one; it is in force, and durable when that position is (-1: it is)."""
         directories = self._directories
         ledger_id, limbo, fence = suspect.ledger_id, suspect.limbo, suspect.fence
-        volume = directories.homes.get(ledger_id) or directories.home_of_marks()
-        position = volume.mark_limbo(ledger_id, limbo=limbo, fence=fence)
-        directories.settle(ledger_id, volume)
-        return volume, position
+        directory = directories.homes.get(ledger_id) or directories.directory_for_marks()
+        position = directory.mark_limbo(ledger_id, limbo=limbo, fence=fence)
+        directories.register(ledger_id, directory)
+        return directory, position
 
-    async def end_doubt(self, birth: int) -> None:
-        """All that may have lost something is marked; the rest never was here before `birth`."""
-        volumes = self._directories.volumes
-        for volume in volumes:
-            volume.check_index()
-        for volume in volumes:
-            await write_birth(self._disk, volume.directory, birth)
-        for volume in volumes:
-            if volume.in_doubt:
-                await volume.end_doubt()
+    async def end_doubt(self, generation: int) -> None:
+        """End the doubt: every ledger that may have lost records is marked.
+
+        No ledger that was created since `generation` has lost any.
+        """
+        ledger_directories = self._directories.ledger_directories
+        for directory in ledger_directories:
+            directory.check_index()
+        for directory in ledger_directories:
+            await write_generation(self._disk, directory.path, generation)
+        for directory in ledger_directories:
+            if directory.in_doubt:
+                await directory.end_doubt()
         self._directories.update_doubt()
 
     async def clear(self, ledger_id: int) -> None:
         """Nothing of it is missing any more; believed when that is durable."""
-        volume = self._directories.homes.get(ledger_id)
-        if volume is None:
+        directory = self._directories.homes.get(ledger_id)
+        if directory is None:
             raise StoreError(StoreStatus.NO_LEDGER)
-        await volume.end_limbo(ledger_id)
+        await directory.end_limbo(ledger_id)

@@ -25,22 +25,22 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Bring the indexes up to date now, for instance before a planned restart."""
-        for upkeep in self._directories.upkeeps:
-            await upkeep.checkpoint()
+        for runner in self._directories.runners:
+            await runner.checkpoint()
 
     async def reclaim(self) -> None:
         """Make room: remove segments of which nothing counts, empty those of which little does."""
         async with self._reclaiming:
-            for upkeep in self._directories.upkeeps:
-                await upkeep.reclaimer.run_once()
+            for runner in self._directories.runners:
+                await runner.compactor.run_once()
 
     # ---- damage
 
     async def scrub(self) -> None:
         """Look once at everything that is written, at the rate that the limits say."""
         async with self._scrubbing, trio.open_nursery() as nursery:
-            for upkeep in self._directories.upkeeps:
-                nursery.start_soon(upkeep.scrubber.run_once, self._found)
+            for runner in self._directories.runners:
+                nursery.start_soon(runner.scrubber.run_once, self._found)
 
     @property
     def scrubbing(self) -> bool:
@@ -56,21 +56,23 @@ class Maintenance:
 
     def findings(self) -> list[Finding]:
         """What the scrub knows to be damaged."""
-        return [each for upkeep in self._directories.upkeeps for each in upkeep.scrubber.findings]
+        return [each for runner in self._directories.runners for each in runner.scrubber.findings]
 
     def damaged_entries(self) -> list[tuple[int, int]]:
         """Ledger and entry: what reads and the scrub have found that the disk does not give."""
-        known = {each for volume in self._directories.volumes for each in volume.damaged}
+        known = {
+            each for directory in self._directories.ledger_directories for each in directory.damaged
+        }
         return sorted(known.union(*(finding.entries for finding in self.findings())))
 
     def stranded_ledgers(self) -> list[int]:
         """Those in directories that have failed since the start."""
         return sorted(
             ledger_id
-            for volume in self._directories.volumes
+            for directory in self._directories.ledger_directories
             # What a damaged index hides is in the log, and back when the index is rebuilt.
-            if volume.log.failure or (volume.places.failure and not volume.rebuilding)
-            for ledger_id, state in volume.ledgers.items()
+            if directory.log.failure or (directory.locations.failure and not directory.rebuilding)
+            for ledger_id, state in directory.ledgers.items()
             if not state.deleted
         )
 
@@ -81,17 +83,17 @@ class Maintenance:
         if not self._forgets:
             return []  # one that is forgotten here would be as good as new
         found: list[int] = []
-        for upkeep in self._directories.upkeeps:
-            found += await upkeep.tombstones.to_ask(count - len(found))
+        for runner in self._directories.runners:
+            found += await runner.tombstones.to_confirm(count - len(found))
         return found
 
     async def end_tombstones(self, gone: list[int]) -> int:
         """They are gone still; forget those of which nothing is left; returns how many."""
         ended = 0
-        for upkeep in self._directories.upkeeps:
-            ledgers = upkeep.volume.ledgers
+        for runner in self._directories.runners:
+            ledgers = runner.directory.ledgers
             here = [ledger_id for ledger_id in gone if ledger_id in ledgers]
-            ended += await upkeep.tombstones.end(here)
+            ended += await runner.tombstones.end(here)
             for ledger_id in here:
                 if ledger_id not in ledgers:
                     self._directories.homes.pop(ledger_id, None)

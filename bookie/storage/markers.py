@@ -29,22 +29,22 @@ async def is_dirty(disk: Disk, directory: str) -> bool:
     return False
 
 
-async def make_dirty(disk: Disk, directory: str) -> None:
+async def mark_dirty(disk: Disk, directory: str) -> None:
     await disk.write_file(f"{directory}/{DIRTY_FILE}", b"adds may be lost\n")
 
 
-async def make_clean(disk: Disk, directory: str) -> None:
+async def mark_clean(disk: Disk, directory: str) -> None:
     with suppress(FileNotFoundError):
         await disk.remove(f"{directory}/{DIRTY_FILE}")
 
 
-async def read_birth(disk: Disk, directories: Sequence[str]) -> int | None:
+async def read_generation(disk: Disk, directories: Sequence[str]) -> int | None:
     """What all of them say; None if they do not agree, or one does not parse."""
-    found = {await _read_birth(disk, directory) for directory in directories}
+    found = {await _read_generation(disk, directory) for directory in directories}
     return found.pop() if len(found) == 1 else None
 
 
-async def _read_birth(disk: Disk, directory: str) -> int | None:
+async def _read_generation(disk: Disk, directory: str) -> int | None:
     try:
         text = await disk.read_file(f"{directory}/{BIRTH_FILE}")
     except FileNotFoundError:
@@ -55,5 +55,5 @@ async def _read_birth(disk: Disk, directory: str) -> int | None:
     return int(number)
 
 
-async def write_birth(disk: Disk, directory: str, birth: int) -> None:
-    await disk.write_file(f"{directory}/{BIRTH_FILE}", f"{_FORMAT} {birth}\n".encode())
+async def write_generation(disk: Disk, directory: str, generation: int) -> None:
+    await disk.write_file(f"{directory}/{BIRTH_FILE}", f"{_FORMAT} {generation}\n".encode())

@@ -115,10 +115,10 @@ async def check_directory(directory: Path, progress: Progress) -> CheckReport:
         if limbo := [each for each in contents.ledgers.values() if each.limbo]:
             report.problems.append(f"{len(limbo)} ledgers are in limbo: they may lack entries")
         for start, end in holes(replayed.segments, contents.gaps):
-            lost = len(await contents.places.indexed_entries(start, end))
+            lost = len(await contents.locations.indexed_entries(start, end))
             where = f"positions {start} to {end}"
             report.problems.append(f"a segment is gone: {where}, with {lost} entries")
-        report.entries = contents.places.recent_entries  # behind the last checkpoint
+        report.entries = contents.locations.recent_entries  # behind the last checkpoint
         for segment in replayed.segments:
             await _check_segment(opened, segment, report)
         return report
@@ -137,7 +137,7 @@ async def remake_index(directory: Path, progress: Progress) -> list[str]:
             opened = await _load(disk, directory, index, checkpoint_entries=_CHECKPOINT_ENTRIES)
             contents, replayed = opened.contents, opened.replayed
             limbo = contents.limbo or record.damaged
-            await contents.places.checkpoint(replayed.mark, limbo=limbo)
+            await contents.locations.checkpoint(replayed.mark, limbo=limbo)
         await write_index_record(disk, str(directory), IndexRecord(name, damaged=False))
         await remove_others(disk, str(directory), name)
         return replayed.losses
@@ -158,12 +158,12 @@ async def export_entries(
                 state = contents.ledgers.get(ledger_id)
                 if state is None or state.deleted:
                     continue
-                for entry_id in await contents.places.entry_ids(state, below=_NEVER):
-                    place = await contents.places.find(state, entry_id)
-                    if place is None:
+                for entry_id in await contents.locations.entry_ids(state, below=_NEVER):
+                    location = await contents.locations.find(state, entry_id)
+                    if location is None:
                         continue
                     try:
-                        record = await segments.read(*place, replayed.end)
+                        record = await segments.read(*location, replayed.end)
                     except StoreError as error:
                         yield ExportedEntry(ledger_id, entry_id, None, str(error))
                         continue
@@ -211,17 +211,17 @@ async def _index(directory: Path) -> AsyncGenerator[IndexStore]:
 async def _load(
     disk: Disk, directory: Path, index: IndexStore, *, checkpoint_entries: int
 ) -> _Opened:
-    places = EntryLocations(index, blocks_cached=2048)
+    locations = EntryLocations(index, blocks_cached=2048)
     log = log_directory(str(directory))
     contents, replayed = await load(
-        disk, log, index, places, checkpoint_entries=checkpoint_entries, finish=False
+        disk, log, index, locations, checkpoint_entries=checkpoint_entries, finish=False
     )
     return _Opened(disk, contents, replayed)
 
 
 async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport) -> None:
     """Each record is whole, and what the index has in the segment is there."""
-    disk, places = opened.disk, opened.contents.places
+    disk, locations = opened.disk, opened.contents.locations
     segments, gaps = opened.replayed.segments, opened.contents.gaps
     behind = [first for first in begins(segments, gaps) if first > segment.first]
     try:
@@ -229,7 +229,7 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
     except OSError:
         limit = None
     found = entries = 0
-    lookup = Lookup(places)
+    lookup = Lookup(locations)
     async with aclosing(scan(disk, segment, behind[0] if limit is None else limit)) as pieces:
         async for piece in pieces:
             if isinstance(piece, Damage):
@@ -245,7 +245,7 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
                     entries += 1
     report.entries += entries
     report.live_bytes += found
-    missing = places.shares.live_bytes(segment.first) - found
+    missing = locations.usage.live_bytes(segment.first) - found
     if missing:
         report.problems.append(
             f"{segment.path}: the index points to {missing} bytes of entries that are not there"

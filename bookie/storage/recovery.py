@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from daybook.bookie.storage.batches import Batch, Window, read_batch
 from daybook.bookie.storage.deleted_segments import Gap, read_gaps
 from daybook.bookie.storage.disk import Disk
-from daybook.bookie.storage.entry_locations import EntryLocations, decode_shares
+from daybook.bookie.storage.entry_locations import EntryLocations, decode_usage
 from daybook.bookie.storage.index import (
     BLOCK_KEYS,
     LEDGER_KEYS,
@@ -101,7 +101,7 @@ async def replay(
     result = ReplayResult(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
     # The mark of the first batch behind a gap may lie in the removed segments in front of it.
     removed = [gap.end for gap in gaps if gap.first < checkpoint < gap.end]
-    walk = _LogReplay(apply, applied, result, reached=max(removed, default=0))
+    verify = _LogReplay(apply, applied, result, reached=max(removed, default=0))
     result.mark = checkpoint
     ahead = deque(gap for gap in gaps if gap.first >= checkpoint)
     behind = sum(segment.first < checkpoint for segment in segments)
@@ -114,23 +114,23 @@ async def replay(
         if number < unread:
             continue
         while ahead and ahead[0].first < segment.first:
-            walk.gap(ahead.popleft())
+            verify.gap(ahead.popleft())
         start = max(checkpoint, segment.first)
         if start - segment.first > size:
             continue  # cut off below the checkpoint: the next mark reports the loss
         window = Window(await disk.open_reader(segment.path), segment.first, size)
         try:
-            await walk.segment(window, start)
+            await verify.segment(window, start)
         except OSError as error:
             result.losses.append(f"{segment.path}: {error}")
         finally:
             window.reader.close()
             result.bytes_read += window.bytes_read
     for gap in ahead:
-        walk.gap(gap)
+        verify.gap(gap)
     if end is not None:
         result.mark = max(result.mark, end)
-    walk.finish()
+    verify.finish()
     return result
 
 
@@ -167,7 +167,7 @@ class _LogReplay:
         while position < window.end:
             batch = await read_batch(window, header.creation_id, position)
             if batch is not None:
-                self._meet(batch)
+                self._see_batch(batch)
                 position = batch.end
                 await self._applied(self._result)
                 continue
@@ -182,7 +182,7 @@ class _LogReplay:
         self._tail = []
         self._reached = max(self._reached, gap.end)
 
-    def _meet(self, batch: Batch) -> None:
+    def _see_batch(self, batch: Batch) -> None:
         # The mark of a torn batch is true as well, but only a whole batch replaces the batches
         # that an earlier segment has behind that mark.
         mark = batch.header.durable
@@ -217,7 +217,7 @@ class Contents:
     """The ledgers of a directory, as far as they are known."""
 
     ledgers: dict[int, LedgerState]
-    places: EntryLocations
+    locations: EntryLocations
     limbo: bool  # the log has lost records
     checkpoint: int
     gaps: list[Gap] = field(default_factory=list[Gap])  # segments that were removed
@@ -237,7 +237,7 @@ class Contents:
             case Kind.ENTRY:
                 lac = lac_of_entry(record.payload)
                 state.accepted_lac = state.lac = max(state.lac, lac)
-                self.places.add(state, record.entry_id, position, len(record.payload))
+                self.locations.add(state, record.entry_id, position, len(record.payload))
             case Kind.MASTER_KEY:
                 state.master_key = bytes(record.payload)
             case Kind.FENCE:
@@ -254,15 +254,15 @@ class Contents:
                     state.middle = max(state.middle, state.last)
                     state.stated = state.last = position
                 else:
-                    state.bury(position)
-        self.places.touch(state)
+                    state.mark_deleted(position)
+        self.locations.mark_changed(state)
 
 
 async def load(
     disk: Disk,
     log_directory: str,
     index: IndexStore,
-    places: EntryLocations,
+    locations: EntryLocations,
     *,
     checkpoint_entries: int,
     finish: bool = True,
@@ -276,19 +276,19 @@ async def load(
         checkpoint = _NO_CHECKPOINT
     segments = await _segments(disk, log_directory, gaps, finish=finish)
     for segment in segments:
-        places.shares.begin(segment.first)
-    await places.load_shares(checkpoint.position)
+        locations.usage.begin(segment.first)
+    await locations.load_usage(checkpoint.position)
     rows = await _load_rows(index)
-    contents = Contents(rows, places, checkpoint.limbo, checkpoint.position, gaps)
+    contents = Contents(rows, locations, checkpoint.limbo, checkpoint.position, gaps)
 
     def apply(record: Record) -> None:
         contents.apply(record, record.position)
 
     async def applied(so_far: ReplayResult) -> None:
         contents.limbo |= bool(so_far.losses)
-        if places.recent_entries >= checkpoint_entries:
+        if locations.recent_entries >= checkpoint_entries:
             try:
-                await places.checkpoint(so_far.mark, limbo=contents.limbo)
+                await locations.checkpoint(so_far.mark, limbo=contents.limbo)
             except OSError as error:  # `replay` would take an OSError for one of the segment
                 raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
             contents.checkpoint = so_far.mark
@@ -302,7 +302,7 @@ async def load_below(
     disk: Disk,
     segments: list[Segment],
     gaps: list[Gap],
-    places: EntryLocations,
+    locations: EntryLocations,
     end: int,
     *,
     checkpoint_entries: int,
@@ -314,19 +314,19 @@ async def load_below(
     the store is in doubt when its index is rebuilt.
     """
     for segment in segments:
-        places.shares.begin(segment.first)
-    contents = Contents({}, places, limbo=True, checkpoint=0, gaps=gaps)
+        locations.usage.begin(segment.first)
+    contents = Contents({}, locations, limbo=True, checkpoint=0, gaps=gaps)
 
     async def checkpoint(position: int) -> None:
         try:
-            await places.checkpoint(position, limbo=True)
+            await locations.checkpoint(position, limbo=True)
         except OSError as error:  # `replay` would take an OSError for one of the segment
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
         contents.checkpoint = position
 
     async def applied(so_far: ReplayResult) -> None:
         progress(so_far.mark)
-        if places.recent_entries >= checkpoint_entries:
+        if locations.recent_entries >= checkpoint_entries:
             await checkpoint(so_far.mark)
 
     def apply(record: Record) -> None:
@@ -341,8 +341,8 @@ async def _is_old(index: IndexStore, checkpoint: Checkpoint, gaps: list[Gap]) ->
     """Return True if the index needs segments that were removed since it was written."""
     if any(gap.end > checkpoint.position for gap in gaps):
         return True
-    shares = await index.get(shares_key()) if gaps else None
-    counted = decode_shares(shares, checkpoint.position) if shares is not None else None
+    usage = await index.get(shares_key()) if gaps else None
+    counted = decode_usage(usage, checkpoint.position) if usage is not None else None
     return any(
         live and gap.first <= first < gap.end for first, live in counted or () for gap in gaps
     )

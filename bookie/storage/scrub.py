@@ -67,22 +67,22 @@ class Scrubber:
         self,
         disk: Disk,
         log_directory: str,
-        volume: LedgerDirectory,
+        directory: LedgerDirectory,
         contents: Contents,
         bytes_per_s: float,
         *,
         checkpoint: Callable[[], Awaitable[None]],
-        rescue: Callable[[Entries], Awaitable[Entries]],
+        rewrite: Callable[[Entries], Awaitable[Entries]],
     ) -> None:
-        """`rescue` writes entries again that can still be read, and returns the others."""
+        """`rewrite` writes entries again that can still be read, and returns the others."""
         self.statistics = ScrubStatistics()
         self._disk = disk
         self._log_directory = log_directory
-        self._volume = volume
+        self._directory = directory
         self._contents = contents
         self._rate_limit = RateLimit(bytes_per_s)
         self._checkpoint = checkpoint
-        self._rescue = rescue
+        self._rewrite = rewrite
         # By the first position of the segment, or of where one must have been.
         self._findings: dict[int, list[Finding]] = {}
 
@@ -94,7 +94,7 @@ class Scrubber:
 
     @property
     def _segments(self) -> list[Segment]:
-        return self._volume.log.segments
+        return self._directory.log.segments
 
     def _holes(self) -> list[tuple[int, int]]:
         return holes(self._segments, self._contents.gaps)
@@ -106,13 +106,13 @@ class Scrubber:
         """
         try:
             self._check()
-            await self._volume.places.walk(self._volume.ledgers, self._rate_limit.spend)
+            await self._directory.locations.verify(self._directory.ledgers, self._rate_limit.spend)
             for start, end in self._holes():
                 path = f"{self._log_directory}/{start:020d}.log"
                 damage = Damage(path, start, end, "the segment is gone", headless=True)
                 self._note(start, [await self._finding(damage)], found)
             for segment in self._segments:
-                findings = await self._look_at(segment)
+                findings = await self._scrub_segment(segment)
                 self._check()  # What a damaged index says of these entries is no finding.
                 if segment in self._segments:  # one that was removed meanwhile looks like damage
                     self._note(segment.first, findings, found)
@@ -123,8 +123,8 @@ class Scrubber:
 
     def _check(self) -> None:
         """Raise unless the index can say which entries lie where."""
-        if self._volume.rebuilding:
-            raise StoreError(StoreStatus.IO_ERROR, self._volume.rebuilding)
+        if self._directory.rebuilding:
+            raise StoreError(StoreStatus.IO_ERROR, self._directory.rebuilding)
 
     def _note(self, first: int, findings: list[Finding], found: Callable[[Finding], None]) -> None:
         known = self._findings.get(first, [])
@@ -139,7 +139,7 @@ class Scrubber:
         self.statistics.damaged_ranges = len(findings)
         self.statistics.damaged_entries = sum(len(finding.entries) for finding in findings)
 
-    async def _look_at(self, segment: Segment) -> list[Finding]:
+    async def _scrub_segment(self, segment: Segment) -> list[Finding]:
         damages: list[Damage] = []
         limit = await self._durable_end(segment)
         end = self._end_of(segment) if limit is None else limit
@@ -156,7 +156,8 @@ class Scrubber:
             if await has_header(self._disk, segment):
                 return self._findings.get(segment.first, [])  # An error that has passed.
             if segment == self._segments[-1]:
-                self._volume.log.roll()  # Nothing that is written behind it could be read one day.
+                # The records that are appended to this segment could not be checked later.
+                self._directory.log.roll()
         if damages and damages[-1].end > self._contents.checkpoint:
             await self._checkpoint()  # Else the index does not know what lies there.
         findings = [await self._finding(damage) for damage in damages]
@@ -165,28 +166,28 @@ class Scrubber:
         return findings
 
     def _end_of(self, segment: Segment) -> int:
-        behind = begins(self._volume.log.segments, self._contents.gaps)
+        behind = begins(self._directory.log.segments, self._contents.gaps)
         following = [first for first in behind if first > segment.first]
-        return following[0] if following else self._volume.log.mark
+        return following[0] if following else self._directory.log.mark
 
     async def _durable_end(self, segment: Segment) -> int | None:
         """As what comes next says; None if that is unreadable itself."""
-        segments, gaps = self._volume.log.segments, self._contents.gaps
+        segments, gaps = self._directory.log.segments, self._contents.gaps
         if begins(segments, gaps)[-1] == segment.first:
             # Not `durable`: behind the mark of a start there is padding, or a torn write.
-            return self._volume.log.mark
+            return self._directory.log.mark
         try:
             return await durable_end(self._disk, segment, segments, gaps)
         except OSError:
             return None
 
     async def _finding(self, damage: Damage) -> Finding:
-        log = self._volume.log
+        log = self._directory.log
         lost: list[tuple[int, int]] = []
-        for entry in await self._volume.places.indexed_entries(damage.start, damage.end):
+        for entry in await self._directory.locations.indexed_entries(damage.start, damage.end):
             await self._rate_limit.spend(RECORD_HEADER_BYTES + entry.size)
             # Without a header of the segment nothing can be checked after the next start.
             if damage.headless or not await log.is_readable(entry.position, entry.size):
                 lost.append((entry.ledger_id, entry.entry_id))
-        left = await self._rescue(lost) if lost else lost
+        left = await self._rewrite(lost) if lost else lost
         return Finding(damage.path, damage.start, damage.end, damage.why, tuple(left))

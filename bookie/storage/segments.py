@@ -108,7 +108,7 @@ class Segments:
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
         return record
 
-    def place_ahead(self, position: int, size: int, durable: int) -> int | None:
+    def read_ahead_position(self, position: int, size: int, durable: int) -> int | None:
         """Return where to `read_ahead` after a read of this record; None if there is no need."""
         start = self._windows.start_of(position)
         self._ahead.discard(start)
@@ -129,15 +129,15 @@ class Segments:
         )
         return None if known or room < limits.window_bytes else at
 
-    async def read_ahead(self, place: int, durable: int) -> None:
-        """Read the window that begins at `place`.  An error is left for the next read of it."""
-        self._ahead.add(place)
+    async def read_ahead(self, position: int, durable: int) -> None:
+        """Read the window that begins at `position`.  An error is left for the next read of it."""
+        self._ahead.add(position)
         try:
             with suppress(OSError, StoreError):
-                await self._load(place, RECORD_HEADER_BYTES, durable)
+                await self._load(position, RECORD_HEADER_BYTES, durable)
         finally:
-            if not self._windows.size_of(place):  # The bytes are in another window, or in none.
-                self._ahead.discard(place)
+            if not self._windows.size_of(position):  # The bytes are in another window, or in none.
+                self._ahead.discard(position)
 
     async def is_readable(self, position: int, size: int) -> bool:
         """Return True if the record is whole on the disk itself; windows are not used."""

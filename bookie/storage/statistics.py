@@ -40,35 +40,35 @@ class StoreStatistics:
 
 
 def gather(
-    upkeeps: Sequence[DirectoryRunner], *, ledgers: int, bytes_in_flight: int, read_only: bool
+    runners: Sequence[DirectoryRunner], *, ledgers: int, bytes_in_flight: int, read_only: bool
 ) -> StoreStatistics:
     """As it is now."""
-    volumes = [upkeep.volume for upkeep in upkeeps]
-    replayed = [upkeep.replayed for upkeep in upkeeps]
-    reclaimed = [upkeep.reclaimer.statistics for upkeep in upkeeps]
-    scrubbed = [upkeep.scrubber.statistics for upkeep in upkeeps]
+    ledger_directories = [runner.directory for runner in runners]
+    replayed = [runner.replayed for runner in runners]
+    reclaimed = [runner.compactor.statistics for runner in runners]
+    scrubbed = [runner.scrubber.statistics for runner in runners]
     # A damaged index is no failure of its directory: it is being rebuilt.
     failures = [
-        volume.log.failure or (None if volume.rebuilding else volume.places.failure)
-        for volume in volumes
+        directory.log.failure or (None if directory.rebuilding else directory.locations.failure)
+        for directory in ledger_directories
     ]
-    rebuilds = [each.rebuilder.progress for each in upkeeps if each.rebuilder.progress]
+    rebuilds = [each.rebuilder.progress for each in runners if each.rebuilder.progress]
     return StoreStatistics(
         ledgers=ledgers,
-        entries_added=sum(volume.entries_added for volume in volumes),
-        bytes_added=sum(volume.bytes_added for volume in volumes),
-        commits=sum(volume.log.syncs for volume in volumes),
-        checkpoints=sum(volume.places.checkpoints for volume in volumes),
-        recent_entries=sum(volume.places.recent_entries for volume in volumes),
+        entries_added=sum(directory.entries_added for directory in ledger_directories),
+        bytes_added=sum(directory.bytes_added for directory in ledger_directories),
+        commits=sum(directory.log.syncs for directory in ledger_directories),
+        checkpoints=sum(directory.locations.checkpoints for directory in ledger_directories),
+        recent_entries=sum(directory.locations.recent_entries for directory in ledger_directories),
         bytes_in_flight=bytes_in_flight,
-        log_bytes=sum(upkeep.log_bytes for upkeep in upkeeps),
+        log_bytes=sum(runner.log_bytes for runner in runners),
         replayed_bytes=sum(each.bytes_read for each in replayed),
-        writable=any(volume.writable for volume in volumes),
+        writable=any(directory.writable for directory in ledger_directories),
         read_only=read_only,
-        limbo=any(volume.in_doubt for volume in volumes),
-        tombstones=sum(volume.tombstones for volume in volumes),
-        segments=sum(len(volume.log.segments) for volume in volumes),
-        live_bytes=sum(volume.places.shares.total for volume in volumes),
+        limbo=any(directory.in_doubt for directory in ledger_directories),
+        tombstones=sum(directory.tombstones for directory in ledger_directories),
+        segments=sum(len(directory.log.segments) for directory in ledger_directories),
+        live_bytes=sum(directory.locations.usage.total for directory in ledger_directories),
         segments_removed=sum(each.segments_removed for each in reclaimed),
         bytes_removed=sum(each.bytes_removed for each in reclaimed),
         bytes_rewritten=sum(each.bytes_rewritten for each in reclaimed),

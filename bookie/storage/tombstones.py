@@ -39,19 +39,22 @@ class Tombstones:
     """Those of one directory."""
 
     def __init__(
-        self, volume: LedgerDirectory, contents: Contents, checkpoint: Callable[[], Awaitable[None]]
+        self,
+        directory: LedgerDirectory,
+        contents: Contents,
+        checkpoint: Callable[[], Awaitable[None]],
     ) -> None:
-        self._volume = volume
+        self._directory = directory
         self._contents = contents
         self._checkpoint = checkpoint
         self._middles: list[tuple[Segment, LedgerState, int]] = []  # as they were
         self._confirmed: set[int] = set()  # the metadata have said once more that they are gone
 
-    async def to_ask(self, count: int) -> list[int]:
+    async def to_confirm(self, count: int) -> list[int]:
         """Up to so many of which the metadata have to say whether they are gone still."""
         found: list[int] = []
         spread = self._spread()
-        for number, state in enumerate(list(self._volume.ledgers.values())):
+        for number, state in enumerate(list(self._directory.ledgers.values())):
             if number % _LEDGERS_A_TURN == _LEDGERS_A_TURN - 1:
                 await trio.lowlevel.checkpoint()
             if self._may_end(state):
@@ -67,33 +70,33 @@ class Tombstones:
         """The metadata say that these are gone still; returns how many are forgotten now."""
         self._confirmed.update(gone)
         spread = self._spread()
-        ending: list[LedgerState] = []
+        dropping_row: list[LedgerState] = []
         for ledger_id in gone:
-            state = self._volume.ledgers.get(ledger_id)
+            state = self._directory.ledgers.get(ledger_id)
             if state is not None and self._may_end(state) and spread(state) == 0:
-                ending.append(state)
-        if not ending:
+                dropping_row.append(state)
+        if not dropping_row:
             return 0
-        for state in ending:
-            state.ending = True
-            self._volume.places.touch(state)
+        for state in dropping_row:
+            state.dropping_row = True
+            self._directory.locations.mark_changed(state)
         await self._checkpoint()
-        if self._volume.log.failure or self._volume.places.failure:
+        if self._directory.log.failure or self._directory.locations.failure:
             return 0
-        ledgers = self._volume.ledgers
-        ending = [state for state in ending if ledgers.get(state.ledger_id) is state]
-        for state in ending:  # unless somebody else has ended them meanwhile
-            self._volume.forget(state)
+        ledgers = self._directory.ledgers
+        dropping_row = [state for state in dropping_row if ledgers.get(state.ledger_id) is state]
+        for state in dropping_row:  # unless somebody else has ended them meanwhile
+            self._directory.forget(state)
             self._confirmed.discard(state.ledger_id)
-        return len(ending)
+        return len(dropping_row)
 
-    def staying(self, segment: Segment) -> Callable[[LedgerState], bool]:
+    def tombstones_kept(self, segment: Segment) -> Callable[[LedgerState], bool]:
         """Which tombstones need not be written again before this segment goes."""
         self._middles.clear()
         spread, end = self._spread(), self._end_of(segment)
 
         def stays(state: LedgerState) -> bool:
-            if state.last >= self._volume.log.durable or not spread.holds(state.last):
+            if state.last >= self._directory.log.durable or not spread.holds(state.last):
                 return False  # for all that is known
             if not segment.first <= state.last < end:
                 return True  # its record is in another one
@@ -102,41 +105,41 @@ class Tombstones:
 
         return stays
 
-    def restated(self, state: LedgerState, segment: Segment, stated: int, last: int) -> None:
+    def state_rewritten(self, state: LedgerState, segment: Segment, stated: int, last: int) -> None:
         """Its tombstone was written again, because this segment is to go."""
         end = self._end_of(segment)
         if segment.first <= state.stated <= state.last < end:
             self._middles.append((segment, state, state.middle))
         state.middle = max(state.middle, state.last)  # until the segment is gone
         state.stated, state.last = stated, last
-        self._volume.places.touch(state)
+        self._directory.locations.mark_changed(state)
 
     def removed(self, segment: Segment) -> None:
         """It is noted as removed: what was written again is no more where it was."""
         for written_for, state, middle in self._middles:
             if written_for == segment:
                 state.middle = middle
-                self._volume.places.touch(state)
+                self._directory.locations.mark_changed(state)
         self._middles.clear()
 
     def _may_end(self, state: LedgerState) -> bool:
-        volume = self._volume
-        highest = state.ledger_id == volume.highest_tombstone
+        directory = self._directory
+        highest = state.ledger_id == directory.highest_tombstone
         return state.deleted and not (
-            highest or volume.bookie_in_doubt or state.recent or state.frozen
+            highest or directory.bookie_in_doubt or state.recent or state.frozen
         )
 
     def _ends(self) -> list[float]:
         """Where the segments end, in their order."""
-        firsts = begins(self._volume.log.segments, self._contents.gaps)
+        firsts = begins(self._directory.log.segments, self._contents.gaps)
         following = dict(pairwise([*firsts, inf]))
-        return [following[segment.first] for segment in self._volume.log.segments]
+        return [following[segment.first] for segment in self._directory.log.segments]
 
     def _end_of(self, segment: Segment) -> float:
-        return self._ends()[self._volume.log.segments.index(segment)]
+        return self._ends()[self._directory.log.segments.index(segment)]
 
     def _spread(self) -> "_Spread":
-        return _Spread([each.first for each in self._volume.log.segments], self._ends())
+        return _Spread([each.first for each in self._directory.log.segments], self._ends())
 
 
 class _Spread:

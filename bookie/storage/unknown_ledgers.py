@@ -53,21 +53,21 @@ class LedgerStatus(Enum):
 OnLedgerStatus: TypeAlias = Callable[[LedgerStatus], None]
 
 
-def ledger_status(facts: LedgerFacts | None, birth: int) -> LedgerStatus:
+def ledger_status(facts: LedgerFacts | None, generation: int) -> LedgerStatus:
     if facts is None:
         return LedgerStatus.UNKNOWN
     if not facts.there:
         return LedgerStatus.GONE
-    if birth == NEVER_LOST:
+    if generation == NEVER_LOST:
         return LedgerStatus.WELCOME
     if not facts.open:
         return LedgerStatus.ENDED
-    return LedgerStatus.WELCOME if facts.created_txid > birth else LedgerStatus.OLDER
+    return LedgerStatus.WELCOME if facts.created_txid > generation else LedgerStatus.OLDER
 
 
-def refusal_for(standing: LedgerStatus, *, recovery: bool) -> StoreStatus:
+def refusal_for(status: LedgerStatus, *, recovery: bool) -> StoreStatus:
     """OK if such an add may be taken."""
-    match standing:
+    match status:
         case LedgerStatus.WELCOME:
             return StoreStatus.OK
         case LedgerStatus.OLDER:
@@ -79,15 +79,15 @@ def refusal_for(standing: LedgerStatus, *, recovery: bool) -> StoreStatus:
         case LedgerStatus.UNKNOWN:
             return StoreStatus.READ_ONLY  # somebody else may take it
         case _:
-            assert_never(standing)
+            assert_never(status)
 
 
 class UnknownLedgerCheck:
-    """`birth` may become later."""
+    """`generation` may become later."""
 
     def __init__(self, ask: AskMetadata, *, bytes_max: int) -> None:
         self.bytes_waiting = 0
-        self.birth = NEVER_LOST
+        self.generation = NEVER_LOST
         self._ask_metadata = ask
         self._bytes_max = bytes_max
         self._waiting: dict[int, list[tuple[int, OnLedgerStatus]]] = {}
@@ -107,13 +107,13 @@ class UnknownLedgerCheck:
             nursery.start_soon(self._ask, ledger_id)
 
     async def _ask(self, ledger_id: int) -> None:
-        standing = LedgerStatus.UNKNOWN
+        status = LedgerStatus.UNKNOWN
         try:
-            standing = await self.ledger_status(ledger_id)
+            status = await self.ledger_status(ledger_id)
         finally:
             for size, answer in self._waiting.pop(ledger_id):
                 self.bytes_waiting -= size
-                answer(standing)
+                answer(status)
 
     async def ledger_status(self, ledger_id: int) -> LedgerStatus:
-        return ledger_status(await self._ask_metadata(ledger_id), self.birth)
+        return ledger_status(await self._ask_metadata(ledger_id), self.generation)

@@ -19,7 +19,7 @@ from daybook.bookie.storage.index import IndexDamagedError
 
 BLOCK_ENTRIES = 256
 _COUNT = struct.Struct(">H")
-PLACE_BYTES = 1 + 8 + 4  # low byte of the id, position, size
+LOCATION_BYTES = 1 + 8 + 4  # low byte of the id, position, size
 
 
 class WriteCache:
@@ -128,7 +128,7 @@ class Block:
     def decode(cls, data: bytes) -> "Block":
         """Raises IndexDamagedError."""
         count = int.from_bytes(data[: _COUNT.size], "big")
-        if len(data) != _COUNT.size + PLACE_BYTES * count:
+        if len(data) != _COUNT.size + LOCATION_BYTES * count:
             raise IndexDamagedError(f"a block of {count} entries in {len(data)} bytes")
         positions_at = _COUNT.size + count
         sizes_at = positions_at + 8 * count

@@ -100,7 +100,7 @@ MUTANTS = [
         id="M42d",
         rule="whoever rewrites a segment takes the limbo marks along -> not",
         module="daybook.bookie.storage.compaction",
-        name="Compactor._known_of",
+        name="Compactor._state_records",
         replacement=Edit("if state.limbo:", "if False:"),
         caught_by=_LIMBO,
     ),
@@ -141,7 +141,7 @@ MUTANTS = [
         rule="who has lost its memory asks for what it does not know -> takes it",
         module="daybook.bookie.storage.unknown_ledgers",
         name="ledger_status",
-        replacement=Edit("birth == NEVER_LOST", "True"),
+        replacement=Edit("generation == NEVER_LOST", "True"),
         caught_by=f"{_REPAIRED} -k late_writer",
     ),
     Mutant(
@@ -149,7 +149,7 @@ MUTANTS = [
         rule="a copy of a ledger that has ended comes behind a fence -> without one",
         module="daybook.bookie.storage.store",
         name="LedgerStore.add",
-        replacement=Edit("standing is LedgerStatus.ENDED", "False"),
+        replacement=Edit("ledger_status is LedgerStatus.ENDED", "False"),
         caught_by=f"{_REPAIRED} -k late_writer",
     ),
     Mutant(
@@ -303,7 +303,7 @@ MUTANTS = [
         rule="what a damaged index does not give is unknown -> absent",
         module=_UPKEEP,
         name="DirectoryRunner._index_damaged",
-        replacement=Edit("volume.begin_doubt()", "pass"),
+        replacement=Edit("directory.begin_doubt()", "pass"),
         caught_by=f"{_DAMAGED} -k cannot_be_read",
     ),
     Mutant(
@@ -319,7 +319,7 @@ MUTANTS = [
         rule="an id that a damaged index may have is refused -> taken, if it was looked up before",
         module=_DIRECTORY,
         name="LedgerDirectory._add_again",
-        replacement=Edit("known and place is None and self.rebuilding", "False"),
+        replacement=Edit("known and location is None and self.rebuilding", "False"),
         caught_by=f"{_DAMAGED} -k below_the_last",
     ),
     Mutant(
@@ -351,7 +351,7 @@ MUTANTS = [
         rule="that an index is damaged is on the disk first -> in memory",
         module=_REBUILD,
         name="Rebuilder._rebuild",
-        replacement=Edit("await write_index_record(self._disk, self._directory, record)", "pass"),
+        replacement=Edit("await write_index_record(self._disk, self._path, record)", "pass"),
         caught_by=f"{_DAMAGED} -k durable_before",
     ),
     Mutant(
@@ -368,7 +368,9 @@ MUTANTS = [
         module="daybook.bookie.storage.scrub",
         name="Scrubber.run_once",
         replacement=Edit(
-            "await self._volume.places.walk(self._volume.ledgers, self._rate_limit.spend)", "pass"
+            "await self._directory.locations.verify("
+            "self._directory.ledgers, self._rate_limit.spend)",
+            "pass",
         ),
         caught_by=f"{_DAMAGED} -k nobody_has_met",
     ),
@@ -377,7 +379,7 @@ MUTANTS = [
         rule="behind the mark of a start there may be padding -> it is damage",
         module="daybook.bookie.storage.scrub",
         name="Scrubber._durable_end",
-        replacement=Edit("return self._volume.log.mark", "return self._volume.log.durable"),
+        replacement=Edit("return self._directory.log.mark", "return self._directory.log.durable"),
         caught_by=f"{_STORAGE}/test_scrub.py -k padding",
     ),
     Mutant(
@@ -426,8 +428,8 @@ MUTANTS = [
         module="daybook.bookie.storage.store",
         name="open_store",
         replacement=Edit(
-            "in_doubt=in_doubt or birth is None or behind or doubted",
-            "in_doubt=in_doubt or (upkeep is upkeeps[0] and behind)",
+            "in_doubt=in_doubt or generation is None or behind or doubted",
+            "in_doubt=in_doubt or (runner is runners[0] and behind)",
         ),
         caught_by=f"{_STARTED} -k one_of_several",
     ),
@@ -451,7 +453,7 @@ MUTANTS = [
         id="B10i",
         rule="a ledger of two directories is in limbo -> believed to be whole",
         module="daybook.bookie.storage.directories",
-        name="Directories._one_home",
+        name="Directories._resolve_duplicate",
         replacement=Edit("limbo=True", "limbo=False"),
         caught_by="tests:tests/bookie/storage/test_limbo.py -k two_directories",
     ),

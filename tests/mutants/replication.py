@@ -216,7 +216,7 @@ MUTANTS = [
         rule="an entry that the disk gives keeps its first bytes -> a recovery add replaces it",
         module="daybook.bookie.storage.ledger_directory",
         name="LedgerDirectory._add_known",
-        replacement=Edit(" and self.damaged.get((state.ledger_id, entry_id)) == place", ""),
+        replacement=Edit(" and self.damaged.get((state.ledger_id, entry_id)) == location", ""),
         caught_by="tests:tests/bookie/storage/test_heal.py -k not_replaced",
     ),
     Mutant(
@@ -240,7 +240,7 @@ MUTANTS = [
                 rule="it asks the metadata on first contact, too: each of them alone is enough",
                 module="daybook.bookie.storage.unknown_ledgers",
                 name="ledger_status",
-                replacement=Edit("if birth == NEVER_LOST:", "if True:"),
+                replacement=Edit("if generation == NEVER_LOST:", "if True:"),
                 caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
             ),
         ),

@@ -32,7 +32,7 @@ MUTANTS = [
         rule="a fence is answered when it is durable -> when it is accepted",
         module="daybook.bookie.storage.store",
         name="LedgerStore.fence",
-        replacement=Edit("await volume.log.wait_durable(position)", "pass"),
+        replacement=Edit("await directory.log.wait_durable(position)", "pass"),
         caught_by="tests:tests/bookie/server/test_durability.py",
     ),
     Mutant(
@@ -134,9 +134,10 @@ MUTANTS = [
         id="M45",
         rule="a ledger is looked for where it was written -> where its id says",
         module="daybook.bookie.storage.directories",
-        name="Directories.volume_of",
+        name="Directories.directory_of",
         replacement=Edit(
-            "self.homes.get(ledger_id)", "self.volumes[ledger_id % len(self.volumes)]"
+            "self.homes.get(ledger_id)",
+            "self.ledger_directories[ledger_id % len(self.ledger_directories)]",
         ),
         caught_by=_STORE,
     ),
@@ -263,8 +264,8 @@ MUTANTS = [
         module=_DIRECTORY,
         name="LedgerDirectory.read",
         replacement=Edit(
-            "            await self.log.wait_durable(place[0])\n",
-            "            if place[0] >= self.log.durable:\n"
+            "            await self.log.wait_durable(location[0])\n",
+            "            if location[0] >= self.log.durable:\n"
             "                raise self.absence(StoreStatus.NO_ENTRY)\n",
         ),
         caught_by=_STORE,

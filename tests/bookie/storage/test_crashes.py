@@ -218,7 +218,7 @@ def answer_before_the_write(patch: pytest.MonkeyPatch) -> None:
 def read_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     async def read(self: LedgerDirectory, ledger_id: int, entry_id: int) -> memoryview:
         state = self.known_ledger(ledger_id)
-        place = await self.places.find(state, entry_id)
+        place = await self.locations.find(state, entry_id)
         if place is None:
             raise self.absence(StoreStatus.NO_ENTRY)
         if place[0] >= self.log.durable:

@@ -202,25 +202,25 @@ async def test_a_read_that_has_looked_up_its_place_finds_it_moved(
 ) -> None:
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
-        volume = store._directories.volumes[0]
+        directory = store._directories.ledger_directories[0]
         await store.maintenance.checkpoint()
-        place = await volume.places.find(volume.ledgers[1], 3)
+        place = await directory.locations.find(directory.ledgers[1], 3)
         assert place is not None
         await store.delete(2)
         await store.maintenance.reclaim()
-        moved = await volume.places.find(volume.ledgers[1], 3)
+        moved = await directory.locations.find(directory.ledgers[1], 3)
         assert moved is not None
         assert moved != place
-        assert await status_of(volume.log.read(*place)) is IO_ERROR
-        find = volume.places.find
+        assert await status_of(directory.log.read(*place)) is IO_ERROR
+        find = directory.locations.find
         looked = iter([place, moved])
 
         async def find_late(*asked: Any) -> Any:
             await find(*asked)
             return next(looked)
 
-        monkeypatch.setattr(volume.places, "find", find_late)
-        assert await volume.read(1, 3) == entry(1, 3)
+        monkeypatch.setattr(directory.locations, "find", find_late)
+        assert await directory.read(1, 3) == entry(1, 3)
 
 
 async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segment(
@@ -271,9 +271,9 @@ async def test_a_wrong_count_of_what_is_live_removes_nothing_that_is(host: Host)
     async with host.store(**SMALL) as store:
         await fill(store, 1)
         await store.maintenance.checkpoint()
-        places = store._directories.volumes[0].places
-        for segment in store._directories.volumes[0].log.segments:
-            places.shares.change({segment.first: -places.shares.live_bytes(segment.first)})
+        places = store._directories.ledger_directories[0].locations
+        for segment in store._directories.ledger_directories[0].log.segments:
+            places.usage.change({segment.first: -places.usage.live_bytes(segment.first)})
         await store.maintenance.reclaim()
         await check(store, 1)
 
@@ -370,12 +370,12 @@ async def test_a_torn_write_before_a_removed_segment_does_not_come_back(host: Ho
     async with host.store(**SMALL) as store:
         await fill(store, 3)
         await store.delete(2)
-        reclaimer = store._directories.upkeeps[0].reclaimer
+        compactor = store._directories.runners[0].compactor
         await store.maintenance.checkpoint()
-        for segment in list(store._directories.volumes[0].log.segments):
-            last = segment is store._directories.volumes[0].log.segments[-1]
+        for segment in list(store._directories.ledger_directories[0].log.segments):
+            last = segment is store._directories.ledger_directories[0].log.segments[-1]
             if path < segment.path and not last:
-                await reclaimer._reclaim(segment)
+                await compactor._compact(segment)
         assert store.statistics().segments_removed > 0
         assert path in host.logs()
     host.platter.lose_indexes()
@@ -403,9 +403,9 @@ async def test_shares_are_counted_again_if_they_are_not_those_of_the_checkpoint(
 
 
 def shares_of(store: LedgerStore) -> dict[int, int]:
-    volume = store._directories.volumes[0]
-    shares = volume.places.shares
-    return {each.first: shares.live_bytes(each.first) for each in volume.log.segments}
+    directory = store._directories.ledger_directories[0]
+    shares = directory.locations.usage
+    return {each.first: shares.live_bytes(each.first) for each in directory.log.segments}
 
 
 async def test_without_room_for_entries_there_is_room_to_make_room(

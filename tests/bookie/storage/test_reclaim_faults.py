@@ -71,9 +71,9 @@ async def kill_behind_one_batch(host: Host) -> None:
     async with host.doomed_store(**SMALL) as store:
         await store.delete(1)
         await store.maintenance.checkpoint()
-        reclaimer: Compactor = store._directories.upkeeps[0].reclaimer
+        compactor: Compactor = store._directories.runners[0].compactor
         # Of the last one nothing but entries is left, so nothing has to be written again.
-        await reclaimer._reclaim(store._directories.volumes[0].log.segments[-2])
+        await compactor._compact(store._directories.ledger_directories[0].log.segments[-2])
         assert store.statistics().segments_removed == 1
         host.platter.kill()
 

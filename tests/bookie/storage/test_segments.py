@@ -74,7 +74,7 @@ class Reading:
             record = await self.segments.read(place, PAYLOAD, self.durable)
             if len(self.file.reads) > before:
                 self.waited.append(n)
-            ahead = self.segments.place_ahead(place, PAYLOAD, self.durable)
+            ahead = self.segments.read_ahead_position(place, PAYLOAD, self.durable)
             if ahead is not None:
                 await self.segments.read_ahead(ahead, self.durable)
         assert bytes(record.payload) == bytes([n]) * PAYLOAD

@@ -142,7 +142,7 @@ M56 = Mutant(
     module=_DIRECTORY,
     name="LedgerDirectory._add_again",
     replacement=Edit(
-        "        self._add_known(state, entry_id, place, entry, recovery, done)\n    elif",
+        "        self._add_known(state, entry_id, location, entry, recovery, done)\n    elif",
         "        self._accept(state, entry_id, entry, recovery, done)\n    elif",
     ),
     caught_by=_MODEL,
