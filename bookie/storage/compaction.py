@@ -281,6 +281,8 @@ class Compactor:
         self._check()
         gap = Gap(segment.first, mark, self._end_of(segment))
         gaps = with_gap(self._contents.gaps, gap)
+        assert gap.end <= self._contents.checkpoint, "a start would have to read this segment"
+        assert segment != self._log.segments[-1], "the log is written to this segment"
         # REMOVED is written before the file goes: otherwise a start would take this for a loss.
         await write_gaps(self._disk, self._log_directory, gaps)
         self._contents.gaps = gaps

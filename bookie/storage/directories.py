@@ -1,12 +1,14 @@
 """The directories of a bookie, and which ledger lives in which.
 
-A ledger lives in one directory, where its first record was written.  That is how it is found again,
-whatever the number and order of the directories: each has its own log, index and lock.  A new
-ledger goes to the writable directory that has the fewest.  (An older image of one directory may
-bring back a ledger that lives in another one by now: `Directories._resolve_duplicate`.)
+A ledger lives in the directory where its first record was written.  So it is found again after the
+number or the order of the directories has changed.  Each directory has its own log, index and lock.
+A new ledger goes to the writable directory that has the fewest ledgers.  An older image of one
+directory may bring back a ledger that lives in another one by now
+(`Directories._resolve_duplicate`).
 
-Doubt is shared: a log that has lost records may have lost those of ledgers that no other directory
-has, so while one does not know, none believes that something is absent.
+Doubt is shared.  A log that has lost records may have lost all records of a ledger, and then no
+other directory has any of it, either.  So while one directory is in doubt, an absence in any
+directory proves nothing.
 """
 
 from daybook.bookie.storage.directory_runner import DirectoryRunner
@@ -19,13 +21,18 @@ class StorageLayoutError(Exception):
 
 
 class Directories:
+    """The open directories of a store, and the home of each ledger."""
+
     def __init__(self) -> None:
         self.runners: list[DirectoryRunner] = []
-        self.ledger_directories: list[LedgerDirectory] = []  # of these
-        self.homes: dict[int, LedgerDirectory] = {}  # of all ledgers that are here
+        self.ledger_directories: list[LedgerDirectory] = []
+        self.homes: dict[int, LedgerDirectory] = {}  # by ledger id
 
     def attach(self, runner: DirectoryRunner) -> None:
-        """Take the ledgers of a directory.  StorageLayoutError if one of them is in another."""
+        """Add a directory and its ledgers.
+
+        Raise `StorageLayoutError` if another directory has one of the ledgers, too.
+        """
         directory = runner.directory
         for ledger_id in directory.ledgers:
             other = self.homes.setdefault(ledger_id, directory)
@@ -38,12 +45,13 @@ class Directories:
     def _resolve_duplicate(
         self, ledger_id: int, one: LedgerDirectory, other: LedgerDirectory
     ) -> LedgerDirectory:
-        """Where a ledger lives from now on that two directories have.
+        """Return the directory in which the ledger lives from now on, if two directories have it.
 
         Two homes are an error, unless the bookie is in doubt: an older image of one directory may
-        have a ledger that was written anew in another one since.  Both have true copies.  One of
-        them is deleted, and what only that one had is unknown until it is copied back: the ledger
-        that is kept goes into limbo, and it is fenced if either was.
+        have a ledger that was created again in another one since.  The entries of both are correct.
+        The copy with fewer entries is deleted.  Entries that only this copy had are unknown until
+        they are copied back, so the ledger that is kept goes into limbo.  It is fenced if either
+        copy was fenced.
         """
         live = [each for each in (one, other) if not each.ledgers[ledger_id].deleted]
         if len(live) < 2:
@@ -53,14 +61,15 @@ class Directories:
         kept = max(live, key=lambda each: each.ledgers[ledger_id].last_entry)
         dropped = one if kept is other else other
         fenced = dropped.ledgers[ledger_id].fenced
-        # The doubt of that directory ends with a later record of the same log: so no start that is
-        # not in doubt finds both.
+        # The tombstone comes first.  The doubt of a directory ends with a later record of the same
+        # log, so a start that is not in doubt finds at most one live copy.
+        assert kept is not dropped
         dropped.delete(ledger_id)
         kept.mark_limbo(ledger_id, limbo=True, fence=fenced)
         return kept
 
     def directory_of(self, ledger_id: int, entry_id: int = LAST_ENTRY) -> LedgerDirectory:
-        """Where the ledger lives.  StoreError if it is not here, or the entry id cannot be."""
+        """Return the home of the ledger; raise `StoreError` if it has none or the id is invalid."""
         directory = self.homes.get(ledger_id)
         if directory is None:
             raise self.ledger_directories[0].absence(StoreStatus.NO_LEDGER)
@@ -69,7 +78,10 @@ class Directories:
         return directory
 
     def directory_for(self, ledger_id: int) -> LedgerDirectory:
-        """Where the ledger lives, or may go if it is new here; then `register` it."""
+        """Return the home of the ledger, or the directory to create it in.
+
+        The caller registers a ledger that it has created (`register`).
+        """
         if (directory := self.homes.get(ledger_id)) is not None:
             return directory
         if ledger_id < 0:
@@ -78,24 +90,24 @@ class Directories:
         return _emptiest(usable) if usable else self.directory_for_marks()
 
     def directory_for_marks(self) -> LedgerDirectory:
-        """The same for what says that a ledger may lack something: room for that there is."""
+        """Return a directory for fences, tombstones and limbo marks, which use the disk reserve."""
         usable = [
             directory for directory in self.ledger_directories if directory.log.failure is None
         ]
         return _emptiest(usable or self.ledger_directories)
 
     def register(self, ledger_id: int, directory: LedgerDirectory) -> None:
-        """If the volume has made the ledger it lives there from now on."""
+        """Make the directory the home of the ledger, if it has created the ledger."""
         if ledger_id in directory.ledgers:
             self.homes.setdefault(ledger_id, directory)
 
     @property
     def limbo(self) -> bool:
-        """Records were lost, and nobody knows whose: what is absent may have been here."""
+        """True if records of unknown ledgers were lost: an absent entry may have been here."""
         return any(directory.in_doubt for directory in self.ledger_directories)
 
     def update_doubt(self) -> None:
-        """Look again whether anything is in doubt, and so for everybody."""
+        """Tell every directory if any of them is in doubt."""
         for directory in self.ledger_directories:
             directory.bookie_in_doubt = self.limbo
             directory.update_writable()

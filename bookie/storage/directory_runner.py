@@ -1,4 +1,4 @@
-"""The upkeep of one directory: start, checkpoints, disk space, stop.
+"""The background tasks of one directory: start, checkpoints, disk space, stop.
 
 A start reads the log behind the last checkpoint (`recovery`), and appends two things before it
 serves requests: the doubtful records of the last process, and a limbo mark if records were or may
@@ -10,9 +10,10 @@ A checkpoint begins when enough entries or bytes have arrived since the last one
 an idle log, and at the stop.  If the index is too slow, the log pauses: memory is bounded, and the
 bookie slows its clients down.
 
-After an error of the log or of the index the volume accepts no further plain adds; it still answers
-reads.  Below `free_bytes_min` of disk space it refuses plain adds until there is space again, and
-below half of that all adds: the rest is for fences, deletions and compaction (`compaction`).
+After an error of the log or of the index the directory accepts no further plain adds; it still
+answers reads.  Below `free_bytes_min` of disk space it refuses plain adds until there is space
+again, and below half of that it refuses all adds: the remaining space is reserved for fences,
+deletions and compaction.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -54,19 +55,18 @@ from daybook.wire.clock import WallClock
 
 @dataclass(frozen=True, slots=True)
 class DirectoryListeners:
-    """The calls by which a volume informs the store that it is part of."""
+    """The calls with which a directory informs its store."""
 
     committed: Callable[[], None]
     changed: Callable[[], None]
     doubted: Callable[[], None] = lambda: None  # records may be lost from now on
-    adopted: Callable[["DirectoryRunner"], None] = lambda _: (
-        None
-    )  # a new index, perhaps with more ledgers
+    # A new index is in use; it may have more ledgers.
+    adopted: Callable[["DirectoryRunner"], None] = lambda _: None
     rebuild: RebuildListener = lambda _: None
 
 
 class DirectoryRunner:
-    """The background tasks of a volume, and the work after each commit."""
+    """Runs one directory: its background tasks, and the work after each commit."""
 
     def __init__(
         self,
@@ -196,6 +196,10 @@ class DirectoryRunner:
 
         With `in_doubt` the directory may have lost any record.
         """
+        assert not self._started
+        # The doubtful records have to be in the first batch of this process: a later replay ignores
+        # their old batch as soon as it finds a whole batch behind it.
+        assert self._log.end == self.replayed.end
         self.nursery.start_soon(self._run_log)
         records = self.replayed.doubtful
         if self.replayed.losses or self._dirty or in_doubt:
@@ -286,8 +290,11 @@ class DirectoryRunner:
 
     async def _checkpoint(self, moves: Moves | None) -> None:
         position = self._log.seal()
+        assert position >= self._contents.checkpoint, "a checkpoint never moves back"
 
         async def when_durable() -> None:
+            # The index must never be ahead of the log: after a power loss it would point to records
+            # that do not exist.
             await self._log.wait_durable(position - 1)
             self._index_busy = True
 

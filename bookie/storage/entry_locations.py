@@ -289,6 +289,7 @@ class EntryLocations:
         entries of the index and their new positions below `position`.
         """
         assert self.failure is None
+        assert not self._under_way, "checkpoints are made one at a time"
         frozen = self._freeze()
         self._under_way = True
         try:
@@ -318,6 +319,8 @@ class EntryLocations:
     def _freeze(self) -> list[_Frozen]:
         frozen: list[_Frozen] = []
         for state in self._dirty:
+            # Entries that a failed checkpoint left here are in no index; they must not be replaced.
+            assert state.frozen is None
             purge = state.deleted and (state.indexed_last >= 0 or state.recent is not None)
             if purge:
                 state.recent = None

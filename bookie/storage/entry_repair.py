@@ -2,9 +2,9 @@
 
 A bookie keeps the first bytes that it received for an entry, so an add of an id that is here
 changes nothing.  The exception is an entry whose record can no longer be read from the disk.  A
-read that meets such damage notes it (`Reads.damaged`).  A recovery add of a noted entry is appended
-to the log, and a checkpoint moves the index there, as in compaction (`compaction`).  The add is
-answered with OK only after that, and after the entry has been read from its new place.
+read that meets such damage notes it (`LedgerDirectory.damaged`).  A recovery add of a noted entry
+is appended to the log, and a checkpoint moves the index there, as in compaction (`compaction`).
+The add is answered with OK only after that, and after the entry has been read from its new place.
 
 An entry that the scrub finds damaged on the disk may still be in memory.  The bookie writes it
 again in the same way, without a recovery add (`rewrite`).
@@ -27,7 +27,7 @@ from daybook.bookie.storage.records import Kind
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.write_cache import BLOCK_ENTRIES
 
-_REWRITTEN_BYTES = 1 << 20  # at a time
+_REWRITTEN_BYTES = 1 << 20  # written again at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class EntryRepairer:
         try:
             while self._damaged:
                 damaged_entries, self._damaged = self._damaged, []
-                with suppress(StoreError, OSError):  # the places below show what was moved
+                with suppress(StoreError, OSError):  # `_status` finds out what was moved
                     await self._write(damaged_entries)
                 while damaged_entries:
                     status = await self._status(damaged_entries[0])
@@ -153,6 +153,7 @@ class EntryRepairer:
             if damaged.state.deleted:
                 continue
             ledger_id = damaged.state.ledger_id
+            assert len(damaged.entry) == damaged.location[1], "other bytes than were stored"
             position = log.append(Kind.ENTRY, ledger_id, damaged.entry_id, damaged.entry, None)
             number, low = divmod(damaged.entry_id, BLOCK_ENTRIES)
             moves.setdefault((ledger_id, number), {})[low] = (damaged.location[0], position)
@@ -176,6 +177,8 @@ class EntryRepairer:
 
 
 class _Answer:
+    """The status of one repair, for a task that waits for it."""
+
     def __init__(self) -> None:
         self._status: StoreStatus | None = None
         self._told = trio.Event()

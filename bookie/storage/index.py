@@ -8,7 +8,7 @@ A bookie uses these keys:
 
     checkpoint_key()            how far the index covers the log, and whether it is in limbo
     ledger_key(ledger)          the row of a ledger (`ledger_state`)
-    block_key(ledger, number)   the places of up to 256 entries (`write_cache`)
+    block_key(ledger, number)   the locations of up to 256 entries (`write_cache`)
     shares_key()                how many bytes of each segment are live (`entry_locations`)
 """
 

@@ -73,9 +73,9 @@ Repair: TypeAlias = Callable[[LedgerState, int, EntryLocation, memoryview, Done]
 
 
 class LedgerDirectory:
-    """The rules for adds to one directory.
+    """The ledgers of one directory, and all decisions about them.
 
-    The directory runner reports disk space and the state of the log to it.
+    The directory runner sets the flags for disk space, stop and rebuild.
     """
 
     def __init__(
@@ -136,10 +136,15 @@ class LedgerDirectory:
     # ---- creation and deletion
 
     def create_ledger(self, ledger_id: int) -> LedgerState:
+        """Create the state of a new ledger; the caller appends its first record."""
+        assert ledger_id not in self.ledgers
         state = self.ledgers[ledger_id] = LedgerState(ledger_id, first=self.log.end)
         return state
 
     def keep_master_key(self, state: LedgerState, master_key: Buffer) -> None:
+        """Store the key of the first request that has one; all later requests need this key."""
+        # The key is in front of the first entry and the fence.  If the log ended between the two,
+        # the ledger would accept any key after the next start.
         if state.master_key is None and not state.deleted:  # no record follows a tombstone
             state.master_key = bytes(master_key)
             state.key_position = self.log.append(
@@ -148,6 +153,10 @@ class LedgerDirectory:
             self.locations.mark_changed(state)
 
     def delete(self, ledger_id: int) -> int:
+        """Delete the ledger; return the position of its tombstone.
+
+        An unknown ledger gets a tombstone, too: its writer may come later.
+        """
         self._check_log()
         state = self.ledgers.get(ledger_id) or self.create_ledger(ledger_id)
         if not state.deleted:
@@ -166,6 +175,9 @@ class LedgerDirectory:
 
     def forget(self, state: LedgerState) -> None:
         """Drop a deleted ledger whose tombstone is no longer needed (`tombstones`)."""
+        assert state.deleted
+        # The highest tombstone stays: `highest_tombstone` has to survive a restart.
+        assert state.ledger_id != self.highest_tombstone
         del self.ledgers[state.ledger_id]
         self.tombstones -= 1
 
@@ -180,6 +192,11 @@ class LedgerDirectory:
         recovery: bool,
         done: Done,
     ) -> None:
+        """Add an entry, or call `done` with the reason of the refusal.
+
+        There is no checkpoint between the checks and the append, so no plain add gets behind a
+        fence that was accepted before.
+        """
         state = self.ledgers.get(ledger_id)
         log = self.log
         if (
@@ -286,11 +303,13 @@ class LedgerDirectory:
         self, state: LedgerState, entry_id: int, entry: memoryview, recovery: bool, done: Done
     ) -> None:
         log = self.log
+        assert not state.deleted, "no record follows a tombstone"
         # This comes before the record is appended: its own bytes do not count.
         early = self._ack_early and not recovery and self._may_lose(state)
         lac = lac_of_entry(entry)
         if lac > state.accepted_lac:
             state.accepted_lac = lac
+            # The LAC belongs to the group of the entry, and `append` may close that group.
             log.open_group.lacs[state] = lac
         told = None if early else done
         position = log.append(Kind.ENTRY, state.ledger_id, entry_id, entry, told)
@@ -411,6 +430,11 @@ class LedgerDirectory:
     # ---- fences and LACs
 
     def fence(self, ledger_id: int, master_key: Buffer) -> int:
+        """Fence the ledger; return the position of the fence.
+
+        The fence is in force on return.  The adds that were accepted before are in front of it in
+        the log, so they are durable when the fence is.
+        """
         state = self._authorized(ledger_id, master_key)
         if not state.fenced:
             state.fenced = True
@@ -421,6 +445,7 @@ class LedgerDirectory:
         return state.fence_position
 
     def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> int:
+        """Store an explicit LAC; return the position of the highest one so far."""
         if len(body) > EXPLICIT_LAC_BYTES_MAX:
             raise StoreError(StoreStatus.BAD_REQUEST, f"an explicit LAC of {len(body)} bytes")
         if self.out_of_reserve or self.log.end >= self.recovery_end:
@@ -455,26 +480,29 @@ class LedgerDirectory:
     # ---- reading
 
     def known_ledger(self, ledger_id: int) -> LedgerState:
+        """Return the state of a ledger that is here; raise NO_LEDGER or UNKNOWN otherwise."""
         state = self.ledgers.get(ledger_id)
         if state is None or state.deleted:
             raise self.absence(StoreStatus.NO_LEDGER)
         return state
 
     def check_complete(self, ledger_id: int) -> None:
-        """StoreError if something that was accepted may be lost, or somebody ends the ledger."""
+        """Raise `StoreError` if an accepted entry may be lost, or the ledger is fenced."""
         state = self.known_ledger(ledger_id)
         if self.bookie_in_doubt or state.limbo:
             raise StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")
-        if state.fenced:  # Also for good, when what it lacked up to its end is copied.
+        if state.fenced:  # even if all that it lacked was copied here
             raise StoreError(StoreStatus.FENCED)
 
     def absence(self, status: StoreStatus, state: LedgerState | None = None) -> StoreError:
+        """Return the error for an absent ledger or entry: UNKNOWN if it may have been lost."""
+        assert status in (StoreStatus.NO_LEDGER, StoreStatus.NO_ENTRY)
         if self.bookie_in_doubt or (state is not None and state.limbo):
             return StoreError(StoreStatus.UNKNOWN, "this bookie has lost records")
         return StoreError(status)
 
     def try_read(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """The entry if it is at hand without waiting; None if that cannot be said."""
+        """Return the entry if that needs no waiting; None if the caller must use `read`."""
         state = self.known_ledger(ledger_id)
         if entry_id == LAST_ENTRY:
             entry_id = state.last_entry
@@ -484,7 +512,7 @@ class LedgerDirectory:
         if location is None:
             raise self.absence(StoreStatus.NO_ENTRY, state)
         if location[0] >= self.log.durable:
-            return None
+            return None  # the entry may still be lost; `read` waits
         try:
             record = self.log.try_read(*location)
         except StoreError:
@@ -493,6 +521,7 @@ class LedgerDirectory:
         return None if record is None else _entry(record, ledger_id, entry_id)
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview:
+        """Return the entry; wait until it is durable."""
         state = self.known_ledger(ledger_id)
         if entry_id == LAST_ENTRY:
             entry_id = state.last_entry
@@ -507,6 +536,7 @@ class LedgerDirectory:
                     self._nursery.start_soon(self.log.read_ahead, ahead)
                 return entry
             except StoreError:
+                # Compaction may have moved the record and deleted its segment during the read.
                 read_at = location
                 location = await self.locations.find(self.known_ledger(ledger_id), entry_id)
                 if location == read_at:
@@ -515,12 +545,13 @@ class LedgerDirectory:
 
     def _note_damage(self, ledger_id: int, entry_id: int, location: EntryLocation) -> None:
         if location[0] >= self.log.durable:
-            return  # not on the disk: the log has failed
+            return  # the record is not on the disk, since the log has failed
         if len(self.damaged) >= _DAMAGED_MAX:
             del self.damaged[next(iter(self.damaged))]
         self.damaged[ledger_id, entry_id] = location
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
+        """Return the body of the explicit LAC and the last entry, at least one of them."""
         state = self.known_ledger(ledger_id)
         body = state.explicit_body
         if body is not None:
@@ -531,6 +562,7 @@ class LedgerDirectory:
         return body, last
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
+        """Return the ids of the durable entries of the ledger, sorted."""
         return await self.locations.entry_ids(self.known_ledger(ledger_id), below=self.log.durable)
 
     # ---- limbo and doubt; the class `LimboLedgers` calls these in the right order
@@ -561,6 +593,8 @@ class LedgerDirectory:
         if state.deleted:
             return  # no record follows a tombstone
         position = self.log.append(Kind.LIMBO_END, ledger_id, NO_ENTRY_ID, b"", None)
+        # The limbo ends when its end is durable: a restart must not find the ledger in limbo after
+        # an absence was believed.
         await self.log.wait_durable(position)
         state.limbo = False
         self.locations.mark_changed(state)

@@ -198,6 +198,7 @@ class Log(Generic[K]):
 
     def append_batch(self, records: list[Record]) -> list[int]:
         """Append these records as one batch of any size; return their positions."""
+        assert records
         self.seal()
         limit, self._group_bytes_max = self._group_bytes_max, 1 << 62
         positions = [
@@ -305,6 +306,8 @@ class Log(Generic[K]):
 
     async def _write(self, appender: Appender, group: Group[K]) -> None:
         size = group.end - group.position - BATCH_HEADER_BYTES
+        assert size >= 0
+        assert self.durable <= group.position
         group.buffers[0] = encode_batch_header(
             group.creation_id, group.position, group.flags, group.count, size, self._mark
         )
@@ -317,6 +320,8 @@ class Log(Generic[K]):
         self._segments.add(group.segment, group.creation_id)
 
     def _commit(self, group: Group[K]) -> None:
+        assert group is self._writing
+        assert group.end > self.durable, "batches become durable in the order of the log"
         # `durable` is raised before any caller hears of it: its next read must find the record.
         self.durable = self._mark = self.reached = group.end
         self._writing = None
@@ -331,6 +336,7 @@ class Log(Generic[K]):
         self._committed(group)
 
     def _fail(self, error: OSError) -> None:
+        assert self.failure is None
         self.failure = error  # first of all: a callback below must find the log failed
         self._open = None
         groups = [group for group in (self._writing, *self._groups) if group is not None]

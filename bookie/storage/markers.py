@@ -1,13 +1,14 @@
-"""What a directory says of the memory of its bookie, in two small files.
+"""Two marker files in each directory: the dirty marker and the cookie generation.
 
-    <directory>/DIRTY    there while adds are acknowledged before they are on the disk: who finds it
-                         at a start knows that the last process was cut off, and what it lost
-                         nobody knows.  Put there before the first add, taken away last of all.
-    <directory>/BIRTH    the transaction id of the metadata from which on this bookie remembers
-                         all: what it knew of older ledgers, fences too, may be lost.
+    <directory>/DIRTY    exists while adds are acknowledged before they are on the disk.  A start
+                         that finds it knows that the last process was cut off and may have lost
+                         any add.  The file is written before the first add and removed last.
+    <directory>/BIRTH    the cookie generation: the transaction id of the metadata when the bookie
+                         last lost records.  It may have forgotten older ledgers and their fences;
+                         it remembers every ledger that was created later.
 
-A directory without BIRTH has never lost anything.  Directories that do not say the same are not of
-the same time: one was away, or is an old image; then nobody knows what is missing either.
+A directory without BIRTH has never lost records.  If the directories of a bookie name different
+generations, one of them was away or is an old image, so any record may be missing.
 """
 
 from collections.abc import Sequence
@@ -17,8 +18,9 @@ from daybook.bookie.storage.disk import Disk
 
 DIRTY_FILE = "DIRTY"
 BIRTH_FILE = "BIRTH"
-NEVER_LOST = 0  # the birth of a bookie that remembers all of its ledgers
-IN_DOUBT = (1 << 64) - 1  # of one that does not know yet what is lost: all ledgers are older
+NEVER_LOST = 0  # the generation of a bookie that remembers all of its ledgers
+# The generation of a bookie that does not know yet what it lost: all ledgers are older.
+IN_DOUBT = (1 << 64) - 1
 _FORMAT = "1"
 
 
@@ -39,7 +41,7 @@ async def mark_clean(disk: Disk, directory: str) -> None:
 
 
 async def read_generation(disk: Disk, directories: Sequence[str]) -> int | None:
-    """What all of them say; None if they do not agree, or one does not parse."""
+    """Return the generation that all directories name; None if they differ or one is invalid."""
     found = {await _read_generation(disk, directory) for directory in directories}
     return found.pop() if len(found) == 1 else None
 

@@ -1,9 +1,9 @@
-"""A directory that no bookie uses: checked, its index made again, its entries exported.
+"""Work on a directory that no bookie uses: check it, rebuild its index, export its entries.
 
-On the files of this machine; the directory is locked meanwhile (`DirectoryInUseError`).  Checking
-and exporting change nothing; a new index is made beside the old one, which goes when the file INDEX
-names the new one (`rebuild`).  What cannot be done because of the directory is an `OfflineError`,
-in words.
+The functions work on the files of this machine and lock the directory (`DirectoryInUseError`).  The
+check and the export change no file.  A rebuild writes the new index beside the old one, which is
+removed when the file INDEX names the new one (`rebuild`).  If the directory does not allow a
+command, the function raises an `OfflineError` that says why.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -42,19 +42,19 @@ __all__ = [
     "remake_index",
 ]
 
-Progress = Callable[[int], None]  # so many bytes more were read
+Progress = Callable[[int], None]  # gets the number of bytes read since the last call
 
 _CHECKPOINT_ENTRIES = 500_000
 _NEVER = 1 << 62
 
 
 class OfflineError(Exception):
-    """It cannot be done with this directory; the message says why."""
+    """The directory does not allow the command; the message says why."""
 
 
 @dataclass(slots=True)
 class CheckReport:
-    """What is in a directory, and what is wrong with it; nothing if `problems` is empty."""
+    """The contents of a directory, and its problems, if any."""
 
     ledgers: int = 0
     deleted: int = 0
@@ -86,12 +86,12 @@ class _Opened:
 
 
 def log_bytes(directory: Path) -> int:
-    """What there is to read."""
+    """Return the size of the log."""
     return sum(path.stat().st_size for path in (directory / "log").glob("*.log"))
 
 
 async def check_directory(directory: Path, progress: Progress) -> CheckReport:
-    """Read everything, and compare it with the index."""
+    """Read the whole log, and compare it with the index."""
     async with _locked(directory, progress) as disk, _index(directory) as index:
         opened = await _load(disk, directory, index, checkpoint_entries=_NEVER)
         contents, replayed = opened.contents, opened.replayed
@@ -125,9 +125,9 @@ async def check_directory(directory: Path, progress: Progress) -> CheckReport:
 
 
 async def remake_index(directory: Path, progress: Progress) -> list[str]:
-    """Make the index again from the log alone; return what the log has lost.
+    """Rebuild the index from the log alone; return the losses of the log.
 
-    If the bookie had found its index damaged it was in doubt, and stays so: the new index says it.
+    A bookie that had found its index damaged was in doubt.  The new index keeps it in doubt.
     """
     async with _locked(directory, progress) as disk:
         record = await read_index_record(disk, str(directory))
@@ -146,7 +146,7 @@ async def remake_index(directory: Path, progress: Progress) -> list[str]:
 async def export_entries(
     directory: Path, progress: Progress, ledger_ids: frozenset[int] = frozenset()
 ) -> AsyncGenerator[ExportedEntry]:
-    """The entries of these ledgers, or of all: by ledger, in order; also those in doubt."""
+    """Yield the entries of these ledgers or of all, in order, with the doubtful ones."""
     async with _locked(directory, progress) as disk, _index(directory) as index:
         opened = await _load(disk, directory, index, checkpoint_entries=_NEVER)
         contents, replayed = opened.contents, opened.replayed
@@ -220,7 +220,7 @@ async def _load(
 
 
 async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport) -> None:
-    """Each record is whole, and what the index has in the segment is there."""
+    """Check that each record is whole, and that the segment has all that the index expects."""
     disk, locations = opened.disk, opened.contents.locations
     segments, gaps = opened.replayed.segments, opened.contents.gaps
     behind = [first for first in begins(segments, gaps) if first > segment.first]
@@ -233,7 +233,7 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
     async with aclosing(scan(disk, segment, behind[0] if limit is None else limit)) as pieces:
         async for piece in pieces:
             if isinstance(piece, Damage):
-                if limit is not None:  # else it may be a torn write
+                if limit is not None:  # otherwise it may be a torn write
                     where = f"positions {piece.start} to {piece.end}"
                     report.problems.append(f"{piece.path}: {piece.why}, {where}")
                 continue
@@ -253,7 +253,7 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
 
 
 class _CountingDisk(FileDisk):
-    """Says how much was read."""
+    """A disk that reports how many bytes were read."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()

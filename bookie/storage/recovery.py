@@ -64,8 +64,10 @@ _NO_CHECKPOINT = Checkpoint(0, limbo=False)
 
 @dataclass(slots=True)
 class ReplayResult:
+    """The findings of a replay."""
+
     segments: list[Segment]
-    mark: int = 0  # the last mark
+    mark: int = 0  # the last mark: below it the log was durable
     end: int = 0  # behind every byte of every segment
     reached: int = 0  # the end of the last whole batch; zeros may follow up to `end`
     creation_id: int = 0  # the highest in use
@@ -76,6 +78,7 @@ class ReplayResult:
 
 
 async def list_segments(disk: Disk, directory: str) -> list[Segment]:
+    """Return the segments of a log, in order; `list_directory` sorts their names."""
     return [
         Segment(int(match[1]), f"{directory}/{name}")
         for name in await disk.list_directory(directory)
@@ -101,8 +104,9 @@ async def replay(
     result = ReplayResult(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
     # The mark of the first batch behind a gap may lie in the removed segments in front of it.
     removed = [gap.end for gap in gaps if gap.first < checkpoint < gap.end]
-    verify = _LogReplay(apply, applied, result, reached=max(removed, default=0))
+    log_replay = _LogReplay(apply, applied, result, reached=max(removed, default=0))
     result.mark = checkpoint
+    # Segments in front of the checkpoint are not read, except for the last one of them.
     ahead = deque(gap for gap in gaps if gap.first >= checkpoint)
     behind = sum(segment.first < checkpoint for segment in segments)
     unread = behind if removed else behind - 1  # the last of them extends past the checkpoint
@@ -114,23 +118,23 @@ async def replay(
         if number < unread:
             continue
         while ahead and ahead[0].first < segment.first:
-            verify.gap(ahead.popleft())
+            log_replay.skip_gap(ahead.popleft())
         start = max(checkpoint, segment.first)
         if start - segment.first > size:
             continue  # cut off below the checkpoint: the next mark reports the loss
         window = Window(await disk.open_reader(segment.path), segment.first, size)
         try:
-            await verify.segment(window, start)
+            await log_replay.read_segment(window, start)
         except OSError as error:
             result.losses.append(f"{segment.path}: {error}")
         finally:
             window.reader.close()
             result.bytes_read += window.bytes_read
     for gap in ahead:
-        verify.gap(gap)
+        log_replay.skip_gap(gap)
     if end is not None:
         result.mark = max(result.mark, end)
-    verify.finish()
+    log_replay.finish()
     return result
 
 
@@ -151,7 +155,8 @@ class _LogReplay:
         self._reached = reached  # up to here every byte was found or reported lost
         self._tail: list[Batch] = []  # batches behind the last mark, not yet applied
 
-    async def segment(self, window: Window, start: int) -> None:
+    async def read_segment(self, window: Window, start: int) -> None:
+        """Read the batches from `start` on, past damaged ones."""
         header = await window.header()
         if header is None:
             # A torn first write has one batch at this position, which was never acknowledged.
@@ -176,8 +181,8 @@ class _LogReplay:
                 return
             position = found
 
-    def gap(self, gap: Gap) -> None:
-        """Pass over removed segments; the mark of the first one is kept with the gap."""
+    def skip_gap(self, gap: Gap) -> None:
+        """Pass over deleted segments; the mark of the first one is kept with the gap."""
         self._confirm(gap.mark)
         self._tail = []
         self._reached = max(self._reached, gap.end)
@@ -197,7 +202,8 @@ class _LogReplay:
         """Apply the batches below the mark, where everything was durable; note what is missing."""
         if mark > self._reached:
             self._result.losses.append(f"positions {self._reached} to {mark} of the log")
-            self._reached = mark
+            self._reached = mark  # the same loss is reported once
+        assert self._reached >= mark
         for batch in self._tail:
             if batch.position < mark:
                 for record in batch.records:
@@ -205,8 +211,10 @@ class _LogReplay:
         self._result.mark = max(self._result.mark, mark)
 
     def finish(self) -> None:
+        """Note the doubtful records: those of a whole batch behind the last mark."""
         self._confirm(self._result.mark)
         for batch in self._tail:
+            # A write ends before the next one begins, so there is at most one such batch.
             if batch.whole and batch.position >= self._result.mark:
                 self._result.doubtful = batch.records
         self._result.reached = self._reached

@@ -1,4 +1,4 @@
-"""What the storage of a bookie says of itself, summed over its directories."""
+"""The statistics of a store, summed over its directories."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class StoreStatistics:
     log_bytes: int
     replayed_bytes: int  # at the start
     writable: bool
-    read_only: bool  # because somebody wants it so
+    read_only: bool  # on request, for instance by an operator
     limbo: bool
     tombstones: int  # ledgers that were deleted
     segments: int
-    live_bytes: int  # of the log, as of the last checkpoint
+    live_bytes: int  # bytes of the log, as of the last checkpoint
     segments_removed: int
     bytes_removed: int
     bytes_rewritten: int
@@ -33,16 +33,16 @@ class StoreStatistics:
     bytes_scrubbed: int
     damaged_ranges: int
     damaged_entries: int
-    losses: Sequence[str]  # what the logs were found to have lost, at this start
-    index_rebuilds: int  # indexes that are damaged, and of which a new one is being made
-    index_rebuild_bytes_left: int  # of the logs, for these
-    failure: str  # of a log or an index; empty if there was none
+    losses: Sequence[str]  # the losses that this start found in the logs
+    index_rebuilds: int  # damaged indexes that are being rebuilt
+    index_rebuild_bytes_left: int  # bytes of the log that these rebuilds still have to read
+    failure: str  # the failure of a log or an index; empty if there is none
 
 
 def gather(
     runners: Sequence[DirectoryRunner], *, ledgers: int, bytes_in_flight: int, read_only: bool
 ) -> StoreStatistics:
-    """As it is now."""
+    """Return the current statistics."""
     ledger_directories = [runner.directory for runner in runners]
     replayed = [runner.replayed for runner in runners]
     reclaimed = [runner.compactor.statistics for runner in runners]

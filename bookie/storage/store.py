@@ -145,7 +145,7 @@ class LedgerStore:
     def _fence_again(self, ledger_id: int) -> StoreStatus:
         """Fence a ledger that was closed elsewhere: it may have been fenced here and forgotten."""
         try:
-            self.limbo_ledgers.take(LimboMark(ledger_id, limbo=False, fence=True))
+            self.limbo_ledgers.mark_one(LimboMark(ledger_id, limbo=False, fence=True))
         except StoreError as error:
             return error.status
         return StoreStatus.OK

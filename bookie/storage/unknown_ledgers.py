@@ -1,19 +1,19 @@
-"""Ledgers that come here for the first time, and may have been here before.
+"""The check of unknown ledgers: a ledger without a record may have been here before.
 
-Of a ledger without a record nobody here knows whether it was forgotten: because it was deleted
-(`tombstones`), or because this bookie has lost its memory (`markers`) and with it a fence.  Then
-the metadata are asked, once for all that wait:
+The bookie may have forgotten the ledger because it was deleted (`tombstones`), or because records
+were lost (`markers`), perhaps with a fence.  So it asks the metadata, once for all adds that wait:
 
-    what they say                               plain adds         adds of recoveries
-    open, and created since the bookie's birth  taken              taken
-    open, and older                             READ_ONLY          taken
-    not open any more                           FENCED             taken, behind a fence of ours
-    gone                                        FENCED             FENCED
-    nothing                                     READ_ONLY          READ_ONLY
+    answer of the metadata                     plain adds         recovery adds
+    open, newer than the cookie generation     accepted           accepted
+    open, older                                READ_ONLY          accepted
+    closed or in recovery                      FENCED             accepted, behind a new fence
+    deleted                                    FENCED             FENCED
+    no answer                                  READ_ONLY          READ_ONLY
 
-READ_ONLY makes a writer take another bookie.  Who has never lost its memory asks only for ledgers
-that may have been deleted, and whether they are there at all.  While it is not known yet what was
-lost, every ledger is older: one that came meanwhile would be here, and marked by nobody.
+READ_ONLY makes a writer choose another bookie.  A bookie that has never lost records asks only
+about ledgers that it may have deleted, and only if they exist.  While the bookie does not know yet
+what it lost, every ledger counts as older: a ledger that was created meanwhile would be on this
+bookie without a mark.
 """
 
 from collections.abc import Awaitable, Callable
@@ -26,23 +26,25 @@ import trio
 from daybook.bookie.storage.markers import NEVER_LOST
 from daybook.bookie.storage.status import StoreStatus
 
-_ASKED_MAX = 5000  # ledgers at once: each is a task
+_ASKED_MAX = 5000  # ledgers asked about at once; each takes a task
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerFacts:
-    """What the metadata say of a ledger, by their newest state."""
+    """The newest state of a ledger in the metadata."""
 
     there: bool
     open: bool = False
     created_txid: int = 0
 
 
-# None if the metadata cannot be asked.
 AskMetadata: TypeAlias = Callable[[int], Awaitable[LedgerFacts | None]]
+"""Returns the facts of a ledger; None if the metadata cannot be asked."""
 
 
 class LedgerStatus(Enum):
+    """The rows of the table above, in the same order."""
+
     WELCOME = auto()
     OLDER = auto()
     ENDED = auto()
@@ -66,7 +68,7 @@ def ledger_status(facts: LedgerFacts | None, generation: int) -> LedgerStatus:
 
 
 def refusal_for(status: LedgerStatus, *, recovery: bool) -> StoreStatus:
-    """OK if such an add may be taken."""
+    """Return the status for an add to such a ledger: OK if it may be accepted."""
     match status:
         case LedgerStatus.WELCOME:
             return StoreStatus.OK
@@ -75,15 +77,18 @@ def refusal_for(status: LedgerStatus, *, recovery: bool) -> StoreStatus:
         case LedgerStatus.ENDED:
             return StoreStatus.OK if recovery else StoreStatus.FENCED
         case LedgerStatus.GONE:
-            return StoreStatus.FENCED  # for ever
+            return StoreStatus.FENCED  # forever
         case LedgerStatus.UNKNOWN:
-            return StoreStatus.READ_ONLY  # somebody else may take it
+            return StoreStatus.READ_ONLY  # the writer may choose another bookie
         case _:
             assert_never(status)
 
 
 class UnknownLedgerCheck:
-    """`generation` may become later."""
+    """Asks the metadata about unknown ledgers; the adds of a ledger wait for one answer.
+
+    `generation` is the cookie generation; it rises when the bookie loses records.
+    """
 
     def __init__(self, ask: AskMetadata, *, bytes_max: int) -> None:
         self.bytes_waiting = 0
@@ -93,12 +98,12 @@ class UnknownLedgerCheck:
         self._waiting: dict[int, list[tuple[int, OnLedgerStatus]]] = {}
 
     def is_full(self, ledger_id: int) -> bool:
-        """As much waits as may, or so many are asked for that this one would be too many."""
+        """Return True if the waiting adds or the ledgers asked about have reached their limit."""
         many = len(self._waiting) >= _ASKED_MAX and ledger_id not in self._waiting
         return many or self.bytes_waiting >= self._bytes_max
 
     def ask(self, nursery: trio.Nursery, ledger_id: int, size: int, answer: OnLedgerStatus) -> None:
-        """`answer` is told where the ledger stands; in order, and once."""
+        """Call `answer` once with the status of the ledger, in the order of the calls."""
         self.bytes_waiting += size
         if ledger_id in self._waiting:
             self._waiting[ledger_id].append((size, answer))

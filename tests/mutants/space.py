@@ -148,7 +148,7 @@ MUTANTS = [
         id="B06",
         rule="a torn write in front of a removed segment does not count -> it comes back",
         module="daybook.bookie.storage.recovery",
-        name="_LogReplay.gap",
+        name="_LogReplay.skip_gap",
         replacement=Edit("    self._tail = []\n", ""),
         caught_by=_RECLAIMED,
     ),
