@@ -1,16 +1,16 @@
-"""Compaction: segments with few live bytes are emptied and removed, to make space for entries.
+"""Compaction: segments with few live bytes are emptied and deleted, to make space for entries.
 
 A record is live if the index points to it, or if it holds the state of a ledger (its key, a fence,
 an explicit LAC, its deletion).  To empty a segment, the compactor appends its live records to the
 log once more, with the entries sorted by ledger, a portion at a time:
 
     read the segment -> append a portion -> durable -> checkpoint that moves its entries -> ...
-                     -> no record is live -> noted in `REMOVED` -> removed
+                     -> no record is live -> noted in `REMOVED` -> deleted
 
 So at any moment, even at a power loss, the index points to durable records only, and the segments
 on the disk hold everything that a rebuild of the index needs.
 
-**A segment is removed only on proof**: every byte of it that was durable was read and found whole,
+**A segment is deleted only on proof**: every byte of it that was durable was read and found whole,
 every record in it was looked up in the index, and the segment usage (`entry_locations`), which is
 counted from the index, says that nothing points into it.  A damaged segment stays as it is.
 

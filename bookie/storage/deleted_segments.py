@@ -68,7 +68,7 @@ def decode_gaps(data: bytes) -> list[Gap]:
     if magic != _MAGIC or checksum != crc32c(body):
         return []
     if version != _VERSION:
-        raise UnsupportedVersionError(f"removed segments of version {version}, known: {_VERSION}")
+        raise UnsupportedVersionError(f"REMOVED of version {version}, known: {_VERSION}")
     if len(body) != _HEAD.size + count * _GAP.size:
         return []
     return [Gap(*gap) for gap in _GAP.iter_unpack(body[_HEAD.size :])]

@@ -74,7 +74,7 @@ class Directories:
         if directory is None:
             raise self.ledger_directories[0].absence(StoreStatus.NO_LEDGER)
         if entry_id < LAST_ENTRY:
-            raise StoreError(StoreStatus.BAD_REQUEST, f"entry {entry_id}")
+            raise StoreError(StoreStatus.BAD_REQUEST, f"invalid entry id {entry_id}")
         return directory
 
     def directory_for(self, ledger_id: int) -> LedgerDirectory:
@@ -85,7 +85,7 @@ class Directories:
         if (directory := self.homes.get(ledger_id)) is not None:
             return directory
         if ledger_id < 0:
-            raise StoreError(StoreStatus.BAD_REQUEST, f"ledger {ledger_id}")
+            raise StoreError(StoreStatus.BAD_REQUEST, f"invalid ledger id {ledger_id}")
         usable = [directory for directory in self.ledger_directories if directory.writable]
         return _emptiest(usable) if usable else self.directory_for_marks()
 

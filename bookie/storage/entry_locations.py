@@ -1,14 +1,14 @@
 """Entry locations: recent ones in memory, the others in the index; checkpoints move them over.
 
-A *place* is the position and size of an entry in the log.  A checkpoint freezes the places in
+A *location* is the position and size of an entry in the log.  A checkpoint freezes the locations in
 memory, waits until the log is durable up to there, and writes blocks, rows of changed ledgers and
 the position as one batch.  Then the memory is freed.  Lookups see recent, frozen and indexed
-places at any time, so no entry is ever missing in between.
+locations at any time, so no entry is ever missing in between.
 
 Entries whose records were written again elsewhere in the log *move* with a checkpoint, in the same
 batch; the segment usage (`entry_locations`) changes with it, too.
 
-After an error of the index there is no further checkpoint (`failure`): frozen places stay in
+After an error of the index there is no further checkpoint (`failure`): frozen locations stay in
 memory, and their records in the log.  If the error is damage, the index is rebuilt from the log
 (`rebuild`); `hold` and `adopt` are the two ends of that.
 """
@@ -234,7 +234,7 @@ class EntryLocations:
             self._dirty.append(state)
 
     def try_find(self, state: LedgerState, entry_id: int) -> tuple[bool, EntryLocation | None]:
-        """Return True if the answer needs no waiting, and the place of the entry, if any."""
+        """Return True if the answer needs no waiting, and the location of the entry, if any."""
         location = state.find_recent(entry_id)
         if location is not None or not 0 <= entry_id <= state.indexed_last:
             return True, location
@@ -336,7 +336,7 @@ class EntryLocations:
     # ---- replacement of a damaged index (`rebuild`)
 
     def hold(self, states: Iterable[LedgerState]) -> None:
-        """Keep the places of all entries that are not indexed in memory until `adopt`.
+        """Keep the locations of all entries that are not indexed in memory until `adopt`.
 
         A failed checkpoint has left some of them frozen; these are kept as well.
         """

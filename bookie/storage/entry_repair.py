@@ -4,7 +4,8 @@ A bookie keeps the first bytes that it received for an entry, so an add of an id
 changes nothing.  The exception is an entry whose record can no longer be read from the disk.  A
 read that meets such damage notes it (`LedgerDirectory.damaged`).  A recovery add of a noted entry
 is appended to the log, and a checkpoint moves the index there, as in compaction (`compaction`).
-The add is answered with OK only after that, and after the entry has been read from its new place.
+The add is answered with OK only after that, and after the entry has been read from its new
+location.
 
 An entry that the scrub finds damaged on the disk may still be in memory.  The bookie writes it
 again in the same way, without a recovery add (`rewrite`).

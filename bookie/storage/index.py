@@ -70,7 +70,7 @@ def ledger_key(ledger_id: int) -> bytes:
 
 def ledger_of_key(key: bytes) -> int:
     if len(key) != _LEDGER.size:
-        raise IndexDamagedError(f"the index has a ledger under {key.hex()}")
+        raise IndexDamagedError(f"the index has an invalid ledger key: {key.hex()}")
     ledger_id: int = _LEDGER.unpack(key)[1]
     return ledger_id
 
@@ -86,14 +86,14 @@ def block_keys(ledger_id: int) -> tuple[bytes, bytes]:
 
 def block_number_of_key(key: bytes) -> int:
     if len(key) != _BLOCK.size:
-        raise IndexDamagedError(f"the index has a block under {key.hex()}")
+        raise IndexDamagedError(f"the index has an invalid block key: {key.hex()}")
     number: int = _BLOCK.unpack(key)[2]
     return number
 
 
 def ledger_of_block_key(key: bytes) -> int:
     if len(key) != _BLOCK.size:
-        raise IndexDamagedError(f"the index has a block under {key.hex()}")
+        raise IndexDamagedError(f"the index has an invalid block key: {key.hex()}")
     ledger_id: int = _BLOCK.unpack(key)[1]
     return ledger_id
 

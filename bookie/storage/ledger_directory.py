@@ -449,12 +449,12 @@ class LedgerDirectory:
         if len(body) > EXPLICIT_LAC_BYTES_MAX:
             raise StoreError(StoreStatus.BAD_REQUEST, f"an explicit LAC of {len(body)} bytes")
         if self.out_of_reserve or self.log.end >= self.recovery_end:
-            raise StoreError(StoreStatus.READ_ONLY, "too little room is left")
+            raise StoreError(StoreStatus.READ_ONLY, "too little disk space is left")
         if self.bytes_in_flight >= self._in_flight_bytes_max:
-            raise StoreError(StoreStatus.TOO_MANY, "too much is not durable yet")
+            raise StoreError(StoreStatus.TOO_MANY, "too many bytes are not durable yet")
         state = self._authorized(ledger_id, master_key)
         if state.deleted:
-            raise StoreError(StoreStatus.FENCED, "it was deleted")
+            raise StoreError(StoreStatus.FENCED, "the ledger was deleted")
         if lac > state.explicit_lac:
             state.explicit_lac = lac
             state.explicit_body = bytes(body)
@@ -623,7 +623,7 @@ class LedgerDirectory:
         self.in_doubt = self._contents.limbo = False
 
     def check_index(self) -> None:
-        """Raise during a rebuild of the index: nobody knows then what a ledger lacks."""
+        """Raise UNKNOWN during a rebuild of the index: a ledger may lack more than is known."""
         if self.rebuilding:
             raise StoreError(StoreStatus.UNKNOWN, "the index is being rebuilt")
 

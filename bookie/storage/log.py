@@ -395,7 +395,7 @@ class Log(Generic[K]):
         return self._segments.all()
 
     def forget(self, segment: Segment) -> None:
-        """Drop a segment whose file is about to be removed: nothing points into it any longer."""
+        """Drop a segment whose file is about to be deleted: nothing points into it any longer."""
         self._segments.forget(segment)
 
     def close_readers(self) -> None:

@@ -1,7 +1,7 @@
 """The rebuild of a damaged index from the log, while its bookie serves.
 
 RocksDB reports damage when it reads: a block with a wrong checksum, a file that is missing or cut
-off.  Such an index cannot prove that an entry is absent, and nobody knows what else it lacks.  The
+off.  Such an index cannot prove that an entry is absent, and what else it lacks is unknown.  The
 rebuild has five steps:
 
     1. doubt    in memory at once, then in the file INDEX, then as a limbo record in the log
@@ -11,8 +11,8 @@ rebuild has five steps:
                 from P on to it
     5. replace  INDEX names the new index and calls it whole: one rename; the old one is removed
 
-The doubt is resolved only after that, ledger by ledger (`limbo`).  Until then no checkpoint is
-made in the old index, no segment is removed and no tombstone ends (`EntryLocations.failure`), and
+The doubt is resolved only after that, ledger by ledger (`limbo`).  Until then no checkpoint is made
+in the old index, no segment is deleted and no tombstone is removed (`EntryLocations.failure`), and
 an add of an id below the last one of its ledger is refused if memory does not have the entry.
 
 A crash at any step leaves INDEX as it was: the next start rebuilds the index before it serves,

@@ -102,7 +102,7 @@ async def replay(
     `applied` is called after each batch: everything below `mark` has been applied.
     """
     result = ReplayResult(segments, end=max([checkpoint, *(gap.end for gap in gaps)]))
-    # The mark of the first batch behind a gap may lie in the removed segments in front of it.
+    # The mark of the first batch behind a gap may lie in the deleted segments in front of it.
     removed = [gap.end for gap in gaps if gap.first < checkpoint < gap.end]
     log_replay = _LogReplay(apply, applied, result, reached=max(removed, default=0))
     result.mark = checkpoint
@@ -228,7 +228,7 @@ class Contents:
     locations: EntryLocations
     limbo: bool  # the log has lost records
     checkpoint: int
-    gaps: list[Gap] = field(default_factory=list[Gap])  # segments that were removed
+    gaps: list[Gap] = field(default_factory=list[Gap])  # deleted segments
 
     def apply(self, record: Record, position: int) -> None:
         """Apply a record that the log has at this position."""
@@ -275,7 +275,7 @@ async def load(
     checkpoint_entries: int,
     finish: bool = True,
 ) -> tuple[Contents, ReplayResult]:
-    """Load the directory; with `finish`, segments whose removal was begun are removed."""
+    """Load the directory; with `finish`, an unfinished deletion of segments is finished."""
     stored = await index.get(checkpoint_key())
     checkpoint = Checkpoint.decode(stored) if stored is not None else _NO_CHECKPOINT
     gaps = await read_gaps(disk, log_directory)
@@ -346,7 +346,7 @@ async def load_below(
 
 
 async def _is_old(index: IndexStore, checkpoint: Checkpoint, gaps: list[Gap]) -> bool:
-    """Return True if the index needs segments that were removed since it was written."""
+    """Return True if the index needs segments that were deleted since it was written."""
     if any(gap.end > checkpoint.position for gap in gaps):
         return True
     usage = await index.get(shares_key()) if gaps else None

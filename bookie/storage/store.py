@@ -207,7 +207,7 @@ class LedgerStore:
             ledger_status = await self._unknown_ledgers.ledger_status(ledger_id)
             status = refusal_for(ledger_status, recovery=False)
             if status is not StoreStatus.OK and ledger_id not in self._homes:
-                raise StoreError(status, "it is unknown here, and may have been forgotten")
+                raise StoreError(status, "the ledger is unknown here, and may have been forgotten")
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
         """Return the body of the explicit LAC and the last entry, at least one of them."""

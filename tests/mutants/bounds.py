@@ -3,7 +3,7 @@
 from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
-_CONTACTS = "daybook.bookie.storage.unknown_ledgers"
+_UNKNOWN_LEDGERS = "daybook.bookie.storage.unknown_ledgers"
 _DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _SMALL = f"{_STORAGE}/test_store.py -k kept_in_memory"
 _LACS = f"{_STORAGE}/test_room.py -k explicit_lacs"
@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(
         id="B20",
         rule="questions to the metadata are bounded in number -> in bytes of their entries alone",
-        module=_CONTACTS,
+        module=_UNKNOWN_LEDGERS,
         name="UnknownLedgerCheck.is_full",
         replacement=Edit("many or ", ""),
         caught_by=_QUESTIONS,
@@ -67,7 +67,7 @@ MUTANTS = [
     Mutant(
         id="B20b",
         rule="entries that wait for the metadata are bounded in bytes -> their ledgers in number",
-        module=_CONTACTS,
+        module=_UNKNOWN_LEDGERS,
         name="UnknownLedgerCheck.is_full",
         replacement=Edit(" or self.bytes_waiting >= self._bytes_max", ""),
         caught_by=_QUESTIONS,
@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         id="B20c",
         rule="who waits for a question that was asked already costs none -> is refused",
-        module=_CONTACTS,
+        module=_UNKNOWN_LEDGERS,
         name="UnknownLedgerCheck.is_full",
         replacement=Edit(" and ledger_id not in self._waiting", ""),
         caught_by=_QUESTIONS,
@@ -102,7 +102,7 @@ MUTANTS = [
         module="daybook.bookie.storage.entry_repair",
         name="EntryRepairer.repair",
         replacement=Edit("self._directory.looked_up_bytes += len(entry)", "pass"),
-        caught_by=f"{_STORAGE}/test_heal.py -k flood",
+        caught_by=f"{_STORAGE}/test_entry_repair.py -k flood",
         also=(
             Mutant(
                 id="B21c+",

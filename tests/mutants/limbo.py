@@ -8,9 +8,9 @@ _LIMBO = f"{_STORAGE}/test_limbo.py"
 _REBORN = "tests:tests/bookie/server/test_reborn.py"
 _REPAIRED = "tests:tests/bookie/replication/test_limbo.py"
 _DIRECTORY = "daybook.bookie.storage.ledger_directory"
-_UPKEEP = "daybook.bookie.storage.directory_runner"
+_RUNNER = "daybook.bookie.storage.directory_runner"
 _INDEX = "daybook.bookie.storage.index"
-_PLACES = "daybook.bookie.storage.entry_locations"
+_LOCATIONS = "daybook.bookie.storage.entry_locations"
 _REBUILD = "daybook.bookie.storage.rebuild"
 _DAMAGED = f"{_STORAGE}/test_damaged_index.py"
 _SERVER = "daybook.bookie.server.limbo"
@@ -22,7 +22,7 @@ MUTANTS = [
     Mutant(
         id="M36",
         rule="after an unclean stop absence is unknown -> a no",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="DirectoryRunner.start",
         replacement=Edit(" or self._dirty", ""),
         caught_by=_EARLY,
@@ -54,7 +54,7 @@ MUTANTS = [
     Mutant(
         id="M41b",
         rule="a bookie that may lose adds is marked before it serves -> it is not",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="DirectoryRunner.start",
         replacement=Edit("self._set_dirty(self._limits.ack_early)", "self._set_dirty(False)"),
         caught_by=_EARLY,
@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant(
         id="M41c",
         rule="the mark goes when all is on the disk -> at any stop in order",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="DirectoryRunner.close",
         replacement=Edit("if self._log.failure is None and self._started:", "if True:"),
         caught_by=_EARLY,
@@ -291,7 +291,7 @@ MUTANTS = [
     Mutant(
         id="B11b",
         rule="an error of the index is an error -> an absence",
-        module=_PLACES,
+        module=_LOCATIONS,
         name="EntryLocations._read_block",
         replacement=Edit(
             "raise StoreError(StoreStatus.IO_ERROR, str(error)) from error", "return None"
@@ -301,7 +301,7 @@ MUTANTS = [
     Mutant(
         id="B11c",
         rule="what a damaged index does not give is unknown -> absent",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="DirectoryRunner._index_damaged",
         replacement=Edit("directory.begin_doubt()", "pass"),
         caught_by=f"{_DAMAGED} -k cannot_be_read",
@@ -357,7 +357,7 @@ MUTANTS = [
     Mutant(
         id="B11j",
         rule="a start with a damaged index is in doubt -> believes what the log says",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="open_directory",
         replacement=Edit("damaged or ", ""),
         caught_by=f"{_DAMAGED} -k damage_at_a_start",
@@ -436,7 +436,7 @@ MUTANTS = [
     Mutant(
         id="B10f",
         rule="a start that was cut short makes no checkpoint -> one behind what nobody applied",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="DirectoryRunner.checkpoint",
         replacement=Edit("if not failed and self._started:", "if not failed:"),
         caught_by=f"{_STARTED} -k cancelled",

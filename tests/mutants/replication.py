@@ -209,7 +209,7 @@ MUTANTS = [
         module="daybook.bookie.storage.ledger_directory",
         name="LedgerDirectory._add_known",
         replacement=Edit("if recovery and", "if False and"),
-        caught_by="tests:tests/bookie/storage/test_heal.py -k taken_again",
+        caught_by="tests:tests/bookie/storage/test_entry_repair.py -k taken_again",
     ),
     Mutant(
         id="RR24",
@@ -217,7 +217,7 @@ MUTANTS = [
         module="daybook.bookie.storage.ledger_directory",
         name="LedgerDirectory._add_known",
         replacement=Edit(" and self.damaged.get((state.ledger_id, entry_id)) == location", ""),
-        caught_by="tests:tests/bookie/storage/test_heal.py -k not_replaced",
+        caught_by="tests:tests/bookie/storage/test_entry_repair.py -k not_replaced",
     ),
     Mutant(
         id="RR25",

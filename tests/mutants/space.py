@@ -4,10 +4,10 @@ from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
 _COLLECTED = "tests:tests/bookie/server/test_collector.py"
-_RECLAIMED = f"{_STORAGE}/test_reclaim.py"
+_COMPACTION_TESTS = f"{_STORAGE}/test_compaction.py"
 _COLLECTOR = "daybook.bookie.server.collector"
-_HEAL = "daybook.bookie.storage.entry_repair"
-_RECLAIM = "daybook.bookie.storage.compaction"
+_ENTRY_REPAIR = "daybook.bookie.storage.entry_repair"
+_COMPACTION = "daybook.bookie.storage.compaction"
 
 MUTANTS = [
     Mutant(
@@ -58,65 +58,65 @@ MUTANTS = [
     Mutant(
         id="M48",
         rule="every record of a segment is looked up before it goes -> the count is believed",
-        module=_RECLAIM,
+        module=_COMPACTION,
         name="Compactor._is_live",
         replacement=Edit("    if state is None or state.deleted:\n", "    if True:\n"),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="M51",
         rule="a segment goes when the index points elsewhere, durably -> when it was copied",
-        module=_RECLAIM,
+        module=_COMPACTION,
         name="Compactor._nothing_points_into",
         replacement=Edit(
             "return self._directory.locations.usage.live_bytes(segment.first) == 0", "return True"
         ),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="M51b",
         rule="what is known of a ledger is written again before its segment goes -> it is not",
-        module=_RECLAIM,
+        module=_COMPACTION,
         name="Compactor._state_records",
         replacement=Edit("    known: list[Record] = []\n", "    return []\n"),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="M51c",
         rule="a removal is noted before the file goes -> it is not",
-        module=_RECLAIM,
+        module=_COMPACTION,
         name="Compactor._remove",
         replacement=Edit("    await write_gaps(self._disk, self._log_directory, gaps)\n", ""),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="M51d",
         rule="a damaged segment stays -> it goes when nothing that can be read counts",
-        module=_RECLAIM,
+        module=_COMPACTION,
         name="Compactor._move_live_records",
         replacement=Edit("return False", "break"),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
         also=(
             Mutant(
                 id="M51d+",
                 rule="and the count is believed",
-                module=_RECLAIM,
+                module=_COMPACTION,
                 name="Compactor._nothing_points_into",
                 replacement=Edit(
                     "return self._directory.locations.usage.live_bytes(segment.first) == 0",
                     "return True",
                 ),
-                caught_by=_RECLAIMED,
+                caught_by=_COMPACTION_TESTS,
             ),
         ),
     ),
     Mutant(
         id="M51e",
         rule="segments that the checkpoint does not cover stay -> they may go",
-        module=_RECLAIM,
+        module=_COMPACTION,
         name="Compactor._candidates",
         replacement=Edit("following.first > self._contents.checkpoint or ", ""),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="B03",
@@ -124,7 +124,7 @@ MUTANTS = [
         module="daybook.bookie.storage.ledger_directory",
         name="LedgerDirectory.read",
         replacement=Edit("if location == read_at:", "if True:"),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="B04",
@@ -132,7 +132,7 @@ MUTANTS = [
         module="daybook.bookie.storage.ledger_directory",
         name="LedgerDirectory._refusal",
         replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="B05",
@@ -150,7 +150,7 @@ MUTANTS = [
         module="daybook.bookie.storage.recovery",
         name="_LogReplay.skip_gap",
         replacement=Edit("    self._tail = []\n", ""),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="B07",
@@ -158,7 +158,7 @@ MUTANTS = [
         module="daybook.bookie.storage.recovery",
         name="replay",
         replacement=Edit("reached=max(removed, default=0)", "reached=0"),
-        caught_by=f"{_STORAGE}/test_reclaim_faults.py",
+        caught_by=f"{_STORAGE}/test_compaction_faults.py",
     ),
     Mutant(
         id="B08",
@@ -171,7 +171,7 @@ MUTANTS = [
     Mutant(
         id="B08b",
         rule="what is damaged on the disk and still in memory is written again -> peers have it",
-        module=_HEAL,
+        module=_ENTRY_REPAIR,
         name="EntryRepairer.rewrite",
         replacement=Edit("found = await self._readable(ledger_id, entry_id)", "found = None"),
         caught_by=f"{_STORAGE}/test_scrub.py",
@@ -195,7 +195,7 @@ MUTANTS = [
     Mutant(
         id="B08e",
         rule="where there is no room nothing damaged is written again -> it fills what is left",
-        module=_HEAL,
+        module=_ENTRY_REPAIR,
         name="EntryRepairer._readable",
         replacement=Edit("if directory.out_of_space:", "if False:"),
         caught_by=f"{_STORAGE}/test_scrub.py -k no_room",
@@ -203,18 +203,18 @@ MUTANTS = [
     Mutant(
         id="B08f",
         rule="a heal that waits when the log fails is answered -> it ends the bookie",
-        module=_HEAL,
+        module=_ENTRY_REPAIR,
         name="EntryRepairer._write",
         replacement=Edit("log.failure or ", ""),
-        caught_by=f"{_STORAGE}/test_heal.py -k log_that_fails",
+        caught_by=f"{_STORAGE}/test_entry_repair.py -k log_that_fails",
     ),
     Mutant(
         id="B08g",
         rule="nothing is healed that the index cannot be told of -> the log grows by it each time",
-        module=_HEAL,
+        module=_ENTRY_REPAIR,
         name="EntryRepairer._write",
         replacement=Edit(" or self._directory.locations.failure", ""),
-        caught_by=f"{_STORAGE}/test_heal.py -k index_cannot_be_told",
+        caught_by=f"{_STORAGE}/test_entry_repair.py -k index_cannot_be_told",
     ),
     Mutant(
         id="B09",
@@ -280,15 +280,15 @@ MUTANTS = [
         module="daybook.bookie.storage.tombstones",
         name="Tombstones.tombstones_kept",
         replacement=Edit("confirmed and self._may_end(state) and spread(state) == 1", "True"),
-        caught_by=_RECLAIMED,
+        caught_by=_COMPACTION_TESTS,
     ),
     Mutant(
         id="B17",
         rule="an unreadable segment keeps no other from being emptied -> it ends the round",
-        module=_RECLAIM,
+        module=_COMPACTION,
         name="Compactor._compact",
         replacement=Edit("except OSError:", "except KeyError:"),
-        caught_by=f"{_STORAGE}/test_reclaim_faults.py",
+        caught_by=f"{_STORAGE}/test_compaction_faults.py",
     ),
     Mutant(
         id="M46b",

@@ -6,7 +6,7 @@ What it owes after a loss is in `limbo`, what it gives back in `space`, what it 
 from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
-_BOOT = f"{_STORAGE}/test_boot.py"
+_RECOVERY_TESTS = f"{_STORAGE}/test_recovery.py"
 _FAILING_DISK = f"{_STORAGE}/test_failing_disk.py"
 _CRASHES = f"{_STORAGE}/test_crashes.py -k whatever_operation"
 _DISK = f"{_STORAGE}/test_syscalls.py"
@@ -14,8 +14,8 @@ _STORE = f"{_STORAGE}/test_store.py"
 _HOST = "tests:tests/bookie/server/test_host.py"
 _DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _LOG = "daybook.bookie.storage.log"
-_UPKEEP = "daybook.bookie.storage.directory_runner"
-_REPLAY = "daybook.bookie.storage.recovery"
+_RUNNER = "daybook.bookie.storage.directory_runner"
+_RECOVERY = "daybook.bookie.storage.recovery"
 _IDENTITY = "daybook.bookie.server.identity"
 
 MUTANTS = [
@@ -41,7 +41,7 @@ MUTANTS = [
         module=_DIRECTORY,
         name="LedgerDirectory.update_writable",
         replacement=Edit("self.bookie_in_doubt or ", ""),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M39",
@@ -62,10 +62,10 @@ MUTANTS = [
     Mutant(
         id="M41",
         rule="that records were lost is durable before anybody is served -> kept in memory",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="DirectoryRunner.start",
         replacement=Edit("[*records, limbo]", "records"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43",
@@ -76,7 +76,7 @@ MUTANTS = [
             "if self.bookie_in_doubt or",
             "if self.bookie_in_doubt and status is StoreStatus.NO_LEDGER or",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43b",
@@ -87,7 +87,7 @@ MUTANTS = [
             "if self.bookie_in_doubt or",
             "if self.bookie_in_doubt and status is StoreStatus.NO_ENTRY or",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43c",
@@ -98,7 +98,7 @@ MUTANTS = [
             "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43d",
@@ -109,7 +109,7 @@ MUTANTS = [
             "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43e",
@@ -120,7 +120,7 @@ MUTANTS = [
             "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M44",
@@ -128,7 +128,7 @@ MUTANTS = [
         module="daybook.bookie.storage.segments",
         name="_checked",
         replacement=Edit("StoreStatus.IO_ERROR", "StoreStatus.NO_ENTRY"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M45",
@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(
         id="M50",
         rule="a checkpoint covers what is durable in the log -> what is accepted",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="DirectoryRunner._checkpoint",
         replacement=Edit("await self._log.wait_durable(position - 1)", "pass"),
         caught_by=_CRASHES,
@@ -165,31 +165,31 @@ MUTANTS = [
         replacement=Edit(
             "whole and len(data) == header.size and len(records) == header.count", "True"
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M52b",
         rule="behind a damaged batch the next one is looked for -> the segment ends there",
-        module=_REPLAY,
+        module=_RECOVERY,
         name="_LogReplay.read_segment",
         replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M52f",
         rule="a segment without a header that has a second batch was there -> it was torn",
-        module=_REPLAY,
+        module=_RECOVERY,
         name="_LogReplay.read_segment",
         replacement=Edit("await window.looks_written(there + 1)", "False"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M52g",
         rule="a segment without a header that has one batch was never acknowledged -> it is lost",
-        module=_REPLAY,
+        module=_RECOVERY,
         name="_LogReplay.read_segment",
         replacement=Edit("looks_written(there + 1)", "looks_written(there)"),
-        caught_by=f"{_BOOT} -k a_first_write_that_is_torn",
+        caught_by=f"{_RECOVERY_TESTS} -k a_first_write_that_is_torn",
     ),
     Mutant(
         id="M52h",
@@ -210,10 +210,10 @@ MUTANTS = [
     Mutant(
         id="M52c",
         rule="what is missing below a mark was lost -> it is a torn tail",
-        module=_REPLAY,
+        module=_RECOVERY,
         name="_LogReplay._confirm",
         replacement=Edit("if mark > self._reached:", "if False:"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M53",
@@ -321,7 +321,7 @@ MUTANTS = [
     Mutant(
         id="B01",
         rule="records that the last process left in doubt are written again -> taken as they are",
-        module=_UPKEEP,
+        module=_RUNNER,
         name="DirectoryRunner.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
         caught_by=_CRASHES,

@@ -17,7 +17,7 @@ from daybook.bookie.storage.store import LedgerStore, open_store
 from daybook.bookie.storage.unknown_ledgers import LedgerFacts
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key
-from tests.bookie.storage.test_reclaim import EVERYTHING, ROUNDS, SMALL, fill
+from tests.bookie.storage.test_compaction import EVERYTHING, ROUNDS, SMALL, fill
 from tests.simulation.disk import HostCrashedError, Platter
 
 OK, FENCED, READ_ONLY = StoreStatus.OK, StoreStatus.FENCED, StoreStatus.READ_ONLY
