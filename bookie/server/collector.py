@@ -22,9 +22,9 @@ from daybook.bookie.registry.cookies import Cookie, read_cookie
 from daybook.bookie.registry.layout import read_instance_id
 from daybook.bookie.registry.ledger_ids import list_ledgers
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.storage.contacts import LedgerFacts
 from daybook.bookie.storage.status import StoreError
 from daybook.bookie.storage.store import LedgerStore
+from daybook.bookie.storage.unknown_ledgers import LedgerFacts
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 

@@ -34,9 +34,9 @@ from dataclasses import dataclass
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.cookies import Cookie, create_cookie, read_cookie
 from daybook.bookie.registry.paths import LedgerPaths, check_bookie_id
+from daybook.bookie.storage.directory_runner import log_directory
 from daybook.bookie.storage.disk import UNFINISHED, Disk
-from daybook.bookie.storage.memory import NEVER_LOST, read_birth
-from daybook.bookie.storage.upkeep import log_directory
+from daybook.bookie.storage.markers import NEVER_LOST, read_generation
 from daybook.wire.metadata.store import MetadataStore, RecordExistsError
 
 COOKIE_FILE = "VERSION"
@@ -144,7 +144,7 @@ async def examine(
             f"the cookie in {_names(directories)} is not the one that the cluster has for bookie"
             f" {bookie_id}: the directories are those of an earlier bookie of that name"
         )
-    birth = await read_birth(disk, directories)
+    birth = await read_generation(disk, directories)
     expected = known.modified_txid if known.version else NEVER_LOST
     in_doubt = birth != expected
     return Identity(

@@ -58,9 +58,9 @@ from daybook.bookie.replication.protocol.copies import (
 )
 from daybook.bookie.replication.protocol.pace import Pace
 from daybook.bookie.server.collector import ForeignMetadataError, check_cluster
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore
-from daybook.bookie.storage.suspects import Suspect
 from daybook.wire.clock import WallClock
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, encode_header
@@ -96,12 +96,12 @@ class _Trouble:
     marked: bool = False
 
 
-def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Suspect:
+def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> LimboMark:
     """Return what a bookie that may have lost records must assume of a ledger."""
     named = any(bookie in fragment.ensemble for fragment in metadata.fragments)
     if metadata.state is LedgerState.OPEN:
-        return Suspect(ledger_id, named, bookie in metadata.last_fragment.ensemble)
-    return Suspect(ledger_id, named, True)
+        return LimboMark(ledger_id, named, bookie in metadata.last_fragment.ensemble)
+    return LimboMark(ledger_id, named, True)
 
 
 class LimboRepair:
@@ -145,7 +145,7 @@ class LimboRepair:
     def statistics(self) -> LimboStatistics:
         return LimboStatistics(
             in_doubt=self._store.limbo,
-            ledgers=len(self._store.suspects.ledgers()),
+            ledgers=len(self._store.limbo_ledgers.ledgers()),
             ledgers_cleared=self._cleared,
             entries_copied=self._entries_copied,
             bytes_copied=self._bytes_copied,
@@ -156,14 +156,16 @@ class LimboRepair:
         """Return the ledgers in limbo, and why each is not repaired yet, in words."""
         return {
             ledger_id: trouble.why if (trouble := self._troubles.get(ledger_id)) else ""
-            for ledger_id in self._store.suspects.ledgers()
+            for ledger_id in self._store.limbo_ledgers.ledgers()
         }
 
     async def run(self) -> None:
         """Run forever: a doubt may also begin while the bookie serves (`storage.rebuild`)."""
         while True:
             self._changed = trio.Event()
-            if not self._store.rebuilding and (self._store.limbo or self._store.suspects.ledgers()):
+            if not self._store.rebuilding and (
+                self._store.limbo or self._store.limbo_ledgers.ledgers()
+            ):
                 await self._resolve()
             else:
                 await self._changed.wait()
@@ -172,7 +174,7 @@ class LimboRepair:
         """Return when nothing is in limbo, or a new doubt has begun."""
         if self._store.limbo:
             await self._end_doubt()
-        while self._store.suspects.ledgers() and not self._store.limbo:
+        while self._store.limbo_ledgers.ledgers() and not self._store.limbo:
             try:
                 async with self._open_client() as client:
                     await self._repair_all(client.context)
@@ -206,7 +208,7 @@ class LimboRepair:
                 await trio.sleep(self._rng.uniform(0.5, 1.5) * retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
                 continue
-            suspects = len(self._store.suspects.ledgers())
+            suspects = len(self._store.limbo_ledgers.ledgers())
             self._log.warning("records may be lost", ledgers=suspects, birth=birth)
             return
 
@@ -219,17 +221,17 @@ class LimboRepair:
         await self._metadata.sync(self._paths.root)
         # Taken before the list: a ledger of these that the list lacks was deleted.
         here = set(self._store.ledgers())
-        suspects: dict[int, Suspect] = {}
+        suspects: dict[int, LimboMark] = {}
         async for ledger_id, metadata in self._all_metadata():
             if metadata is None:
-                suspects[ledger_id] = Suspect(ledger_id, limbo=True, fence=True)
+                suspects[ledger_id] = LimboMark(ledger_id, limbo=True, fence=True)
                 continue
             suspect = suspicion(ledger_id, metadata, self._bookie)
             if suspect.limbo or ledger_id in here:
                 suspects[ledger_id] = suspect
         for ledger_id in here - suspects.keys():
-            suspects[ledger_id] = Suspect(ledger_id, limbo=False, fence=True)
-        await self._store.suspects.mark([suspects[each] for each in sorted(suspects)])
+            suspects[ledger_id] = LimboMark(ledger_id, limbo=False, fence=True)
+        await self._store.limbo_ledgers.mark([suspects[each] for each in sorted(suspects)])
         return birth
 
     async def _all_metadata(self) -> AsyncIterator[tuple[int, LedgerMetadata | None]]:
@@ -248,7 +250,7 @@ class LimboRepair:
 
     async def _repair_all(self, context: LedgerContext) -> None:
         room = trio.CapacityLimiter(_REPAIRS_MAX)
-        while (ledger_ids := self._store.suspects.ledgers()) and not self._store.limbo:
+        while (ledger_ids := self._store.limbo_ledgers.ledgers()) and not self._store.limbo:
             now = trio.current_time()
             async with trio.open_nursery() as nursery:
                 for ledger_id in ledger_ids:
@@ -257,7 +259,7 @@ class LimboRepair:
                         token = object()
                         await room.acquire_on_behalf_of(token)
                         nursery.start_soon(self._try, context, ledger_id, room, token)
-            left = self._store.suspects.ledgers()
+            left = self._store.limbo_ledgers.ledgers()
             self._troubles = {each: self._troubles[each] for each in left if each in self._troubles}
             await trio.sleep_until(min((t.due for t in self._troubles.values()), default=now))
 
@@ -300,7 +302,7 @@ class LimboRepair:
         try:
             stored = await self._catalog.read(ledger_id)
         except NoSuchLedgerError:  # It was deleted, so nothing is missing.
-            await self._store.suspects.clear(ledger_id)
+            await self._store.limbo_ledgers.clear(ledger_id)
             return
         metadata = stored.metadata
         ours = self._bookie in metadata.last_fragment.ensemble
@@ -310,7 +312,7 @@ class LimboRepair:
         while missing := await self._missing(ledger_id, metadata):
             for run in missing:
                 await self._copy(context, ledger_id, metadata, run)
-        await self._store.suspects.clear(ledger_id)
+        await self._store.limbo_ledgers.clear(ledger_id)
 
     async def _missing(self, ledger_id: int, metadata: LedgerMetadata) -> list[range]:
         """Return the ranges of entries that should be here and are not."""

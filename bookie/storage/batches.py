@@ -1,6 +1,6 @@
 """Sequential reads of a segment: batch by batch, in large pieces.
 
-Recovery (`replay`), compaction (`reclaim`) and the scrub (`scrub`) read segments like this.  Damage
+Recovery, compaction and the scrub read segments like this.  Damage
 is left out and reported; the reader then searches for the next batch that is valid at its position.
 """
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import trio
 
+from daybook.bookie.storage.deleted_segments import Gap
 from daybook.bookie.storage.disk import Disk, Reader
 from daybook.bookie.storage.records import (
     BATCH_HEADER_BYTES,
@@ -23,7 +24,6 @@ from daybook.bookie.storage.records import (
     end_of_records,
     record_seed,
 )
-from daybook.bookie.storage.removed import Gap
 from daybook.bookie.storage.segments import Segment
 
 _READ_BYTES = 1 << 20

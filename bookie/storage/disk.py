@@ -1,29 +1,30 @@
-"""SEAM disk: directories and files as a bookie needs them.  Real files here; `tests/simulation`.
+"""SEAM disk: the directories and files of a bookie.  Real files here; others in `tests/simulation`.
 
-What returns from a call that changes something has survived a loss of power: contents *and* names.
-There is no sync to forget; each promise is one call:
+A call that changes something returns when contents *and* names would survive a power loss.  There
+is no separate sync that a caller could forget; each promise is one call:
 
     await disk.write_file("d0/VERSION", text)         replaced as a whole, or not at all
     appender = disk.open_appender()
     await appender.start("d0/log/0.log", buffers)     a new file: its bytes and its name
-    await appender.write(buffers)                     behind them, in order
+    await appender.write(buffers)                     the next bytes, in order
 
-An appender is one stream of writes, like one log: it has a thread of its own, a write costs one
-hop there and one wake-up back.  **After an error it refuses everything.**  A sync that failed has
-dropped pages which the next one would report as written, so nothing is ever tried again; what was
-being written may or may not be on the disk.  A write that has begun is not cancelled: the answer is
-waited for.
+An appender is one stream of writes, for instance one log.  It has a thread of its own: a write
+costs one hop to the thread and one wake-up of the event loop.  **After an error the appender
+refuses every call.**  A sync that failed has dropped pages which the next sync would report as
+written, so no write is tried again; the bytes of the failed write may or may not be on the disk.
+A write that has begun is not cancelled: the caller waits for its result.
 
-Errors are `OSError`s.  A lock that somebody else holds is a `DirectoryInUseError`.
+Errors are `OSError`s.  A lock that another process holds is a `DirectoryInUseError`.
 
-Appenders write past the page cache (O_DIRECT) where the file system lets them: a fifth of the
-processor time, at a megabyte a write.  They gather in an aligned buffer, and write the last, partly
-filled block of a file again with the next bytes; the file ends in zeros then, up to a multiple of
-4096.  Long reads go past it, too; short ones use it.
+Appenders write past the page cache (O_DIRECT) where the file system allows it, which takes a fifth
+of the processor time at a megabyte a write.  They end a file with zeros up to a multiple of 4096
+bytes.  Long reads bypass the page cache, too; short reads use it.
 """
 
+import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import threading
@@ -34,21 +35,27 @@ from math import inf
 from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeAlias, TypeVar
 
 import outcome
 import trio
 
-from daybook.bookie.storage.file_reader import READ_BUFFER_BYTES, FileReader
-from daybook.bookie.storage.growing import Buffer, GrowingFile, write_fully
 from daybook.wire.arena import ArenaPool
 
 T = TypeVar("T")
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
-UNFINISHED = ".new"  # behind the name of what `write_file` writes, until all of it is there
+UNFINISHED = ".new"  # the suffix of a file that `write_file` has not finished
 _FEW_BYTES = 16 << 10
-_QUICK_S = 0.004  # no disk that seeks; on busy cores most of it is waiting for a turn
+_QUICK_S = 0.004  # no seeking disk; on busy cores most of this time is waiting for a turn
 _BUFFERS_BYTES_MAX = 64 << 20
+BLOCK_BYTES = 4096
+_STAGE_BYTES = 1 << 20
+_SMALL_BYTES = 64 << 10
+_ZEROS_BYTES = 4 << 20
+_IOV_MAX = 1024  # buffers that one system call takes (Linux)
+_LONG_BYTES = 256 << 10
+_READ_BUFFER_BYTES = (4 << 20) + 3 * BLOCK_BYTES  # for any offset, with room for the alignment
 
 
 class DirectoryInUseError(Exception):
@@ -61,26 +68,26 @@ class Appender(Protocol):
     async def start(self, path: str, buffers: Sequence[Buffer]) -> None:
         """Begin a new file with these bytes; bytes and name are durable on return.
 
-        Later writes go there.  `FileExistsError` if there is such a file.
+        Later writes go to this file.  Raise `FileExistsError` if the file exists.
         """
         ...
 
     async def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append behind everything written before; durable on return.  Not always a checkpoint."""
+        """Append to the file; durable on return.  The call is not always a trio checkpoint."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class Reader(Protocol):
-    """A file that is read at any place, while it may still grow."""
+    """Reads from any offset of a file, which may still grow."""
 
     async def read(self, offset: int, size: int) -> Buffer:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Return up to `size` bytes; fewer only at the end of the file."""
         ...
 
     def close(self) -> None:
-        """Reads that are under way end as if nothing had happened."""
+        """Close the file; reads under way end normally."""
         ...
 
 
@@ -89,36 +96,39 @@ class DirectoryLock(Protocol):
 
 
 class Disk(Protocol):
-    """What a host sees of its disks."""
+    """The disks of a host."""
 
     async def make_directory(self, path: str) -> None:
-        """Make it, and its parents, if they are not there."""
+        """Create the directory and its parents, unless they exist."""
         ...
 
     async def list_directory(self, path: str) -> list[str]:
-        """The names in it, sorted."""
+        """Return the names in the directory, sorted."""
         ...
 
     async def lock_directory(self, path: str) -> DirectoryLock:
-        """Hold it for this process alone until `release` or the end of the process."""
+        """Lock the directory for this process until `release` or the end of the process.
+
+        Raise `DirectoryInUseError` if another process holds the lock.
+        """
         ...
 
     async def read_file(self, path: str) -> bytes: ...
 
     async def write_file(self, path: str, content: bytes) -> None:
-        """Create or replace: after a crash there is the old file or the new one."""
+        """Create or replace the file: after a crash there is the old file or the new one."""
         ...
 
     async def remove(self, path: str) -> None: ...
 
     async def remove_directory(self, path: str) -> None:
-        """Remove it with all that is in it, if it is there."""
+        """Remove the directory and its contents, if it exists."""
         ...
 
     async def size(self, path: str) -> int: ...
 
     async def free_bytes(self, path: str) -> int:
-        """Room left on the file system of that directory."""
+        """Return the free bytes of the file system that holds the directory."""
         ...
 
     async def open_reader(self, path: str) -> Reader: ...
@@ -127,11 +137,13 @@ class Disk(Protocol):
 
 
 class FileDisk:
-    """The disks of the machine.  Everything that may wait for a device runs in a thread."""
+    """The disks of this machine.  Every call that may wait for a device runs in a thread."""
 
     def __init__(self, *, threads_max: int = 16) -> None:
         self._threads = trio.CapacityLimiter(threads_max)
-        self._buffers = ArenaPool(arena_bytes=READ_BUFFER_BYTES, total_bytes_max=_BUFFERS_BYTES_MAX)
+        self._buffers = ArenaPool(
+            arena_bytes=_READ_BUFFER_BYTES, total_bytes_max=_BUFFERS_BYTES_MAX
+        )
 
     async def make_directory(self, path: str) -> None:
         await self._in_thread(lambda: _make_directory(Path(path)))
@@ -184,20 +196,21 @@ class FileDisk:
 
 
 class FileAppender:
-    """A thread that writes and syncs; jobs go in through a queue, answers out through the loop.
+    """A thread that writes and syncs: a queue brings it jobs, the event loop gets its answers.
 
-    A few bytes on a quick disk are there before a thread would even have begun: as long as the
-    last write was quick, the loop writes them itself (`make bench`, latency: 2.6 against 3.1 ms).
+    A quick disk has written a few bytes before a thread would even have begun.  So as long as the
+    last write was quick, the event loop writes small appends itself (`make bench`, latency: 2.6 ms
+    instead of 3.1 ms).
     """
 
     def __init__(self) -> None:
-        self._seconds = inf  # what the last write took
+        self._seconds = inf  # the duration of the last write
         self._jobs: SimpleQueue[tuple[trio.lowlevel.Task, Callable[[], None]] | None] = (
             SimpleQueue()
         )
         self._token = trio.lowlevel.current_trio_token()
         self._thread: threading.Thread | None = None
-        self._file: GrowingFile | None = None
+        self._file: PreallocatedFile | None = None
         self._broken = False
 
     async def start(self, path: str, buffers: Sequence[Buffer]) -> None:
@@ -239,7 +252,7 @@ class FileAppender:
             self._thread = threading.Thread(target=self._work, name="journal", daemon=True)
             self._thread.start()
         self._jobs.put((trio.lowlevel.current_task(), job))
-        # What has been handed over will be done: there is no way to take it back.
+        # The thread will run the job in any case, so a cancelled caller waits for the answer, too.
         await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
 
     def _work(self) -> None:
@@ -254,7 +267,7 @@ class FileAppender:
 
     def _start(self, path: str, buffers: Sequence[Buffer]) -> None:
         self._close_file()
-        self._file = GrowingFile(path)
+        self._file = PreallocatedFile(path)
         self._file.append(buffers)
         _sync_directory(os.path.dirname(path))
 
@@ -266,6 +279,166 @@ class FileAppender:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+class PreallocatedFile:
+    """A new file to which bytes are appended; they are on the disk when `append` returns.
+
+    The calls block, so they run in a thread.  The file is written past the page cache (O_DIRECT)
+    where the file system allows it, in whole blocks from an aligned buffer:
+
+        file    | block | block | block |
+        stage                   | bytes.. 0 |  the last, partly filled block
+
+    The last block is written again together with the next bytes.  The bytes in it that were on
+    the disk before are then overwritten with themselves.
+
+    A sync of a file that grows also waits for the journal of the file system, and all files of the
+    file system wait for each other there: 0.7 ms instead of 0.3 ms with three files that get 4 KB
+    at a time.  So zeros are written some megabytes ahead of small appends; `close` cuts them off.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._descriptor, direct = _create(path)
+        self._offset = 0
+        self._size = 0  # the size of the file, with the zeros at its end
+        self._stage = memoryview(mmap.mmap(-1, _STAGE_BYTES)) if direct else None
+        self._staged = 0  # bytes of the last, partly filled block, at the front of the stage
+
+    def append(self, buffers: Sequence[Buffer]) -> None:
+        if self._stage is not None:
+            self._append_direct(self._stage, buffers)
+        elif len(buffers) <= _IOV_MAX:
+            self._offset += write_fully(self._descriptor, buffers, self._offset, os.RWF_DSYNC)
+        else:
+            for first in range(0, len(buffers), _IOV_MAX):
+                some = buffers[first : first + _IOV_MAX]
+                self._offset += write_fully(self._descriptor, some, self._offset, 0)
+            os.fdatasync(self._descriptor)
+
+    def _append_direct(self, stage: memoryview, buffers: Sequence[Buffer]) -> None:
+        at = self._staged
+        pieces = 0
+        for buffer in buffers:
+            size = len(buffer)
+            if at + size <= _STAGE_BYTES:
+                stage[at : at + size] = buffer
+                at += size
+                continue
+            rest = memoryview(buffer)
+            while rest:
+                some = min(len(rest), _STAGE_BYTES - at)
+                stage[at : at + some] = rest[:some]
+                at += some
+                rest = rest[some:]
+                if at == _STAGE_BYTES:
+                    self._offset += write_fully(self._descriptor, (stage,), self._offset, 0)
+                    pieces += 1
+                    at = 0
+        end = -(-at // BLOCK_BYTES) * BLOCK_BYTES
+        stage[at:end] = bytes(end - at)
+        if end <= _SMALL_BYTES and self._offset + end > self._size and self._offset:
+            self._write_zeros(self._offset + end)
+        write_fully(self._descriptor, (stage[:end],), self._offset, 0 if pieces else os.RWF_DSYNC)
+        if pieces:
+            os.fdatasync(self._descriptor)
+        self._size = max(self._size, self._offset + end)
+        self._staged = at % BLOCK_BYTES
+        whole = at - self._staged
+        stage[: self._staged] = bytes(stage[whole:at])
+        self._offset += whole
+
+    def _write_zeros(self, offset: int) -> None:
+        """Write zeros ahead of small appends; without disk space the appends do without them."""
+        zeros = memoryview(mmap.mmap(-1, _ZEROS_BYTES))
+        with suppress(OSError):
+            self._size = offset + write_fully(self._descriptor, (zeros,), offset, 0)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            if self._stage is not None:
+                filled = BLOCK_BYTES if self._staged else 0
+                os.ftruncate(self._descriptor, self._offset + filled)
+        os.close(self._descriptor)
+
+
+class FileReader:
+    """Reads from one file; the event loop never waits for a device.
+
+    The constructor runs in a thread, the other calls run in the event loop.  Errors are `OSError`s.
+
+    A short read is served from the page cache if it holds the bytes, otherwise by a thread.  A long
+    read goes past the page cache (O_DIRECT) into reused buffers.  The log was written past the
+    page cache, so the cache does not hold it, and filling the cache costs twenty times the
+    processor time of the read (2.4 ms against 0.12 ms a megabyte, measured on a virtual disk).
+    A buffer is free for reuse when no view into it is left.
+    """
+
+    def __init__(self, path: str, threads: trio.CapacityLimiter, buffers: ArenaPool) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._direct = _open_direct(path)
+        self._threads = threads
+        self._buffers = buffers
+        self._cache_tells = True  # the file system can tell if bytes are in the page cache
+        self._reading = 0
+        self._closed = False
+
+    async def read(self, offset: int, size: int) -> Buffer:
+        """Return up to `size` bytes; fewer at the end of the file.  This is a trio checkpoint."""
+        if self._closed:
+            raise OSError(errno.EBADF, "the reader is closed")
+        self._reading += 1
+        try:
+            if size >= _LONG_BYTES and self._direct >= 0:
+                return await self._read_long(offset, size)
+            return await self._read_short(offset, size)
+        finally:
+            self._reading -= 1
+            self._close_when_idle()
+
+    async def _read_short(self, offset: int, size: int) -> Buffer:
+        if self._cache_tells:
+            data = bytearray(size)
+            try:
+                if os.preadv(self._descriptor, [data], offset, os.RWF_NOWAIT) == size:
+                    await trio.lowlevel.checkpoint()
+                    return data
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                    raise
+                self._cache_tells = False
+        return await trio.to_thread.run_sync(
+            _read_fully, self._descriptor, offset, size, limiter=self._threads
+        )
+
+    async def _read_long(self, offset: int, size: int) -> Buffer:
+        before = offset % BLOCK_BYTES
+        span = -(-(before + size) // BLOCK_BYTES) * BLOCK_BYTES
+        arena = self._buffers.try_acquire(span + BLOCK_BYTES)
+        if arena is None:
+            arena = bytearray(span + BLOCK_BYTES)
+        else:
+            self._buffers.release(arena)  # reused only when no view into it is left
+        skip = -ctypes.addressof(ctypes.c_char.from_buffer(arena)) % BLOCK_BYTES
+        view = memoryview(arena)[skip : skip + span]
+        got = await trio.to_thread.run_sync(
+            _read_blocks, self._direct, offset - before, view, limiter=self._threads
+        )
+        return view[before : min(before + size, got)]
+
+    def close(self) -> None:
+        self._closed = True
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        # Not under a thread that reads: the descriptor could belong to another file by then.
+        if self._closed and not self._reading and self._descriptor >= 0:
+            os.close(self._descriptor)
+            if self._direct >= 0:
+                os.close(self._direct)
+            self._descriptor = self._direct = -1
 
 
 class _FileLock:
@@ -322,3 +495,57 @@ def _sync_directory(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _create(path: str) -> tuple[int, bool]:
+    """Create the file; return its descriptor, and True if it bypasses the page cache."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o644), True
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    # Some file systems create the file before they refuse the flag.
+    return os.open(path, flags & ~os.O_EXCL, 0o644), False
+
+
+def write_fully(descriptor: int, buffers: Sequence[Buffer], offset: int, flags: int) -> int:
+    size = sum(map(len, buffers))
+    written = os.pwritev(descriptor, buffers, offset, flags)
+    if written < size:  # rare: a signal, or a nearly full disk
+        rest = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        while written < size:
+            written += os.pwritev(descriptor, [rest[written:]], offset + written, flags)
+    return size
+
+
+def _open_direct(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return -1  # the file system does not support it
+
+
+def _read_blocks(descriptor: int, offset: int, view: memoryview) -> int:
+    """Fill whole blocks, up to the end of the file; return the number of bytes read."""
+    got = 0
+    while got < len(view):
+        count = os.preadv(descriptor, [view[got:]], offset + got)
+        got += count
+        if not count or count % BLOCK_BYTES:
+            break
+    return got
+
+
+def _read_fully(descriptor: int, offset: int, size: int) -> bytes:
+    data = os.pread(descriptor, size, offset)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size and (data := os.pread(descriptor, size - got, offset + got)):
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)

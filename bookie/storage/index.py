@@ -7,9 +7,9 @@ is stored as a whole or not at all, and `write` returns when it would survive a 
 A bookie uses these keys:
 
     checkpoint_key()            how far the index covers the log, and whether it is in limbo
-    ledger_key(ledger)          the row of a ledger (`ledgers`)
-    block_key(ledger, number)   the places of up to 256 entries (`recent`)
-    shares_key()                how many bytes of each segment are live (`shares`)
+    ledger_key(ledger)          the row of a ledger (`ledger_state`)
+    block_key(ledger, number)   the locations of up to 256 entries (`write_cache`)
+    shares_key()                how many bytes of each segment are live (`entry_locations`)
 """
 
 import errno
@@ -70,7 +70,7 @@ def ledger_key(ledger_id: int) -> bytes:
 
 def ledger_of_key(key: bytes) -> int:
     if len(key) != _LEDGER.size:
-        raise IndexDamagedError(f"the index has a ledger under {key.hex()}")
+        raise IndexDamagedError(f"the index has an invalid ledger key: {key.hex()}")
     ledger_id: int = _LEDGER.unpack(key)[1]
     return ledger_id
 
@@ -86,14 +86,14 @@ def block_keys(ledger_id: int) -> tuple[bytes, bytes]:
 
 def block_number_of_key(key: bytes) -> int:
     if len(key) != _BLOCK.size:
-        raise IndexDamagedError(f"the index has a block under {key.hex()}")
+        raise IndexDamagedError(f"the index has an invalid block key: {key.hex()}")
     number: int = _BLOCK.unpack(key)[2]
     return number
 
 
 def ledger_of_block_key(key: bytes) -> int:
     if len(key) != _BLOCK.size:
-        raise IndexDamagedError(f"the index has a block under {key.hex()}")
+        raise IndexDamagedError(f"the index has an invalid block key: {key.hex()}")
     ledger_id: int = _BLOCK.unpack(key)[1]
     return ledger_id
 
@@ -154,7 +154,7 @@ class _InUse:
     idle: trio.Event | None = None  # set when no call is under way, if a task waits for that
 
 
-class WatchedIndex:
+class MonitoredIndex:
     """The index of a directory: it reports damage, and another store can replace it.
 
     A read error is damage unless its cause is known to pass: such an index cannot prove that an
@@ -194,7 +194,9 @@ class WatchedIndex:
         with self._using() as store:
             try:
                 await store.write(puts, deletes)
-            except IndexDamagedError as error:  # Other errors end the checkpoints (`places`).
+            except (
+                IndexDamagedError
+            ) as error:  # Other errors end the checkpoints (`entry_locations`).
                 self.report(error, store)
                 raise
 

@@ -14,14 +14,15 @@ On disk a log is a run of segments, `<first position>.log`, laid out by `records
 starts a segment of its own with its first group; an old segment never changes.
 
 Each batch says up to where the log was durable before it.  This *mark* tells damage from a torn
-write at the next start (`replay`).  When no record arrives for a while and there is disk space, a
+write at the next start (`recovery`).  When no record arrives for a while and there is disk space, a
 batch without records is written, so that the last records have a mark behind them, too.
 
 **After the first disk error nothing more is written** (`failure`): the records on their way may or
 may not be on the disk, every waiting caller is answered IO_ERROR, and reads continue.
 
 No second copy is written: the index points into the log.  The limits are in `LogLimits`.  Entry
-positions are in `index` and `recent`, recovery is in `replay`, and the rules for adds in `volume`.
+positions are in `index` and `write_cache`, recovery is in `recovery`, and the rules for adds in
+`ledger_directory`.
 """
 
 from collections import deque
@@ -93,7 +94,7 @@ class Log(Generic[K]):
         end: int,
         reached: int = 0,
         creation_id: int,
-        has_room: Callable[[], bool],
+        has_space: Callable[[], bool],
         committed: Callable[[Group[K]], None],
         failed: Callable[[list[Group[K]]], None],
     ) -> None:
@@ -111,7 +112,7 @@ class Log(Generic[K]):
         self._segments = Segments(disk, segments, limits.reading)
         self._creation_id = creation_id
         self._seed = 0
-        self._has_room = has_room
+        self._has_space = has_space
         self._committed = committed
         self._failed = failed
         self._ended = False
@@ -121,8 +122,8 @@ class Log(Generic[K]):
         self._open: Group[K] | None = None  # the last of `_groups`, while it takes records
         self._roll_at = end  # the first group starts a segment
         self._wake = trio.Event()
-        self._go_on = trio.Event()
-        self._go_on.set()
+        self._resumed = trio.Event()
+        self._resumed.set()
         self._waiting: list[tuple[int, trio.Event]] = []
 
     @property
@@ -195,8 +196,9 @@ class Log(Generic[K]):
         """The group that takes the next record."""
         return self._open or self._open_group()
 
-    def append_together(self, records: list[Record]) -> list[int]:
+    def append_batch(self, records: list[Record]) -> list[int]:
         """Append these records as one batch of any size; return their positions."""
+        assert records
         self.seal()
         limit, self._group_bytes_max = self._group_bytes_max, 1 << 62
         positions = [
@@ -234,14 +236,14 @@ class Log(Generic[K]):
 
     def pause(self) -> None:
         """Stop writing until `resume`; records are still accepted."""
-        self._go_on = self._go_on if self.paused else trio.Event()
+        self._resumed = self._resumed if self.paused else trio.Event()
 
     def resume(self) -> None:
-        self._go_on.set()
+        self._resumed.set()
 
     @property
     def paused(self) -> bool:
-        return not self._go_on.is_set()
+        return not self._resumed.is_set()
 
     def _open_group(self) -> Group[K]:
         assert self.failure is None, "the log has failed"
@@ -270,8 +272,8 @@ class Log(Generic[K]):
                 while not self._groups:
                     await self._wait_for_group()
                 if self.paused:
-                    await self._go_on.wait()
-                group = self._take()
+                    await self._resumed.wait()
+                group = self._next_group()
                 try:
                     await self._write(appender, group)
                 except OSError as error:
@@ -291,11 +293,11 @@ class Log(Generic[K]):
             await self._wake.wait()
         self._wake = trio.Event()
         # A group may have been opened after the timeout expired and before this task ran.
-        if scope.cancelled_caught and not self._groups and self._has_room():
+        if scope.cancelled_caught and not self._groups and self._has_space():
             self._open_group()
             self.seal()
 
-    def _take(self) -> Group[K]:
+    def _next_group(self) -> Group[K]:
         group = self._groups.popleft()
         if group is self._open:
             self.seal()
@@ -304,6 +306,8 @@ class Log(Generic[K]):
 
     async def _write(self, appender: Appender, group: Group[K]) -> None:
         size = group.end - group.position - BATCH_HEADER_BYTES
+        assert size >= 0
+        assert self.durable <= group.position
         group.buffers[0] = encode_batch_header(
             group.creation_id, group.position, group.flags, group.count, size, self._mark
         )
@@ -316,6 +320,8 @@ class Log(Generic[K]):
         self._segments.add(group.segment, group.creation_id)
 
     def _commit(self, group: Group[K]) -> None:
+        assert group is self._writing
+        assert group.end > self.durable, "batches become durable in the order of the log"
         # `durable` is raised before any caller hears of it: its next read must find the record.
         self.durable = self._mark = self.reached = group.end
         self._writing = None
@@ -330,6 +336,7 @@ class Log(Generic[K]):
         self._committed(group)
 
     def _fail(self, error: OSError) -> None:
+        assert self.failure is None
         self.failure = error  # first of all: a callback below must find the log failed
         self._open = None
         groups = [group for group in (self._writing, *self._groups) if group is not None]
@@ -370,13 +377,13 @@ class Log(Generic[K]):
         assert position < self.durable
         return await self._segments.read(position, size, self.durable)
 
-    def place_ahead(self, position: int, size: int) -> int | None:
+    def read_ahead_position(self, position: int, size: int) -> int | None:
         """Return where to `read_ahead` after a read of this record; None if there is no need."""
-        return self._segments.place_ahead(position, size, self.durable)
+        return self._segments.read_ahead_position(position, size, self.durable)
 
-    async def read_ahead(self, place: int) -> None:
-        """Read the records that begin at `place` into memory.  It raises no error."""
-        await self._segments.read_ahead(place, self.durable)
+    async def read_ahead(self, position: int) -> None:
+        """Read the records that begin at `position` into memory.  It raises no error."""
+        await self._segments.read_ahead(position, self.durable)
 
     async def is_readable(self, position: int, size: int) -> bool:
         """Return True if the record on the disk is as it was written."""
@@ -388,7 +395,7 @@ class Log(Generic[K]):
         return self._segments.all()
 
     def forget(self, segment: Segment) -> None:
-        """Drop a segment whose file is about to be removed: nothing points into it any longer."""
+        """Drop a segment whose file is about to be deleted: nothing points into it any longer."""
         self._segments.forget(segment)
 
     def close_readers(self) -> None:

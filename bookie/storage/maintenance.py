@@ -1,8 +1,9 @@
-"""What is done to the directories of a bookie while it serves, behind the requests.
+"""Background work on the directories of a bookie that serves requests.
 
-Room is made of what was deleted, everything is read again now and then, ledgers that are gone for
-good are forgotten; and what is damaged is named, for whoever copies it back.  Nothing of this
-starts by itself: `server.housekeeping`, `server.collector` and `server.repairs` say when.
+Compaction frees the space of deleted entries, the scrub reads all data from time to time,
+tombstones of deleted ledgers are removed, and damaged entries are listed so that they can be copied
+back.  No work starts by itself: `server.housekeeping`, `server.collector` and `server.repairs` call
+it.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,10 @@ from daybook.bookie.storage.scrub import Finding
 
 
 class Maintenance:
-    """`forgets`: deleted ledgers may be forgotten, since the metadata are asked of new ones."""
+    """The maintenance of all directories.
+
+    With `forgets` tombstones may be removed, since the metadata are asked about unknown ledgers.
+    """
 
     def __init__(self, directories: Directories, *, forgets: bool) -> None:
         self._directories = directories
@@ -25,29 +29,29 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Bring the indexes up to date now, for instance before a planned restart."""
-        for upkeep in self._directories.upkeeps:
-            await upkeep.checkpoint()
+        for runner in self._directories.runners:
+            await runner.checkpoint()
 
     async def reclaim(self) -> None:
-        """Make room: remove segments of which nothing counts, empty those of which little does."""
+        """Delete segments without live bytes, and compact those with few."""
         async with self._reclaiming:
-            for upkeep in self._directories.upkeeps:
-                await upkeep.reclaimer.run_once()
+            for runner in self._directories.runners:
+                await runner.compactor.run_once()
 
     # ---- damage
 
     async def scrub(self) -> None:
-        """Look once at everything that is written, at the rate that the limits say."""
+        """Read all indexes and logs once, at the limited rate."""
         async with self._scrubbing, trio.open_nursery() as nursery:
-            for upkeep in self._directories.upkeeps:
-                nursery.start_soon(upkeep.scrubber.run_once, self._found)
+            for runner in self._directories.runners:
+                nursery.start_soon(runner.scrubber.run_once, self._found)
 
     @property
     def scrubbing(self) -> bool:
         return self._scrubbing.locked()
 
     def add_finding_listener(self, listener: Callable[[Finding], None]) -> None:
-        """Called with each finding once, until it is found in another place."""
+        """Call `listener` once with each finding, and again if its position or entries change."""
         self._finding_listeners.append(listener)
 
     def _found(self, finding: Finding) -> None:
@@ -55,43 +59,45 @@ class Maintenance:
             listener(finding)
 
     def findings(self) -> list[Finding]:
-        """What the scrub knows to be damaged."""
-        return [each for upkeep in self._directories.upkeeps for each in upkeep.scrubber.findings]
+        """Return the damage that the scrub has found."""
+        return [each for runner in self._directories.runners for each in runner.scrubber.findings]
 
     def damaged_entries(self) -> list[tuple[int, int]]:
-        """Ledger and entry: what reads and the scrub have found that the disk does not give."""
-        known = {each for volume in self._directories.volumes for each in volume.reads.damaged}
+        """Return ledger and entry id of each entry that reads or the scrub could not read."""
+        known = {
+            each for directory in self._directories.ledger_directories for each in directory.damaged
+        }
         return sorted(known.union(*(finding.entries for finding in self.findings())))
 
     def stranded_ledgers(self) -> list[int]:
-        """Those in directories that have failed since the start."""
+        """Return the ledgers in directories that have failed since the start."""
         return sorted(
             ledger_id
-            for volume in self._directories.volumes
-            # What a damaged index hides is in the log, and back when the index is rebuilt.
-            if volume.log.failure or (volume.places.failure and not volume.rebuilding)
-            for ledger_id, state in volume.ledgers.items()
+            for directory in self._directories.ledger_directories
+            # Entries that a damaged index hides are in the log; the rebuild finds them again.
+            if directory.log.failure or (directory.locations.failure and not directory.rebuilding)
+            for ledger_id, state in directory.ledgers.items()
             if not state.deleted
         )
 
     # ---- ledgers that were deleted
 
     async def tombstones_to_ask(self, count: int) -> list[int]:
-        """Deleted ledgers of which the metadata have to say, each, whether they are gone still."""
+        """Return deleted ledgers; the caller asks the metadata if each of them is still gone."""
         if not self._forgets:
-            return []  # one that is forgotten here would be as good as new
+            return []  # a forgotten ledger would be accepted as a new one
         found: list[int] = []
-        for upkeep in self._directories.upkeeps:
-            found += await upkeep.tombstones.to_ask(count - len(found))
+        for runner in self._directories.runners:
+            found += await runner.tombstones.to_confirm(count - len(found))
         return found
 
     async def end_tombstones(self, gone: list[int]) -> int:
-        """They are gone still; forget those of which nothing is left; returns how many."""
+        """Forget those of these deleted ledgers that have no record left; return their number."""
         ended = 0
-        for upkeep in self._directories.upkeeps:
-            ledgers = upkeep.volume.ledgers
+        for runner in self._directories.runners:
+            ledgers = runner.directory.ledgers
             here = [ledger_id for ledger_id in gone if ledger_id in ledgers]
-            ended += await upkeep.tombstones.end(here)
+            ended += await runner.tombstones.end(here)
             for ledger_id in here:
                 if ledger_id not in ledgers:
                     self._directories.homes.pop(ledger_id, None)

@@ -1,9 +1,9 @@
-"""A directory that no bookie uses: checked, its index made again, its entries exported.
+"""Work on a directory that no bookie uses: check it, rebuild its index, export its entries.
 
-On the files of this machine; the directory is locked meanwhile (`DirectoryInUseError`).  Checking
-and exporting change nothing; a new index is made beside the old one, which goes when the file INDEX
-names the new one (`rebuild`).  What cannot be done because of the directory is an `OfflineError`,
-in words.
+The functions work on the files of this machine and lock the directory (`DirectoryInUseError`).  The
+check and the export change no file.  A rebuild writes the new index beside the old one, which is
+removed when the file INDEX names the new one (`rebuild`).  If the directory does not allow a
+command, the function raises an `OfflineError` that says why.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from daybook.bookie.storage.batches import Damage, begins, durable_end, holes, scan
-from daybook.bookie.storage.boot import Contents, load
-from daybook.bookie.storage.disk import DirectoryInUseError, Disk, FileDisk, Reader
-from daybook.bookie.storage.growing import Buffer
+from daybook.bookie.storage.directory_runner import log_directory
+from daybook.bookie.storage.disk import Buffer, DirectoryInUseError, Disk, FileDisk, Reader
+from daybook.bookie.storage.entry_locations import EntryLocations, Lookup
 from daybook.bookie.storage.index import IndexStore, open_rocks_index, view_rocks_index
-from daybook.bookie.storage.memory import is_dirty
-from daybook.bookie.storage.places import Lookup, Places
+from daybook.bookie.storage.markers import is_dirty
 from daybook.bookie.storage.rebuild import (
     IndexRecord,
     next_name,
@@ -26,10 +25,9 @@ from daybook.bookie.storage.rebuild import (
     write_index_record,
 )
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Kind, UnsupportedVersionError
-from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.recovery import Contents, ReplayResult, load
 from daybook.bookie.storage.segments import ReadLimits, Segment, Segments
 from daybook.bookie.storage.status import StoreError
-from daybook.bookie.storage.upkeep import log_directory
 
 __all__ = [
     "CheckReport",
@@ -44,19 +42,19 @@ __all__ = [
     "remake_index",
 ]
 
-Progress = Callable[[int], None]  # so many bytes more were read
+Progress = Callable[[int], None]  # gets the number of bytes read since the last call
 
 _CHECKPOINT_ENTRIES = 500_000
 _NEVER = 1 << 62
 
 
 class OfflineError(Exception):
-    """It cannot be done with this directory; the message says why."""
+    """The directory does not allow the command; the message says why."""
 
 
 @dataclass(slots=True)
 class CheckReport:
-    """What is in a directory, and what is wrong with it; nothing if `problems` is empty."""
+    """The contents of a directory, and its problems, if any."""
 
     ledgers: int = 0
     deleted: int = 0
@@ -84,16 +82,16 @@ class ExportedEntry:
 class _Opened:
     disk: Disk
     contents: Contents
-    replayed: Replayed
+    replayed: ReplayResult
 
 
 def log_bytes(directory: Path) -> int:
-    """What there is to read."""
+    """Return the size of the log."""
     return sum(path.stat().st_size for path in (directory / "log").glob("*.log"))
 
 
 async def check_directory(directory: Path, progress: Progress) -> CheckReport:
-    """Read everything, and compare it with the index."""
+    """Read the whole log, and compare it with the index."""
     async with _locked(directory, progress) as disk, _index(directory) as index:
         opened = await _load(disk, directory, index, checkpoint_entries=_NEVER)
         contents, replayed = opened.contents, opened.replayed
@@ -117,19 +115,19 @@ async def check_directory(directory: Path, progress: Progress) -> CheckReport:
         if limbo := [each for each in contents.ledgers.values() if each.limbo]:
             report.problems.append(f"{len(limbo)} ledgers are in limbo: they may lack entries")
         for start, end in holes(replayed.segments, contents.gaps):
-            lost = len(await contents.places.indexed_entries(start, end))
+            lost = len(await contents.locations.indexed_entries(start, end))
             where = f"positions {start} to {end}"
             report.problems.append(f"a segment is gone: {where}, with {lost} entries")
-        report.entries = contents.places.recent_entries  # behind the last checkpoint
+        report.entries = contents.locations.recent_entries  # behind the last checkpoint
         for segment in replayed.segments:
             await _check_segment(opened, segment, report)
         return report
 
 
 async def remake_index(directory: Path, progress: Progress) -> list[str]:
-    """Make the index again from the log alone; return what the log has lost.
+    """Rebuild the index from the log alone; return the losses of the log.
 
-    If the bookie had found its index damaged it was in doubt, and stays so: the new index says it.
+    A bookie that had found its index damaged was in doubt.  The new index keeps it in doubt.
     """
     async with _locked(directory, progress) as disk:
         record = await read_index_record(disk, str(directory))
@@ -139,7 +137,7 @@ async def remake_index(directory: Path, progress: Progress) -> list[str]:
             opened = await _load(disk, directory, index, checkpoint_entries=_CHECKPOINT_ENTRIES)
             contents, replayed = opened.contents, opened.replayed
             limbo = contents.limbo or record.damaged
-            await contents.places.checkpoint(replayed.mark, limbo=limbo)
+            await contents.locations.checkpoint(replayed.mark, limbo=limbo)
         await write_index_record(disk, str(directory), IndexRecord(name, damaged=False))
         await remove_others(disk, str(directory), name)
         return replayed.losses
@@ -148,7 +146,7 @@ async def remake_index(directory: Path, progress: Progress) -> list[str]:
 async def export_entries(
     directory: Path, progress: Progress, ledger_ids: frozenset[int] = frozenset()
 ) -> AsyncGenerator[ExportedEntry]:
-    """The entries of these ledgers, or of all: by ledger, in order; also those in doubt."""
+    """Yield the entries of these ledgers or of all, in order, with the doubtful ones."""
     async with _locked(directory, progress) as disk, _index(directory) as index:
         opened = await _load(disk, directory, index, checkpoint_entries=_NEVER)
         contents, replayed = opened.contents, opened.replayed
@@ -160,12 +158,12 @@ async def export_entries(
                 state = contents.ledgers.get(ledger_id)
                 if state is None or state.deleted:
                     continue
-                for entry_id in await contents.places.entry_ids(state, below=_NEVER):
-                    place = await contents.places.find(state, entry_id)
-                    if place is None:
+                for entry_id in await contents.locations.entry_ids(state, below=_NEVER):
+                    location = await contents.locations.find(state, entry_id)
+                    if location is None:
                         continue
                     try:
-                        record = await segments.read(*place, replayed.end)
+                        record = await segments.read(*location, replayed.end)
                     except StoreError as error:
                         yield ExportedEntry(ledger_id, entry_id, None, str(error))
                         continue
@@ -213,17 +211,17 @@ async def _index(directory: Path) -> AsyncGenerator[IndexStore]:
 async def _load(
     disk: Disk, directory: Path, index: IndexStore, *, checkpoint_entries: int
 ) -> _Opened:
-    places = Places(index, blocks_cached=2048)
+    locations = EntryLocations(index, blocks_cached=2048)
     log = log_directory(str(directory))
     contents, replayed = await load(
-        disk, log, index, places, checkpoint_entries=checkpoint_entries, finish=False
+        disk, log, index, locations, checkpoint_entries=checkpoint_entries, finish=False
     )
     return _Opened(disk, contents, replayed)
 
 
 async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport) -> None:
-    """Each record is whole, and what the index has in the segment is there."""
-    disk, places = opened.disk, opened.contents.places
+    """Check that each record is whole, and that the segment has all that the index expects."""
+    disk, locations = opened.disk, opened.contents.locations
     segments, gaps = opened.replayed.segments, opened.contents.gaps
     behind = [first for first in begins(segments, gaps) if first > segment.first]
     try:
@@ -231,11 +229,11 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
     except OSError:
         limit = None
     found = entries = 0
-    lookup = Lookup(places)
+    lookup = Lookup(locations)
     async with aclosing(scan(disk, segment, behind[0] if limit is None else limit)) as pieces:
         async for piece in pieces:
             if isinstance(piece, Damage):
-                if limit is not None:  # else it may be a torn write
+                if limit is not None:  # otherwise it may be a torn write
                     where = f"positions {piece.start} to {piece.end}"
                     report.problems.append(f"{piece.path}: {piece.why}, {where}")
                 continue
@@ -247,7 +245,7 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
                     entries += 1
     report.entries += entries
     report.live_bytes += found
-    missing = places.shares.of(segment.first) - found
+    missing = locations.usage.live_bytes(segment.first) - found
     if missing:
         report.problems.append(
             f"{segment.path}: the index points to {missing} bytes of entries that are not there"
@@ -255,7 +253,7 @@ async def _check_segment(opened: _Opened, segment: Segment, report: CheckReport)
 
 
 class _CountingDisk(FileDisk):
-    """Says how much was read."""
+    """A disk that reports how many bytes were read."""
 
     def __init__(self, progress: Progress) -> None:
         super().__init__()

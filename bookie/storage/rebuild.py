@@ -1,7 +1,7 @@
 """The rebuild of a damaged index from the log, while its bookie serves.
 
 RocksDB reports damage when it reads: a block with a wrong checksum, a file that is missing or cut
-off.  Such an index cannot prove that an entry is absent, and nobody knows what else it lacks.  The
+off.  Such an index cannot prove that an entry is absent, and what else it lacks is unknown.  The
 rebuild has five steps:
 
     1. doubt    in memory at once, then in the file INDEX, then as a limbo record in the log
@@ -11,9 +11,9 @@ rebuild has five steps:
                 from P on to it
     5. replace  INDEX names the new index and calls it whole: one rename; the old one is removed
 
-The doubt is resolved only after that, ledger by ledger (`suspects`).  Until then no checkpoint is
-made in the old index, no segment is removed and no tombstone ends (`Places.failure`), and an add
-of an id below the last one of its ledger is refused if memory does not have the entry.
+The doubt is resolved only after that, ledger by ledger (`limbo`).  Until then no checkpoint is made
+in the old index, no segment is deleted and no tombstone is removed (`EntryLocations.failure`), and
+an add of an id below the last one of its ledger is refused if memory does not have the entry.
 
 A crash at any step leaves INDEX as it was: the next start rebuilds the index before it serves,
 and is in doubt.  A start that cannot read its index does the same.
@@ -30,16 +30,15 @@ from dataclasses import dataclass, replace
 
 import trio
 
-from daybook.bookie.storage.boot import Contents, empty, load_below
 from daybook.bookie.storage.disk import Disk
+from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.index import IndexStore, OpenIndex
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.limits import StoreLimits
-from daybook.bookie.storage.places import Places
 from daybook.bookie.storage.records import UnsupportedVersionError
-from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.recovery import Contents, ReplayResult, empty, load_below
 from daybook.bookie.storage.status import StoreError
-from daybook.bookie.storage.volume import Volume
 
 INDEX_FILE = "INDEX"
 _FORMAT = "1"
@@ -106,10 +105,10 @@ async def remove_others(disk: Disk, directory: str, *kept: str) -> None:
 class OpenedIndex:
     """The index of a directory, which can be replaced while it is open."""
 
-    def __init__(self, open_index: OpenIndex, directory: str) -> None:
+    def __init__(self, open_index: OpenIndex, path: str) -> None:
         self.name = ""  # the name of the index in use
         self._open_index = open_index
-        self._directory = directory
+        self._path = path
         self._stack = AsyncExitStack()
 
     async def open(self, name: str) -> IndexStore:
@@ -121,7 +120,7 @@ class OpenedIndex:
     async def open_beside(self, name: str) -> tuple[IndexStore, AsyncExitStack]:
         """Open another index; the stack closes it."""
         stack = AsyncExitStack()
-        opening = self._open_index(f"{self._directory}/{name}")
+        opening = self._open_index(f"{self._path}/{name}")
         return await stack.enter_async_context(opening), stack
 
     def replace(self, name: str, stack: AsyncExitStack) -> AsyncExitStack:
@@ -153,7 +152,7 @@ class IndexRebuild:
         return f"the index of {self.directory} is damaged and is being rebuilt{share}: {self.why}"
 
 
-TellRebuild = Callable[[IndexRebuild], None]
+RebuildListener = Callable[[IndexRebuild], None]
 
 
 class Rebuilder:
@@ -162,67 +161,67 @@ class Rebuilder:
     def __init__(
         self,
         disk: Disk,
-        directory: str,
+        path: str,
         limits: StoreLimits,
-        volume: Volume,
+        directory: LedgerDirectory,
         contents: Contents,
         opened: OpenedIndex,
         *,
         checkpoints: trio.Lock,
         checkpoint: Callable[[], Awaitable[None]],
         reclaiming: trio.Lock,
-        rebuilt: Callable[[Replayed], None],
-        tell: TellRebuild,
+        rebuilt: Callable[[ReplayResult], None],
+        tell: RebuildListener,
     ) -> None:
         """`checkpoint` makes a checkpoint; its caller holds the lock `checkpoints`."""
         self.progress: IndexRebuild | None = None  # None if no rebuild is under way
         self._disk = disk
-        self._directory = directory
+        self._path = path
         self._limits = limits
-        self._volume = volume
+        self._directory = directory
         self._contents = contents
         self._opened = opened
         self._checkpoints = checkpoints
         self._checkpoint = checkpoint
         self._reclaiming = reclaiming
         self._rebuilt = rebuilt
-        self._tell = tell
-        self._told_at = 0.0
+        self._notify = tell
+        self._notified_at = 0.0
 
     def begin(self, error: OSError) -> None:
         """Report that the index was found damaged; a rebuild is under way from now on."""
-        self._say(IndexRebuild(self._directory, str(error), "damaged"))
+        self._report(IndexRebuild(self._path, str(error), "damaged"))
 
     async def run(self) -> None:
         """Rebuild the index; try again after a failure, until it is whole or the log has failed."""
         retry_s = _RETRY_S
-        while self._volume.rebuilding and not self._volume.closing:
+        while self._directory.rebuilding and not self._directory.closing:
             try:
                 await self._rebuild()
                 return
             except (OSError, StoreError) as error:
                 assert self.progress is not None
-                self._say(replace(self.progress, state="failed", trouble=str(error)))
-                if self._volume.log.failure is not None:
+                self._report(replace(self.progress, state="failed", trouble=str(error)))
+                if self._directory.log.failure is not None:
                     return  # Nothing more can be written here; the next start rebuilds the index.
             await trio.sleep(retry_s)
             retry_s = min(2 * retry_s, _RETRY_S_MAX)
 
     async def _rebuild(self) -> None:
-        record = await read_index_record(self._disk, self._directory)
+        record = await read_index_record(self._disk, self._path)
         # The doubt must be durable before any other step: a crash must not forget the damage.
         with trio.CancelScope(shield=True):
             if not record.damaged:
                 record = replace(record, damaged=True)
-                await write_index_record(self._disk, self._directory, record)
-            await self._volume.log.wait_durable(self._volume.states.write_doubt())
-        await remove_others(self._disk, self._directory, record.name, self._opened.name)
-        name = await next_name(self._disk, self._directory, record)
+                await write_index_record(self._disk, self._path, record)
+            await self._directory.log.wait_durable(self._directory.write_doubt())
+        await remove_others(self._disk, self._path, record.name, self._opened.name)
+        name = await next_name(self._disk, self._path, record)
         store, unused = await self._opened.open_beside(name)
         wait: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
         try:
             await empty(store)
-            fresh = Places(store, blocks_cached=self._limits.blocks_cached)
+            fresh = EntryLocations(store, blocks_cached=self._limits.blocks_cached)
             contents, replayed = await self._replay(fresh)
             async with self._checkpoints:
                 wait = self._adopt(store, fresh, contents)
@@ -233,29 +232,29 @@ class Rebuilder:
                 await wait()  # A reader may still be using the old index.
                 await unused.aclose()
         self._check_new_index()
-        await write_index_record(self._disk, self._directory, IndexRecord(name, damaged=False))
+        await write_index_record(self._disk, self._path, IndexRecord(name, damaged=False))
         # A reader may have met damage in the new index while INDEX was written.
         self._check_new_index()
-        self._volume.rebuilding = ""
+        self._directory.rebuilding = ""
         self._end()
         self._rebuilt(replayed)
-        await remove_others(self._disk, self._directory, name)
+        await remove_others(self._disk, self._path, name)
 
     def _check_new_index(self) -> None:
-        places = self._volume.places
-        if (error := places.index.damage or places.failure) is not None:
+        locations = self._directory.locations
+        if (error := locations.index.damage or locations.failure) is not None:
             raise error
 
-    async def _replay(self, fresh: Places) -> tuple[Contents, Replayed]:
+    async def _replay(self, fresh: EntryLocations) -> tuple[Contents, ReplayResult]:
         """Index everything below P in the new index; later entries stay in memory."""
-        volume = self._volume
+        directory = self._directory
         async with self._reclaiming:
             pass  # Wait for a compaction that began before the damage was known; it stops soon.
         async with self._checkpoints:
-            position = volume.log.seal()
-            volume.places.hold(volume.ledgers.values())
-        await volume.log.wait_durable(position - 1)
-        segments = [each for each in volume.log.segments if each.first < position]
+            position = directory.log.seal()
+            directory.locations.hold(directory.ledgers.values())
+        await directory.log.wait_durable(position - 1)
+        segments = [each for each in directory.log.segments if each.first < position]
         start = segments[0].first if segments else position
         self._advance(0, position - start)
 
@@ -273,19 +272,19 @@ class Rebuilder:
         )
 
     def _adopt(
-        self, store: IndexStore, fresh: Places, rebuilt: Contents
+        self, store: IndexStore, fresh: EntryLocations, rebuilt: Contents
     ) -> Callable[[], Awaitable[None]]:
-        volume = self._volume
-        for state in volume.ledgers.values():
+        directory = self._directory
+        for state in directory.ledgers.values():
             state.indexed_last = -1
         for ledger_id, found in rebuilt.ledgers.items():
-            known = volume.ledgers.setdefault(ledger_id, found)
+            known = directory.ledgers.setdefault(ledger_id, found)
             if known is not found:  # Otherwise the old index had lost its row without an error.
                 _merge(known, found)
-        for segment in volume.log.segments:
-            fresh.shares.begin(segment.first)
+        for segment in directory.log.segments:
+            fresh.usage.begin(segment.first)
         self._contents.checkpoint = rebuilt.checkpoint
-        return volume.places.adopt(store, fresh.shares, volume.ledgers.values())
+        return directory.locations.adopt(store, fresh.usage, directory.ledgers.values())
 
     # ---- progress reports
 
@@ -295,18 +294,18 @@ class Rebuilder:
             self.progress, state="rebuilding", done_bytes=done, total_bytes=total
         )
         now = trio.current_time()
-        if now - self._told_at >= _REPORT_S:
-            self._told_at = now
-            self._tell(self.progress)
+        if now - self._notified_at >= _REPORT_S:
+            self._notified_at = now
+            self._notify(self.progress)
 
     def _end(self) -> None:
         assert self.progress is not None
-        self._say(replace(self.progress, state="rebuilt", done_bytes=self.progress.total_bytes))
+        self._report(replace(self.progress, state="rebuilt", done_bytes=self.progress.total_bytes))
         self.progress = None
 
-    def _say(self, progress: IndexRebuild) -> None:
+    def _report(self, progress: IndexRebuild) -> None:
         self.progress = progress
-        self._tell(progress)
+        self._notify(progress)
 
 
 def _merge(state: LedgerState, found: LedgerState) -> None:
@@ -321,4 +320,4 @@ def _merge(state: LedgerState, found: LedgerState) -> None:
     if found.explicit_lac > state.explicit_lac:
         state.explicit_lac, state.explicit_body = found.explicit_lac, found.explicit_body
     if found.deleted and not state.deleted:
-        state.bury(found.last)
+        state.mark_deleted(found.last)

@@ -1,4 +1,4 @@
-"""What a log holds, byte by byte (`docs/formats.md`).  Pure: bytes in, values out.
+"""The format of the log (`docs/formats.md`).  The functions here are pure.
 
 A log is a run of bytes with positions from 0; a segment is a file with some of them:
 
@@ -6,11 +6,11 @@ A log is a run of bytes with positions from 0; a segment is a file with some of 
     batch     header 28, then records: what one write put on the disk
     record    header 28, then its payload; an entry is stored as it was received
 
-Each checksum also covers the creation id of the segment and the position, which are not stored: a
-batch or a record is valid at its own place only, so leftovers of older files never pass for new
-ones.  Each batch carries the position below which the log was durable when it was written:
-whatever is unreadable below such a mark was lost, whatever is unreadable above the last one was
-being written when the machine stopped, and nobody was told of it.
+Each checksum also covers the creation id of the segment and the position, which are not stored.  So
+a batch or a record is valid at its own position only, and leftovers of older files never pass for
+new ones.  Each batch carries a *mark*, the position below which the log was durable when the batch
+was written.  Bytes that are unreadable below a mark were lost.  Bytes that are unreadable behind
+the last mark were being written when the machine stopped, and no client got an answer for them.
 
 | kind | ledger_id | entry_id | payload |
 |---|---|---|---|
@@ -66,7 +66,7 @@ class Kind(IntEnum):
 
 class BatchFlag(IntFlag):
     NONE = 0
-    END = 1  # a clean stop: this batch is the last of its process, and holds no record
+    END = 1  # a clean stop: the last batch of its process, without records
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class SegmentHeader:
 
     @classmethod
     def decode(cls, data: Buffer) -> "SegmentHeader | None":
-        """None if this is not a whole header of ours."""
+        """Return None if this is not a whole and valid header."""
         if len(data) < SEGMENT_HEADER_BYTES:
             return None
         magic, version, _, creation_id, checksum = _SEGMENT.unpack_from(data)
@@ -98,7 +98,7 @@ class UnsupportedVersionError(Exception):
 class BatchHeader:
     flags: BatchFlag
     count: int
-    size: int  # of its records, in bytes
+    size: int  # the bytes of its records
     durable: int
 
 
@@ -112,14 +112,14 @@ class Record:
 
 
 def record_seed(creation_id: int) -> int:
-    """What the checksum of each record in a segment starts from."""
+    """Return the start value of the checksums of all records in a segment."""
     return crc32c(_SEED.pack(creation_id))
 
 
 def encode_record_header(
     seed: int, position: int, kind: Kind, ledger_id: int, entry_id: int, payload: Buffer
 ) -> bytes:
-    """The bytes that go in front of the payload."""
+    """Return the bytes in front of the payload."""
     cover = _RECORD_COVER.pack(position, len(payload), kind, ledger_id, entry_id)
     return _CHECKSUM.pack(crc32c(payload, crc32c(cover, seed))) + cover[8:]
 
@@ -128,8 +128,8 @@ def encode_record_header(
 class Run:
     """Consecutive entries of one ledger, at least one, in one piece.
 
-    In front of each entry there are RECORD_HEADER_BYTES, which `make_records` writes over: with
-    these it goes to the disk as it is.
+    In front of each entry there is space for a record header, which `make_records` fills in.  The
+    piece then goes to the disk as it is.
     """
 
     ledger_id: int
@@ -139,16 +139,17 @@ class Run:
 
 
 class SharedRun(NamedTuple):
-    """The same, in a piece of memory that has those of other ledgers, too.
+    """A run in a piece of memory that holds the runs of other ledgers, too.
 
-    Of thousands of ledgers each entry is one: a tuple is made in a third of a dataclass's time.
+    With thousands of ledgers each entry is a run of its own.  Python makes a tuple in a third of
+    the time of a dataclass.
     """
 
     ledger_id: int
     first: int
     master_key: bytes
     sizes: list[int]
-    begin: int  # where in the piece the room in front of the first entry is
+    begin: int  # the offset in the piece of the first entry's record header
 
 
 def make_records(
@@ -208,7 +209,7 @@ _KINDS = frozenset(Kind)
 
 
 def decode_records(seed: int, position: int, data: memoryview) -> tuple[list[Record], bool]:
-    """The records of a batch, and whether that is all of them.
+    """Return the records of a batch, and True if none of them is damaged.
 
     A damaged record is skipped by the size that it claims; the checksum of the next one tells
     whether that was its size.
@@ -229,7 +230,7 @@ def decode_records(seed: int, position: int, data: memoryview) -> tuple[list[Rec
 
 
 def end_of_records(data: Buffer, offset: int, wanted: int) -> int:
-    """Where a record ends, about `wanted` bytes behind `offset`, by the sizes that they claim."""
+    """Return where a record ends, about `wanted` bytes behind `offset`, by the claimed sizes."""
     at = offset
     while at < offset + wanted and at + RECORD_HEADER_BYTES <= len(data):
         at += RECORD_HEADER_BYTES + _RECORD.unpack_from(data, at)[1]
@@ -244,7 +245,7 @@ def encode_batch_header(
 
 
 def decode_batch_header(creation_id: int, position: int, data: Buffer) -> BatchHeader | None:
-    """None if no batch of this segment begins here."""
+    """Return None if no batch of this segment begins here."""
     if len(data) < BATCH_HEADER_BYTES:
         return None
     magic, checksum, flags, count, size, durable = _BATCH.unpack_from(data)

@@ -72,7 +72,7 @@ class Segments:
         self._seeds[segment.first] = record_seed(creation_id)
 
     def forget(self, segment: Segment) -> None:
-        """Drop a segment that is about to be removed.  Reads under way end normally."""
+        """Drop a segment that is about to be deleted.  Reads under way end normally."""
         self._segments.remove(segment)
         self._firsts.remove(segment.first)
         self._seeds.pop(segment.first, None)
@@ -108,7 +108,7 @@ class Segments:
             raise StoreError(StoreStatus.IO_ERROR, str(error)) from error
         return record
 
-    def place_ahead(self, position: int, size: int, durable: int) -> int | None:
+    def read_ahead_position(self, position: int, size: int, durable: int) -> int | None:
         """Return where to `read_ahead` after a read of this record; None if there is no need."""
         start = self._windows.start_of(position)
         self._ahead.discard(start)
@@ -129,15 +129,15 @@ class Segments:
         )
         return None if known or room < limits.window_bytes else at
 
-    async def read_ahead(self, place: int, durable: int) -> None:
-        """Read the window that begins at `place`.  An error is left for the next read of it."""
-        self._ahead.add(place)
+    async def read_ahead(self, position: int, durable: int) -> None:
+        """Read the window that begins at `position`.  An error is left for the next read of it."""
+        self._ahead.add(position)
         try:
             with suppress(OSError, StoreError):
-                await self._load(place, RECORD_HEADER_BYTES, durable)
+                await self._load(position, RECORD_HEADER_BYTES, durable)
         finally:
-            if not self._windows.size_of(place):  # The bytes are in another window, or in none.
-                self._ahead.discard(place)
+            if not self._windows.size_of(position):  # The bytes are in another window, or in none.
+                self._ahead.discard(position)
 
     async def is_readable(self, position: int, size: int) -> bool:
         """Return True if the record is whole on the disk itself; windows are not used."""
@@ -147,7 +147,7 @@ class Segments:
             data = memoryview(await reader.read(position - first, RECORD_HEADER_BYTES + size))
         except (OSError, StoreError):
             return False
-        seed = self._seeds.get(first)  # None if the segment was removed meanwhile
+        seed = self._seeds.get(first)  # None if the segment was deleted meanwhile
         record = None if seed is None else decode_record(seed, position, data)
         return record is not None and len(record.payload) == size
 
@@ -168,7 +168,7 @@ class Segments:
             except OSError:  # the damage may be behind the wanted record
                 data = memoryview(await reader.read(position - first, size))
             if len(data) < size:
-                raise OSError(f"the log ends at {position + len(data)}, in a record")
+                raise OSError(f"the log ends at {position + len(data)}, inside a record")
             self._ahead.difference_update(self._windows.add(position, data))
         finally:
             self._loading.remove(loading)
@@ -207,7 +207,7 @@ class Segments:
             raise
         if first not in self._firsts:
             reader.close()  # an open file would keep its disk space after the removal
-            raise OSError(f"{segment.path} was removed")
+            raise OSError(f"{segment.path} was deleted")
         if first in self._readers:  # another task has opened it meanwhile
             reader.close()
             return self._readers[first]

@@ -1,9 +1,9 @@
-"""What the storage of a bookie says of itself, summed over its directories."""
+"""The statistics of a store, summed over its directories."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from daybook.bookie.storage.upkeep import Upkeep
+from daybook.bookie.storage.directory_runner import DirectoryRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,11 @@ class StoreStatistics:
     log_bytes: int
     replayed_bytes: int  # at the start
     writable: bool
-    read_only: bool  # because somebody wants it so
+    read_only: bool  # on request, for instance by an operator
     limbo: bool
     tombstones: int  # ledgers that were deleted
     segments: int
-    live_bytes: int  # of the log, as of the last checkpoint
+    live_bytes: int  # bytes of the log, as of the last checkpoint
     segments_removed: int
     bytes_removed: int
     bytes_rewritten: int
@@ -33,42 +33,42 @@ class StoreStatistics:
     bytes_scrubbed: int
     damaged_ranges: int
     damaged_entries: int
-    losses: Sequence[str]  # what the logs were found to have lost, at this start
-    index_rebuilds: int  # indexes that are damaged, and of which a new one is being made
-    index_rebuild_bytes_left: int  # of the logs, for these
-    failure: str  # of a log or an index; empty if there was none
+    losses: Sequence[str]  # the losses that this start found in the logs
+    index_rebuilds: int  # damaged indexes that are being rebuilt
+    index_rebuild_bytes_left: int  # bytes of the log that these rebuilds still have to read
+    failure: str  # the failure of a log or an index; empty if there is none
 
 
 def gather(
-    upkeeps: Sequence[Upkeep], *, ledgers: int, bytes_in_flight: int, read_only: bool
+    runners: Sequence[DirectoryRunner], *, ledgers: int, bytes_in_flight: int, read_only: bool
 ) -> StoreStatistics:
-    """As it is now."""
-    volumes = [upkeep.volume for upkeep in upkeeps]
-    replayed = [upkeep.replayed for upkeep in upkeeps]
-    reclaimed = [upkeep.reclaimer.statistics for upkeep in upkeeps]
-    scrubbed = [upkeep.scrubber.statistics for upkeep in upkeeps]
+    """Return the current statistics."""
+    ledger_directories = [runner.directory for runner in runners]
+    replayed = [runner.replayed for runner in runners]
+    reclaimed = [runner.compactor.statistics for runner in runners]
+    scrubbed = [runner.scrubber.statistics for runner in runners]
     # A damaged index is no failure of its directory: it is being rebuilt.
     failures = [
-        volume.log.failure or (None if volume.rebuilding else volume.places.failure)
-        for volume in volumes
+        directory.log.failure or (None if directory.rebuilding else directory.locations.failure)
+        for directory in ledger_directories
     ]
-    rebuilds = [each.rebuilder.progress for each in upkeeps if each.rebuilder.progress]
+    rebuilds = [each.rebuilder.progress for each in runners if each.rebuilder.progress]
     return StoreStatistics(
         ledgers=ledgers,
-        entries_added=sum(volume.entries_added for volume in volumes),
-        bytes_added=sum(volume.bytes_added for volume in volumes),
-        commits=sum(volume.log.syncs for volume in volumes),
-        checkpoints=sum(volume.places.checkpoints for volume in volumes),
-        recent_entries=sum(volume.places.recent_entries for volume in volumes),
+        entries_added=sum(directory.entries_added for directory in ledger_directories),
+        bytes_added=sum(directory.bytes_added for directory in ledger_directories),
+        commits=sum(directory.log.syncs for directory in ledger_directories),
+        checkpoints=sum(directory.locations.checkpoints for directory in ledger_directories),
+        recent_entries=sum(directory.locations.recent_entries for directory in ledger_directories),
         bytes_in_flight=bytes_in_flight,
-        log_bytes=sum(upkeep.log_bytes for upkeep in upkeeps),
+        log_bytes=sum(runner.log_bytes for runner in runners),
         replayed_bytes=sum(each.bytes_read for each in replayed),
-        writable=any(volume.writable for volume in volumes),
+        writable=any(directory.writable for directory in ledger_directories),
         read_only=read_only,
-        limbo=any(volume.states.limbo for volume in volumes),
-        tombstones=sum(volume.states.tombstones for volume in volumes),
-        segments=sum(len(volume.log.segments) for volume in volumes),
-        live_bytes=sum(volume.places.shares.total for volume in volumes),
+        limbo=any(directory.in_doubt for directory in ledger_directories),
+        tombstones=sum(directory.tombstones for directory in ledger_directories),
+        segments=sum(len(directory.log.segments) for directory in ledger_directories),
+        live_bytes=sum(directory.locations.usage.total for directory in ledger_directories),
         segments_removed=sum(each.segments_removed for each in reclaimed),
         bytes_removed=sum(each.bytes_removed for each in reclaimed),
         bytes_rewritten=sum(each.bytes_rewritten for each in reclaimed),

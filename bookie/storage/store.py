@@ -12,32 +12,40 @@ one commit together, followed by one call of each commit listener.  `done` must 
 **"No" means never acknowledged here**; any other absence is UNKNOWN or IO_ERROR.
 
 A new ledger goes to a directory that accepts it (`directories`).  If the ledger may have been here
-and forgotten since, it is accepted only if the metadata do not object (`contacts`).
+and forgotten since, it is accepted only if the metadata do not object (`unknown_ledgers`).
 
-Background work is in `maintenance`; the end of a doubt is in `suspects`.
+Background work is in `maintenance`; the end of a doubt is in `limbo`.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias
 
-from daybook.bookie.storage.contacts import Ask, FirstContacts, Standing, refusal_of
 from daybook.bookie.storage.directories import Directories
+from daybook.bookie.storage.directory_runner import (
+    DirectoryListeners,
+    DirectoryRunner,
+    open_directory,
+)
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.index import OpenIndex
-from daybook.bookie.storage.ledgers import Cancel
+from daybook.bookie.storage.ledger_directory import DoneOfRuns
+from daybook.bookie.storage.ledger_state import Cancel
+from daybook.bookie.storage.limbo import LimboLedgers, LimboMark
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Done
 from daybook.bookie.storage.maintenance import Maintenance
-from daybook.bookie.storage.memory import IN_DOUBT, NEVER_LOST, read_birth
-from daybook.bookie.storage.rebuild import IndexRebuild, TellRebuild
+from daybook.bookie.storage.markers import IN_DOUBT, NEVER_LOST, read_generation
+from daybook.bookie.storage.rebuild import IndexRebuild, RebuildListener
 from daybook.bookie.storage.records import Buffer, Run, SharedRun, entries_of_run
 from daybook.bookie.storage.statistics import StoreStatistics, gather
 from daybook.bookie.storage.status import StoreError, StoreStatus
-from daybook.bookie.storage.suspects import Suspect, Suspects
-from daybook.bookie.storage.together import Together
-from daybook.bookie.storage.upkeep import Tellers, Upkeep, open_volume
-from daybook.bookie.storage.volume import Taken
+from daybook.bookie.storage.unknown_ledgers import (
+    AskMetadata,
+    LedgerStatus,
+    UnknownLedgerCheck,
+    refusal_for,
+)
 from daybook.wire.clock import WallClock
 
 IsBehind: TypeAlias = Callable[[Mapping[str, int]], Awaitable[bool]]
@@ -47,12 +55,12 @@ IsBehind: TypeAlias = Callable[[Mapping[str, int]], Awaitable[bool]]
 class LedgerStore:
     """The ledgers of a bookie, used from one trio thread."""
 
-    def __init__(self, disk: Disk, contacts: FirstContacts | None = None) -> None:
-        self._contacts = contacts
+    def __init__(self, disk: Disk, unknown_ledgers: UnknownLedgerCheck | None = None) -> None:
+        self._unknown_ledgers = unknown_ledgers
         self._directories = Directories()
         self._homes = self._directories.homes
-        self.suspects = Suspects(disk, self._directories)
-        self.maintenance = Maintenance(self._directories, forgets=contacts is not None)
+        self.limbo_ledgers = LimboLedgers(disk, self._directories)
+        self.maintenance = Maintenance(self._directories, forgets=unknown_ledgers is not None)
         self._commit_listeners: list[Callable[[], None]] = []
         self._writable_listeners: list[Callable[[], None]] = []
         self._read_only_reasons: set[str] = set()
@@ -68,38 +76,40 @@ class LedgerStore:
         done: Done,
     ) -> None:
         """Store an entry.  `done` is called once: now if refused, otherwise when it is durable."""
-        volume = self._homes.get(ledger_id)
+        directory = self._homes.get(ledger_id)
         if entry_id < 0 or ledger_id < 0:
             done(StoreStatus.BAD_REQUEST)
-        elif volume is not None:
-            volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
-        elif self._contacts is None or not self._may_be_forgotten(ledger_id):
+        elif directory is not None:
+            directory.add(ledger_id, entry_id, master_key, entry, recovery, done)
+        elif self._unknown_ledgers is None or not self._may_be_forgotten(ledger_id):
             self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
-        elif self._contacts.is_full(ledger_id):
+        elif self._unknown_ledgers.is_full(ledger_id):
             done(StoreStatus.TOO_MANY)
         else:
 
-            def answer(standing: Standing) -> None:
-                status = refusal_of(standing, recovery=recovery)
-                if status is StoreStatus.OK and standing is Standing.ENDED:
+            def answer(ledger_status: LedgerStatus) -> None:
+                status = refusal_for(ledger_status, recovery=recovery)
+                if status is StoreStatus.OK and ledger_status is LedgerStatus.ENDED:
                     status = self._fence_again(ledger_id)
                 if status is StoreStatus.OK:
                     self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
                 else:
                     done(status)
 
-            self._contacts.ask(self._directories.upkeeps[0].nursery, ledger_id, len(entry), answer)
+            self._unknown_ledgers.ask(
+                self._directories.runners[0].nursery, ledger_id, len(entry), answer
+            )
 
     def try_add_run(self, run: Run, master_key: Buffer, done: Done) -> bool:
         """Accept plain adds of new entries to a known ledger; otherwise do nothing, return False.
 
         The store owns the run from then on.  `done` is called once, when each entry is durable.
         """
-        volume = self._homes.get(run.ledger_id)
-        return volume is not None and volume.try_add_run(run, master_key, done)
+        directory = self._homes.get(run.ledger_id)
+        return directory is not None and directory.try_add_run(run, master_key, done)
 
     def try_add_runs(
-        self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: Taken
+        self, runs: Sequence[SharedRun], start: int, span: memoryview, taken: DoneOfRuns
     ) -> int:
         """Accept runs of several ledgers that arrived one behind the other, from `start` on.
 
@@ -107,8 +117,8 @@ class LedgerStore:
         would return False, or which belongs to another directory.  `taken` is called with them
         before that and makes their `done`.
         """
-        volume = self._homes.get(runs[start].ledger_id)
-        return 0 if volume is None else volume.try_add_runs(runs, start, span, taken)
+        directory = self._homes.get(runs[start].ledger_id)
+        return 0 if directory is None else directory.try_add_runs(runs, start, span, taken)
 
     def add_run(self, run: Run, master_key: Buffer, done: Done) -> None:
         """Add the entries of a run as plain adds.  The store owns the run from then on.
@@ -117,22 +127,33 @@ class LedgerStore:
         """
         if self.try_add_run(run, master_key, done):
             return
-        together = Together(len(run.sizes), done)
+        left = len(run.sizes)
+        result = StoreStatus.OK
+
+        def entry_done(status: StoreStatus) -> None:
+            nonlocal left, result
+            # FENCED replaces any other error: it says most, since no later add will be accepted.
+            if result is StoreStatus.OK or status is StoreStatus.FENCED:
+                result = status
+            left -= 1
+            if left == 0:
+                done(result)
+
         for entry_id, entry in enumerate(entries_of_run(run.data, run.sizes), run.first):
-            self.add(run.ledger_id, entry_id, master_key, entry, recovery=False, done=together)
+            self.add(run.ledger_id, entry_id, master_key, entry, recovery=False, done=entry_done)
 
     def _fence_again(self, ledger_id: int) -> StoreStatus:
         """Fence a ledger that was closed elsewhere: it may have been fenced here and forgotten."""
         try:
-            self.suspects.take(Suspect(ledger_id, limbo=False, fence=True))
+            self.limbo_ledgers.mark_one(LimboMark(ledger_id, limbo=False, fence=True))
         except StoreError as error:
             return error.status
         return StoreStatus.OK
 
     def _may_be_forgotten(self, ledger_id: int) -> bool:
-        assert self._contacts is not None
-        reborn = self._contacts.birth != NEVER_LOST
-        return reborn or ledger_id <= self._directories.highest_tombstone
+        assert self._unknown_ledgers is not None
+        lost_before = self._unknown_ledgers.generation != NEVER_LOST
+        return lost_before or ledger_id <= self._directories.highest_tombstone
 
     def _add_new(
         self,
@@ -143,30 +164,29 @@ class LedgerStore:
         recovery: bool,
         done: Done,
     ) -> None:
-        volume = self._directories.home_of(ledger_id)
-        volume.add(ledger_id, entry_id, master_key, entry, recovery, done)
-        self._directories.settle(ledger_id, volume)
+        directory = self._directories.directory_for(ledger_id)
+        directory.add(ledger_id, entry_id, master_key, entry, recovery, done)
+        self._directories.register(ledger_id, directory)
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview:
         """Return the entry as it was stored; LAST_ENTRY is the one with the highest id."""
-        volume = self._directories.volume_of(ledger_id, entry_id)
-        reads = volume.reads
-        entry = reads.try_read(ledger_id, entry_id)
-        return await reads.read(ledger_id, entry_id) if entry is None else entry
+        directory = self._directories.directory_of(ledger_id, entry_id)
+        entry = directory.try_read(ledger_id, entry_id)
+        return await directory.read(ledger_id, entry_id) if entry is None else entry
 
     def try_read(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """Return the entry if that needs no waiting; None if the caller must use `read`."""
-        return self._directories.volume_of(ledger_id, entry_id).reads.try_read(ledger_id, entry_id)
+        return self._directories.directory_of(ledger_id, entry_id).try_read(ledger_id, entry_id)
 
     async def fence(self, ledger_id: int, master_key: Buffer) -> None:
         """Let the ledger accept only recovery adds, forever; durable on return.
 
         Every add that was accepted before the fence is durable or refused on return.
         """
-        volume = self._directories.home_of(ledger_id)
-        position = volume.states.fence(ledger_id, master_key)
-        self._directories.settle(ledger_id, volume)
-        await volume.log.wait_durable(position)
+        directory = self._directories.directory_for(ledger_id)
+        position = directory.fence(ledger_id, master_key)
+        self._directories.register(ledger_id, directory)
+        await directory.log.wait_durable(position)
 
     async def fencing_read(self, ledger_id: int, entry_id: int, master_key: Buffer) -> memoryview:
         """Read after a durable fence: a "no" can no longer become a "yes" by a plain add."""
@@ -175,23 +195,23 @@ class LedgerStore:
 
     async def write_lac(self, ledger_id: int, master_key: Buffer, lac: int, body: Buffer) -> None:
         """Store an explicit LAC; one that is lower than the last changes nothing."""
-        if self._contacts is not None and ledger_id >= 0 and ledger_id not in self._homes:
+        if self._unknown_ledgers is not None and ledger_id >= 0 and ledger_id not in self._homes:
             await self._check_first_contact(ledger_id)
-        volume = self._directories.home_of(ledger_id)
-        position = volume.states.write_lac(ledger_id, master_key, lac, body)
-        self._directories.settle(ledger_id, volume)
-        await volume.log.wait_durable(position)
+        directory = self._directories.directory_for(ledger_id)
+        position = directory.write_lac(ledger_id, master_key, lac, body)
+        self._directories.register(ledger_id, directory)
+        await directory.log.wait_durable(position)
 
     async def _check_first_contact(self, ledger_id: int) -> None:
-        if self._contacts is not None and self._may_be_forgotten(ledger_id):
-            standing = await self._contacts.standing_of(ledger_id)
-            status = refusal_of(standing, recovery=False)
+        if self._unknown_ledgers is not None and self._may_be_forgotten(ledger_id):
+            ledger_status = await self._unknown_ledgers.ledger_status(ledger_id)
+            status = refusal_for(ledger_status, recovery=False)
             if status is not StoreStatus.OK and ledger_id not in self._homes:
-                raise StoreError(status, "it is unknown here, and may have been forgotten")
+                raise StoreError(status, "the ledger is unknown here, and may have been forgotten")
 
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
         """Return the body of the explicit LAC and the last entry, at least one of them."""
-        return await self._directories.volume_of(ledger_id).reads.read_lac(ledger_id)
+        return await self._directories.directory_of(ledger_id).read_lac(ledger_id)
 
     async def force(self, ledger_id: int) -> None:
         """Return when everything accepted for the ledger before this call is durable.
@@ -199,20 +219,20 @@ class LedgerStore:
         Raise if this bookie may have lost some of it, or the ledger is fenced: a writer with adds
         acknowledged by an earlier process would take the answer for all of its entries.
         """
-        volume = self._directories.volume_of(ledger_id)
-        volume.reads.check_whole(ledger_id)
-        await volume.log.wait_durable(volume.log.end - 1)
+        directory = self._directories.directory_of(ledger_id)
+        directory.check_complete(ledger_id)
+        await directory.log.wait_durable(directory.log.end - 1)
 
     def last_add_confirmed(self, ledger_id: int) -> int:
         """Return the highest LAC in a durable record of this ledger; -1 for none."""
-        return self._directories.volume_of(ledger_id).reads.known(ledger_id).lac
+        return self._directories.directory_of(ledger_id).known_ledger(ledger_id).lac
 
     def watch_lac(self, ledger_id: int, after: int, callback: Callable[[], None]) -> Cancel:
         """Call `callback` once when the LAC passes `after`, or the ledger is fenced or deleted.
 
         If that is already so, the call comes before the return.
         """
-        state = self._directories.volume_of(ledger_id).reads.known(ledger_id)
+        state = self._directories.directory_of(ledger_id).known_ledger(ledger_id)
         if state.lac > after or state.fenced:
             callback()
             return lambda: None
@@ -220,53 +240,58 @@ class LedgerStore:
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger that is gone from the metadata; it is never created again here."""
-        volume = self._directories.home_of(ledger_id)
-        position = volume.states.delete(ledger_id)
-        self._directories.settle(ledger_id, volume)
-        await volume.log.wait_durable(position)
+        directory = self._directories.directory_for(ledger_id)
+        position = directory.delete(ledger_id)
+        self._directories.register(ledger_id, directory)
+        await directory.log.wait_durable(position)
 
     def is_fenced(self, ledger_id: int) -> bool:
-        return self._directories.volume_of(ledger_id).reads.known(ledger_id).fenced
+        return self._directories.directory_of(ledger_id).known_ledger(ledger_id).fenced
 
     def ledgers(self) -> list[int]:
         """Return the ids of all ledgers on this bookie, sorted."""
         return sorted(
             ledger_id
-            for volume in self._directories.volumes
-            for ledger_id, state in volume.ledgers.items()
+            for directory in self._directories.ledger_directories
+            for ledger_id, state in directory.ledgers.items()
             if not state.deleted
         )
 
     def directory_of(self, ledger_id: int) -> str:
         """Return the directory of the ledger."""
-        return self._directories.volume_of(ledger_id).directory
+        return self._directories.directory_of(ledger_id).path
 
     async def entry_ids(self, ledger_id: int) -> list[int]:
         """Return the ids of the ledger's entries on this bookie, sorted."""
-        volume = self._directories.volume_of(ledger_id)
-        return await volume.reads.entry_ids(ledger_id)
+        directory = self._directories.directory_of(ledger_id)
+        return await directory.entry_ids(ledger_id)
 
     @property
     def bytes_in_flight(self) -> int:
         """The bytes of adds that are accepted and not durable yet, or wait for the metadata."""
-        waiting = 0 if self._contacts is None else self._contacts.bytes_waiting
-        return waiting + sum(volume.bytes_in_flight for volume in self._directories.volumes)
+        waiting = 0 if self._unknown_ledgers is None else self._unknown_ledgers.bytes_waiting
+        return waiting + sum(
+            directory.bytes_in_flight for directory in self._directories.ledger_directories
+        )
 
     @property
     def writable(self) -> bool:
         """True if the bookie accepts new ledgers; its registration says the same."""
-        return any(volume.writable for volume in self._directories.volumes)
+        return any(directory.writable for directory in self._directories.ledger_directories)
 
     @property
     def limbo(self) -> bool:
         """Records of unknown ledgers were lost: an absent entry may have been here."""
         return self._directories.limbo
 
-    async def end_doubt(self, birth: int) -> None:
-        """End the doubt: all suspects are marked, and no ledger created since `birth` lost any."""
-        await self.suspects.end_doubt(birth)
-        if self._contacts is not None:
-            self._contacts.birth = birth
+    async def end_doubt(self, generation: int) -> None:
+        """End the doubt: every ledger that may have lost records is marked.
+
+        No ledger that was created since `generation` has lost any.
+        """
+        await self.limbo_ledgers.end_doubt(generation)
+        if self._unknown_ledgers is not None:
+            self._unknown_ledgers.generation = generation
         self.changed()
 
     def add_commit_listener(self, listener: Callable[[], None]) -> None:
@@ -279,12 +304,12 @@ class LedgerStore:
 
     def log_ends(self) -> dict[str, int]:
         """Return, for each directory, the end of the last batch that a start would find."""
-        return {each.volume.directory: each.log_reached for each in self._directories.upkeeps}
+        return {each.directory.path: each.log_reached for each in self._directories.runners}
 
     def add_segment_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` when a segment of a log has begun.  There is one listener."""
-        for upkeep in self._directories.upkeeps:
-            upkeep.segment_began = listener
+        for runner in self._directories.runners:
+            runner.segment_began = listener
 
     def set_read_only(self, read_only: bool, reason: str = "order") -> None:
         """Refuse plain adds for this reason, or withdraw it; other reasons stay."""
@@ -292,9 +317,9 @@ class LedgerStore:
             self._read_only_reasons.add(reason)
         else:
             self._read_only_reasons.discard(reason)
-        for volume in self._directories.volumes:
-            volume.read_only = self.read_only
-            volume.judge()
+        for directory in self._directories.ledger_directories:
+            directory.read_only = self.read_only
+            directory.update_writable()
         self.changed()
 
     @property
@@ -306,44 +331,44 @@ class LedgerStore:
     def takes_recovery(self) -> bool:
         """True if a directory has space for fences and recovery adds, at least."""
         return any(
-            not (volume.out_of_reserve or volume.closing or volume.log.failure)
-            for volume in self._directories.volumes
+            not (directory.out_of_reserve or directory.closing or directory.log.failure)
+            for directory in self._directories.ledger_directories
         )
 
     @property
     def out_of_space(self) -> bool:
         """True if a directory has too little space for plain adds."""
-        return any(volume.out_of_space for volume in self._directories.volumes)
+        return any(directory.out_of_space for directory in self._directories.ledger_directories)
 
     def statistics(self) -> StoreStatistics:
         return gather(
-            self._directories.upkeeps,
+            self._directories.runners,
             ledgers=len(self._homes),
             bytes_in_flight=self.bytes_in_flight,
             read_only=self.read_only,
         )
 
-    def attach(self, upkeep: Upkeep) -> None:
+    def attach(self, runner: DirectoryRunner) -> None:
         """Attach a directory, which calls the methods below; `open_store` calls this."""
-        self._directories.attach(upkeep)
+        self._directories.attach(runner)
 
     def doubted(self) -> None:
         """A directory may have lost records: until that is resolved, any entry may be missing."""
-        self._directories.judge_doubt()
-        if self._contacts is not None:
-            self._contacts.birth = IN_DOUBT
+        self._directories.update_doubt()
+        if self._unknown_ledgers is not None:
+            self._unknown_ledgers.generation = IN_DOUBT
         self.changed()
 
-    def adopted(self, upkeep: Upkeep) -> None:
+    def adopted(self, runner: DirectoryRunner) -> None:
         """Register the ledgers of a rebuilt index: the old index may have lacked some."""
-        for ledger_id in upkeep.volume.ledgers:
-            self._directories.settle(ledger_id, upkeep.volume)
+        for ledger_id in runner.directory.ledgers:
+            self._directories.register(ledger_id, runner.directory)
 
     @property
     def rebuilding(self) -> list[IndexRebuild]:
         """The rebuilds of damaged indexes that are under way."""
-        upkeeps = self._directories.upkeeps
-        return [each.rebuilder.progress for each in upkeeps if each.rebuilder.progress]
+        runners = self._directories.runners
+        return [each.rebuilder.progress for each in runners if each.rebuilder.progress]
 
     def committed(self) -> None:
         for listener in self._commit_listeners:
@@ -362,9 +387,9 @@ async def open_store(
     index: OpenIndex,
     clock: WallClock,
     limits: StoreLimits | None = None,
-    ask: Ask | None = None,
+    ask: AskMetadata | None = None,
     in_doubt: bool = False,
-    rebuild: TellRebuild = lambda _: None,
+    rebuild: RebuildListener = lambda _: None,
     is_behind: IsBehind | None = None,
 ) -> AsyncGenerator[LedgerStore]:
     """Open the store in these directories, which no other process may use meanwhile.
@@ -378,19 +403,19 @@ async def open_store(
     assert directories, "a store needs a directory"
     limits = limits or StoreLimits()
     bytes_max = limits.in_flight_bytes_max
-    contacts = FirstContacts(ask, bytes_max=bytes_max) if ask is not None else None
-    store = LedgerStore(disk, contacts)
-    birth = await read_birth(disk, directories)
+    unknown_ledgers = UnknownLedgerCheck(ask, bytes_max=bytes_max) if ask is not None else None
+    store = LedgerStore(disk, unknown_ledgers)
+    generation = await read_generation(disk, directories)
     async with AsyncExitStack() as stack:
-        upkeeps: list[Upkeep] = []
-        for directory in directories:
-            volume = open_volume(
+        runners: list[DirectoryRunner] = []
+        for path in directories:
+            opening = open_directory(
                 disk,
-                directory,
+                path,
                 index,
                 clock,
                 limits,
-                tellers=Tellers(
+                listeners=DirectoryListeners(
                     committed=store.committed,
                     changed=store.changed,
                     doubted=store.doubted,
@@ -398,14 +423,14 @@ async def open_store(
                     rebuild=rebuild,
                 ),
             )
-            upkeeps.append(await stack.enter_async_context(volume))
-        ends = {each.volume.directory: each.log_reached for each in upkeeps}
+            runners.append(await stack.enter_async_context(opening))
+        ends = {each.directory.path: each.log_reached for each in runners}
         behind = is_behind is not None and await is_behind(ends)
         # A start that was cut short may have recorded the doubt in one log, and not in the others.
-        doubted = any(each.in_doubt for each in upkeeps)
-        for upkeep in upkeeps:
-            await upkeep.start(in_doubt=in_doubt or birth is None or behind or doubted)
-            store.attach(upkeep)
-        if contacts is not None:
-            contacts.birth = IN_DOUBT if store.limbo else birth or NEVER_LOST
+        doubted = any(each.in_doubt for each in runners)
+        for runner in runners:
+            await runner.start(in_doubt=in_doubt or generation is None or behind or doubted)
+            store.attach(runner)
+        if unknown_ledgers is not None:
+            unknown_ledgers.generation = IN_DOUBT if store.limbo else generation or NEVER_LOST
         yield store

@@ -1,22 +1,22 @@
-"""The end of tombstones: a ledger that was deleted is forgotten when nothing can bring it back.
+"""The removal of tombstones: a deleted ledger is forgotten when nothing can bring it back.
 
-A tombstone answers a writer that comes too late.  It goes when all of this is true:
+A tombstone refuses the adds of a late writer.  It is removed when all of this is true:
 
-1. **No segment holds a record of the ledger.**  It is known between which positions they are
-   (`LedgerState`), and no segment that is there reaches into that.  So no index that is made again
-   from the log can have it.
-2. **It is gone from the metadata still**: the caller has asked, when 1. was true already.
-3. It is not the highest one of its directory.  That one stays, and speaks for those that went:
-   whoever brings an unknown ledger with a lower id is let in only if the metadata have the ledger
-   (`contacts`).
+1. **No segment holds a record of the ledger.**  `LedgerState` has the positions between which its
+   records lie, and no segment reaches into these ranges.  So no index that is rebuilt from the log
+   can have the ledger.
+2. **The ledger is still gone from the metadata**: the caller asked when 1. was already true.
+3. It is not the highest tombstone of its directory.  The highest one stays for all that were
+   removed: an unknown ledger with a lower id is accepted only if the metadata have it
+   (`unknown_ledgers`).
 
-The record of a tombstone is in a segment, too, and is written again when that is removed.  Not if
-nothing else of the ledger is anywhere, and the metadata have said once that it is gone: then the
-segment takes it along, and the row in the index is what is left (`Reclaimer`).  At last the row
-goes with a checkpoint, and then, not before, the ledger is unknown here.  A crash in between leaves
-the tombstone, or nothing at all.
+The record of a tombstone lies in a segment, too, and compaction writes it again before it deletes
+the segment.  The exception is a ledger that has no other record and is confirmed to be gone: its
+record is deleted with the segment, and only its row in the index is left.  A checkpoint then drops
+the row, and only after that the ledger is unknown.  A crash in between leaves the tombstone, or
+no trace of the ledger.
 
-While records are known to be lost nothing ends: what is lost may be of any ledger.
+While the bookie is in doubt no tombstone is removed: the lost records may belong to any ledger.
 """
 
 from bisect import bisect_right
@@ -27,31 +27,34 @@ from math import inf
 import trio
 
 from daybook.bookie.storage.batches import begins
-from daybook.bookie.storage.boot import Contents
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
+from daybook.bookie.storage.recovery import Contents
 from daybook.bookie.storage.segments import Segment
-from daybook.bookie.storage.volume import Volume
 
 _LEDGERS_A_TURN = 2000
 
 
 class Tombstones:
-    """Those of one directory."""
+    """The tombstones of one directory."""
 
     def __init__(
-        self, volume: Volume, contents: Contents, checkpoint: Callable[[], Awaitable[None]]
+        self,
+        directory: LedgerDirectory,
+        contents: Contents,
+        checkpoint: Callable[[], Awaitable[None]],
     ) -> None:
-        self._volume = volume
+        self._directory = directory
         self._contents = contents
         self._checkpoint = checkpoint
-        self._middles: list[tuple[Segment, LedgerState, int]] = []  # as they were
-        self._confirmed: set[int] = set()  # the metadata have said once more that they are gone
+        self._middles: list[tuple[Segment, LedgerState, int]] = []  # the values before
+        self._confirmed: set[int] = set()  # the metadata said again that these are gone
 
-    async def to_ask(self, count: int) -> list[int]:
-        """Up to so many of which the metadata have to say whether they are gone still."""
+    async def to_confirm(self, count: int) -> list[int]:
+        """Return up to `count` tombstones; the metadata must confirm that each is still gone."""
         found: list[int] = []
         spread = self._spread()
-        for number, state in enumerate(list(self._volume.ledgers.values())):
+        for number, state in enumerate(list(self._directory.ledgers.values())):
             if number % _LEDGERS_A_TURN == _LEDGERS_A_TURN - 1:
                 await trio.lowlevel.checkpoint()
             if self._may_end(state):
@@ -64,81 +67,88 @@ class Tombstones:
         return found
 
     async def end(self, gone: list[int]) -> int:
-        """The metadata say that these are gone still; returns how many are forgotten now."""
+        """Forget confirmed ledgers without records, of those in `gone`; return their number."""
         self._confirmed.update(gone)
         spread = self._spread()
         ending: list[LedgerState] = []
         for ledger_id in gone:
-            state = self._volume.ledgers.get(ledger_id)
+            state = self._directory.ledgers.get(ledger_id)
             if state is not None and self._may_end(state) and spread(state) == 0:
                 ending.append(state)
         if not ending:
             return 0
         for state in ending:
-            state.ending = True
-            self._volume.places.touch(state)
+            state.dropping_row = True
+            self._directory.locations.mark_changed(state)
         await self._checkpoint()
-        if self._volume.log.failure or self._volume.places.failure:
+        if self._directory.log.failure or self._directory.locations.failure:
             return 0
-        ledgers = self._volume.ledgers
+        ledgers = self._directory.ledgers
+        # Another call may have ended some of them during the checkpoint.
         ending = [state for state in ending if ledgers.get(state.ledger_id) is state]
-        for state in ending:  # unless somebody else has ended them meanwhile
-            self._volume.states.forget(state)
+        for state in ending:
+            # The row is gone, and no segment holds a record: nothing can bring the ledger back.
+            assert state.deleted
+            assert not state.recent
+            assert not state.frozen
+            self._directory.forget(state)
             self._confirmed.discard(state.ledger_id)
         return len(ending)
 
-    def staying(self, segment: Segment) -> Callable[[LedgerState], bool]:
-        """Which tombstones need not be written again before this segment goes."""
+    def tombstones_kept(self, segment: Segment) -> Callable[[LedgerState], bool]:
+        """Return a test for tombstones that need no new copy before this segment is deleted."""
         self._middles.clear()
         spread, end = self._spread(), self._end_of(segment)
 
         def stays(state: LedgerState) -> bool:
-            if state.last >= self._volume.log.durable or not spread.holds(state.last):
-                return False  # for all that is known
+            if state.last >= self._directory.log.durable or not spread.holds(state.last):
+                return False  # its position is not certain
             if not segment.first <= state.last < end:
-                return True  # its record is in another one
+                return True  # its record is in another segment
             confirmed = state.ledger_id in self._confirmed
             return confirmed and self._may_end(state) and spread(state) == 1
 
         return stays
 
-    def restated(self, state: LedgerState, segment: Segment, stated: int, last: int) -> None:
-        """Its tombstone was written again, because this segment is to go."""
+    def state_rewritten(self, state: LedgerState, segment: Segment, stated: int, last: int) -> None:
+        """Note that a tombstone was written again, since this segment will be deleted."""
         end = self._end_of(segment)
         if segment.first <= state.stated <= state.last < end:
             self._middles.append((segment, state, state.middle))
         state.middle = max(state.middle, state.last)  # until the segment is gone
         state.stated, state.last = stated, last
-        self._volume.places.touch(state)
+        self._directory.locations.mark_changed(state)
 
     def removed(self, segment: Segment) -> None:
-        """It is noted as removed: what was written again is no more where it was."""
+        """Note that the segment is deleted: the old copies of its tombstones are gone."""
         for written_for, state, middle in self._middles:
             if written_for == segment:
                 state.middle = middle
-                self._volume.places.touch(state)
+                self._directory.locations.mark_changed(state)
         self._middles.clear()
 
     def _may_end(self, state: LedgerState) -> bool:
-        volume = self._volume
-        highest = state.ledger_id == volume.states.highest_tombstone
-        return state.deleted and not (highest or volume.reads.doubt or state.recent or state.frozen)
+        directory = self._directory
+        highest = state.ledger_id == directory.highest_tombstone
+        return state.deleted and not (
+            highest or directory.bookie_in_doubt or state.recent or state.frozen
+        )
 
     def _ends(self) -> list[float]:
-        """Where the segments end, in their order."""
-        firsts = begins(self._volume.log.segments, self._contents.gaps)
+        """Return where the segments end, in their order."""
+        firsts = begins(self._directory.log.segments, self._contents.gaps)
         following = dict(pairwise([*firsts, inf]))
-        return [following[segment.first] for segment in self._volume.log.segments]
+        return [following[segment.first] for segment in self._directory.log.segments]
 
     def _end_of(self, segment: Segment) -> float:
-        return self._ends()[self._volume.log.segments.index(segment)]
+        return self._ends()[self._directory.log.segments.index(segment)]
 
     def _spread(self) -> "_Spread":
-        return _Spread([each.first for each in self._volume.log.segments], self._ends())
+        return _Spread([each.first for each in self._directory.log.segments], self._ends())
 
 
 class _Spread:
-    """How many segments may hold records of a ledger."""
+    """Counts the segments that may hold records of a ledger."""
 
     def __init__(self, firsts: list[int], ends: list[float]) -> None:
         self._firsts = firsts

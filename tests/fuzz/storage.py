@@ -26,10 +26,9 @@ from daybook.bookie.storage.index import (
     ledger_key,
     ledger_of_key,
 )
-from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
+from daybook.bookie.storage.ledger_state import LedgerState, decode_row, encode_row
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.recent import Block, RecentEntries
 from daybook.bookie.storage.records import (
     BATCH_HEADER_BYTES,
     BatchFlag,
@@ -45,6 +44,7 @@ from daybook.bookie.storage.records import (
 )
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.write_cache import Block, WriteCache
 from daybook.wire.metadata.memory import MemoryStore
 from tests import strategies
 from tests.fuzz.choices import Choices
@@ -132,7 +132,7 @@ def index_seeds() -> Mapping[str, bytes]:
 
 
 def _block(places: list[tuple[int, int, int]]) -> Block:
-    recent = RecentEntries()
+    recent = WriteCache()
     for place in places:
         recent.add(*place)
     return next(block for _, block in recent.blocks())

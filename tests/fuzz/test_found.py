@@ -22,9 +22,9 @@ from daybook.bookie.storage.index import (
     block_number_of_key,
     ledger_of_key,
 )
-from daybook.bookie.storage.ledgers import decode_row
-from daybook.bookie.storage.recent import Block
+from daybook.bookie.storage.ledger_state import decode_row
 from daybook.bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.write_cache import Block
 from daybook.broker.errors import UnavailableError as PeerUnavailableError
 from daybook.broker.namespaces.records import GuardRecord, decode
 from daybook.broker.ownership.peer_calls import PeerCalls

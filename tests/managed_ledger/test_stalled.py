@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.status import StoreStatus
-from daybook.bookie.storage.suspects import Suspect
 from daybook.managed_ledger.errors import FencedError
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import EARLIEST
@@ -204,7 +204,7 @@ def test_a_spare_that_was_reborn_takes_what_is_recovered() -> None:
             await world.platters[spare].mount().write_file("d0/DIRTY", b"adds may be lost\n")
             await world.start(spare)
             await until(lambda: world.bookies[spare].store.limbo is False)
-            assert not world.bookies[spare].store.suspects.ledgers()
+            assert not world.bookies[spare].store.limbo_ledgers.ledgers()
 
             ended = trio.Event()
             log.on_fenced = ended.set
@@ -232,7 +232,7 @@ def test_what_could_not_be_recovered_is_not_given_up() -> None:
             present = log.current_ledger_id
             stores = [world.bookies[name].store for name in ("bookie-2", "bookie-3")]
             for store in stores:
-                await store.suspects.mark([Suspect(present, limbo=True, fence=False)])
+                await store.limbo_ledgers.mark([LimboMark(present, limbo=True, fence=False)])
             sent = send(log, range(10, 15))
             await look(log, 40)
             words = log.waiting_for
@@ -244,7 +244,7 @@ def test_what_could_not_be_recovered_is_not_given_up() -> None:
             assert not any(store.is_fenced(present) for store in stores)
             assert await read_all(log) == list(range(10)), "it can be read all the time"
             for store in stores:
-                await store.suspects.clear(present)
+                await store.limbo_ledgers.clear(present)
             await settle(sent)
             assert sent.acked == list(range(10, 15)), "and goes on by itself"
 
@@ -262,14 +262,16 @@ def test_a_cursor_that_could_not_be_recovered_keeps_its_log_from_being_given_up(
             await cursor.flush()
             stores = [world.bookies[name].store for name in ("bookie-2", "bookie-3")]
             for store in stores:
-                await store.suspects.mark([Suspect(cursor.ledger_id, limbo=True, fence=False)])
+                await store.limbo_ledgers.mark(
+                    [LimboMark(cursor.ledger_id, limbo=True, fence=False)]
+                )
             present = log.current_ledger_id
             refuse(monkeypatch, world, ["bookie-2", "bookie-3"], lambda each: each == present)
             send(log, range(10, 15))
             await look(log, 200, 10)
             assert log.fenced is None
             for store in stores:
-                await store.suspects.clear(cursor.ledger_id)
+                await store.limbo_ledgers.clear(cursor.ledger_id)
             await look(log, 600, 10)
             assert log.fenced is not None
 

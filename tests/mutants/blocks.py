@@ -3,7 +3,7 @@
 from tests.mutants.patch import Edit, Mutant
 
 _BLOCKS = "daybook.wire.messages.blocks"
-_VOLUME = "daybook.bookie.storage.volume"
+_DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _RUNS = "tests:tests/bookie/storage/test_runs.py"
 _ON_THE_WIRE = "tests:tests/wire/test_blocks.py"
 _CLIENT = "tests:tests/bookie/ledger/test_blocks.py"
@@ -15,8 +15,8 @@ def _unguarded(mutant_id: str, rule: str, guard: str) -> Mutant:
     return Mutant(
         id=mutant_id,
         rule=rule,
-        module=_VOLUME,
-        name="Volume._takes_run",
+        module=_DIRECTORY,
+        name="LedgerDirectory._takes_run",
         replacement=Edit(guard, "True"),
         caught_by=_RUNS,
     )
@@ -30,16 +30,16 @@ MUTANTS = [
     Mutant(
         id="N05",
         rule="entries with one answer are OK if each is -> if the last one is",
-        module="daybook.bookie.storage.together",
-        name="Together.__call__",
-        replacement=Edit("self._status is StoreStatus.OK or status is StoreStatus.FENCED", "True"),
+        module="daybook.bookie.storage.store",
+        name="LedgerStore.add_run",
+        replacement=Edit("result is StoreStatus.OK or status is StoreStatus.FENCED", "True"),
         caught_by=_RUNS,
     ),
     Mutant(
         id="N06",
         rule="a run is answered when it is durable -> when it is accepted",
-        module=_VOLUME,
-        name="Volume._accept_run",
+        module=_DIRECTORY,
+        name="LedgerDirectory._accept_run",
         replacement=Edit(
             "append_run(run, told)", "append_run(run, None)\n    done(StoreStatus.OK)"
         ),
@@ -90,8 +90,8 @@ MUTANTS = [
     Mutant(
         id="N18",
         rule="runs of several ledgers are answered when they are durable -> when accepted",
-        module=_VOLUME,
-        name="Volume._accept_runs",
+        module=_DIRECTORY,
+        name="LedgerDirectory._accept_runs",
         replacement=Edit(
             "taken(accepted, len(piece)))\n    count",
             "lambda _: None)\n    taken(accepted, len(piece))(StoreStatus.OK)\n    count",
@@ -101,8 +101,8 @@ MUTANTS = [
     Mutant(
         id="N19",
         rule="a ledger that occurs twice in one piece has advanced in between -> it has not",
-        module=_VOLUME,
-        name="Volume.try_add_runs",
+        module=_DIRECTORY,
+        name="LedgerDirectory.try_add_runs",
         replacement=Edit("state.last_entry = run.first + len(run.sizes) - 1", "pass"),
         caught_by=_RUNS,
     ),

@@ -3,9 +3,8 @@
 from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
-_CONTACTS = "daybook.bookie.storage.contacts"
-_VOLUME = "daybook.bookie.storage.volume"
-_STATES = "daybook.bookie.storage.states"
+_UNKNOWN_LEDGERS = "daybook.bookie.storage.unknown_ledgers"
+_DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _SMALL = f"{_STORAGE}/test_store.py -k kept_in_memory"
 _LACS = f"{_STORAGE}/test_room.py -k explicit_lacs"
 _QUESTIONS = f"{_STORAGE}/test_tombstones.py -k metadata"
@@ -20,73 +19,71 @@ MUTANTS = [
     Mutant(
         id="B18",
         rule="the key of an add is small -> of any size",
-        module=_VOLUME,
-        name="Volume._refusal",
+        module=_DIRECTORY,
+        name="LedgerDirectory._refusal",
         replacement=_KEY_IS_SMALL,
         caught_by=_SMALL,
     ),
     Mutant(
         id="B18b",
         rule="the key of a fence or a LAC is small -> of any size",
-        module=_STATES,
-        name="States._authorized",
+        module=_DIRECTORY,
+        name="LedgerDirectory._authorized",
         replacement=_KEY_IS_SMALL,
         caught_by=_SMALL,
     ),
     Mutant(
         id="B19",
         rule="an explicit LAC is small -> of any size",
-        module=_STATES,
-        name="States.write_lac",
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
         replacement=Edit("len(body) > EXPLICIT_LAC_BYTES_MAX", "False"),
         caught_by=_SMALL,
     ),
     Mutant(
         id="B19b",
         rule="explicit LACs leave the space for compaction free -> they fill it",
-        module=_STATES,
-        name="States.write_lac",
-        replacement=Edit(
-            "self._volume.out_of_reserve or self._log.end >= self._volume.recovery_end", "False"
-        ),
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
+        replacement=Edit("self.out_of_reserve or self.log.end >= self.recovery_end", "False"),
         caught_by=_LACS,
     ),
     Mutant(
         id="B19c",
         rule="explicit LACs that are not durable yet are bounded -> unbounded",
-        module=_STATES,
-        name="States.write_lac",
-        replacement=Edit("self._volume.bytes_in_flight >= self._in_flight_bytes_max", "False"),
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
+        replacement=Edit("self.bytes_in_flight >= self._in_flight_bytes_max", "False"),
         caught_by=_LACS,
     ),
     Mutant(
         id="B20",
         rule="questions to the metadata are bounded in number -> in bytes of their entries alone",
-        module=_CONTACTS,
-        name="FirstContacts.is_full",
+        module=_UNKNOWN_LEDGERS,
+        name="UnknownLedgerCheck.is_full",
         replacement=Edit("many or ", ""),
         caught_by=_QUESTIONS,
     ),
     Mutant(
         id="B20b",
         rule="entries that wait for metadata are bounded in bytes -> only their ledgers in number",
-        module=_CONTACTS,
-        name="FirstContacts.is_full",
+        module=_UNKNOWN_LEDGERS,
+        name="UnknownLedgerCheck.is_full",
         replacement=Edit(" or self.bytes_waiting >= self._bytes_max", ""),
         caught_by=_QUESTIONS,
     ),
     Mutant(
         id="B20c",
         rule="waiting for a question that was already asked is free -> rejected",
-        module=_CONTACTS,
-        name="FirstContacts.is_full",
+        module=_UNKNOWN_LEDGERS,
+        name="UnknownLedgerCheck.is_full",
         replacement=Edit(" and ledger_id not in self._waiting", ""),
         caught_by=_QUESTIONS,
     ),
     Mutant(
         id="B21",
         rule="each look-up of a late id counts with the memory of its task -> of its entry",
-        module=_VOLUME,
+        module=_DIRECTORY,
         name="_LOOKUP_BYTES",
         replacement=0,
         caught_by=_LATE,
@@ -94,25 +91,25 @@ MUTANTS = [
     Mutant(
         id="B21b",
         rule="entries that are looked up count as in flight -> only those on their way to the disk",
-        module=_VOLUME,
-        name="Volume.bytes_in_flight",
+        module=_DIRECTORY,
+        name="LedgerDirectory.bytes_in_flight",
         replacement=Edit(" + self.looked_up_bytes", ""),
         caught_by=_LATE,
     ),
     Mutant(
         id="B21c",
         rule="entries that wait for a repair count as in flight -> they do not",
-        module="daybook.bookie.storage.heal",
-        name="Healer.heal",
-        replacement=Edit("self._volume.looked_up_bytes += len(entry)", "pass"),
-        caught_by=f"{_STORAGE}/test_heal.py -k flood",
+        module="daybook.bookie.storage.entry_repair",
+        name="EntryRepairer.repair",
+        replacement=Edit("self._directory.looked_up_bytes += len(entry)", "pass"),
+        caught_by=f"{_STORAGE}/test_entry_repair.py -k flood",
         also=(
             Mutant(
                 id="B21c+",
                 rule="they are not counted off either",
-                module="daybook.bookie.storage.heal",
-                name="Healer._tell",
-                replacement=Edit("self._volume.looked_up_bytes -= len(wound.entry)", "pass"),
+                module="daybook.bookie.storage.entry_repair",
+                name="EntryRepairer._answer",
+                replacement=Edit("self._directory.looked_up_bytes -= len(damaged.entry)", "pass"),
                 caught_by="",
             ),
         ),

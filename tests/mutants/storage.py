@@ -6,26 +6,24 @@ The rules after a loss are in `limbo`, those of compaction in `space`, the bound
 from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
-_BOOT = f"{_STORAGE}/test_boot.py"
+_RECOVERY_TESTS = f"{_STORAGE}/test_recovery.py"
 _FAILING_DISK = f"{_STORAGE}/test_failing_disk.py"
 _CRASHES = f"{_STORAGE}/test_crashes.py -k whatever_operation"
 _DISK = f"{_STORAGE}/test_syscalls.py"
 _STORE = f"{_STORAGE}/test_store.py"
 _HOST = "tests:tests/bookie/server/test_host.py"
-_VOLUME = "daybook.bookie.storage.volume"
-_STATES = "daybook.bookie.storage.states"
-_READS = "daybook.bookie.storage.reads"
+_DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _LOG = "daybook.bookie.storage.log"
-_UPKEEP = "daybook.bookie.storage.upkeep"
-_REPLAY = "daybook.bookie.storage.replay"
+_RUNNER = "daybook.bookie.storage.directory_runner"
+_RECOVERY = "daybook.bookie.storage.recovery"
 _IDENTITY = "daybook.bookie.server.identity"
 
 MUTANTS = [
     Mutant(
         id="M33b",
         rule="a fenced ledger rejects plain adds -> accepts those of known ledgers",
-        module=_VOLUME,
-        name="Volume.add",
+        module=_DIRECTORY,
+        name="LedgerDirectory.add",
         replacement=Edit("        and not state.fenced\n", ""),
         caught_by=_STORE,
     ),
@@ -34,16 +32,16 @@ MUTANTS = [
         rule="a fence is answered when it is durable -> when it is accepted",
         module="daybook.bookie.storage.store",
         name="LedgerStore.fence",
-        replacement=Edit("await volume.log.wait_durable(position)", "pass"),
+        replacement=Edit("await directory.log.wait_durable(position)", "pass"),
         caught_by="tests:tests/bookie/server/test_durability.py",
     ),
     Mutant(
         id="M37",
         rule="after a loss only recovery may add, since a fence may be lost -> any writer may",
-        module=_VOLUME,
-        name="Volume.judge",
-        replacement=Edit("self.reads.doubt or ", ""),
-        caught_by=_BOOT,
+        module=_DIRECTORY,
+        name="LedgerDirectory.update_writable",
+        replacement=Edit("self.bookie_in_doubt or ", ""),
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M39",
@@ -64,61 +62,65 @@ MUTANTS = [
     Mutant(
         id="M41",
         rule="a loss of records is recorded before the bookie serves -> kept in memory",
-        module=_UPKEEP,
-        name="Upkeep.start",
+        module=_RUNNER,
+        name="DirectoryRunner.start",
         replacement=Edit("[*records, limbo]", "records"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43",
         rule="after a loss absence is unknown -> a missing entry is a no",
-        module=_READS,
-        name="Reads.absent",
+        module=_DIRECTORY,
+        name="LedgerDirectory.absence",
         replacement=Edit(
-            "if self.doubt or", "if self.doubt and status is StoreStatus.NO_LEDGER or"
+            "if self.bookie_in_doubt or",
+            "if self.bookie_in_doubt and status is StoreStatus.NO_LEDGER or",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43b",
         rule="after a loss absence is unknown -> a missing ledger is a no",
-        module=_READS,
-        name="Reads.absent",
-        replacement=Edit("if self.doubt or", "if self.doubt and status is StoreStatus.NO_ENTRY or"),
-        caught_by=_BOOT,
+        module=_DIRECTORY,
+        name="LedgerDirectory.absence",
+        replacement=Edit(
+            "if self.bookie_in_doubt or",
+            "if self.bookie_in_doubt and status is StoreStatus.NO_ENTRY or",
+        ),
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43c",
         rule="after a loss absence is unknown -> a no for reads answered at once",
-        module=_READS,
-        name="Reads.try_read",
+        module=_DIRECTORY,
+        name="LedgerDirectory.try_read",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43d",
         rule="after a loss absence is unknown -> a no for reads with a look-up",
-        module=_READS,
-        name="Reads.read",
+        module=_DIRECTORY,
+        name="LedgerDirectory.read",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M43e",
         rule="after a loss absence is unknown -> a no for reads of the LAC",
-        module=_READS,
-        name="Reads.read_lac",
+        module=_DIRECTORY,
+        name="LedgerDirectory.read_lac",
         replacement=Edit(
-            "raise self.absent(StoreStatus.NO_ENTRY, state)",
+            "raise self.absence(StoreStatus.NO_ENTRY, state)",
             "raise StoreError(StoreStatus.NO_ENTRY)",
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M44",
@@ -126,31 +128,32 @@ MUTANTS = [
         module="daybook.bookie.storage.segments",
         name="_checked",
         replacement=Edit("StoreStatus.IO_ERROR", "StoreStatus.NO_ENTRY"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M45",
         rule="a ledger is read in the directory where it was written -> in that of its id",
         module="daybook.bookie.storage.directories",
-        name="Directories.volume_of",
+        name="Directories.directory_of",
         replacement=Edit(
-            "self.homes.get(ledger_id)", "self.volumes[ledger_id % len(self.volumes)]"
+            "self.homes.get(ledger_id)",
+            "self.ledger_directories[ledger_id % len(self.ledger_directories)]",
         ),
         caught_by=_STORE,
     ),
     Mutant(
         id="M49",
         rule="a deleted ledger accepts no adds -> it is created again",
-        module=_VOLUME,
-        name="Volume._refusal",
+        module=_DIRECTORY,
+        name="LedgerDirectory._refusal",
         replacement=Edit("state.deleted or (state.fenced and not recovery)", "False"),
         caught_by=_STORE,
     ),
     Mutant(
         id="M50",
         rule="a checkpoint covers the durable part of the log -> all accepted records",
-        module=_UPKEEP,
-        name="Upkeep._checkpoint",
+        module=_RUNNER,
+        name="DirectoryRunner._checkpoint",
         replacement=Edit("await self._log.wait_durable(position - 1)", "pass"),
         caught_by=_CRASHES,
     ),
@@ -162,31 +165,31 @@ MUTANTS = [
         replacement=Edit(
             "whole and len(data) == header.size and len(records) == header.count", "True"
         ),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M52b",
         rule="behind a damaged batch the next one is searched -> the segment ends there",
-        module=_REPLAY,
-        name="_Walk.segment",
+        module=_RECOVERY,
+        name="_LogReplay.read_segment",
         replacement=Edit("await window.find_batch(header.creation_id, position)", "None"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M52f",
         rule="a segment without a header that has a second batch existed -> it was torn",
-        module=_REPLAY,
-        name="_Walk.segment",
+        module=_RECOVERY,
+        name="_LogReplay.read_segment",
         replacement=Edit("await window.looks_written(there + 1)", "False"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M52g",
         rule="a one-batch segment without a header was never acknowledged -> it is lost",
-        module=_REPLAY,
-        name="_Walk.segment",
+        module=_RECOVERY,
+        name="_LogReplay.read_segment",
         replacement=Edit("looks_written(there + 1)", "looks_written(there)"),
-        caught_by=f"{_BOOT} -k a_first_write_that_is_torn",
+        caught_by=f"{_RECOVERY_TESTS} -k a_first_write_that_is_torn",
     ),
     Mutant(
         id="M52h",
@@ -199,18 +202,18 @@ MUTANTS = [
     Mutant(
         id="M52i",
         rule="the durable end of an idle log is in the index, too -> only in the log",
-        module="daybook.bookie.storage.upkeep",
-        name="Upkeep._committed",
+        module="daybook.bookie.storage.directory_runner",
+        name="DirectoryRunner._committed",
         replacement=Edit("if not group.count and not group.flags:", "if False:"),
         caught_by=f"{_STORAGE}/test_marks.py -k is_not_denied",
     ),
     Mutant(
         id="M52c",
         rule="missing bytes below a mark were lost -> are a torn tail",
-        module=_REPLAY,
-        name="_Walk._confirm",
+        module=_RECOVERY,
+        name="_LogReplay._confirm",
         replacement=Edit("if mark > self._reached:", "if False:"),
-        caught_by=_BOOT,
+        caught_by=_RECOVERY_TESTS,
     ),
     Mutant(
         id="M53",
@@ -242,54 +245,54 @@ MUTANTS = [
     Mutant(
         id="M55b",
         rule="an append returns when its bytes are synced -> when they are written",
-        module="daybook.bookie.storage.growing",
-        name="GrowingFile._append_direct",
+        module="daybook.bookie.storage.disk",
+        name="PreallocatedFile._append_direct",
         replacement=Edit("0 if pieces else os.RWF_DSYNC", "0"),
         caught_by=_DISK,
     ),
     Mutant(
         id="M55c",
         rule="a large append is synced as a whole -> only its last piece",
-        module="daybook.bookie.storage.growing",
-        name="GrowingFile._append_direct",
+        module="daybook.bookie.storage.disk",
+        name="PreallocatedFile._append_direct",
         replacement=Edit("        os.fdatasync(self._descriptor)\n", "        pass\n"),
         caught_by=_DISK,
     ),
     Mutant(
         id="M55d",
         rule="a read waits for accepted entries to be durable -> says that they are absent",
-        module=_READS,
-        name="Reads.read",
+        module=_DIRECTORY,
+        name="LedgerDirectory.read",
         replacement=Edit(
-            "            await self._log.wait_durable(place[0])\n",
-            "            if place[0] >= self._log.durable:\n"
-            "                raise self.absent(StoreStatus.NO_ENTRY)\n",
+            "            await self.log.wait_durable(location[0])\n",
+            "            if location[0] >= self.log.durable:\n"
+            "                raise self.absence(StoreStatus.NO_ENTRY)\n",
         ),
         caught_by=_STORE,
     ),
     Mutant(
         id="M56b",
         rule="the LAC from entries does not go back -> the last one counts",
-        module=_VOLUME,
-        name="Volume._accept",
+        module=_DIRECTORY,
+        name="LedgerDirectory._accept",
         replacement=Edit("if lac > state.accepted_lac:", "if True:"),
         caught_by=_STORE,
     ),
     Mutant(
         id="M56c",
         rule="an explicit LAC does not go back -> the last one counts",
-        module=_STATES,
-        name="States.write_lac",
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
         replacement=Edit("if lac > state.explicit_lac:", "if True:"),
         caught_by=_STORE,
     ),
     Mutant(
         id="M57",
         rule="an explicit LAC is in the log before its answer -> in memory only",
-        module=_STATES,
-        name="States.write_lac",
+        module=_DIRECTORY,
+        name="LedgerDirectory.write_lac",
         replacement=Edit(
-            "state.explicit_position = self._log.append(",
+            "state.explicit_position = self.log.append(",
             "state.explicit_position = (lambda *_: -1)(",
         ),
         caught_by=_CRASHES,
@@ -297,20 +300,20 @@ MUTANTS = [
     Mutant(
         id="M58",
         rule="a full bookie accepts recovery adds -> nothing",
-        module=_VOLUME,
-        name="Volume._refusal",
+        module=_DIRECTORY,
+        name="LedgerDirectory._refusal",
         replacement=Edit("if not (recovery or self.writable):", "if not self.writable:"),
         caught_by=_FAILING_DISK,
     ),
     Mutant(
         id="M58b",
         rule="a full bookie fences -> refuses to",
-        module=_STATES,
-        name="States._authorized",
+        module=_DIRECTORY,
+        name="LedgerDirectory._authorized",
         replacement=Edit(
             "    self._check_log()\n",
             "    self._check_log()\n"
-            "    if not self._volume.writable:\n"
+            "    if not self.writable:\n"
             "        raise StoreError(StoreStatus.READ_ONLY)\n",
         ),
         caught_by=_FAILING_DISK,
@@ -318,18 +321,18 @@ MUTANTS = [
     Mutant(
         id="B01",
         rule="records that the last process left in doubt are rewritten -> trusted",
-        module=_UPKEEP,
-        name="Upkeep.start",
+        module=_RUNNER,
+        name="DirectoryRunner.start",
         replacement=Edit("    records = self.replayed.doubtful\n", "    records = []\n"),
         caught_by=_CRASHES,
     ),
     Mutant(
         id="B02",
         rule="a ledger's master key is a record before its first entry -> kept in memory",
-        module=_STATES,
-        name="States.keep_key",
+        module=_DIRECTORY,
+        name="LedgerDirectory.keep_master_key",
         replacement=Edit(
-            "state.key_position = self._log.append(\n"
+            "state.key_position = self.log.append(\n"
             "            Kind.MASTER_KEY, state.ledger_id, NO_ENTRY_ID, state.master_key, None\n"
             "        )\n",
             "pass\n",

@@ -51,8 +51,8 @@ class OldImage:
         running = self._cluster.bookie(self._name)
         if running is None:
             return {}
-        volumes = running.store._directories.volumes
-        return {volume.directory: volume.log.end for volume in volumes}
+        directories = running.store._directories.ledger_directories
+        return {directory.path: directory.log.end for directory in directories}
 
 
 def _number(image: Image) -> int | None:

@@ -322,7 +322,7 @@ class _Simulation:
     def _is_in_limbo(self, name: str) -> bool:
         running = self._cluster.bookie(name)
         return running is not None and (
-            running.store.limbo or bool(running.store.suspects.ledgers())
+            running.store.limbo or bool(running.store.limbo_ledgers.ledgers())
         )
 
     async def _create_topics(self) -> None:

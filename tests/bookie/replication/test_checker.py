@@ -98,12 +98,12 @@ async def test_a_bookie_in_doubt_is_not_taken_at_its_list(
     hole: dict[int, Entry] = {0: "good", 3: "good"}
     ledger_id = await cluster.plant(metadata, {"b1": hole, "b2": hole, "b3": hole})
     checker = Checker(cluster.client.context)
-    (volume,) = cluster.world.running["b2"].store._directories.volumes
-    volume.reads.doubt = True
+    (directory,) = cluster.world.running["b2"].store._directories.ledger_directories
+    directory.bookie_in_doubt = True
     (report,) = await checker.check(ledger_id, metadata, HERE)
     assert report.no_answer == (range(1, 3),)
     assert not report.no_copy
-    volume.reads.doubt = False
+    directory.bookie_in_doubt = False
     (report,) = await checker.check(ledger_id, metadata, HERE)
     assert report.no_copy == (range(1, 3),)
     assert not report.no_answer

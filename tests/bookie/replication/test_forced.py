@@ -64,7 +64,7 @@ async def test_one_in_doubt_that_has_some_entries_is_given_up(
     """It answers for its last entry; only about later ones it has to say "unknown"."""
     ledger_id = await plant(cluster, b1=9, b2=5, b3=5)
     cluster.lose("b1")
-    cluster.world.running["b2"].store._directories.volumes[0].reads.doubt = True
+    cluster.world.running["b2"].store._directories.ledger_directories[0].bookie_in_doubt = True
     await trio.sleep(5)
     accepted = await forced(cluster, ledger_id)
     assert accepted.given_up == [B1, B2]

@@ -11,10 +11,10 @@ from trio.abc import Clock
 from daybook.bookie.ledger.metadata import LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.server.limbo import suspicion
-from daybook.bookie.storage.memory import BIRTH_FILE
+from daybook.bookie.storage.limbo import LimboMark
+from daybook.bookie.storage.markers import BIRTH_FILE
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore
-from daybook.bookie.storage.suspects import Suspect
 from daybook.wire.digest import master_key
 from daybook.wire.messages.bookie import Status
 from daybook.wire.messages.bookie_v3 import encode_add, from_v3
@@ -47,7 +47,7 @@ def store_of(cluster: Cluster, name: str) -> LedgerStore:
 async def is_free(cluster: Cluster, name: str) -> bool:
     """Return True if the bookie is not in limbo."""
     store = store_of(cluster, name)
-    return not store.limbo and not store.suspects.ledgers() and store.writable
+    return not store.limbo and not store.limbo_ledgers.ledgers() and store.writable
 
 
 async def lose_unsynced(
@@ -56,7 +56,7 @@ async def lose_unsynced(
     """Write a ledger, open or closed, whose entries are acknowledged by all and lost by these."""
     writer = await cluster.write(5, close=False)
     for name in names:
-        log = store_of(cluster, name)._directories.volumes[0].log
+        log = store_of(cluster, name)._directories.ledger_directories[0].log
         log.pause()
         log.resume = lambda: None  # type: ignore[method-assign]  # not by a checkpoint either
     await cluster.append(writer, entries)
@@ -128,7 +128,7 @@ async def test_nothing_that_is_absent_is_denied_before_it_is_repaired(
     await cluster.world.start("b2")
     store = store_of(cluster, "b2")
     await until(lambda: has_trouble(cluster, "b2"))
-    assert store.suspects.ledgers() == [ledger_id]
+    assert store.limbo_ledgers.ledgers() == [ledger_id]
     assert await status_of(store.read(ledger_id, 12)) is UNKNOWN
     assert not store.limbo
     assert store.writable, "of other ledgers it takes entries"
@@ -158,7 +158,7 @@ async def test_when_all_lose_power_nothing_that_was_synced_anywhere_is_lost(
     metadata = await cluster.metadata(ledger_id)
     assert not metadata.closed, "none can say that there was no entry behind the last one"
     for name in ("b1", "b2", "b3"):
-        assert store_of(cluster, name).suspects.ledgers() == [ledger_id]
+        assert store_of(cluster, name).limbo_ledgers.ledgers() == [ledger_id]
         assert store_of(cluster, name).writable
 
 
@@ -271,7 +271,7 @@ async def test_a_loss_that_nobody_can_make_good_is_an_alarm_and_stays_unknown(
     store = store_of(cluster, name)
     assert await status_of(store.read(ledger_id, 4)) is UNKNOWN
     assert await status_of(store.read(ledger_id, 5)) is StoreStatus.OK
-    assert store.suspects.ledgers() == [ledger_id]
+    assert store.limbo_ledgers.ledgers() == [ledger_id]
     assert "entry 4" in cluster.world.running[name].limbo.ledgers()[ledger_id]
 
 
@@ -282,7 +282,7 @@ async def has_alarm(cluster: Cluster) -> bool:
 # ---- a bookie that lost its disks does not trust ledgers that it does not know
 
 
-async def reborn(cluster: Cluster) -> None:
+async def lost_before(cluster: Cluster) -> None:
     """Erase b3's disks; it reports that."""
     cluster.world.settings = {"cookie_repair": "auto"}
     cluster.lose("b3")
@@ -298,7 +298,7 @@ async def test_empty_disks_are_filled_again_where_that_is_allowed(
     for _ in range(3):
         await cluster.write(20)
     open_ledger = (await cluster.write(20, close=False)).ledger_id
-    await reborn(cluster)
+    await lost_before(cluster)
     await until(lambda: cluster.fully_copied())
     assert (await cluster.metadata(open_ledger)).closed
     await cluster.write(20)
@@ -319,7 +319,7 @@ async def test_a_late_writer_finds_no_reborn_bookie_that_believes_it(
     older = (await cluster.write(5, Quorums(1, 1, 1), close=False)).ledger_id
     on = (await cluster.metadata(older)).last_fragment.ensemble
     await cluster.client.delete(deleted)
-    await reborn(cluster)
+    await lost_before(cluster)
     assert await add(cluster, B3, ended, 9) is Status.FENCED
     assert await add(cluster, B3, deleted, 9) is Status.FENCED
     assert await add(cluster, B3, copied, 0, recovery=True) is Status.OK
@@ -358,17 +358,17 @@ async def test_an_old_image_of_a_disk_is_in_doubt(cluster: Cluster, autojump_clo
 @pytest.mark.parametrize(
     ("state", "ensembles", "expected"),
     [
-        ("open", (["b1", "b2"],), Suspect(1, limbo=True, fence=True)),
-        ("open", (["b1", "b2"], ["b3", "b2"]), Suspect(1, limbo=True, fence=False)),
-        ("open", (["b3", "b2"],), Suspect(1, limbo=False, fence=False)),
-        ("closed", (["b1", "b2"],), Suspect(1, limbo=True, fence=True)),
-        ("closed", (["b1", "b2"], ["b3", "b2"]), Suspect(1, limbo=True, fence=True)),
-        ("closed", (["b3", "b2"],), Suspect(1, limbo=False, fence=True)),
-        ("in recovery", (["b1", "b2"], ["b3", "b2"]), Suspect(1, limbo=True, fence=True)),
+        ("open", (["b1", "b2"],), LimboMark(1, limbo=True, fence=True)),
+        ("open", (["b1", "b2"], ["b3", "b2"]), LimboMark(1, limbo=True, fence=False)),
+        ("open", (["b3", "b2"],), LimboMark(1, limbo=False, fence=False)),
+        ("closed", (["b1", "b2"],), LimboMark(1, limbo=True, fence=True)),
+        ("closed", (["b1", "b2"], ["b3", "b2"]), LimboMark(1, limbo=True, fence=True)),
+        ("closed", (["b3", "b2"],), LimboMark(1, limbo=False, fence=True)),
+        ("in recovery", (["b1", "b2"], ["b3", "b2"]), LimboMark(1, limbo=True, fence=True)),
     ],
 )
 def test_what_a_ledger_says_of_what_may_be_lost(
-    state: str, ensembles: tuple[list[str], ...], expected: Suspect
+    state: str, ensembles: tuple[list[str], ...], expected: LimboMark
 ) -> None:
     metadata = closed_on(*((2 * n, names) for n, names in enumerate(ensembles)))
     if state != "closed":

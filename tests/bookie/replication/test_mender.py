@@ -109,7 +109,9 @@ async def test_an_entry_of_which_all_who_are_left_are_in_doubt_is_an_alarm(
     ledger_id = await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": gap, "b2": gap})
     async with cluster.recovering() as running:
         for name in ("b1", "b2"):
-            cluster.world.running[name].store._directories.volumes[0].reads.doubt = True
+            cluster.world.running[name].store._directories.ledger_directories[
+                0
+            ].bookie_in_doubt = True
         assert await mend(running, cluster, ledger_id, "b1") is Outcome.NO_COPY
         (alarm,) = await cluster.board.alarms()
         assert alarm.entries == ((2, 2),)

@@ -110,7 +110,7 @@ async def test_all_machines_put_back_are_in_doubt_and_take_new_ledgers_within_a_
         await until(lambda: all_writable(cluster), every_s=0.5)
         await cluster.write(5)
     for name in NAMES:
-        assert store_of(cluster, name).suspects.ledgers() == [ledger_id]
+        assert store_of(cluster, name).limbo_ledgers.ledgers() == [ledger_id]
         assert await status_of(store_of(cluster, name).read(ledger_id, 20)) is StoreStatus.UNKNOWN
     with pytest.raises(LedgerError), trio.fail_after(120):
         await recover(cluster, ledger_id)

@@ -141,12 +141,12 @@ async def test_a_lock_that_could_not_be_given_back_keeps_nobody_from_mending_aga
 
 def durable(cluster: Cluster, name: str, ledger_id: int) -> int:
     """Return how many entries are on the bookie's disk; read directly, since answers take time."""
-    (volume,) = cluster.world.running[name].store._directories.volumes
-    state = volume.ledgers.get(ledger_id)
+    (directory,) = cluster.world.running[name].store._directories.ledger_directories
+    state = directory.ledgers.get(ledger_id)
     if state is None or state.recent is None:
         return 0
     assert state.indexed_last < 0, "a checkpoint has taken some of them away"
-    return sum(position < volume.log.durable for position in state.recent.positions)
+    return sum(position < directory.log.durable for position in state.recent.positions)
 
 
 async def test_metadata_name_a_bookie_only_when_it_has_everything(

@@ -17,7 +17,7 @@ from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie, repair_cookie
 from daybook.bookie.server.identity import CLAIM_FILE, COOKIE_FILE, NEW_FILE, Identity, StartError
 from daybook.bookie.storage.disk import FileDisk
-from daybook.bookie.storage.memory import BIRTH_FILE, read_birth
+from daybook.bookie.storage.markers import BIRTH_FILE, read_generation
 from daybook.wire.clock import SystemClock
 from daybook.wire.logging import silent_log
 from daybook.wire.messages.bookie import Status
@@ -38,7 +38,7 @@ def auto(config: BookieConfig) -> BookieConfig:
 async def free(running: RunningBookie) -> None:
     """Return when no ledger is in limbo."""
     with trio.fail_after(PATIENCE_S):
-        while running.store.limbo or running.store.suspects.ledgers():  # noqa: ASYNC110
+        while running.store.limbo or running.store.limbo_ledgers.ledgers():  # noqa: ASYNC110
             await trio.sleep(0.01)
 
 
@@ -83,7 +83,7 @@ async def test_it_starts_with_empty_directories_and_is_born_anew(
         with trio.fail_after(PATIENCE_S):
             while await writable_bookies(cluster.looking, PATHS) != ["b1"]:  # noqa: ASYNC110
                 await trio.sleep(0.01)
-    assert (await read_birth(FileDisk(), config.directories) or 0) > 0
+    assert (await read_generation(FileDisk(), config.directories) or 0) > 0
     async with cluster.run(config) as running:
         assert not running.store.limbo, "its cookies are those of the new life"
 
@@ -129,7 +129,7 @@ async def test_a_start_in_doubt_that_is_cut_short_is_repeated(
     assert (directory / CLAIM_FILE).exists()
     async with cluster.run(config) as running:
         await free(running)
-    assert (await read_birth(FileDisk(), config.directories) or 0) > 0
+    assert (await read_generation(FileDisk(), config.directories) or 0) > 0
     assert not (directory / CLAIM_FILE).exists()
 
 

@@ -156,8 +156,8 @@ async def trusts(running: RunningBookie) -> None:
 async def doubts(running: RunningBookie) -> None:
     assert running.store.limbo
     assert not running.store.writable
-    for upkeep in running.store._directories.upkeeps:
-        assert upkeep.volume.states.limbo, "all directories, durably"
+    for runner in running.store._directories.runners:
+        assert runner.directory.in_doubt, "all directories, durably"
 
 
 async def recorded(world: World, running: RunningBookie) -> None:

@@ -9,7 +9,7 @@ from math import inf
 import trio
 import trio.lowlevel
 
-from daybook.bookie.storage.limits import ReclaimLimits, StoreLimits
+from daybook.bookie.storage.limits import CompactionLimits, StoreLimits
 from daybook.bookie.storage.log import LogLimits
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Run
 from daybook.bookie.storage.status import StoreError, StoreStatus
@@ -44,7 +44,7 @@ def run_of(ledger_id: int, first: int, entries: Sequence[bytes]) -> Run:
 
 
 # Nearly every segment is compacted, a few entries at a time.
-EAGER = ReclaimLimits(
+EAGER = CompactionLimits(
     live_share_max=0.95, bytes_per_s=inf, portion_bytes=7000, chunk_bytes=3000, spare_bytes=0
 )
 

@@ -6,10 +6,10 @@ import random
 import pytest
 import trio.lowlevel
 
-from daybook.bookie.storage.memory import DIRTY_FILE
+from daybook.bookie.storage.limbo import LimboMark
+from daybook.bookie.storage.markers import DIRTY_FILE
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs, entries
@@ -62,11 +62,11 @@ async def test_a_slow_disk_is_waited_for_in_the_end(host: Host) -> None:
         answers = Answers(store)
         answers.add(1, 0)
         await answers.all()
-        store._directories.volumes[0].log.pause()
+        store._directories.ledger_directories[0].log.pause()
         for entry_id in range(1, 21):
             answers.add(1, entry_id, size=100)
         assert 5 < len(answers.statuses) < 12
-        store._directories.volumes[0].log.resume()
+        store._directories.ledger_directories[0].log.resume()
         assert await answers.all() == [OK] * 20
 
 
@@ -242,10 +242,10 @@ async def test_what_was_lost_is_not_forced(host: Host) -> None:
         host.platter.lose_power()
     async with host.store(**EARLY) as store:
         assert await status_of(store.force(1)) is UNKNOWN
-        await store.suspects.mark([Suspect(1, limbo=True, fence=True)])
+        await store.limbo_ledgers.mark([LimboMark(1, limbo=True, fence=True)])
         await store.end_doubt(77)
         assert await status_of(store.force(1)) is UNKNOWN
-        await store.suspects.clear(1)
+        await store.limbo_ledgers.clear(1)
         assert await status_of(store.read(1, 1)) is NO_ENTRY, "it was recovered without it"
         assert await status_of(store.force(1)) is FENCED
         assert await status_of(store.force(2)) is OK, "nobody suspects it"

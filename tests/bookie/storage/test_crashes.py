@@ -14,16 +14,14 @@ import pytest
 import trio
 
 from daybook.bookie.storage import records
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.directory_runner import DirectoryRunner
+from daybook.bookie.storage.entry_locations import EntryLocations
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.log import Log
-from daybook.bookie.storage.places import Places
-from daybook.bookie.storage.reads import Reads
 from daybook.bookie.storage.records import Kind
-from daybook.bookie.storage.states import States
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.upkeep import Upkeep
-from daybook.bookie.storage.volume import Volume
 from tests.bookie.storage.conftest import has
 from tests.bookie.storage.oracle import FixedClock, Oracle, random_workload, small_limits, workload
 from tests.simulation import scheduler
@@ -172,35 +170,37 @@ def test_the_test_notices_a_disk_that_lies(disk: type[SimulatedDisk]) -> None:
 
 
 def forget_the_fence(patch: pytest.MonkeyPatch) -> None:
-    def fence(self: States, ledger_id: int, master_key: bytes) -> int:
+    def fence(self: LedgerDirectory, ledger_id: int, master_key: bytes) -> int:
         self._authorized(ledger_id, master_key).fenced = True
         return -1
 
-    patch.setattr(States, "fence", fence)
+    patch.setattr(LedgerDirectory, "fence", fence)
 
 
 def forget_the_explicit_lac(patch: pytest.MonkeyPatch) -> None:
-    def write_lac(self: States, ledger_id: int, master_key: bytes, lac: int, body: bytes) -> int:
+    def write_lac(
+        self: LedgerDirectory, ledger_id: int, master_key: bytes, lac: int, body: bytes
+    ) -> int:
         state = self._authorized(ledger_id, master_key)
         state.explicit_lac, state.explicit_body = lac, body
         return -1
 
-    patch.setattr(States, "write_lac", write_lac)
+    patch.setattr(LedgerDirectory, "write_lac", write_lac)
 
 
 def forget_the_tombstone(patch: pytest.MonkeyPatch) -> None:
-    def delete(self: States, ledger_id: int) -> int:
-        self._ledgers[ledger_id].deleted = True
+    def delete(self: LedgerDirectory, ledger_id: int) -> int:
+        self.ledgers[ledger_id].deleted = True
         return -1
 
-    patch.setattr(States, "delete", delete)
+    patch.setattr(LedgerDirectory, "delete", delete)
 
 
 def forget_the_key(patch: pytest.MonkeyPatch) -> None:
-    def keep_key(self: States, state: LedgerState, master_key: bytes) -> None:
+    def keep_master_key(self: LedgerDirectory, state: LedgerState, master_key: bytes) -> None:
         state.master_key = state.master_key or bytes(master_key)
 
-    patch.setattr(States, "keep_key", keep_key)
+    patch.setattr(LedgerDirectory, "keep_master_key", keep_master_key)
 
 
 def answer_before_the_write(patch: pytest.MonkeyPatch) -> None:
@@ -216,49 +216,49 @@ def answer_before_the_write(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    async def read(self: Reads, ledger_id: int, entry_id: int) -> memoryview:
-        state = self.known(ledger_id)
-        place = await self._places.find(state, entry_id)
+    async def read(self: LedgerDirectory, ledger_id: int, entry_id: int) -> memoryview:
+        state = self.known_ledger(ledger_id)
+        place = await self.locations.find(state, entry_id)
         if place is None:
-            raise self.absent(StoreStatus.NO_ENTRY)
-        if place[0] >= self._log.durable:
-            group = self._log._groups[-1] if self._log._groups else self._log._writing
+            raise self.absence(StoreStatus.NO_ENTRY)
+        if place[0] >= self.log.durable:
+            group = self.log._groups[-1] if self.log._groups else self.log._writing
             assert group is not None
             payloads = [bytes(buffer) for buffer in group.buffers]
             return next(memoryview(p) for p in payloads if p[:16] == _IDS.pack(ledger_id, entry_id))
-        return (await self._log.read(*place)).payload
+        return (await self.log.read(*place)).payload
 
-    patch.setattr(Reads, "read", read)
+    patch.setattr(LedgerDirectory, "read", read)
 
 
 def trust_the_last_batch(patch: pytest.MonkeyPatch) -> None:
     """Serve data that may only be in the page cache, and do not write it again."""
 
-    async def start(self: Upkeep, *, in_doubt: bool) -> None:
+    async def start(self: DirectoryRunner, *, in_doubt: bool) -> None:
         for record in self.replayed.doubtful:
             self._contents.apply(record, record.position)
         self.replayed.doubtful = []
         await start_of(self, in_doubt=in_doubt)
 
-    start_of = Upkeep.start
-    patch.setattr(Upkeep, "start", start)
+    start_of = DirectoryRunner.start
+    patch.setattr(DirectoryRunner, "start", start)
 
 
 def drop_the_last_batch(patch: pytest.MonkeyPatch) -> None:
-    async def start(self: Upkeep, *, in_doubt: bool) -> None:
+    async def start(self: DirectoryRunner, *, in_doubt: bool) -> None:
         self.replayed.doubtful = []
         await start_of(self, in_doubt=in_doubt)
 
-    start_of = Upkeep.start
-    patch.setattr(Upkeep, "start", start)
+    start_of = DirectoryRunner.start
+    patch.setattr(DirectoryRunner, "start", start)
 
 
 def checkpoint_what_is_not_durable(patch: pytest.MonkeyPatch) -> None:
-    async def checkpoint(self: Places, position: int, **how: Any) -> None:
+    async def checkpoint(self: EntryLocations, position: int, **how: Any) -> None:
         await checkpoint_of(self, position, limbo=how["limbo"])
 
-    checkpoint_of = Places.checkpoint
-    patch.setattr(Places, "checkpoint", checkpoint)
+    checkpoint_of = EntryLocations.checkpoint
+    patch.setattr(EntryLocations, "checkpoint", checkpoint)
 
 
 def believe_every_byte(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +267,7 @@ def believe_every_byte(patch: pytest.MonkeyPatch) -> None:
 
 def replace_what_is_there(patch: pytest.MonkeyPatch) -> None:
     def add_again(
-        self: Volume, state: Any, entry_id: int, entry: Any, recovery: bool, done: Any
+        self: LedgerDirectory, state: Any, entry_id: int, entry: Any, recovery: bool, done: Any
     ) -> None:
         for recent in (state.recent, state.frozen):
             if recent and recent.find(entry_id):
@@ -279,7 +279,7 @@ def replace_what_is_there(patch: pytest.MonkeyPatch) -> None:
                 return
         self._accept(state, entry_id, entry, recovery, done)
 
-    patch.setattr(Volume, "_add_again", add_again)
+    patch.setattr(LedgerDirectory, "_add_again", add_again)
 
 
 MUTANTS = [

@@ -14,17 +14,17 @@ from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import (
     IndexDamagedError,
     IndexStore,
-    WatchedIndex,
+    MonitoredIndex,
     block_key,
     ledger_key,
     open_rocks_index,
 )
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.rebuild import IndexRebuild, IndexRecord
 from daybook.bookie.storage.records import UnsupportedVersionError
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_limbo import fill
@@ -288,16 +288,16 @@ async def test_the_doubt_does_not_end_before_the_new_index_is_there(host: Host) 
     await filled(host)
     gate = Gate(host)
     async with gate.store() as store:
-        await store.suspects.mark([Suspect(1, limbo=True, fence=False)])
+        await store.limbo_ledgers.mark([LimboMark(1, limbo=True, fence=False)])
         rot(host, block_key(1, 0))
         assert await status_of(store.read(1, 7)) is IO_ERROR
-        for ending in (store.end_doubt(5), store.suspects.clear(1)):
+        for ending in (store.end_doubt(5), store.limbo_ledgers.clear(1)):
             with pytest.raises(StoreError, match="being rebuilt"):
                 await ending
         assert store.limbo
         gate.open.set()
         await rebuilt(store)
-        await store.suspects.clear(1)
+        await store.limbo_ledgers.clear(1)
         await store.end_doubt(5)
         assert not store.limbo
 
@@ -321,7 +321,7 @@ async def test_a_doubt_that_begins_while_another_one_ends_stays(host: Host) -> N
             async def find_damage() -> None:
                 while not store.bytes_in_flight:
                     await trio.lowlevel.checkpoint()
-                places = store._directories.volumes[0].places
+                places = store._directories.ledger_directories[0].locations
                 places.index.report(IndexDamagedError("block checksum mismatch"))
 
             nursery.start_soon(end)
@@ -495,7 +495,7 @@ async def test_an_error_that_passes_is_no_damage() -> None:
             raise OSError(24, "Too many open files")
 
     found: list[OSError] = []
-    index = WatchedIndex(Full())  # type: ignore[arg-type]
+    index = MonitoredIndex(Full())  # type: ignore[arg-type]
     index.watch(found.append)
     with pytest.raises(OSError, match="Too many"):
         await index.get(b"k")

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from daybook.bookie.storage.disk import Disk, FileDisk
-from daybook.bookie.storage.growing import Buffer, GrowingFile
+from daybook.bookie.storage.disk import Buffer, Disk, FileDisk, PreallocatedFile
 from tests.conformance.disk import DiskSuite
 from tests.simulation.disk import HostCrashedError, Platter
 
@@ -48,16 +47,16 @@ class TestFileDisk(DiskSuite):
     ) -> None:
         now_s, takes_s = 0.0, 0.0
         in_loop: list[bool] = []
-        really = GrowingFile.append
+        really = PreallocatedFile.append
 
-        def append(file: GrowingFile, buffers: Sequence[Buffer]) -> None:
+        def append(file: PreallocatedFile, buffers: Sequence[Buffer]) -> None:
             nonlocal now_s
             in_loop.append(threading.current_thread() is loop)
             really(file, buffers)
             now_s += takes_s
 
         loop = threading.current_thread()
-        monkeypatch.setattr(GrowingFile, "append", append)
+        monkeypatch.setattr(PreallocatedFile, "append", append)
         monkeypatch.setattr(time, "perf_counter", lambda: now_s)
         appender = disk.open_appender()
         await appender.start(f"{root}/log", [b"start"])
@@ -76,10 +75,10 @@ class TestFileDisk(DiskSuite):
         await appender.start(f"{root}/log", [b"start"])
         await appender.write([b"quick"])
 
-        def fail(file: GrowingFile, buffers: Sequence[Buffer]) -> None:
+        def fail(file: PreallocatedFile, buffers: Sequence[Buffer]) -> None:
             raise OSError(errno.EIO, "input/output error")
 
-        monkeypatch.setattr(GrowingFile, "append", fail)
+        monkeypatch.setattr(PreallocatedFile, "append", fail)
         with pytest.raises(OSError, match="input/output"):
             await appender.write([bytes(size)])
         monkeypatch.undo()

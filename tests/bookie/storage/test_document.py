@@ -8,9 +8,9 @@ from crc32c import crc32c
 
 from daybook.bookie.registry.cookies import Cookie
 from daybook.bookie.server.identity import COOKIE_FILE, NEW_FILE
+from daybook.bookie.storage.deleted_segments import Gap, decode_gaps, encode_gaps
+from daybook.bookie.storage.entry_locations import SegmentUsage
 from daybook.bookie.storage.records import Kind
-from daybook.bookie.storage.removed import Gap, decode_gaps, encode_gaps
-from daybook.bookie.storage.shares import Shares
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "bookie_storage_v1"
@@ -77,12 +77,12 @@ def test_the_golden_list_of_gaps_is_what_the_document_draws() -> None:
 
 
 def test_the_shares_are_what_the_document_draws() -> None:
-    shares = Shares()
+    shares = SegmentUsage()
     for first in (0, 572):
         shares.begin(first)
     data = struct.pack(">Q", 960) + struct.pack(">Qq", 0, 500) + struct.pack(">Qq", 572, 0)
     assert shares.load(data, 960)
-    assert [shares.of(0), shares.of(572)] == [500, 0]
+    assert [shares.live_bytes(0), shares.live_bytes(572)] == [500, 0]
     assert shares.encode(960, {}) == data
     assert not shares.load(data, 961)
 

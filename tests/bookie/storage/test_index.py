@@ -20,9 +20,9 @@ from daybook.bookie.storage.index import (
     ledger_of_key,
     open_rocks_index,
 )
-from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
-from daybook.bookie.storage.recent import BLOCK_ENTRIES, Block, RecentEntries
+from daybook.bookie.storage.ledger_state import LedgerState, decode_row, encode_row
 from daybook.bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.write_cache import BLOCK_ENTRIES, Block, WriteCache
 from tests.simulation.disk import Platter
 
 
@@ -131,7 +131,7 @@ def test_places_are_found_in_whatever_order_they_came(
     model: dict[int, tuple[int, int]] = {}
     stored: dict[int, bytes] = {}
     for number, batch in enumerate((older, newer)):
-        recent = RecentEntries()
+        recent = WriteCache()
         for order, entry_id in enumerate(batch):
             place = (1000 * number + order, order)
             recent.add(entry_id, *place)

@@ -13,9 +13,9 @@ import pytest
 
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import open_rocks_index
+from daybook.bookie.storage.ledger_directory import LAST_ENTRY
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.reads import LAST_ENTRY
 from daybook.bookie.storage.status import StoreError
 from daybook.bookie.storage.store import open_store
 from daybook.wire.clock import SystemClock

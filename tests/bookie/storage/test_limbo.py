@@ -9,13 +9,13 @@ import pytest
 import trio
 import trio.lowlevel
 
-from daybook.bookie.storage.contacts import LedgerFacts
 from daybook.bookie.storage.directories import StorageLayoutError
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.limits import StoreLimits
-from daybook.bookie.storage.memory import BIRTH_FILE, read_birth
+from daybook.bookie.storage.markers import BIRTH_FILE, read_generation
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.suspects import Suspect
+from daybook.bookie.storage.unknown_ledgers import LedgerFacts
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs
@@ -33,8 +33,8 @@ BIRTH = 77
 GOLDEN = Path(__file__).parents[2] / "golden" / "bookie_storage_v3"
 
 
-def limbo(ledger_id: int, *, fence: bool = True) -> Suspect:
-    return Suspect(ledger_id, limbo=True, fence=fence)
+def limbo(ledger_id: int, *, fence: bool = True) -> LimboMark:
+    return LimboMark(ledger_id, limbo=True, fence=fence)
 
 
 async def fill(store: LedgerStore, *ledger_ids: int, count: int = 5) -> None:
@@ -56,7 +56,7 @@ async def absences(store: LedgerStore, ledger_id: int) -> set[StoreStatus]:
 async def test_a_ledger_in_limbo_gives_what_it_has_and_denies_nothing(host: Host) -> None:
     async with host.store() as store:
         await fill(store, 1, 2)
-        await store.suspects.mark([limbo(1), limbo(7)])
+        await store.limbo_ledgers.mark([limbo(1), limbo(7)])
         assert await store.read(1, 4) == entry(1, 4, lac=3)
         assert await absences(store, 1) == {UNKNOWN}
         for reading in (store.read(7, 0), store.read(7, -1), store.read_lac(7)):
@@ -64,14 +64,14 @@ async def test_a_ledger_in_limbo_gives_what_it_has_and_denies_nothing(host: Host
         assert await absences(store, 7) == {UNKNOWN}
         assert await absences(store, 2) == {NO_ENTRY}
         assert await status_of(store.read(8, 0)) is NO_LEDGER
-        assert store.suspects.ledgers() == [1, 7]
+        assert store.limbo_ledgers.ledgers() == [1, 7]
 
 
 @pytest.mark.parametrize("fence", [True, False])
 async def test_a_ledger_in_limbo_takes_the_adds_of_recoveries_only(host: Host, fence: bool) -> None:
     async with host.store() as store:
         await fill(store, 1, 2)
-        await store.suspects.mark([limbo(1, fence=fence), limbo(7, fence=fence)])
+        await store.limbo_ledgers.mark([limbo(1, fence=fence), limbo(7, fence=fence)])
         answers = Runs(store)
         answers.add_run(1, 40, 3)
         assert await answers.all() == [FENCED if fence else READ_ONLY]
@@ -82,7 +82,7 @@ async def test_a_ledger_in_limbo_takes_the_adds_of_recoveries_only(host: Host, f
         refused = FENCED if fence else READ_ONLY
         assert sorted(await answers.all()) == sorted([refused, OK, refused, OK, OK])
         for ledger_id in (1, 7):
-            await store.suspects.clear(ledger_id)
+            await store.limbo_ledgers.clear(ledger_id)
             answers.add(ledger_id, 60)
         assert await answers.all() == [FENCED if fence else OK] * 2
 
@@ -91,18 +91,18 @@ async def test_a_ledger_in_limbo_takes_the_adds_of_recoveries_only(host: Host, f
 async def test_limbo_and_its_end_outlive_a_restart(host: Host, lose_index: bool) -> None:
     async with host.store() as store:
         await fill(store, 1, 2, 3)
-        await store.suspects.mark([limbo(each) for each in (1, 2, 7)])
-        await store.suspects.clear(2)
+        await store.limbo_ledgers.mark([limbo(each) for each in (1, 2, 7)])
+        await store.limbo_ledgers.clear(2)
     if lose_index:
         host.platter.lose_indexes()
     async with host.store() as store:
-        assert store.suspects.ledgers() == [1, 7]
+        assert store.limbo_ledgers.ledgers() == [1, 7]
         for ledger_id, expected in ((1, UNKNOWN), (2, NO_ENTRY), (3, NO_ENTRY), (7, UNKNOWN)):
             assert await absences(store, ledger_id) == {expected}
         for ledger_id in (1, 7):
-            await store.suspects.clear(ledger_id)
+            await store.limbo_ledgers.clear(ledger_id)
     async with host.store() as store:
-        assert store.suspects.ledgers() == []
+        assert store.limbo_ledgers.ledgers() == []
         assert await absences(store, 1) == {NO_ENTRY}
         assert store.is_fenced(7)
 
@@ -111,7 +111,7 @@ async def test_a_mark_outlives_its_segment(host: Host) -> None:
     """Compaction copies the mark: without an index it is the only trace of limbo."""
     limits = small_limits(reclaim=EAGER)
     async with host.store(log=limits.log, reclaim=limits.reclaim) as store:
-        await store.suspects.mark([limbo(1), limbo(7)])
+        await store.limbo_ledgers.mark([limbo(1), limbo(7)])
         for ledger_id in (2, 3, 4):
             await fill(store, ledger_id, count=120)
             await store.maintenance.checkpoint()
@@ -121,17 +121,17 @@ async def test_a_mark_outlives_its_segment(host: Host) -> None:
         assert store.statistics().segments_removed > 1
     host.platter.lose_indexes()
     async with host.store() as store:
-        assert store.suspects.ledgers() == [1, 7]
+        assert store.limbo_ledgers.ledgers() == [1, 7]
         assert store.is_fenced(7)
 
 
 async def test_a_deleted_ledger_is_in_no_limbo(host: Host) -> None:
     async with host.store() as store:
         await fill(store, 1)
-        await store.suspects.mark([limbo(1)])
+        await store.limbo_ledgers.mark([limbo(1)])
         await store.delete(1)
-        await store.suspects.mark([limbo(1)])
-        assert store.suspects.ledgers() == []
+        await store.limbo_ledgers.mark([limbo(1)])
+        assert store.limbo_ledgers.ledgers() == []
         assert await status_of(store.read(1, 0)) is NO_LEDGER
 
 
@@ -144,7 +144,7 @@ async def test_doubt_ends_when_the_suspects_are_known(host: Host) -> None:
     async with host.store() as store:
         assert store.limbo
         assert not store.writable
-        await store.suspects.mark([limbo(1), limbo(2)])
+        await store.limbo_ledgers.mark([limbo(1), limbo(2)])
         assert await absences(store, 3) == {UNKNOWN}
         told: list[bool] = []
         store.add_writable_listener(lambda: told.append(store.writable))
@@ -155,7 +155,7 @@ async def test_doubt_ends_when_the_suspects_are_known(host: Host) -> None:
         await fill(store, 9)
     host.platter.lose_indexes()
     async with host.store() as store:
-        assert store.suspects.ledgers() == [1, 2]
+        assert store.limbo_ledgers.ledgers() == [1, 2]
 
 
 @asynccontextmanager
@@ -201,7 +201,7 @@ async def test_what_comes_while_it_is_in_doubt_is_not_trusted_afterwards(
         answers = Answers(store)
         answers.add(6, 3, recovery=True)
         assert await answers.all() == [recovery]
-        await store.suspects.mark([])
+        await store.limbo_ledgers.mark([])
         await store.end_doubt(BIRTH)
         answers.add(5, 9)
         assert await answers.all() == [plain]
@@ -214,9 +214,9 @@ async def test_directories_that_say_different_births_are_in_doubt(host: Host) ->
     host.directories = ["d0", "d1"]
     async with host.store():
         disk = host.platter.mount()
-        assert await read_birth(disk, host.directories) == 0
+        assert await read_generation(disk, host.directories) == 0
         await disk.write_file(f"d1/{BIRTH_FILE}", b"1 77\n")
-        assert await read_birth(disk, host.directories) is None
+        assert await read_generation(disk, host.directories) is None
     async with host.store() as store:
         assert store.limbo
         await store.end_doubt(BIRTH + 1)
@@ -236,8 +236,8 @@ async def test_a_birth_that_does_not_parse_is_a_doubt(host: Host, text: bytes) -
 async def write_limbo(host: Host) -> None:
     """Write every record that limbo and the loss of the disks leave behind."""
     async with host.store() as store:
-        await store.suspects.mark([limbo(1), limbo(2, fence=False)])
-        await store.suspects.clear(2)
+        await store.limbo_ledgers.mark([limbo(1), limbo(2, fence=False)])
+        await store.limbo_ledgers.clear(2)
     async with host.doomed_store(ack_early=True) as store:
         host.platter.kill()
     async with host.doomed_store(ack_early=True) as store:
@@ -272,14 +272,14 @@ async def repair(store: LedgerStore) -> None:
     """Repair like the server: list the suspects, copy, then clear."""
     answers = Answers(store)
     if store.limbo:
-        await store.suspects.mark([limbo(1), limbo(7)])
+        await store.limbo_ledgers.mark([limbo(1), limbo(7)])
         await store.end_doubt(BIRTH)
-    for ledger_id in store.suspects.ledgers():
+    for ledger_id in store.limbo_ledgers.ledgers():
         if ledger_id == LOST[0]:
             answers.add(*LOST, recovery=True)
             if await answers.all() != [OK]:
                 raise StoreError(StoreStatus.IO_ERROR, "the host is dying")
-        await store.suspects.clear(ledger_id)
+        await store.limbo_ledgers.clear(ledger_id)
         await store.maintenance.checkpoint()
     await store.maintenance.reclaim()
 
@@ -332,7 +332,7 @@ async def crash_everywhere(seed: int) -> int:
         assert await live(platter, repair)
         async with host.store() as store:
             assert not store.limbo
-            assert store.suspects.ledgers() == []
+            assert store.limbo_ledgers.ledgers() == []
             assert await status_of(store.read(*LOST)) is OK
             assert await absences(store, 1) == {NO_ENTRY}
         operation += 1
@@ -386,14 +386,14 @@ async def test_a_ledger_in_two_directories_of_a_bookie_in_doubt_gets_one_home(ho
         assert await store.read(1, 4) == entry(1, 4, lac=3)
         assert await absences(store, 1) == {UNKNOWN}
         assert await status_of(store.read(2, 2)) is OK
-        await store.suspects.end_doubt(BIRTH)
+        await store.limbo_ledgers.end_doubt(BIRTH)
     async with store_in(host, "d0", "d1", in_doubt=False) as store:
         assert await store.read(1, 4) == entry(1, 4, lac=3)
         assert await absences(store, 1) == {UNKNOWN}
         answers = Answers(store)
         answers.add(1, 5, lac=4)
         assert await answers.all() == [FENCED]
-        await store.suspects.clear(1)
+        await store.limbo_ledgers.clear(1)
     async with store_in(host, "d0", "d1", in_doubt=False) as store:
         assert await absences(store, 1) == {NO_ENTRY}
 

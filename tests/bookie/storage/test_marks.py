@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 import trio
 
+from daybook.bookie.storage.ledger_directory import LAST_ENTRY
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.reads import LAST_ENTRY
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry

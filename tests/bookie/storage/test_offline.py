@@ -10,9 +10,10 @@ import pytest
 
 from daybook.bookie.storage.disk import DirectoryInUseError, FileDisk
 from daybook.bookie.storage.index import open_rocks_index
+from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.memory import make_dirty
+from daybook.bookie.storage.markers import mark_dirty
 from daybook.bookie.storage.offline import (
     ExportedEntry,
     OfflineError,
@@ -23,7 +24,6 @@ from daybook.bookie.storage.offline import (
 )
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, status_of
 from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
 
@@ -233,9 +233,9 @@ async def test_a_torn_tail_is_no_problem_and_what_is_in_doubt_is_exported(tmp_pa
 
 async def test_a_check_says_what_may_be_lost(directory: Path) -> None:
     async with opened(directory, 2000) as store:
-        await store.suspects.mark([Suspect(1, limbo=True, fence=True)])
+        await store.limbo_ledgers.mark([LimboMark(1, limbo=True, fence=True)])
     (problem,) = (await check_directory(directory, lambda _: None)).problems
     assert problem.startswith("1 ledgers are in limbo")
-    await make_dirty(FileDisk(), str(directory))
+    await mark_dirty(FileDisk(), str(directory))
     dirty, _ = (await check_directory(directory, lambda _: None)).problems
     assert "not clean" in dirty

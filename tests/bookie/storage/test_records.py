@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daybook.bookie.storage.ledger_directory import LAST_ENTRY
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.reads import LAST_ENTRY
 from daybook.bookie.storage.records import (
     BATCH_HEADER_BYTES,
     BatchFlag,

@@ -9,7 +9,7 @@ from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
-from tests.bookie.storage.test_reclaim import SMALL
+from tests.bookie.storage.test_compaction import SMALL
 from tests.simulation.disk import Platter, SimulatedDisk, SimulatedFile
 
 OK, READ_ONLY = StoreStatus.OK, StoreStatus.READ_ONLY

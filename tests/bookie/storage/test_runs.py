@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from daybook.bookie.storage.ledger_directory import LAST_ENTRY
 from daybook.bookie.storage.log import Done
-from daybook.bookie.storage.reads import LAST_ENTRY
-from daybook.bookie.storage.records import RECORD_HEADER_BYTES, SharedRun
+from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Buffer, SharedRun
 from daybook.bookie.storage.status import StoreStatus
-from daybook.bookie.storage.together import Together
+from daybook.bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key, run_of
 from tests.simulation.disk import Platter
@@ -174,21 +174,44 @@ async def test_a_disk_that_fails_fails_the_run(host: Host) -> None:
         assert await runs.all() == [IO_ERROR]
 
 
-def test_together_is_ok_only_if_each_is() -> None:
+class HeldStore(LedgerStore):
+    """A store that accepts no run as a whole, and whose adds are answered by the test."""
+
+    def __init__(self) -> None:
+        super().__init__(Platter(random.Random(1)).mount())
+        self.dones: list[Callable[[StoreStatus], None]] = []
+
+    def add(
+        self,
+        ledger_id: int,
+        entry_id: int,
+        master_key: Buffer,
+        entry: memoryview,
+        *,
+        recovery: bool,
+        done: Callable[[StoreStatus], None],
+    ) -> None:
+        self.dones.append(done)
+
+
+def test_a_run_is_ok_only_if_each_entry_is() -> None:
     heard: list[StoreStatus] = []
-    together = Together(3, heard.append)
-    together(OK)
-    together(READ_ONLY)
+    store = HeldStore()
+    store.add_run(run_of(7, 0, entries(7, 0, 3)), key(7), heard.append)
+    first, second, third = store.dones
+    first(OK)
+    second(READ_ONLY)
     assert heard == []
-    together(OK)
+    third(OK)
     assert heard == [READ_ONLY]
 
 
 def test_of_several_refusals_a_fence_says_most() -> None:
     heard: list[StoreStatus] = []
-    together = Together(3, heard.append)
-    for status in (READ_ONLY, FENCED, OK):
-        together(status)
+    store = HeldStore()
+    store.add_run(run_of(7, 0, entries(7, 0, 3)), key(7), heard.append)
+    for done, status in zip(store.dones, (READ_ONLY, FENCED, OK), strict=True):
+        done(status)
     assert heard == [FENCED]
 
 

@@ -280,7 +280,7 @@ async def test_a_segment_that_is_removed_while_the_scrub_reads_in_it_harms_nobod
     """A sector could not be read for a moment, so its entries are tried one by one."""
     await fill(host)
     async with host.store(**SMALL) as store:
-        log = store._directories.volumes[0].log
+        log = store._directories.ledger_directories[0].log
         segment = log.segments[0]
         host.platter.fail_next("read", OSError(errno.EIO, "not now"), after=2)
         operate = host.platter.operate

@@ -6,8 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from daybook.bookie.storage.disk import FileDisk, Reader
-from daybook.bookie.storage.growing import Buffer
+from daybook.bookie.storage.disk import Buffer, FileDisk, Reader
 from daybook.bookie.storage.records import (
     RECORD_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -75,7 +74,7 @@ class Reading:
             record = await self.segments.read(place, PAYLOAD, self.durable)
             if len(self.file.reads) > before:
                 self.waited.append(n)
-            ahead = self.segments.place_ahead(place, PAYLOAD, self.durable)
+            ahead = self.segments.read_ahead_position(place, PAYLOAD, self.durable)
             if ahead is not None:
                 await self.segments.read_ahead(ahead, self.durable)
         assert bytes(record.payload) == bytes([n]) * PAYLOAD

@@ -3,8 +3,8 @@
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from daybook.bookie.storage.ledger_directory import LAST_ENTRY
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.reads import LAST_ENTRY
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key

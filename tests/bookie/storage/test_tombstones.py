@@ -9,15 +9,15 @@ import pytest
 import trio
 import trio.testing
 
-from daybook.bookie.storage.contacts import LedgerFacts
 from daybook.bookie.storage.index import ledger_key
-from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
+from daybook.bookie.storage.ledger_state import LedgerState, decode_row, encode_row
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
+from daybook.bookie.storage.unknown_ledgers import LedgerFacts
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import FixedClock, entry, key
-from tests.bookie.storage.test_reclaim import EVERYTHING, ROUNDS, SMALL, fill
+from tests.bookie.storage.test_compaction import EVERYTHING, ROUNDS, SMALL, fill
 from tests.simulation.disk import HostCrashedError, Platter
 
 OK, FENCED, READ_ONLY = StoreStatus.OK, StoreStatus.FENCED, StoreStatus.READ_ONLY
@@ -291,7 +291,7 @@ async def test_a_checkpoint_that_fails_leaves_the_tombstone(world: World) -> Non
         await fill_and_delete(world, store)
         for round_number in range(4):
             asked = await store.maintenance.tombstones_to_ask(100)
-            store._directories.upkeeps[0].tombstones._confirmed.update(asked)
+            store._directories.runners[0].tombstones._confirmed.update(asked)
             await roll(store, round_number)
         ready = await store.maintenance.tombstones_to_ask(100)
         assert ready == [1, 2]
@@ -362,7 +362,7 @@ async def live_on(world: World) -> None:
 
 def test_a_row_says_where_records_may_be_and_one_of_version_1_that_it_does_not_know() -> None:
     state = LedgerState(5, b"key", first=100)
-    state.bury(2000)
+    state.mark_deleted(2000)
     state.middle = 1000
     again = decode_row(5, row := encode_row(state))
     assert (again.first, again.middle, again.stated, again.last) == (100, 1000, 2000, 2000)

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from daybook.bookie.server.v2 import CODES
-from daybook.bookie.storage.boot import Contents
+from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.index import MemoryIndex
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Done
-from daybook.bookie.storage.places import Places
 from daybook.bookie.storage.records import Kind, Record
+from daybook.bookie.storage.recovery import Contents
 from daybook.bookie.storage.status import StoreError, StoreStatus
-from daybook.bookie.storage.volume import Volume
 from daybook.wire.digest import Digester, DigestType
 from daybook.wire.entry import decode_entry
 from daybook.wire.messages.bookie import Add, Flag, Read, encode_add_answer, encode_read_answer
@@ -69,8 +69,8 @@ class _DurableLog:
         return self.records[position]
 
 
-def _booted(stored: Stored, key: bytes) -> tuple[Volume, _DurableLog]:
-    contents = Contents({}, Places(MemoryIndex(), blocks_cached=16), False, 0)
+def _booted(stored: Stored, key: bytes) -> tuple[LedgerDirectory, _DurableLog]:
+    contents = Contents({}, EntryLocations(MemoryIndex(), blocks_cached=16), False, 0)
     records: list[Record] = []
     rows = [(Kind.MASTER_KEY, -1, key), *stored] if stored else []
     for position, (kind, entry_id, payload) in enumerate(rows):
@@ -78,8 +78,8 @@ def _booted(stored: Stored, key: bytes) -> tuple[Volume, _DurableLog]:
         records.append(record)
         contents.apply(record, position)
     log = _DurableLog(records)
-    volume = Volume("d0", StoreLimits(), contents, cast("Any", log), cast("Any", None))
-    return volume, log
+    directory = LedgerDirectory("d0", StoreLimits(), contents, cast("Any", log), cast("Any", None))
+    return directory, log
 
 
 def is_fenced(stored: Stored) -> bool:
@@ -131,8 +131,12 @@ class Bookies:
         before = self.states[state]
         frame = self._requests[request]
         asked_for = decoded(frame)
-        volume, log = _booted(before, asked_for.master_key or b"")
-        answer = _add(volume, asked_for) if isinstance(asked_for, Add) else _read(volume, asked_for)
+        directory, log = _booted(before, asked_for.master_key or b"")
+        answer = (
+            _add(directory, asked_for)
+            if isinstance(asked_for, Add)
+            else _read(directory, asked_for)
+        )
         after: Stored = tuple(
             sorted(
                 (record.kind, record.entry_id, bytes(record.payload))
@@ -164,20 +168,20 @@ def _check_stored(before: Stored, after: Stored) -> int:
     return lac
 
 
-def _add(volume: Volume, add: Add) -> bytes:
+def _add(directory: LedgerDirectory, add: Add) -> bytes:
     statuses: list[StoreStatus] = []
     recovery = add.flags & Flag.RECOVERY_ADD != 0
-    volume.add(add.ledger_id, add.entry_id, add.master_key, add.entry, recovery, statuses.append)
+    directory.add(add.ledger_id, add.entry_id, add.master_key, add.entry, recovery, statuses.append)
     (status,) = statuses
     return encode_add_answer(add.header, CODES[status], add.ledger_id, add.entry_id)
 
 
-def _read(volume: Volume, read: Read) -> bytes:
+def _read(directory: LedgerDirectory, read: Read) -> bytes:
     entry, status = memoryview(b""), StoreStatus.OK
     try:
         if read.master_key is not None:
-            volume.states.fence(read.ledger_id, read.master_key)
-        found = volume.reads.try_read(read.ledger_id, read.entry_id)
+            directory.fence(read.ledger_id, read.master_key)
+        found = directory.try_read(read.ledger_id, read.entry_id)
         assert found is not None, "everything is at hand"
         entry = found
     except StoreError as error:

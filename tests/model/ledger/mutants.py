@@ -19,8 +19,7 @@ _MODEL = "model"
 _RECOVERER = "daybook.bookie.ledger.recovery"
 _WRITER = "daybook.bookie.ledger.writer"
 _WRITE = "daybook.bookie.ledger.protocol.write"
-_VOLUME = "daybook.bookie.storage.volume"
-_STATES = "daybook.bookie.storage.states"
+_DIRECTORY = "daybook.bookie.storage.ledger_directory"
 
 M05 = Mutant(
     id="M05 shell",
@@ -108,19 +107,19 @@ M27 = Mutant(
 M33 = Mutant(
     id="M33",
     rule="a fenced ledger refuses plain adds -> it takes them",
-    module=_VOLUME,
-    name="Volume.add",
+    module=_DIRECTORY,
+    name="LedgerDirectory.add",
     replacement=Edit("    log = self.log\n", "    log = self.log\n    recovery = True\n"),
     caught_by=_MODEL,
 )
 M34 = Mutant(
     id="M34",
     rule="a fence makes a ledger that is not known, fenced -> it is ignored",
-    module=_STATES,
-    name="States.fence",
+    module=_DIRECTORY,
+    name="LedgerDirectory.fence",
     replacement=Edit(
         "    state = self._authorized(ledger_id, master_key)\n",
-        "    if ledger_id not in self._ledgers:\n"
+        "    if ledger_id not in self.ledgers:\n"
         "        return -1\n"
         "    state = self._authorized(ledger_id, master_key)\n",
     ),
@@ -129,10 +128,10 @@ M34 = Mutant(
 M35 = Mutant(
     id="M35",
     rule="a fence is in the log before it is answered -> in memory only",
-    module=_STATES,
-    name="States.fence",
+    module=_DIRECTORY,
+    name="LedgerDirectory.fence",
     replacement=Edit(
-        "state.fence_position = self._log.append(",
+        "state.fence_position = self.log.append(",
         "state.fence_position = (lambda *_: -1)(",
     ),
     caught_by=_MODEL,
@@ -140,10 +139,10 @@ M35 = Mutant(
 M56 = Mutant(
     id="M56",
     rule="an id that is stored again keeps its first bytes -> the last ones",
-    module=_VOLUME,
-    name="Volume._add_again",
+    module=_DIRECTORY,
+    name="LedgerDirectory._add_again",
     replacement=Edit(
-        "        self._add_known(state, entry_id, place, entry, recovery, done)\n    elif",
+        "        self._add_known(state, entry_id, location, entry, recovery, done)\n    elif",
         "        self._accept(state, entry_id, entry, recovery, done)\n    elif",
     ),
     caught_by=_MODEL,

@@ -11,13 +11,13 @@ import trio
 import trio.testing
 
 from daybook.bookie.storage.batches import scan
+from daybook.bookie.storage.compaction import Compactor
+from daybook.bookie.storage.deleted_segments import Gap, decode_gaps, encode_gaps, with_gap
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import open_rocks_index, shares_key
-from daybook.bookie.storage.limits import ReclaimLimits, StoreLimits
+from daybook.bookie.storage.limits import CompactionLimits, StoreLimits
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.reclaim import Reclaimer
 from daybook.bookie.storage.records import Kind
-from daybook.bookie.storage.removed import Gap, decode_gaps, encode_gaps, with_gap
 from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
@@ -73,7 +73,7 @@ async def test_a_deleted_ledger_gives_its_room_back(host: Host) -> None:
 
 
 async def test_what_still_counts_is_written_again_sorted_by_ledger(host: Host) -> None:
-    async with host.store(**{**SMALL, "reclaim": ReclaimLimits(spare_bytes=0)}) as store:
+    async with host.store(**{**SMALL, "reclaim": CompactionLimits(spare_bytes=0)}) as store:
         await fill(store, 1, 2, 3, 4, 5)
         for ledger_id in (2, 4, 5):
             await store.delete(ledger_id)
@@ -103,7 +103,7 @@ async def kinds_in(host: Host, path: str) -> list[tuple[Kind, int, int]]:
 
 
 async def test_segments_of_which_enough_counts_are_left_alone(host: Host) -> None:
-    limits = {**SMALL, "reclaim": ReclaimLimits(live_share_max=0.5, spare_bytes=0)}
+    limits = {**SMALL, "reclaim": CompactionLimits(live_share_max=0.5, spare_bytes=0)}
     async with host.store(**limits) as store:
         await fill(store, 1, 2, 3)
         await store.delete(2)
@@ -202,25 +202,25 @@ async def test_a_read_that_has_looked_up_its_place_finds_it_moved(
 ) -> None:
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
-        volume = store._directories.volumes[0]
+        directory = store._directories.ledger_directories[0]
         await store.maintenance.checkpoint()
-        place = await volume.places.find(volume.ledgers[1], 3)
+        place = await directory.locations.find(directory.ledgers[1], 3)
         assert place is not None
         await store.delete(2)
         await store.maintenance.reclaim()
-        moved = await volume.places.find(volume.ledgers[1], 3)
+        moved = await directory.locations.find(directory.ledgers[1], 3)
         assert moved is not None
         assert moved != place
-        assert await status_of(volume.log.read(*place)) is IO_ERROR
-        find = volume.places.find
+        assert await status_of(directory.log.read(*place)) is IO_ERROR
+        find = directory.locations.find
         looked = iter([place, moved])
 
         async def find_late(*asked: Any) -> Any:
             await find(*asked)
             return next(looked)
 
-        monkeypatch.setattr(volume.places, "find", find_late)
-        assert await volume.reads.read(1, 3) == entry(1, 3)
+        monkeypatch.setattr(directory.locations, "find", find_late)
+        assert await directory.read(1, 3) == entry(1, 3)
 
 
 async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segment(
@@ -228,11 +228,11 @@ async def test_a_copy_that_is_not_where_the_index_points_does_not_free_the_segme
 ) -> None:
     """The two proofs start from two sides: without a checkpoint of the moves nothing is deleted."""
 
-    async def forget_the_moves(self: Reclaimer, portion: Any) -> None:
+    async def forget_the_moves(self: Compactor, portion: Any) -> None:
         del portion
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(Reclaimer, "_move", forget_the_moves)
+    monkeypatch.setattr(Compactor, "_move", forget_the_moves)
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
         await store.delete(2)
@@ -271,9 +271,9 @@ async def test_a_wrong_count_of_what_is_live_removes_nothing_that_is(host: Host)
     async with host.store(**SMALL) as store:
         await fill(store, 1)
         await store.maintenance.checkpoint()
-        places = store._directories.volumes[0].places
-        for segment in store._directories.volumes[0].log.segments:
-            places.shares.change({segment.first: -places.shares.of(segment.first)})
+        places = store._directories.ledger_directories[0].locations
+        for segment in store._directories.ledger_directories[0].log.segments:
+            places.usage.change({segment.first: -places.usage.live_bytes(segment.first)})
         await store.maintenance.reclaim()
         await check(store, 1)
 
@@ -370,12 +370,12 @@ async def test_a_torn_write_before_a_removed_segment_does_not_come_back(host: Ho
     async with host.store(**SMALL) as store:
         await fill(store, 3)
         await store.delete(2)
-        reclaimer = store._directories.upkeeps[0].reclaimer
+        compactor = store._directories.runners[0].compactor
         await store.maintenance.checkpoint()
-        for segment in list(store._directories.volumes[0].log.segments):
-            last = segment is store._directories.volumes[0].log.segments[-1]
+        for segment in list(store._directories.ledger_directories[0].log.segments):
+            last = segment is store._directories.ledger_directories[0].log.segments[-1]
             if path < segment.path and not last:
-                await reclaimer._reclaim(segment)
+                await compactor._compact(segment)
         assert store.statistics().segments_removed > 0
         assert path in host.logs()
     host.platter.lose_indexes()
@@ -403,9 +403,9 @@ async def test_shares_are_counted_again_if_they_are_not_those_of_the_checkpoint(
 
 
 def shares_of(store: LedgerStore) -> dict[int, int]:
-    volume = store._directories.volumes[0]
-    shares = volume.places.shares
-    return {each.first: shares.of(each.first) for each in volume.log.segments}
+    directory = store._directories.ledger_directories[0]
+    shares = directory.locations.usage
+    return {each.first: shares.live_bytes(each.first) for each in directory.log.segments}
 
 
 async def test_without_room_for_entries_there_is_room_to_make_room(
@@ -440,7 +440,7 @@ async def test_without_room_for_entries_there_is_room_to_make_room(
 
 async def test_what_does_not_fit_is_not_begun(host: Host) -> None:
     """A segment is compacted only if all its live data fits; empty segments are deleted anyway."""
-    limits = {**SMALL, "reclaim": ReclaimLimits(live_share_max=0.9, spare_bytes=5000)}
+    limits = {**SMALL, "reclaim": CompactionLimits(live_share_max=0.9, spare_bytes=5000)}
     async with host.store(**limits) as store:
         await fill(store, 1)
         await fill(store, 2, 3)
@@ -459,7 +459,7 @@ async def test_what_does_not_fit_is_not_begun(host: Host) -> None:
 async def test_writing_again_keeps_to_its_rate(
     host: Host, autojump_clock: trio.testing.MockClock
 ) -> None:
-    limits = {**SMALL, "reclaim": ReclaimLimits(bytes_per_s=1000, spare_bytes=0)}
+    limits = {**SMALL, "reclaim": CompactionLimits(bytes_per_s=1000, spare_bytes=0)}
     async with host.store(**limits) as store:
         await fill(store, 1, 2, 3)
         for ledger_id in (1, 2):

@@ -6,8 +6,8 @@ import trio.lowlevel
 
 from daybook.bookie.storage import records
 from daybook.bookie.storage.disk import DirectoryInUseError
+from daybook.bookie.storage.ledger_directory import LAST_ENTRY
 from daybook.bookie.storage.log import LogLimits
-from daybook.bookie.storage.reads import LAST_ENTRY
 from daybook.bookie.storage.records import SegmentHeader, UnsupportedVersionError
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of

@@ -1,13 +1,12 @@
-"""Segments that were removed on purpose: the file `REMOVED` beside them.
+"""Segments that were deleted on purpose: the file `REMOVED` beside them.
 
-A gap in the log looks like a loss to whoever reads all of it, as a start does that finds no index.
-So before a segment is removed, which is when everything in it that counts is durable elsewhere,
-that is written down here; the file is replaced as a whole.  A start that finds a segment that is
-named here finishes what was begun, and removes it.
+A gap in the log looks like a loss to a start that reads all of the log.  So compaction notes a
+segment in this file before it deletes it, after all live records of the segment are durable
+elsewhere.  The file is replaced as a whole.  A start that finds a segment named here deletes it.
 
     | `DAYBKREM` | version u32 | count u32 | gaps: first u64, mark u64, end u64 | checksum u32 |
 
-A file that is damaged is taken for none: then gaps are losses, which is the safe side.
+A damaged file is ignored: gaps then count as losses, which is safe.
 """
 
 import struct
@@ -27,10 +26,10 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Gap:
-    """Positions from `first` up to `end` were removed.
+    """The segments from position `first` up to `end` were deleted.
 
-    Below `mark` the log was durable when the segment at `first` began: what an earlier segment has
-    behind that was torn, or was appended again.
+    The log was durable below `mark` when the segment at `first` began.  Bytes behind the mark in an
+    earlier segment were torn or were appended again.
     """
 
     first: int
@@ -43,7 +42,7 @@ def removed_path(log_directory: str) -> str:
 
 
 def with_gap(gaps: list[Gap], gap: Gap) -> list[Gap]:
-    """Both, in order; those that touch are one."""
+    """Return the gaps with one more, in order; adjacent gaps become one."""
     merged: list[Gap] = []
     for each in sorted([*gaps, gap]):
         last = merged[-1] if merged else None
@@ -61,7 +60,7 @@ def encode_gaps(gaps: list[Gap]) -> bytes:
 
 
 def decode_gaps(data: bytes) -> list[Gap]:
-    """Empty if this is not a whole file of ours."""
+    """Return the gaps; none if the file is not whole."""
     if len(data) < _HEAD.size + _CHECKSUM.size:
         return []
     body, (checksum,) = data[: -_CHECKSUM.size], _CHECKSUM.unpack(data[-_CHECKSUM.size :])
@@ -69,7 +68,7 @@ def decode_gaps(data: bytes) -> list[Gap]:
     if magic != _MAGIC or checksum != crc32c(body):
         return []
     if version != _VERSION:
-        raise UnsupportedVersionError(f"removed segments of version {version}, known: {_VERSION}")
+        raise UnsupportedVersionError(f"REMOVED of version {version}, known: {_VERSION}")
     if len(body) != _HEAD.size + count * _GAP.size:
         return []
     return [Gap(*gap) for gap in _GAP.iter_unpack(body[_HEAD.size :])]

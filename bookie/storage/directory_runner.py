@@ -1,18 +1,19 @@
-"""The upkeep of one directory: start, checkpoints, disk space, stop.
+"""The background tasks of one directory: start, checkpoints, disk space, stop.
 
-A start reads the log behind the last checkpoint (`boot`), and appends two things before it serves
-requests: the doubtful records of the last process, and a limbo mark if records were or may have
-been lost (`memory`).  Both are in one batch, so the log of a directory that is behind never grows
-without its limbo mark.  The DIRTY marker is removed only when the limbo mark is durable, unless
-`ack_early` needs it; a stop removes it as its last step.
+A start reads the log behind the last checkpoint (`recovery`), and appends two things before it
+serves requests: the doubtful records of the last process, and a limbo mark if records were or may
+have been lost (`markers`).  Both are in one batch, so the log of a directory that is behind never
+grows without its limbo mark.  The DIRTY marker is removed only when the limbo mark is durable,
+unless `ack_early` needs it; a stop removes it as its last step.
 
 A checkpoint begins when enough entries or bytes have arrived since the last one, behind the mark of
 an idle log, and at the stop.  If the index is too slow, the log pauses: memory is bounded, and the
 bookie slows its clients down.
 
-After an error of the log or of the index the volume accepts no further plain adds; it still answers
-reads.  Below `free_bytes_min` of disk space it refuses plain adds until there is space again, and
-below half of that all adds: the rest is for fences, deletions and compaction (`reclaim`).
+After an error of the log or of the index the directory accepts no further plain adds; it still
+answers reads.  Below `free_bytes_min` of disk space it refuses plain adds until there is space
+again, and below half of that it refuses all adds: the remaining space is reserved for fences,
+deletions and compaction.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -22,132 +23,132 @@ from math import inf
 
 import trio
 
-from daybook.bookie.storage.boot import Contents, load
+from daybook.bookie.storage.compaction import Compactor
 from daybook.bookie.storage.disk import Disk
-from daybook.bookie.storage.heal import Healer
-from daybook.bookie.storage.index import IndexDamagedError, OpenIndex, WatchedIndex
-from daybook.bookie.storage.ledgers import LedgerState
+from daybook.bookie.storage.entry_locations import EntryLocations, Moves
+from daybook.bookie.storage.entry_repair import EntryRepairer
+from daybook.bookie.storage.index import IndexDamagedError, MonitoredIndex, OpenIndex
+from daybook.bookie.storage.ledger_directory import LedgerDirectory
+from daybook.bookie.storage.ledger_state import LedgerState
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Group, Log
-from daybook.bookie.storage.memory import is_dirty, make_clean, make_dirty
-from daybook.bookie.storage.places import Moves, Places
+from daybook.bookie.storage.markers import is_dirty, mark_clean, mark_dirty
 from daybook.bookie.storage.rebuild import (
     INDEX_FILE,
     IndexRebuild,
     IndexRecord,
     OpenedIndex,
     Rebuilder,
-    TellRebuild,
+    RebuildListener,
     next_name,
     read_index_record,
     remove_others,
     write_index_record,
 )
-from daybook.bookie.storage.reclaim import Reclaimer
 from daybook.bookie.storage.records import EVERY_LEDGER, NO_ENTRY_ID, Kind, Record
-from daybook.bookie.storage.replay import Replayed
+from daybook.bookie.storage.recovery import Contents, ReplayResult, load
 from daybook.bookie.storage.scrub import Scrubber
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.tombstones import Tombstones
-from daybook.bookie.storage.volume import Volume
 from daybook.wire.clock import WallClock
 
 
 @dataclass(frozen=True, slots=True)
-class Tellers:
-    """The calls by which a volume informs the store that it is part of."""
+class DirectoryListeners:
+    """The calls with which a directory informs its store."""
 
     committed: Callable[[], None]
     changed: Callable[[], None]
     doubted: Callable[[], None] = lambda: None  # records may be lost from now on
-    adopted: Callable[["Upkeep"], None] = lambda _: None  # a new index, perhaps with more ledgers
-    rebuild: TellRebuild = lambda _: None
+    # A new index is in use; it may have more ledgers.
+    adopted: Callable[["DirectoryRunner"], None] = lambda _: None
+    rebuild: RebuildListener = lambda _: None
 
 
-class Upkeep:
-    """The background tasks of a volume, and the work after each commit."""
+class DirectoryRunner:
+    """Runs one directory: its background tasks, and the work after each commit."""
 
     def __init__(
         self,
         disk: Disk,
-        directory: str,
+        path: str,
         limits: StoreLimits,
         contents: Contents,
-        replayed: Replayed,
+        replayed: ReplayResult,
         nursery: trio.Nursery,
         *,
         creation_id: int,
         dirty: bool,
         opened: OpenedIndex,
-        tellers: Tellers,
+        listeners: DirectoryListeners,
     ) -> None:
         self.replayed = replayed
         self._dirty = dirty
         self._started = False
         self.segment_began: Callable[[], None] = lambda: None
-        self.settle_index: Callable[[], Awaitable[None]]  # called when the limbo mark is durable
-        self._directory = directory
+        self.finish_index: Callable[[], Awaitable[None]]  # called when the limbo mark is durable
+        self._path = path
         self._log: Log[LedgerState] = Log(
             disk,
-            log_directory(directory),
+            log_directory(path),
             limits.log,
             segments=replayed.segments,
             mark=replayed.mark,
             end=replayed.end,
             reached=replayed.reached,
             creation_id=creation_id,
-            has_room=lambda: not self.volume.out_of_space,
+            has_space=lambda: not self.directory.out_of_space,
             committed=self._committed,
             failed=self._failed,
         )
-        self.volume = Volume(directory, limits, contents, self._log, nursery)
-        self._places: Places = contents.places
+        self.directory = LedgerDirectory(path, limits, contents, self._log, nursery)
+        self._locations: EntryLocations = contents.locations
         self._contents = contents
         self._disk = disk
         self._limits = limits
         self.nursery = nursery
-        self._tell_committed = tellers.committed
-        self._tell_changed = tellers.changed
-        self._tell_doubted = tellers.doubted
-        self._tell_adopted = tellers.adopted
+        self._on_committed = listeners.committed
+        self._on_changed = listeners.changed
+        self._on_doubted = listeners.doubted
+        self._on_adopted = listeners.adopted
         self._wanted = trio.Event()
         self._checkpointing = trio.Lock()
         self._index_busy = False
         self._full_at: float = inf  # the log position at which the next space limit is reached
-        self.tombstones = Tombstones(self.volume, contents, self.checkpoint)
-        self.reclaimer = Reclaimer(
+        self.tombstones = Tombstones(self.directory, contents, self.checkpoint)
+        self.compactor = Compactor(
             disk,
-            log_directory(directory),
+            log_directory(path),
             limits.reclaim,
-            self.volume,
+            self.directory,
             contents,
             self.tombstones,
             checkpoint=self.checkpoint,
-            look_at_space=self._look_at_space,
+            check_space=self._check_space,
         )
-        healer = Healer(self.volume, self.checkpoint, nursery)
-        self.volume.heal = healer.heal
+        repairer = EntryRepairer(self.directory, self.checkpoint, nursery)
+        self.directory.repair = repairer.repair
         self.scrubber = Scrubber(
             disk,
-            log_directory(directory),
-            self.volume,
+            log_directory(path),
+            self.directory,
             contents,
             limits.scrub_bytes_per_s,
             checkpoint=self.checkpoint,
-            rescue=healer.rescue,
+            rewrite=repairer.rewrite,
         )
         self.rebuilder = Rebuilder(
             disk,
-            directory,
+            path,
             limits,
-            self.volume,
+            self.directory,
             contents,
             opened,
             checkpoints=self._checkpointing,
             checkpoint=lambda: self._checkpoint(None),
-            reclaiming=self.reclaimer.running,
+            reclaiming=self.compactor.running,
             rebuilt=self._rebuilt,
-            tell=tellers.rebuild,
+            tell=listeners.rebuild,
         )
         # `close` needs the log even while the scope around the store is being cancelled.
         self._log_scope = trio.CancelScope(shield=True)
@@ -160,33 +161,33 @@ class Upkeep:
             state.raise_lac(lac)
         for done in group.dones:
             done(StoreStatus.OK)
-        self._tell_committed()
-        self.volume.room_changed()
+        self._on_committed()
+        self.directory.update_add_limit()
         if self._log.end >= self._full_at:
-            self._use_room()
-            self._judge()
+            self._update_space_flags()
+            self._update_writable()
         if group.segment is not None:
-            self._places.shares.begin(group.segment.first)
+            self._locations.usage.begin(group.segment.first)
             self.segment_began()
         if not group.count and not group.flags:
             self._wanted.set()  # the mark is lost with its segment; a checkpoint keeps it
         behind = self._log.durable - self._contents.checkpoint
-        recent = self._places.recent_entries
+        recent = self._locations.recent_entries
         if recent >= self._limits.checkpoint_entries or behind >= self._limits.checkpoint_bytes:
             self._wanted.set()
         if self._index_busy and recent >= self._limits.recent_entries_max:
             self._log.pause()
 
     def _failed(self, groups: list[Group[LedgerState]]) -> None:
-        self._judge()
+        self._update_writable()
         for group in groups:
             for done in group.dones:
                 done(StoreStatus.IO_ERROR)
-        self._tell_committed()
+        self._on_committed()
 
-    def _judge(self) -> None:
-        if self.volume.judge():
-            self._tell_changed()
+    def _update_writable(self) -> None:
+        if self.directory.update_writable():
+            self._on_changed()
 
     # ---- from start to stop
 
@@ -195,76 +196,81 @@ class Upkeep:
 
         With `in_doubt` the directory may have lost any record.
         """
+        assert not self._started
+        # The doubtful records have to be in the first batch of this process: a later replay ignores
+        # their old batch as soon as it finds a whole batch behind it.
+        assert self._log.end == self.replayed.end
         self.nursery.start_soon(self._run_log)
         records = self.replayed.doubtful
         if self.replayed.losses or self._dirty or in_doubt:
             limbo = Record(0, Kind.LIMBO, EVERY_LEDGER, NO_ENTRY_ID, memoryview(b""))
             records = [*records, limbo]
         if records:
-            positions = self._log.append_together(records)
+            positions = self._log.append_batch(records)
             await self._log.wait_durable(positions[-1])
             for record, position in zip(records, positions, strict=True):
                 self._contents.apply(record, position)
         self.replayed.doubtful = []
-        self.volume.states.limbo = self.volume.reads.doubt = self._contents.limbo
+        self.directory.in_doubt = self.directory.bookie_in_doubt = self._contents.limbo
         self._started = True
         # DIRTY may go only now that the log says the same durably.
         await self._set_dirty(self._limits.ack_early)
         self._count_tombstones()
-        await self._look_at_space()
-        self._judge()
-        self._places.index.watch(self._index_damaged)
-        self.nursery.start_soon(self._checkpoint_now_and_then)
+        await self._check_space()
+        self._update_writable()
+        self._locations.index.watch(self._index_damaged)
+        self.nursery.start_soon(self._checkpoint_when_wanted)
         self.nursery.start_soon(self._watch_space)
-        await self.settle_index()
+        await self.finish_index()
 
     async def _set_dirty(self, dirty: bool) -> None:
-        there = await is_dirty(self._disk, self._directory)
+        there = await is_dirty(self._disk, self._path)
         if dirty and not there:
-            await make_dirty(self._disk, self._directory)
+            await mark_dirty(self._disk, self._path)
         elif there and not dirty:
-            await make_clean(self._disk, self._directory)
+            await mark_clean(self._disk, self._path)
 
     async def _run_log(self) -> None:
         with self._log_scope:
             await self._log.run()
 
-    async def _checkpoint_now_and_then(self) -> None:
+    async def _checkpoint_when_wanted(self) -> None:
         while True:
             await self._wanted.wait()
             self._wanted = trio.Event()
             try:
                 await self.checkpoint()
             except (OSError, StoreError):
-                self._judge()  # No further checkpoint is made unless the index is rebuilt.
+                # No further checkpoint is made unless the index is rebuilt.
+                self._update_writable()
 
     # ---- a damaged index
 
     def _index_damaged(self, error: OSError) -> None:
         """Put the bookie in doubt at once; a task makes the doubt durable and ends it."""
-        volume = self.volume
-        if volume.rebuilding or volume.closing:
+        directory = self.directory
+        if directory.rebuilding or directory.closing:
             return  # The rebuild under way, or the next start, finds this damage itself.
-        volume.rebuilding = str(error)
-        volume.places.failure = volume.places.failure or error
-        volume.states.doubt()
-        self._tell_doubted()
+        directory.rebuilding = str(error)
+        directory.locations.failure = directory.locations.failure or error
+        directory.begin_doubt()
+        self._on_doubted()
         self.rebuilder.begin(error)
-        self._judge()
+        self._update_writable()
         self.nursery.start_soon(self.rebuilder.run)
 
-    def _rebuilt(self, replayed: Replayed) -> None:
+    def _rebuilt(self, replayed: ReplayResult) -> None:
         """Finish a rebuild: the new index is in use, and INDEX names it."""
         self.replayed.losses += replayed.losses
         self._count_tombstones()
-        self._tell_adopted(self)
-        self.volume.judge()
-        self._tell_changed()
+        self._on_adopted(self)
+        self.directory.update_writable()
+        self._on_changed()
 
     def _count_tombstones(self) -> None:
-        deleted = [each.ledger_id for each in self.volume.ledgers.values() if each.deleted]
-        self.volume.states.tombstones = len(deleted)
-        self.volume.states.highest_tombstone = max(deleted, default=-1)
+        deleted = [each.ledger_id for each in self.directory.ledgers.values() if each.deleted]
+        self.directory.tombstones = len(deleted)
+        self.directory.highest_tombstone = max(deleted, default=-1)
 
     # ---- checkpoints
 
@@ -278,20 +284,23 @@ class Upkeep:
             async with self._checkpointing:
                 # Before `start` is through, the limbo mark is in the log and not applied: a
                 # checkpoint would lie behind it and record that there is no limbo.
-                failed = self._log.failure or self._places.failure or self.volume.rebuilding
+                failed = self._log.failure or self._locations.failure or self.directory.rebuilding
                 if not failed and self._started:
                     await self._checkpoint(moves)
 
     async def _checkpoint(self, moves: Moves | None) -> None:
         position = self._log.seal()
+        assert position >= self._contents.checkpoint, "a checkpoint never moves back"
 
         async def when_durable() -> None:
+            # The index must never be ahead of the log: after a power loss it would point to records
+            # that do not exist.
             await self._log.wait_durable(position - 1)
             self._index_busy = True
 
         try:
-            limbo = self.volume.states.limbo
-            await self._places.checkpoint(
+            limbo = self.directory.in_doubt
+            await self._locations.checkpoint(
                 position, limbo=limbo, when_durable=when_durable, moves=moves
             )
             self._contents.checkpoint = position
@@ -302,30 +311,30 @@ class Upkeep:
     async def _watch_space(self) -> None:
         while True:
             await trio.sleep(self._limits.space_check_s)
-            await self._look_at_space()
-            self._judge()
+            await self._check_space()
+            self._update_writable()
 
-    async def _look_at_space(self) -> int:
+    async def _check_space(self) -> int:
         """Return the number of free bytes; 0 if the disk cannot tell."""
         # Read before `free_bytes`: bytes written in between count twice, which errs to the full.
         position = self._log.durable
         try:
-            free = await self._disk.free_bytes(self.volume.directory)
+            free = await self._disk.free_bytes(self.directory.path)
         except OSError:
             return 0  # the next write meets the error
-        volume, bytes_min = self.volume, self._limits.free_bytes_min
-        volume.plain_end = position + free - bytes_min
-        volume.recovery_end = volume.plain_end + bytes_min // 2
-        volume.room_changed()
-        self._use_room()
+        directory, bytes_min = self.directory, self._limits.free_bytes_min
+        directory.plain_end = position + free - bytes_min
+        directory.recovery_end = directory.plain_end + bytes_min // 2
+        directory.update_add_limit()
+        self._update_space_flags()
         return free
 
-    def _use_room(self) -> None:
+    def _update_space_flags(self) -> None:
         """Compare the log's end, with the bytes that are not written yet, with the limits."""
-        volume, end = self.volume, self._log.end
-        volume.out_of_space = end >= volume.plain_end
-        volume.out_of_reserve = end >= volume.recovery_end
-        ends = (volume.plain_end, volume.recovery_end)
+        directory, end = self.directory, self._log.end
+        directory.out_of_space = end >= directory.plain_end
+        directory.out_of_reserve = end >= directory.recovery_end
+        ends = (directory.plain_end, directory.recovery_end)
         self._full_at = min((each for each in ends if each > end), default=inf)
 
     @property
@@ -349,8 +358,8 @@ class Upkeep:
 
     async def close(self) -> None:
         """Refuse all requests; leave an end mark and an index that covers the whole log."""
-        self.volume.closing = True
-        self._judge()
+        self.directory.closing = True
+        self._update_writable()
         deadline = trio.current_time() + self._limits.close_s
         try:
             with trio.CancelScope(shield=True, deadline=deadline):
@@ -366,43 +375,43 @@ class Upkeep:
             self._log.close_readers()
 
 
-def log_directory(directory: str) -> str:
-    return f"{directory}/log"
+def log_directory(path: str) -> str:
+    return f"{path}/log"
 
 
 @asynccontextmanager
-async def open_volume(
+async def open_directory(
     disk: Disk,
-    directory: str,
+    path: str,
     open_index: OpenIndex,
     clock: WallClock,
     limits: StoreLimits,
     *,
-    tellers: Tellers,
-) -> AsyncGenerator[Upkeep]:
+    listeners: DirectoryListeners,
+) -> AsyncGenerator[DirectoryRunner]:
     """Open the ledgers in this directory, which is locked for this process until the exit.
 
     The log is read here, and nothing is appended before `start`.  A damaged index is rebuilt from
     the log first, and then `start` puts the directory in doubt.
     """
-    await disk.make_directory(log_directory(directory))
-    lock = await disk.lock_directory(directory)
-    opened = OpenedIndex(open_index, directory)
+    await disk.make_directory(log_directory(path))
+    lock = await disk.lock_directory(path)
+    opened = OpenedIndex(open_index, path)
     try:
-        record = await read_index_record(disk, directory)
-        contents, replayed, damaged = await _load(disk, directory, opened, record, limits, tellers)
-        dirty = damaged or await is_dirty(disk, directory)
+        record = await read_index_record(disk, path)
+        contents, replayed, damaged = await _load(disk, path, opened, record, limits, listeners)
+        dirty = damaged or await is_dirty(disk, path)
 
-        async def settle_index() -> None:
+        async def finish_index() -> None:
             if damaged:  # The log records the doubt by now, so INDEX no longer needs to.
-                await write_index_record(disk, directory, IndexRecord(opened.name, False))
+                await write_index_record(disk, path, IndexRecord(opened.name, False))
             if opened.name != record.name:
-                await remove_others(disk, directory, opened.name)
+                await remove_others(disk, path, opened.name)
 
         async with trio.open_nursery() as nursery:
-            upkeep = Upkeep(
+            runner = DirectoryRunner(
                 disk,
-                directory,
+                path,
                 limits,
                 contents,
                 replayed,
@@ -410,13 +419,13 @@ async def open_volume(
                 creation_id=max(clock.now_ms(), replayed.creation_id + 1),
                 dirty=dirty,
                 opened=opened,
-                tellers=tellers,
+                listeners=listeners,
             )
-            upkeep.settle_index = settle_index
+            runner.finish_index = finish_index
             try:
-                yield upkeep
+                yield runner
             finally:
-                await upkeep.close()
+                await runner.close()
                 nursery.cancel_scope.cancel()
     finally:
         try:
@@ -427,31 +436,31 @@ async def open_volume(
 
 async def _load(
     disk: Disk,
-    directory: str,
+    path: str,
     opened: OpenedIndex,
     record: IndexRecord,
     limits: StoreLimits,
-    tellers: Tellers,
-) -> tuple[Contents, Replayed, bool]:
+    listeners: DirectoryListeners,
+) -> tuple[Contents, ReplayResult, bool]:
     """Return the contents of a directory, and True if its index was damaged."""
-    why = f"{directory}/{INDEX_FILE} says so"
+    why = f"{path}/{INDEX_FILE} says so"
     if not record.damaged:
         try:
-            return *await _load_from(disk, directory, opened, record.name, limits), False
+            return *await _load_from(disk, path, opened, record.name, limits), False
         except _DamagedError as error:
             why = str(error)
-        await write_index_record(disk, directory, replace(record, damaged=True))
-    begun = IndexRebuild(directory, why, "damaged")
-    tellers.rebuild(begun)
+        await write_index_record(disk, path, replace(record, damaged=True))
+    begun = IndexRebuild(path, why, "damaged")
+    listeners.rebuild(begun)
     # An index that an earlier start had begun is removed; the damaged one stays until INDEX names
     # the new one.
-    await remove_others(disk, directory, record.name)
-    name = await next_name(disk, directory, record)
+    await remove_others(disk, path, record.name)
+    name = await next_name(disk, path, record)
     try:
-        loaded = await _load_from(disk, directory, opened, name, limits)
+        loaded = await _load_from(disk, path, opened, name, limits)
     except _DamagedError as error:
         raise StoreError(StoreStatus.IO_ERROR, f"the new index {name}: {error}") from error
-    tellers.rebuild(replace(begun, state="rebuilt"))
+    listeners.rebuild(replace(begun, state="rebuilt"))
     return *loaded, True
 
 
@@ -460,15 +469,15 @@ class _DamagedError(Exception):
 
 
 async def _load_from(
-    disk: Disk, directory: str, opened: OpenedIndex, name: str, limits: StoreLimits
-) -> tuple[Contents, Replayed]:
-    index: WatchedIndex | None = None
+    disk: Disk, path: str, opened: OpenedIndex, name: str, limits: StoreLimits
+) -> tuple[Contents, ReplayResult]:
+    index: MonitoredIndex | None = None
     try:
-        index = WatchedIndex(await opened.open(name))
-        places = Places(index, blocks_cached=limits.blocks_cached)
+        index = MonitoredIndex(await opened.open(name))
+        locations = EntryLocations(index, blocks_cached=limits.blocks_cached)
         entries = limits.checkpoint_entries
-        log = log_directory(directory)
-        return await load(disk, log, index, places, checkpoint_entries=entries)
+        log = log_directory(path)
+        return await load(disk, log, index, locations, checkpoint_entries=entries)
     except (OSError, StoreError) as error:
         damage = error if isinstance(error, IndexDamagedError) else index and index.damage
         await opened.aclose()

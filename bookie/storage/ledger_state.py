@@ -1,20 +1,20 @@
-"""What a bookie knows of a ledger besides its entries, and its row in the index.
+"""The state of a ledger besides its entries, and its row in the index.
 
-States of all ledgers are in memory (a few hundred bytes each): whether an add is accepted is
-decided in one synchronous step.  Two times are kept apart.  *Accepted* is what the log has taken;
-rules look at it, so that an add behind a fence is refused though the fence is still on its way to
-the disk.  *Durable* is what the outside may see: `lac` moves when the entry that carried it, or
-the explicit LAC, is durable, and never back.
+The states of all ledgers are in memory (a few hundred bytes each), so the bookie accepts or refuses
+an add in one synchronous step.  *Accepted* and *durable* are kept apart.  A record is accepted when
+the log has it in memory.  The rules look at accepted records: an add behind a fence is refused
+although the fence is still on its way to the disk.  Clients see durable records only: `lac` rises
+when the entry that carried it, or the explicit LAC, is durable.  It never falls.
 
 The row, in the index under `ledger_key`:
 
     | version u8 | flags u8 | last entry i64 | LAC i64 | explicit LAC i64 | key size u16 |
     | body size u32 | first u64 | middle u64 | stated u64 | last u64 | key | body |
 
-Version 1 is without the four positions; a ledger in limbo has a row of version 3, so that nobody
-who does not know of limbo takes its absences for certain.  All records of a ledger that was
-deleted are from `first` to `middle`, but for its tombstone as it was written again, which is from
-`stated` to `last`.
+A row of version 1 lacks the four positions.  A ledger in limbo has a row of version 3, so that an
+older release, which would believe its absences, refuses the row.  All records of a deleted ledger
+lie from `first` to `middle`, except for the copies of its tombstone, which lie from `stated` to
+`last`.
 """
 
 import struct
@@ -24,17 +24,19 @@ from enum import IntFlag
 from typing import TypeAlias
 
 from daybook.bookie.storage.index import IndexDamagedError
-from daybook.bookie.storage.recent import RecentEntries
 from daybook.bookie.storage.records import UnsupportedVersionError
+from daybook.bookie.storage.write_cache import WriteCache
 
 _ROW = struct.Struct(">BBqqqHIQQQQ")
 _ROW_VERSION = 2
 _ROW_VERSION_LIMBO = 3
 _ROW_V1 = struct.Struct(">BBqqqHI")
-ANYWHERE = (1 << 63) - 1  # a last position that is not known
+ANYWHERE = (1 << 63) - 1  # an unknown last position
 _LAC = struct.Struct(">q")
-_LAC_OFFSET = 16  # of the LAC in an entry
-# Both stay in memory for each ledger.  Clients send keys of 20 bytes, and LACs of 16 with a digest.
+_LAC_OFFSET = 16  # where the LAC is in an entry
+
+# The key and the explicit LAC of each ledger stay in memory.  Clients send keys of 20 bytes, and
+# LACs of 16 bytes with a digest.
 MASTER_KEY_BYTES_MAX = 256
 EXPLICIT_LAC_BYTES_MAX = 256
 
@@ -52,25 +54,29 @@ class RowFlag(IntFlag):
 
 @dataclass(slots=True, eq=False)
 class LacWatch:
+    """A client that waits until the LAC is higher than `after`."""
+
     after: int
     callback: Callable[[], None]
 
 
 @dataclass(slots=True, eq=False)
 class LedgerState:
+    """The state of one ledger; a position is that of a record in the log, -1 for none."""
+
     ledger_id: int
     master_key: bytes | None = None
     key_position: int = -1
-    fenced: bool = False  # accepted; what makes it durable is `fence_position`
+    fenced: bool = False  # accepted; durable when the log is durable at `fence_position`
     fence_position: int = -1
-    limbo: bool = False  # records of it may be lost (`suspects`)
+    limbo: bool = False  # records of the ledger may be lost (`limbo`)
     deleted: bool = False
     tombstone_position: int = -1
-    first: int = 0  # no record of it is in front of this position
-    middle: int = 0  # where the others of a ledger that was deleted are: see above
+    first: int = 0  # no record of the ledger is in front of this position
+    middle: int = 0  # with `stated` and `last`: where the records of a deleted ledger lie
     stated: int = 0
     last: int = 0
-    ending: bool = False  # the next checkpoint drops its row (`tombstones`)
+    dropping_row: bool = False  # the next checkpoint drops its row (`tombstones`)
     last_entry: int = -1  # the highest id accepted
     indexed_last: int = -1  # the highest id that a checkpoint holds
     accepted_lac: int = -1
@@ -78,32 +84,32 @@ class LedgerState:
     explicit_lac: int = -1
     explicit_position: int = -1
     explicit_body: bytes | None = None
-    recent: RecentEntries | None = None
-    frozen: RecentEntries | None = None  # what the checkpoint under way is writing
+    recent: WriteCache | None = None
+    frozen: WriteCache | None = None  # entries that the checkpoint under way writes
     dirty: bool = False  # differs from its row in the index
     watches: list[LacWatch] | None = None
 
-    def bury(self, position: int) -> None:
-        """Its tombstone is there; its other records are in front of that."""
+    def mark_deleted(self, position: int) -> None:
+        """Note that the ledger is deleted: its tombstone is behind all of its other records."""
         self.deleted = self.fenced = True
         self.middle = self.stated = self.last = position
 
     def find_recent(self, entry_id: int) -> tuple[int, int] | None:
-        """Position and size of an entry that no finished checkpoint holds."""
+        """Return the location of an entry that no finished checkpoint has indexed."""
         found = self.recent.find(entry_id) if self.recent else None
         if found is None and self.frozen:
             return self.frozen.find(entry_id)
         return found
 
     def raise_lac(self, lac: int) -> None:
-        """This LAC is durable now."""
+        """Raise the durable LAC and wake the clients that wait for it."""
         if lac > self.lac:
             self.lac = lac
             if self.watches:
                 self._wake(lambda watch: watch.after < lac)
 
     def wake_all(self) -> None:
-        """The ledger was fenced or deleted: there is nothing more to wait for."""
+        """Wake all waiting clients, since the ledger was fenced or deleted."""
         if self.watches:
             self._wake(lambda _: True)
 
@@ -128,7 +134,7 @@ class LedgerState:
 
 
 def lac_of_entry(entry: bytes | bytearray | memoryview) -> int:
-    """The LAC that an entry carries; -1 in something too short to carry one."""
+    """Return the LAC that an entry carries; -1 if the entry is too short."""
     if len(entry) < _LAC_OFFSET + 8:
         return -1
     lac: int = _LAC.unpack_from(entry, _LAC_OFFSET)[0]
@@ -136,7 +142,7 @@ def lac_of_entry(entry: bytes | bytearray | memoryview) -> int:
 
 
 def encode_row(state: LedgerState) -> bytes:
-    """All that was accepted so far."""
+    """Encode the accepted state of the ledger."""
     key = state.master_key
     body = state.explicit_body
     flags = RowFlag.NONE
@@ -169,7 +175,7 @@ def encode_row(state: LedgerState) -> bytes:
 
 
 def decode_row(ledger_id: int, row: bytes) -> LedgerState:
-    """Raises IndexDamagedError, UnsupportedVersionError."""
+    """Decode a row; raise `IndexDamagedError` or `UnsupportedVersionError`."""
     version = row[0] if row else 0
     if version > _ROW_VERSION_LIMBO:
         known = _ROW_VERSION_LIMBO

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from daybook.bookie.storage import growing
-from daybook.bookie.storage.growing import BLOCK_BYTES, GrowingFile
+from daybook.bookie.storage import disk
+from daybook.bookie.storage.disk import BLOCK_BYTES, PreallocatedFile
 
 
-def appended(file: GrowingFile, pieces: list[bytes]) -> bytes:
+def appended(file: PreallocatedFile, pieces: list[bytes]) -> bytes:
     for piece in pieces:
         file.append([piece])
     return b"".join(pieces)
@@ -21,7 +21,7 @@ def test_what_was_appended_is_there_and_zeros_behind_it(tmp_path: Path, seed: in
     rng = Random(seed)
     sizes = [rng.choice([1, 100, 4095, 4096, 4097, 70_000, 1 << 20]) for _ in range(40)]
     path = tmp_path / "log"
-    file = GrowingFile(str(path))
+    file = PreallocatedFile(str(path))
     expected = appended(file, [rng.randbytes(size) for size in sizes])
     growing_content = path.read_bytes()
     assert growing_content[: len(expected)] == expected
@@ -35,7 +35,7 @@ def test_what_was_appended_is_there_and_zeros_behind_it(tmp_path: Path, seed: in
 
 def test_small_appends_do_not_make_the_file_longer_each_time(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    file = GrowingFile(str(path))
+    file = PreallocatedFile(str(path))
     file.append([b"head"])
     lengths: set[int] = set()
     for _ in range(100):
@@ -55,9 +55,9 @@ def test_without_room_for_zeros_there_may_be_room_for_what_counts(
             raise OSError("no room")
         return os.pwritev(descriptor, buffers, offset, flags)
 
-    monkeypatch.setattr(growing, "write_fully", write)
+    monkeypatch.setattr(disk, "write_fully", write)
     path = tmp_path / "log"
-    file = GrowingFile(str(path))
+    file = PreallocatedFile(str(path))
     expected = appended(file, [b"a" * 5000, b"b" * 5000, b"c" * 5000])
     file.close()
     assert path.read_bytes().rstrip(b"\0") == expected

@@ -1,10 +1,11 @@
-"""Entries that no checkpoint holds yet: ids, positions and sizes in arrays, 20 bytes an entry.
+"""The write cache: the locations of entries that no checkpoint has indexed, 20 bytes an entry.
 
-Ids nearly always come in order, so adding is appending and finding is arithmetic; anything else
-falls back to bisection.  An id that is there already is not replaced: the first bytes count.
+Ids nearly always arrive in order, so an add appends to arrays and a lookup is arithmetic.  Any
+other order falls back to bisection.  An id that is in the cache is not replaced: the first bytes
+count.
 
-Blocks are what a checkpoint writes: the entries of one ledger whose ids differ only in the low
-eight bits, so that one look-up finds any of them, in whatever order and checkpoint they came:
+A checkpoint writes *blocks* to the index.  A block has the entries of one ledger whose ids differ
+only in the low eight bits.  So one lookup finds any of them, in whatever order they were added:
 
     | count u16 | ids, low byte each | positions u64 each | sizes u32 each |   big-endian
 """
@@ -19,11 +20,11 @@ from daybook.bookie.storage.index import IndexDamagedError
 
 BLOCK_ENTRIES = 256
 _COUNT = struct.Struct(">H")
-PLACE_BYTES = 1 + 8 + 4  # low byte of the id, position, size
+LOCATION_BYTES = 1 + 8 + 4  # low byte of the id, position, size
 
 
-class RecentEntries:
-    """Entries of one ledger."""
+class WriteCache:
+    """The write cache of one ledger."""
 
     __slots__ = ("ids", "positions", "sizes")
 
@@ -49,7 +50,7 @@ class RecentEntries:
             self.sizes.insert(at, size)
 
     def add_run(self, first: int, positions: Sequence[int], sizes: Sequence[int]) -> None:
-        """Consecutive ids, none of which is there."""
+        """Add consecutive ids, none of which is in the cache."""
         if not self.ids or first > self.ids[-1]:
             self.ids.extend(range(first, first + len(positions)))
             self.positions.extend(positions)
@@ -58,8 +59,8 @@ class RecentEntries:
         for index, position in enumerate(positions):
             self.add(first + index, position, sizes[index])
 
-    def add_all(self, newer: "RecentEntries") -> None:
-        """Take the entries of the other, too; where an id is in both, the older one stands."""
+    def add_all(self, newer: "WriteCache") -> None:
+        """Add the entries of another cache; if an id is in both, the older entry stays."""
         for entry_id, position, size in zip(newer.ids, newer.positions, newer.sizes, strict=True):
             self.add(entry_id, position, size)
 
@@ -75,7 +76,7 @@ class RecentEntries:
         return self.positions[at], self.sizes[at]
 
     def blocks(self) -> Iterator[tuple[int, "Block"]]:
-        """The entries by block number, in order."""
+        """Yield the entries as blocks, in order of their numbers."""
         ids = self.ids
         start = 0
         while start < len(ids):
@@ -92,7 +93,7 @@ class Block:
     __slots__ = ("low", "positions", "sizes")
 
     def __init__(self, low: bytes, positions: "array[int]", sizes: "array[int]") -> None:
-        self.low = low  # of each id, the low byte
+        self.low = low  # the low byte of each id
         self.positions = positions
         self.sizes = sizes
 
@@ -101,7 +102,7 @@ class Block:
         return None if at < 0 else (self.positions[at], self.sizes[at])
 
     def merge(self, newer: "Block") -> "Block":
-        """Both; where an id is in both, the older one stands."""
+        """Return a block with the entries of both; if an id is in both, the older entry stays."""
         if not self.low or not newer.low or newer.low[0] > self.low[-1]:  # nearly always
             positions, sizes = self.positions + newer.positions, self.sizes + newer.sizes
             return Block(self.low + newer.low, positions, sizes)
@@ -126,9 +127,9 @@ class Block:
 
     @classmethod
     def decode(cls, data: bytes) -> "Block":
-        """Raises IndexDamagedError."""
+        """Decode a block; raise `IndexDamagedError` if it does not parse."""
         count = int.from_bytes(data[: _COUNT.size], "big")
-        if len(data) != _COUNT.size + PLACE_BYTES * count:
+        if len(data) != _COUNT.size + LOCATION_BYTES * count:
             raise IndexDamagedError(f"a block of {count} entries in {len(data)} bytes")
         positions_at = _COUNT.size + count
         sizes_at = positions_at + 8 * count

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from daybook.bookie.storage.boot import load
+from daybook.bookie.storage.compaction import Compactor
+from daybook.bookie.storage.deleted_segments import decode_gaps
+from daybook.bookie.storage.entry_locations import EntryLocations
 from daybook.bookie.storage.index import Checkpoint, checkpoint_key
-from daybook.bookie.storage.places import Places
-from daybook.bookie.storage.reclaim import Reclaimer
-from daybook.bookie.storage.removed import decode_gaps
+from daybook.bookie.storage.recovery import load
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Host, has, status_of
-from tests.bookie.storage.test_reclaim import SMALL, check, fill
+from tests.bookie.storage.test_compaction import SMALL, check, fill
 from tests.simulation.disk import HostCrashedError
 
 NO_LEDGER = StoreStatus.NO_LEDGER
@@ -45,14 +45,14 @@ async def test_a_ledger_that_is_deleted_while_its_segment_is_emptied_is_no_damag
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
         await store.delete(1)
-        move = Reclaimer._move
+        move = Compactor._move
 
-        async def delete_first(self: Reclaimer, portion: Any) -> None:
+        async def delete_first(self: Compactor, portion: Any) -> None:
             if 2 in store.ledgers():
                 await store.delete(2)
             await move(self, portion)
 
-        monkeypatch.setattr(Reclaimer, "_move", delete_first)
+        monkeypatch.setattr(Compactor, "_move", delete_first)
         await store.maintenance.reclaim()
         assert store.statistics().segments_kept_damaged == 0
         await store.maintenance.reclaim()
@@ -71,9 +71,9 @@ async def kill_behind_one_batch(host: Host) -> None:
     async with host.doomed_store(**SMALL) as store:
         await store.delete(1)
         await store.maintenance.checkpoint()
-        reclaimer: Reclaimer = store._directories.upkeeps[0].reclaimer
+        compactor: Compactor = store._directories.runners[0].compactor
         # The last segment has only entries left, so nothing has to be copied.
-        await reclaimer._reclaim(store._directories.volumes[0].log.segments[-2])
+        await compactor._compact(store._directories.ledger_directories[0].log.segments[-2])
         assert store.statistics().segments_removed == 1
         host.platter.kill()
 
@@ -97,7 +97,7 @@ async def test_an_index_that_ends_inside_a_gap_is_no_loss(host: Host) -> None:
 async def losses_seen_by_a_check(host: Host) -> list[str]:
     """Return the losses that a read-only check reports."""
     index = host.platter.index("d0/index")
-    places = Places(index, blocks_cached=16)
+    places = EntryLocations(index, blocks_cached=16)
     _, replayed = await load(
         host.platter.mount(), "d0/log", index, places, checkpoint_entries=1 << 20, finish=False
     )
