@@ -31,9 +31,9 @@ import trio
 from daybook.bookie.replication.host import run_autorecovery
 from daybook.bookie.server.admin import admin_routes
 from daybook.bookie.server.config import BookieConfig, load
+from daybook.bookie.server.cookie_validation import StartError
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
 from daybook.bookie.server.http import create_app, serve_http
-from daybook.bookie.server.identity import StartError
 from daybook.bookie.server.metrics import registry_of
 from daybook.bookie.storage.disk import Disk, FileDisk
 from daybook.bookie.storage.index import open_rocks_index

@@ -48,7 +48,7 @@ def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
             wanted = _wanted(body)
             if wanted is None:
                 return PlainTextResponse('send {"readOnly": true} or false', 400)
-            await running.command.give(wanted)
+            await running.read_only_state.change(wanted)
         return JSONResponse({"readOnly": not store.writable})
 
     async def state(_: Request) -> Response:
@@ -78,9 +78,10 @@ def admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
         return JSONResponse([asdict(finding) for finding in maintenance.findings()])
 
     async def limbo(_: Request) -> Response:
-        ledgers = running.limbo.ledgers()
+        check = running.data_integrity
+        ledgers = check.ledgers()
         listed = [{"ledger": each, "why": why} for each, why in list(ledgers.items())[:_LISTED_MAX]]
-        return JSONResponse({**asdict(running.limbo.statistics()), "first_ledgers": listed})
+        return JSONResponse({**asdict(check.statistics()), "first_ledgers": listed})
 
     root = "/api/v1/bookie"
     return [

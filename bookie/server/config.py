@@ -18,7 +18,7 @@ import msgspec
 
 from daybook.bookie.ledger.racks import RACK_PROPERTY
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.server.requests import ServerLimits
+from daybook.bookie.server.session import ServerLimits
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.wire import settings
 from daybook.wire.messages.blocks import BLOCKS_PROPERTY

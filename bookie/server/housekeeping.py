@@ -12,7 +12,7 @@ from random import Random
 
 import trio
 
-from daybook.bookie.server.collector import Collector
+from daybook.bookie.server.garbage_collector import GarbageCollector
 from daybook.bookie.storage.scrub import Finding
 from daybook.bookie.storage.store import LedgerStore
 from daybook.wire.logging import Log
@@ -36,7 +36,7 @@ class Housekeeping:
     def __init__(
         self,
         store: LedgerStore,
-        collector: Collector,
+        collector: GarbageCollector,
         *,
         reclaim_interval_s: float,
         scrub_interval_s: float,

@@ -14,7 +14,8 @@ the last process on *these directories*, which are locked by us now: each proces
 mark into its first directory before it announces itself with it; and was at our address, where
 nobody else listens now, for a copy of the directories has the mark, too.  Any other record, in
 either place, may belong to a living bookie; it is waited for, and nothing is taken out of limbo
-before (`server.limbo`): what the other one acknowledges meanwhile would not be among what was lost.
+before (`server.data_integrity`): an entry that the other one acknowledges meanwhile would not be
+among those that were lost.
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ _WAIT_S = 30.0  # for another session's record to go, before that is said again
 _LEAVE_S = 2.0
 
 
-async def new_mark(disk: Disk, directory: str, mark: str) -> tuple[str, str]:
+async def replace_mark(disk: Disk, directory: str, mark: str) -> tuple[str, str]:
     """The mark of the last process on this directory ("" for none), and that of this one."""
     path = f"{directory}/{_MARK_FILE}"
     before = ""

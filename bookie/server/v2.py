@@ -9,8 +9,8 @@ from struct import Struct
 
 import trio
 
-from daybook.bookie.server.requests import STATUSES, Received, Session
-from daybook.bookie.server.views import COPIED_MAX, Taken
+from daybook.bookie.server.response_buffers import COPIED_MAX, Taken
+from daybook.bookie.server.session import STATUSES, Received, Session
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Run, SharedRun, entries_of_run
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.wire.entry import ENTRY_HEADER_BYTES
@@ -113,7 +113,7 @@ class BlockDone:
         self._session.answered(encode_block_answer(CODES[status], *self._block), self._size)
 
 
-class V2:
+class V2Handler:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._store = session.store

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from daybook.bookie.server.requests import STATUSES, Received, Session
+from daybook.bookie.server.session import STATUSES, Received, Session
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.wire.entry import ENTRY_HEADER_BYTES, peek_ids
 from daybook.wire.messages import bookie_v3
@@ -44,7 +44,7 @@ class AddDone:
         self._session.answered(bookie_v3.encode(response), self._size)
 
 
-class V3:
+class V3Handler:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._store = session.store

@@ -2,7 +2,7 @@
 
 Room is made of what was deleted, everything is read again now and then, ledgers that are gone for
 good are forgotten; and what is damaged is named, for whoever copies it back.  Nothing of this
-starts by itself: `server.housekeeping`, `server.collector` and `server.repairs` say when.
+starts by itself: `server.garbage_collector` and `server.damage_reporter` say when.
 """
 
 from collections.abc import Callable

@@ -12,7 +12,7 @@ _QUESTIONS = f"{_STORAGE}/test_tombstones.py -k metadata"
 _LATE = f"{_STORAGE}/test_store.py -k late_ids"
 _KEY_IS_SMALL = Edit("0 < len(master_key) <= MASTER_KEY_BYTES_MAX", "0 < len(master_key)")
 
-_VIEWS = "daybook.bookie.server.views"
+_VIEWS = "daybook.bookie.server.response_buffers"
 _ARENAS = "daybook.wire.arena"
 _CONNECTION = "daybook.wire.connection"
 _RECEIVE = "tests:tests/wire/test_receive_memory.py"
@@ -121,7 +121,7 @@ MUTANTS = [
         id="B22",
         rule="entries that nobody takes keep few windows -> each all that was read with it",
         module="daybook.bookie.server.v2",
-        name="V2._send_entry",
+        name="V2Handler._send_entry",
         replacement=Edit("views.take(entry, taken)", "entry"),
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
@@ -129,7 +129,7 @@ MUTANTS = [
         id="B22b",
         rule="small entries of a batch that nobody takes keep themselves -> all around them",
         module="daybook.bookie.server.v2",
-        name="V2._collect",
+        name="V2Handler._collect",
         replacement=Edit("self._session.views.take(entry, taken)", "entry"),
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
@@ -137,41 +137,41 @@ MUTANTS = [
         id="B22c",
         rule="the answers of a connection keep few windows -> as many as there are",
         module=_VIEWS,
-        name="Views.take",
+        name="ResponseBuffers.take",
         replacement=Edit("self._total + size > self._bytes_max", "False"),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B22d",
         rule="the answers of all connections keep few windows -> each connection its share",
         module=_VIEWS,
-        name="Views.take",
+        name="ResponseBuffers.take",
         replacement=Edit("not self._everybodys.has_room(size)", "False"),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B22e",
         rule="a window counts until the last view of it is sent -> until it is queued",
         module=_VIEWS,
-        name="Views.forget_sent",
+        name="ResponseBuffers.forget_sent",
         replacement=Edit("leaving and leaving[0][0] <= sent", "leaving"),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B22g",
         rule="a window that is counted keeps its id -> another one may have it",
         module=_VIEWS,
-        name="Views.take",
+        name="ResponseBuffers.take",
         replacement=Edit("_Window(entry.obj, size)", "_Window(None, size)"),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B22f",
         rule="a connection that was sent all keeps nothing -> until it asks again",
         module=_VIEWS,
-        name="ViewedBytes.has_room",
+        name="WindowMemory.has_room",
         replacement=Edit("        holder.forget_sent()\n", ""),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B23",

@@ -3,9 +3,9 @@
 from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
-_COLLECTED = "tests:tests/bookie/server/test_collector.py"
+_COLLECTED = "tests:tests/bookie/server/test_garbage_collector.py"
 _RECLAIMED = f"{_STORAGE}/test_reclaim.py"
-_COLLECTOR = "daybook.bookie.server.collector"
+_COLLECTOR = "daybook.bookie.server.garbage_collector"
 _HEAL = "daybook.bookie.storage.heal"
 _RECLAIM = "daybook.bookie.storage.reclaim"
 
@@ -14,7 +14,7 @@ MUTANTS = [
         id="M47",
         rule="a ledger is dropped when its record is provably gone -> when it is not in the list",
         module=_COLLECTOR,
-        name="Collector._is_gone",
+        name="GarbageCollector._is_gone",
         replacement=Edit("return await self._metadata.get(path) is None", "return True"),
         caught_by=_COLLECTED,
     ),
@@ -22,7 +22,7 @@ MUTANTS = [
         id="M47b",
         rule="a list without any ledger says nothing -> all were deleted",
         module=_COLLECTOR,
-        name="Collector._collect",
+        name="GarbageCollector._collect",
         replacement=Edit("    if not listed:\n        return\n", ""),
         caught_by=_COLLECTED,
     ),
@@ -30,7 +30,7 @@ MUTANTS = [
         id="M47c",
         rule="which ledgers are here is looked up before the metadata are asked -> behind that",
         module=_COLLECTOR,
-        name="Collector._collect",
+        name="GarbageCollector._collect",
         replacement=Edit(
             "for ledger_id in sorted(missing):",
             "for ledger_id in sorted(missing | set(self._store.ledgers()) - set(ours)):",
@@ -41,7 +41,7 @@ MUTANTS = [
                 id="M47c+",
                 rule="and each is looked up once more -> it is not",
                 module=_COLLECTOR,
-                name="Collector._is_gone",
+                name="GarbageCollector._is_gone",
                 replacement=Edit("return await self._metadata.get(path) is None", "return True"),
                 caught_by=_COLLECTED,
             ),
@@ -51,7 +51,7 @@ MUTANTS = [
         id="M47d",
         rule="metadata of another cluster say nothing of our ledgers -> they are believed",
         module=_COLLECTOR,
-        name="Collector._collect",
+        name="GarbageCollector._collect",
         replacement=Edit("await check_cluster(self._metadata, self._paths, self._cookie)", "pass"),
         caught_by=_COLLECTED,
     ),
@@ -249,7 +249,7 @@ MUTANTS = [
         id="B13",
         rule="a tombstone ends when its ledger is still gone -> it was gone once",
         module=_COLLECTOR,
-        name="Collector._end_tombstones",
+        name="GarbageCollector._end_tombstones",
         replacement=Edit(" if await self._is_gone(ledger_id)", ""),
         caught_by=_COLLECTED,
     ),

@@ -18,7 +18,7 @@ _READS = "daybook.bookie.storage.reads"
 _LOG = "daybook.bookie.storage.log"
 _UPKEEP = "daybook.bookie.storage.upkeep"
 _REPLAY = "daybook.bookie.storage.replay"
-_IDENTITY = "daybook.bookie.server.identity"
+_IDENTITY = "daybook.bookie.server.cookie_validation"
 
 MUTANTS = [
     Mutant(
@@ -49,7 +49,7 @@ MUTANTS = [
         id="M39",
         rule="empty directories of a known bookie are refused -> taken for those of a new one",
         module=_IDENTITY,
-        name="examine",
+        name="validate_cookies",
         replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
         caught_by=_HOST,
     ),

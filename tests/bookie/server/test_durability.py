@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import trio
 
-from daybook.bookie.server.requests import STATUSES, ServerLimits
+from daybook.bookie.server.session import STATUSES, ServerLimits
 from daybook.bookie.server.v2 import CODES
 from daybook.bookie.storage.disk import Appender, FileDisk
 from daybook.bookie.storage.status import StoreStatus

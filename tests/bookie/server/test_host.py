@@ -20,8 +20,8 @@ from daybook.bookie.registry.registrations import (
     writable_bookies,
 )
 from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.cookie_validation import COOKIE_FILE
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, run_bookie
-from daybook.bookie.server.identity import COOKIE_FILE
 from daybook.bookie.server.metrics import exposition, registry_of
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import MemoryIndexes

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from daybook.bookie.server.requests import ServerLimits
+from daybook.bookie.server.session import ServerLimits
 from daybook.wire.messages import bookie
 from daybook.wire.messages.bookie import AddRun, Status
 from tests.bookie.server.conftest import Running, Start

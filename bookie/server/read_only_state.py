@@ -19,7 +19,7 @@ READ_ONLY_FILE = "READONLY"
 _REASON = "command"
 
 
-class ReadOnlyCommand:
+class ReadOnlyState:
     def __init__(self, disk: Disk, directories: Sequence[str], store: LedgerStore) -> None:
         self._disk = disk
         self._paths = [f"{directory}/{READ_ONLY_FILE}" for directory in directories]
@@ -33,7 +33,7 @@ class ReadOnlyCommand:
                 await self._disk.read_file(path)
                 self._store.set_read_only(True, _REASON)
 
-    async def give(self, read_only: bool) -> None:
+    async def change(self, read_only: bool) -> None:
         """Command read-only or take it back, durably on return; one call at a time.
 
         After an `OSError` the command may be in force without being durable: the bookie then takes

@@ -21,12 +21,14 @@ Taken: TypeAlias = list[int]  # one for each view: its window, by a number
 
 
 @dataclass(slots=True)
-class ViewedBytes:
+class WindowMemory:
     """Of all connections of a server; a window that two of them keep counts twice."""
 
     bytes_max: int
     total: int = 0
-    holders: "dict[Views, None]" = field(default_factory=dict["Views", None])  # of some of it
+    holders: "dict[ResponseBuffers, None]" = field(
+        default_factory=dict["ResponseBuffers", None]
+    )  # of some of it
 
     def has_room(self, size: int) -> bool:
         """If there is none, one of the holders is looked at, each in turn: it may be idle."""
@@ -45,11 +47,11 @@ class _Window:
     views: int = 0
 
 
-class Views:
+class ResponseBuffers:
     """Of one connection."""
 
     def __init__(
-        self, connection: FrameConnection, everybodys: ViewedBytes, *, bytes_max: int
+        self, connection: FrameConnection, everybodys: WindowMemory, *, bytes_max: int
     ) -> None:
         self._connection = connection
         self._everybodys = everybodys

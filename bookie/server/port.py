@@ -1,6 +1,6 @@
 """The port of a bookie: who may connect, for how long, and how much of the bookie each may use.
 
-    accept -> Session -> frames -> V2 or V3 (the first frame tells) -> store -> answers
+    accept -> Session -> frames -> V2Handler or V3Handler -> store -> answers
 
 One task receives for each connection, and handles each batch of frames in one go.  After a commit
 of the store the answers of each connection leave as one buffer.
@@ -31,10 +31,10 @@ from typing import TypeAlias
 
 import trio
 
-from daybook.bookie.server.requests import DiskSpace, Received, ServerLimits, Session
-from daybook.bookie.server.v2 import V2
-from daybook.bookie.server.v3 import V3
-from daybook.bookie.server.views import ViewedBytes
+from daybook.bookie.server.response_buffers import WindowMemory
+from daybook.bookie.server.session import DiskSpace, Received, ServerLimits, Session
+from daybook.bookie.server.v2 import V2Handler
+from daybook.bookie.server.v3 import V3Handler
 from daybook.bookie.storage.store import LedgerStore
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
@@ -46,7 +46,7 @@ from daybook.wire.outbox import Flusher
 from daybook.wire.process import Crowd
 from daybook.wire.transport import Listener, Stream
 
-Protocol: TypeAlias = V2 | V3
+Protocol: TypeAlias = V2Handler | V3Handler
 
 _LOG_LINES_MAX = 20  # in a minute, about connections that strangers can open
 _IDLE_CHECKS = 5  # in the shortest time that may pass in silence
@@ -84,7 +84,7 @@ class BookieServer:
         self.limits = limits
         self.clock = clock
         self.add_bytes = 0
-        self.viewed = ViewedBytes(limits.viewed_bytes_max)
+        self.viewed = WindowMemory(limits.viewed_bytes_max)
         self._flusher = flusher
         self._arenas = ArenaPool(total_bytes_max=limits.arena_bytes_max)
         self._newcomer_arenas = ArenaPool(total_bytes_max=limits.newcomer_arena_bytes_max)
@@ -204,7 +204,7 @@ class BookieServer:
             if protocol is None:
                 self._newcomers.pop(session, None)
                 connection.trust()
-                protocol = V3(session) if is_v3(frames[0]) else V2(session)
+                protocol = V3Handler(session) if is_v3(frames[0]) else V2Handler(session)
                 session.patience_s = self.limits.idle_timeout_s
             # Looking and handling are one step, so that all connections together pass a bound
             # by one batch at most.

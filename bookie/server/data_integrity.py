@@ -57,7 +57,7 @@ from daybook.bookie.replication.protocol.copies import (
     settled_stretches,
 )
 from daybook.bookie.replication.protocol.pace import Pace
-from daybook.bookie.server.collector import ForeignMetadataError, check_cluster
+from daybook.bookie.server.garbage_collector import ForeignMetadataError, check_cluster
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore
 from daybook.bookie.storage.suspects import Suspect
@@ -96,7 +96,7 @@ class _Trouble:
     marked: bool = False
 
 
-def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Suspect:
+def marks_for_ledger(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Suspect:
     """Return what a bookie that may have lost records must assume of a ledger."""
     named = any(bookie in fragment.ensemble for fragment in metadata.fragments)
     if metadata.state is LedgerState.OPEN:
@@ -104,7 +104,7 @@ def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Sus
     return Suspect(ledger_id, named, True)
 
 
-class LimboRepair:
+class DataIntegrityCheck:
     """`run` ends limbo whenever it begins; it calls `open_client` only if a ledger is in limbo."""
 
     def __init__(
@@ -224,7 +224,7 @@ class LimboRepair:
             if metadata is None:
                 suspects[ledger_id] = Suspect(ledger_id, limbo=True, fence=True)
                 continue
-            suspect = suspicion(ledger_id, metadata, self._bookie)
+            suspect = marks_for_ledger(ledger_id, metadata, self._bookie)
             if suspect.limbo or ledger_id in here:
                 suspects[ledger_id] = suspect
         for ledger_id in here - suspects.keys():

@@ -33,7 +33,7 @@ import trio
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.starts import NUMBER_MAX, StartRecord, StoredStarts, read_starts
-from daybook.bookie.server.identity import StartError
+from daybook.bookie.server.cookie_validation import StartError
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.store import LedgerStore
 from daybook.wire.logging import Log
@@ -78,7 +78,7 @@ class _Before:
     ends: Mapping[str, int]
 
 
-class Starts:
+class StartCounter:
     """One instance counts the starts of one process.  First `is_behind`, then `count`, then
     `run`.
     """

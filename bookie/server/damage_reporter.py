@@ -27,7 +27,7 @@ _INTERVAL_S = 30.0  # between looks at what reads have met
 _RETRY_S = 5.0
 
 
-class Repairs:
+class DamageReporter:
     """`run` marks; `ledgers_marked` counts since the start."""
 
     def __init__(

@@ -22,7 +22,7 @@ from typing import Protocol, TypeVarTuple
 
 import trio
 
-from daybook.bookie.server.views import ViewedBytes, Views
+from daybook.bookie.server.response_buffers import ResponseBuffers, WindowMemory
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore
 from daybook.wire.clock import WallClock
@@ -104,7 +104,7 @@ class Host(Protocol):
     clock: WallClock
     limits: ServerLimits
     add_bytes: int  # of adds of all connections that are not durable yet
-    viewed: ViewedBytes
+    viewed: WindowMemory
 
     def mark(self, session: "Session") -> None:
         """The session has answers to adds: flush it with the others."""
@@ -129,7 +129,7 @@ class Session:
         self.host = host
         self.store = host.store
         self.limits = host.limits
-        self.views = Views(
+        self.views = ResponseBuffers(
             connection, host.viewed, bytes_max=self.limits.connection_viewed_bytes_max
         )
         self.add_bytes = 0

@@ -13,7 +13,8 @@ A ledger is in the metadata before its first entry is on any bookie.  So:
 A dropped ledger leaves a tombstone, so that no late request creates it again.  At the end of a
 round without an error, the ledgers of tombstones of which nothing is left are looked up once more,
 each by itself; if the ledger is still deleted, its tombstone is removed (`storage.tombstones`).
-From then on an add to such a ledger is accepted only if the metadata have the ledger: `facts_of`.
+From then on an add to such a ledger is accepted only if the metadata have
+the ledger (`read_ledger_facts`).
 """
 
 from daybook.bookie.errors import MalformedMetadataError, RegistryError
@@ -35,7 +36,7 @@ class ForeignMetadataError(Exception):
     """The metadata store does not know this bookie, or is that of another cluster."""
 
 
-async def facts_of(
+async def read_ledger_facts(
     metadata: MetadataStore, paths: LedgerPaths, ledger_id: int
 ) -> LedgerFacts | None:
     """Return what the metadata say of the ledger now, or None if they cannot be read."""
@@ -63,7 +64,7 @@ async def check_cluster(metadata: MetadataStore, paths: LedgerPaths, cookie: Coo
         raise ForeignMetadataError(f"the metadata do not know bookie {cookie.bookie_id}")
 
 
-class Collector:
+class GarbageCollector:
     """The garbage collector of one bookie; each call of `collect` is one round."""
 
     def __init__(

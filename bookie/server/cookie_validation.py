@@ -66,13 +66,13 @@ class Identity:
     metadata: MetadataStore
     paths: LedgerPaths
 
-    async def claim(self) -> None:
+    async def claim_directories(self) -> None:
         """Claim the directories without cookies, before a doubt is written to them."""
         for directory in self.lacking:
             await self.disk.make_directory(directory)
             await self.disk.write_file(f"{directory}/{CLAIM_FILE}", self.cookie.encode())
 
-    async def stamp(self) -> None:
+    async def write_cookies(self) -> None:
         """Write the missing cookies; repeatable.  Doubt is durable, the directories are locked."""
         for directory in self.lacking:
             # `NEW` comes first: a cookie without any file beside it is that of a lost log.
@@ -91,7 +91,7 @@ class Identity:
                 await self.disk.remove(_new_path(directory))
 
 
-async def examine(
+async def validate_cookies(
     disk: Disk,
     directories: Sequence[str],
     metadata: MetadataStore,
