@@ -41,8 +41,8 @@ from daybook.bookie.server.housekeeping import Housekeeping
 from daybook.bookie.server.port import BookieServer
 from daybook.bookie.server.read_only_state import ReadOnlyState
 from daybook.bookie.server.registration import Registration, replace_mark
-from daybook.bookie.server.session import DiskSpace
 from daybook.bookie.server.start_count import StartCounter
+from daybook.bookie.server.v3 import DiskSpace
 from daybook.bookie.storage.directories import StorageLayoutError
 from daybook.bookie.storage.disk import DirectoryInUseError, Disk
 from daybook.bookie.storage.index import OpenIndex

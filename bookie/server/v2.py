@@ -283,9 +283,9 @@ class V2Handler:
             self._session.send([header + entry])
             return
         taken: Taken = []
-        views = self._session.views
-        self._session.send([header, views.take(entry, taken)])
-        views.queued(taken)
+        buffers = self._session.buffers
+        self._session.send([header, buffers.take(entry, taken)])
+        buffers.queued(taken)
 
     async def _batch_read(self, request: BatchRead) -> None:
         try:
@@ -297,7 +297,7 @@ class V2Handler:
                 size = sum(map(len, parts))
                 header = bookie.encode_batch_answer_header(request, Status.OK, size)
                 self._session.send([header, *parts])
-                self._session.views.queued(taken)
+                self._session.buffers.queued(taken)
         except StoreError as error:
             code = CODES[error.status]
             self._session.send([bookie.encode_batch_answer_header(request, code)])
@@ -326,5 +326,5 @@ class V2Handler:
             room -= U32.size + len(entry)
             if parts and room < 0:
                 break
-            parts += [U32.pack(len(entry)), self._session.views.take(entry, taken)]
+            parts += [U32.pack(len(entry)), self._session.buffers.take(entry, taken)]
         return parts

@@ -10,11 +10,14 @@ that one is on other bookies (striping), the LAC alone.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import trio
 
 from daybook.bookie.server.session import STATUSES, Received, Session
 from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.wire.clock import WallClock
 from daybook.wire.entry import ENTRY_HEADER_BYTES, peek_ids
 from daybook.wire.messages import bookie_v3
 from daybook.wire.messages.bookie import AUTH_DISABLED, LAST_ENTRY, Status
@@ -22,7 +25,16 @@ from daybook.wire.messages.bookie_v3 import to_v3
 from daybook.wire.messages.entry_list import encode_entry_list, group_entries
 from daybook.wire.proto import bookkeeper_pb2 as pb
 
-_Call = Callable[[pb.Request], Awaitable[None]]
+_Call: TypeAlias = Callable[[pb.Request], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    total_bytes: int
+    free_bytes: int
+
+
+ReadDiskSpace: TypeAlias = Callable[[], Awaitable[DiskSpace]]
 
 
 class AddDone:
@@ -45,8 +57,12 @@ class AddDone:
 
 
 class V3Handler:
-    def __init__(self, session: Session) -> None:
+    """Handles the v3 requests of one connection."""
+
+    def __init__(self, session: Session, clock: WallClock, disk_space: ReadDiskSpace) -> None:
         self._session = session
+        self._clock = clock
+        self._disk_space = disk_space
         self._store = session.store
         self._calls: dict[int, tuple[str, _Call]] = {
             pb.READ_ENTRY: ("readRequest", self._read),
@@ -182,7 +198,7 @@ class V3Handler:
             session.polls -= 1
             cancel()
         if self._store.last_add_confirmed(read.ledgerId) > after:
-            answer.lacUpdateTimestamp = session.host.clock.now_ms()
+            answer.lacUpdateTimestamp = self._clock.now_ms()
 
     # -- LACs and the rest
 
@@ -229,7 +245,7 @@ class V3Handler:
         response = bookie_v3.response_to(request, Status.OK)
         answer = response.getBookieInfoResponse
         try:
-            space = await self._session.host.disk_space()
+            space = await self._disk_space()
         except OSError:
             response.status = pb.EIO
         else:

@@ -122,7 +122,7 @@ MUTANTS = [
         rule="entries that nobody takes keep few windows -> each all that was read with it",
         module="daybook.bookie.server.v2",
         name="V2Handler._send_entry",
-        replacement=Edit("views.take(entry, taken)", "entry"),
+        replacement=Edit("buffers.take(entry, taken)", "entry"),
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
     Mutant(
@@ -130,7 +130,7 @@ MUTANTS = [
         rule="small entries of a batch that nobody takes keep themselves -> all around them",
         module="daybook.bookie.server.v2",
         name="V2Handler._collect",
-        replacement=Edit("self._session.views.take(entry, taken)", "entry"),
+        replacement=Edit("self._session.buffers.take(entry, taken)", "entry"),
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
     Mutant(

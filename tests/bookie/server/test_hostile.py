@@ -286,7 +286,7 @@ async def test_bytes_in_flight_are_bounded(start: Start) -> None:
                     answer = await peer.answer()
                     assert isinstance(answer, AddRun)
                     assert answer.status == Status.OK
-                    most = max(most, running.server.add_bytes)
+                    most = max(most, running.server.statistics().add_bytes)
 
         for ledger_id in range(6):
             nursery.start_soon(write, ledger_id)
