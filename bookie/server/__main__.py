@@ -29,12 +29,10 @@ import msgspec
 import trio
 
 from daybook.bookie.replication.host import run_autorecovery
-from daybook.bookie.server.admin import admin_routes
 from daybook.bookie.server.config import BookieConfig, load
 from daybook.bookie.server.cookie_validation import StartError
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
 from daybook.bookie.server.http import create_app, serve_http
-from daybook.bookie.server.metrics import registry_of
 from daybook.bookie.storage.disk import Disk, FileDisk
 from daybook.bookie.storage.index import open_rocks_index
 from daybook.wire import process
@@ -139,13 +137,7 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
             )
 
         running: RunningBookie = await nursery.start(bookie)
-        registry = registry_of(running.sources())
-        app = create_app(
-            registry,
-            running.why_unhealthy,
-            admin_routes(running, nursery),
-            why_not_ready=running.probe.why_not_ready,
-        )
+        app = create_app(running, nursery)
         serve = partial(
             serve_http,
             connections_max=config.http_connections_max,

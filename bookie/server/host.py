@@ -5,10 +5,10 @@
                                     '--> registration
 
 The order at the start: read the layout of the cluster, open the port (a new bookie is named after
-it), compare the cookies, read the log, compare and count the starts (`starts`), serve, read the
-admin state, register.  The end has the reverse order.  A bookie that dies without an orderly end
-loses nothing that it has acknowledged; with `sync = "deferred"` the next start knows what may be
-lost (`limbo`).
+it), validate the cookies, read the log, compare and count the starts (`start_count`), serve, read
+the admin state, register.  The end has the reverse order.  A bookie that dies without an orderly
+end loses no entry that it has acknowledged; with `sync = "deferred"` the next start knows which
+ledgers may have lost entries (`data_integrity`).
 
 `run_bookie` raises one of `START_ERRORS`, with a sentence for the operator, if directories, port
 and metadata do not fit together, or if the disk fails or has no room for what a start must write;
@@ -36,8 +36,11 @@ from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.cookie_validation import Identity, StartError, validate_cookies
 from daybook.bookie.server.damage_reporter import DamageReporter
 from daybook.bookie.server.data_integrity import DataIntegrityCheck
-from daybook.bookie.server.garbage_collector import GarbageCollector, read_ledger_facts
-from daybook.bookie.server.housekeeping import Housekeeping
+from daybook.bookie.server.garbage_collector import (
+    GarbageCollector,
+    Housekeeping,
+    read_ledger_facts,
+)
 from daybook.bookie.server.port import BookieServer
 from daybook.bookie.server.read_only_state import ReadOnlyState
 from daybook.bookie.server.registration import Registration, replace_mark
@@ -97,6 +100,7 @@ class RunningBookie:
     store: LedgerStore
     registration: Registration
     read_only_state: ReadOnlyState
+    garbage_collector: GarbageCollector
     housekeeping: Housekeeping
     damage_reporter: DamageReporter
     data_integrity: DataIntegrityCheck
@@ -113,8 +117,8 @@ class RunningBookie:
             losses = statistics.losses or ["it is not known yet of which ledgers"]
             reasons.append("records were lost: " + "; ".join(losses))
         reasons += [str(rebuild) for rebuild in self.store.rebuilding]
-        if self.start_counter.trouble:
-            reasons.append(self.start_counter.trouble)
+        if self.start_counter.problem:
+            reasons.append(self.start_counter.problem)
         if statistics.failure:
             reasons.append(f"the storage has failed: {statistics.failure}")
         elif not (statistics.writable or statistics.read_only):
@@ -133,7 +137,7 @@ class RunningBookie:
             "store": self.store.statistics,
             "server": self.server.statistics,
             "registration": registration,
-            "housekeeping": self.housekeeping.statistics,
+            "housekeeping": self.garbage_collector.statistics,
             "limbo": self.data_integrity.statistics,
         }
 
@@ -197,7 +201,7 @@ async def run_bookie(
         ) as store:
             # The open store has made a doubt durable: only now may cookies and numbers be written.
             await _once_available(log, identity.write_cookies)
-            await start_counter.count(store.log_ends())
+            await start_counter.count_start(store.log_ends())
             marks = await replace_mark(disk, config.directories[0], process)
             read_only_state = ReadOnlyState(disk, config.directories, store)
             await read_only_state.load()
@@ -335,9 +339,10 @@ def _assemble(
     metadata, paths, log = seams.metadata, seams.paths, seams.log
     registration = _registration(config, identity, listener.port, store, marks, seams)
     store.add_writable_listener(registration.look_again)
+    garbage_collector = GarbageCollector(store, metadata, paths, identity.cookie, log)
     housekeeping = Housekeeping(
         store,
-        GarbageCollector(store, metadata, paths, identity.cookie, log),
+        garbage_collector,
         reclaim_interval_s=config.reclaim_interval_s,
         scrub_interval_s=config.scrub_interval_s,
         rng=seams.rng,
@@ -366,6 +371,7 @@ def _assemble(
         store=store,
         registration=registration,
         read_only_state=read_only_state,
+        garbage_collector=garbage_collector,
         housekeeping=housekeeping,
         damage_reporter=damage_reporter,
         data_integrity=_data_integrity_check(config, identity, store, flusher, seams),

@@ -1,10 +1,11 @@
-"""What the answers that a peer has not taken keep in memory besides themselves.
+"""Response buffers: the limit on the memory that the unsent answers of a peer hold.
 
-An entry as the store gives it is a view into a window, all that was read with it: up to 4 MB for a
-few kilobytes.  To send views costs no copy, and the answers to somebody who reads on share their
-windows.  But one who asks for entries from everywhere, and takes none, would keep a window for
-each.  So windows are counted from `take` until the last answer with a view of them is sent: in
-all, and for each connection.  What would be too much is copied.
+The store gives an entry as a view into a window, which has all that was read together: up to 4 MB
+for an entry of a few kilobytes.  A view is sent without a copy, and the answers to a peer that
+reads in order share their windows.  But a peer that reads everywhere and receives nothing would
+hold a window for each answer.  So each window counts from `view_or_copy` until the last answer with
+a view of it is sent, against a limit of the connection and a limit of the server.  An entry that
+would exceed one of them is copied.
 """
 
 from collections import deque
@@ -15,95 +16,104 @@ from typing import TypeAlias
 from daybook.wire.connection import FrameConnection
 from daybook.wire.transport import Buffer
 
-COPIED_MAX = 8 << 10  # always: to count would cost more than a copy
+COPIED_MAX = 8 << 10  # smaller entries are always copied: to count a window would cost more
 
-Taken: TypeAlias = list[int]  # one for each view: its window, by a number
+WindowIds: TypeAlias = list[int]  # one for each view in an answer: the id of its window
 
 
 @dataclass(slots=True)
 class WindowMemory:
-    """Of all connections of a server; a window that two of them keep counts twice."""
+    """The memory of the windows that all connections of a server hold.
+
+    A window that two connections hold counts twice.
+    """
 
     bytes_max: int
     total: int = 0
-    holders: "dict[ResponseBuffers, None]" = field(
-        default_factory=dict["ResponseBuffers", None]
-    )  # of some of it
+    # The connections that hold a window, in the order in which `has_room` looks at them.
+    holders: "dict[ResponseBuffers, None]" = field(default_factory=dict["ResponseBuffers", None])
 
     def has_room(self, size: int) -> bool:
-        """If there is none, one of the holders is looked at, each in turn: it may be idle."""
+        """Return True if a window of `size` bytes fits.
+
+        If it does not fit, one holder releases what it has sent, each in turn: a connection that
+        is idle would otherwise hold its windows until its next request.
+        """
         if self.total + size > self.bytes_max and self.holders:
             holder = next(iter(self.holders))
             del self.holders[holder]
             self.holders[holder] = None
-            holder.forget_sent()
+            holder.release_sent()
         return self.total + size <= self.bytes_max
 
 
 @dataclass(slots=True)
 class _Window:
-    memory: object  # so that nobody else has its id
+    memory: object  # keeps the object alive, so that no other object gets its id
     size: int
     views: int = 0
 
 
 class ResponseBuffers:
-    """Of one connection."""
+    """The windows that the unsent answers of one connection hold."""
 
     def __init__(
-        self, connection: FrameConnection, everybodys: WindowMemory, *, bytes_max: int
+        self, connection: FrameConnection, memory: WindowMemory, *, bytes_max: int
     ) -> None:
         self._connection = connection
-        self._everybodys = everybodys
+        self._memory = memory
         self._bytes_max = bytes_max
         self._total = 0
         self._windows: dict[int, _Window] = {}  # by the id of the object
-        self._leaving: deque[tuple[int, int]] = deque()  # how much is sent by then, and a window
+        # Each view that is queued: the count of sent bytes at which it is sent, and its window.
+        self._queued: deque[tuple[int, int]] = deque()
 
-    def take(self, entry: memoryview, taken: Taken) -> Buffer:
-        """What is to be sent of it: itself, and then `taken` says so, or a copy."""
+    def view_or_copy(self, entry: memoryview, window_ids: WindowIds) -> Buffer:
+        """Return `entry` itself and add its window to `window_ids`, or return a copy of it."""
         if len(entry) <= COPIED_MAX or self._connection.closed:
             return bytes(entry)
-        self.forget_sent()
-        number = id(entry.obj)
-        window = self._windows.get(number)
+        self.release_sent()
+        window_id = id(entry.obj)
+        window = self._windows.get(window_id)
         if window is None:
             size = memoryview(entry.obj).nbytes
-            if self._total + size > self._bytes_max or not self._everybodys.has_room(size):
+            if self._total + size > self._bytes_max or not self._memory.has_room(size):
                 return bytes(entry)
-            window = self._windows[number] = _Window(entry.obj, size)
+            window = self._windows[window_id] = _Window(entry.obj, size)
             self._count(size)
         window.views += 1
-        taken.append(number)
+        window_ids.append(window_id)
         return entry
 
-    def queued(self, taken: Iterable[int]) -> None:
-        """They are behind all that the connection has to send by now."""
+    def queued(self, window_ids: Iterable[int]) -> None:
+        """Note that the views are in the send queue of the connection, at its end."""
         connection = self._connection
         end = connection.sent_bytes + connection.pending_bytes
-        self._leaving.extend((end, number) for number in taken)
+        self._queued.extend((end, window_id) for window_id in window_ids)
 
-    def close(self) -> None:
-        """The connection is closed: nothing is kept any more."""
-        self._windows.clear()
-        self._leaving.clear()
-        self._count(-self._total)
-
-    def forget_sent(self) -> None:
-        """Count what is kept now."""
-        leaving, sent = self._leaving, self._connection.sent_bytes
-        while leaving and leaving[0][0] <= sent:
-            _, number = leaving.popleft()
-            window = self._windows[number]
+    def release_sent(self) -> None:
+        """Release the windows whose last view is sent."""
+        queued, sent = self._queued, self._connection.sent_bytes
+        while queued and queued[0][0] <= sent:
+            _, window_id = queued.popleft()
+            window = self._windows[window_id]
+            assert window.views > 0
             window.views -= 1
             if not window.views:
-                del self._windows[number]
+                del self._windows[window_id]
                 self._count(-window.size)
+
+    def close(self) -> None:
+        """Release all windows, because the connection is closed."""
+        self._windows.clear()
+        self._queued.clear()
+        self._count(-self._total)
 
     def _count(self, size: int) -> None:
         self._total += size
-        self._everybodys.total += size
+        self._memory.total += size
+        assert self._total >= 0
         if self._total:
-            self._everybodys.holders.setdefault(self)
+            self._memory.holders.setdefault(self)
         else:
-            self._everybodys.holders.pop(self, None)
+            self._memory.holders.pop(self, None)

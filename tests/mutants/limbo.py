@@ -398,7 +398,7 @@ MUTANTS = [
         id="B10b",
         rule="the numbers are in all directories before the record has them -> after it",
         module=_STARTS,
-        name="StartCounter.count",
+        name="StartCounter.count_start",
         replacement=Edit(
             "await write_number(self._disk, directory, number)",
             "await self._swap(StartRecord(number, self._process, ends))\n"

@@ -223,7 +223,7 @@ MUTANTS = [
         id="RR25",
         rule="damage that a bookie finds is marked for repair -> it is logged",
         module="daybook.bookie.server.damage_reporter",
-        name="DamageReporter._names_us",
+        name="DamageReporter._is_named",
         replacement=Edit("    try:\n", "    return False\n    try:\n"),
         caught_by=f"{_TESTS}/test_repairs.py -k bits_that_flip",
     ),

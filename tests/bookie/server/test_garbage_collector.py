@@ -15,8 +15,11 @@ from daybook.bookie.registry.cookies import Cookie, create_cookie, delete_cookie
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.ledger_ids import prune_parents
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.server.garbage_collector import GarbageCollector, read_ledger_facts
-from daybook.bookie.server.housekeeping import Housekeeping
+from daybook.bookie.server.garbage_collector import (
+    GarbageCollector,
+    Housekeeping,
+    read_ledger_facts,
+)
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
 from daybook.bookie.storage.status import StoreStatus

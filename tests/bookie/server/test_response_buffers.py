@@ -5,7 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from daybook.bookie.server.response_buffers import COPIED_MAX, ResponseBuffers, Taken, WindowMemory
+from daybook.bookie.server.response_buffers import (
+    COPIED_MAX,
+    ResponseBuffers,
+    WindowIds,
+    WindowMemory,
+)
 
 KB = 1 << 10
 ENTRY = 10 * KB
@@ -33,12 +38,12 @@ def window() -> memoryview:
 
 def answered(wire: Wire, buffers: ResponseBuffers, entry: memoryview) -> bool:
     """Queue an answer of that entry; whether it is a view."""
-    taken: Taken = []
-    buffer = buffers.take(entry, taken)
+    window_ids: WindowIds = []
+    buffer = buffers.view_or_copy(entry, window_ids)
     assert buffer == entry
     wire.send(len(buffer))
-    buffers.queued(taken)
-    assert (buffer is entry) == bool(taken)
+    buffers.queued(window_ids)
+    assert (buffer is entry) == bool(window_ids)
     return buffer is entry
 
 
@@ -124,10 +129,10 @@ def test_what_is_taken_and_not_queued_yet_counts(
 ) -> None:
     """Of a batch, while the rest of it is read."""
     kept = [window() for _ in range(3)]
-    taken: Taken = []
-    answers = [buffers.take(each[:ENTRY], taken) for each in kept]
+    window_ids: WindowIds = []
+    answers = [buffers.view_or_copy(each[:ENTRY], window_ids) for each in kept]
     assert [isinstance(buffer, memoryview) for buffer in answers] == [True, True, False]
-    assert (len(taken), memory.total) == (2, 200 * KB)
+    assert (len(window_ids), memory.total) == (2, 200 * KB)
 
 
 def test_small_entries_and_those_for_nobody_are_copied(
@@ -145,12 +150,12 @@ def test_small_entries_and_those_for_nobody_are_copied(
 def test_a_window_is_not_taken_for_one_that_is_gone(
     buffers: ResponseBuffers, wire: Wire, memory: WindowMemory
 ) -> None:
-    taken: Taken = []
+    window_ids: WindowIds = []
     for number in range(1, 3):  # of one answer: the first view of it is gone, and all of its window
-        buffers.take(window()[:ENTRY], taken)
+        buffers.view_or_copy(window()[:ENTRY], window_ids)
         assert memory.total == number * 100 * KB
     wire.send(2 * ENTRY)
-    buffers.queued(taken)
+    buffers.queued(window_ids)
     wire.deliver(2 * ENTRY)
-    buffers.forget_sent()
+    buffers.release_sent()
     assert memory.total == 0

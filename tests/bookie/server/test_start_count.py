@@ -607,7 +607,7 @@ async def test_another_process_and_a_decommission_end_the_writing_of_positions()
         other = StartRecord(found.starts + 1, "another", found.positions)
         await world.looking.set(PATHS.starts("b1"), other.encode(), -1)
         await add(running.store, 1, range(2))
-        await wait_until(lambda: bool(running.start_counter.trouble))
+        await wait_until(lambda: bool(running.start_counter.problem))
         assert "another process" in running.why_unhealthy()
 
     async def taken_out(running: RunningBookie) -> None:
@@ -616,7 +616,7 @@ async def test_another_process_and_a_decommission_end_the_writing_of_positions()
         await delete_cookie(world.looking, PATHS, "b1", cookie.version)
         assert await world.record() is None
         await add(running.store, 2, range(2))
-        await wait_until(lambda: bool(running.start_counter.trouble))
+        await wait_until(lambda: bool(running.start_counter.problem))
         assert await world.record() is None, "it is not made again"
 
     assert await world.live(counted)
