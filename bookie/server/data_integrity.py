@@ -351,23 +351,23 @@ class DataIntegrityCheck:
                 max_bytes=_CHUNK_BYTES,
                 entry_bytes=size_of_one,
             )
-            size = await self._take(ledger_id, metadata, entries)
+            size = await self._add(ledger_id, metadata, entries)
             size_of_one = max(1, size // len(entries))
             self._entries_copied += len(entries)
             self._bytes_copied += size
             first = entries[-1].entry_id + 1
 
-    async def _take(self, ledger_id: int, metadata: LedgerMetadata, entries: list[Entry]) -> int:
+    async def _add(self, ledger_id: int, metadata: LedgerMetadata, entries: list[Entry]) -> int:
         """Add the entries to the store; return their bytes when all are durable."""
         digester, key = digester_of(metadata), master_key(metadata.password or b"")
-        waiting, size, refused, told = len(entries), 0, StoreStatus.OK, trio.Event()
+        waiting, size, refused, finished = len(entries), 0, StoreStatus.OK, trio.Event()
 
         def done(status: StoreStatus) -> None:
             nonlocal waiting, refused
             waiting -= 1
             refused = refused if status is StoreStatus.OK else status
             if not waiting:
-                told.set()
+                finished.set()
 
         for entry in entries:
             payload = [entry.payload]
@@ -376,8 +376,9 @@ class DataIntegrityCheck:
             )
             data = memoryview(header + bytes(entry.payload))
             size += len(data)
+            # As recovery adds: the ledger may be fenced, and in limbo it rejects plain adds.
             self._store.add(ledger_id, entry.entry_id, key, data, recovery=True, done=done)
-        await told.wait()
+        await finished.wait()
         if refused is not StoreStatus.OK:
-            raise StoreError(refused, f"entries of ledger {ledger_id} were not taken")
+            raise StoreError(refused, f"entries of ledger {ledger_id} were not stored")
         return size

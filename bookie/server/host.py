@@ -175,7 +175,8 @@ async def run_bookie(
             limits = replace(store_limits, ack_early=limits.ack_early)
         in_doubt = await _once_available(log, lambda: _in_doubt(identity, admin_states))
         if in_doubt:
-            # Before the store writes the doubt: a start that is cut short there can be repeated.
+            # The claim comes before the store writes the doubt into the directories.  Otherwise a
+            # start that ends there would leave data without a cookie, which no start accepts.
             await identity.claim_directories()
         process = f"{rng.getrandbits(128):032x}"
         start_counter = StartCounter(
@@ -219,14 +220,14 @@ def _log_rebuild(log: Log, rebuild: IndexRebuild) -> None:
     match rebuild.state:
         case "damaged":
             log.warning(
-                "an index is damaged; the bookie makes it again from its log, and until then takes"
-                " no new entries and answers 'unknown' for what it cannot find",
+                "an index is damaged; the bookie rebuilds it from its log, and until then rejects"
+                " new entries and answers 'unknown' for entries that it cannot find",
                 directory=directory,
                 why=why,
             )
         case "failed":
             # Only a failed log or a full disk leads here; both are reported elsewhere, too.
-            log.warning("a new index was not made", directory=directory, why=rebuild.trouble)
+            log.warning("the index was not rebuilt", directory=directory, why=rebuild.trouble)
         case "rebuilt":
             log.warning(
                 "the index is made again; every ledger is compared with its other copies now",
@@ -234,7 +235,7 @@ def _log_rebuild(log: Log, rebuild: IndexRebuild) -> None:
             )
         case _:
             done, total = rebuild.done_bytes, rebuild.total_bytes
-            log.warning("the index is being made again", directory=directory, bytes=done, of=total)
+            log.warning("the index is being rebuilt", directory=directory, bytes=done, of=total)
 
 
 async def repair_cookie(
@@ -490,11 +491,11 @@ async def _once_available(log: Log, call: Callable[[], Awaitable[T]]) -> T:
 
 
 def why_not_served(frame: bytes) -> str:
-    """Return "" if `frame` is an answer of the protocol, whatever it says of the disks."""
+    """Return "" if `frame` is an answer of the protocol, even one that reports a failed disk."""
     try:
         decode_response(frame)
     except WireError as error:
-        return f"the answer makes no sense: {error}"
+        return f"the answer is malformed: {error}"
     return ""
 
 

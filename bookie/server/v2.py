@@ -45,7 +45,7 @@ _header = U32.unpack_from
 _PLAIN_ADD = (ADD_HEADER,)
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
 _READ_RUN_MAX = 16  # entries that one task reads
-_PARTS_PER_TURN = 256  # of a batch read, between two checkpoints
+_PARTS_PER_TURN = 256  # parts of a batch read, between two checkpoints
 _NOTHING = memoryview(b"")
 _BATCH_OVERHEAD = 36  # bytes of a batch answer besides the entries and their sizes
 
