@@ -6,11 +6,11 @@ from dataclasses import fields
 from functools import partial
 from pathlib import Path
 
+from daybook.bookie.server.data_integrity import LimboStatistics
+from daybook.bookie.server.garbage_collector import GarbageCollectorStatistics
 from daybook.bookie.server.host import RegistrationStatistics
-from daybook.bookie.server.housekeeping import HousekeepingStatistics
-from daybook.bookie.server.limbo import LimboStatistics
-from daybook.bookie.server.metrics import StatisticsCollector
-from daybook.bookie.server.serve import ServerStatistics
+from daybook.bookie.server.http import StatisticsCollector
+from daybook.bookie.server.port import ServerStatistics
 from daybook.bookie.storage.statistics import StoreStatistics
 from tests.broker.control.test_server import World, simulated
 
@@ -23,7 +23,7 @@ SOURCES = {
     "store": StoreStatistics,
     "server": ServerStatistics,
     "registration": RegistrationStatistics,
-    "housekeeping": HousekeepingStatistics,
+    "housekeeping": GarbageCollectorStatistics,
     "limbo": LimboStatistics,
 }
 

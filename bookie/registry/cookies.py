@@ -1,7 +1,7 @@
 """The cookies of the bookies that belong to the cluster, running or not.
 
 A cookie names the bookie that owns a set of directories.  It is stored in the metadata store and as
-a file in each directory (`server.identity` compares them): a line with its version, then
+a file in each directory (`server.cookie_validation` compares them): a line with its version, then
 CookieFormat as protobuf text.  Versions 3 and 4 can be read.
 
 Every write here may be repeated after one whose outcome is unknown.  A cookie is changed only by
@@ -9,7 +9,7 @@ compare-and-swap on its version, and the cookie of another bookie is never overw
 
 An acknowledgement of a bookie is valid for one cookie generation (`Life`).  A bookie that may have
 lost records first rewrites its cookie (`renew_cookie`), then finds out which ledgers they may
-belong to (`server.limbo`).
+belong to (`server.data_integrity`).
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
     <root>/underreplication/starts/<bookie id>
     {"version": 1, "starts": 7, "process": "5f0c...", "positions": {"/d0": 81920}}
 
-The bookie compares the record with its directories at each start (`server.starts`).  The record is
+At each start the bookie compares it with its directories (`server.start_count`).  The record is
 deleted with the cookie, in one transaction.  It is never a part of the cookie: the transaction that
 last wrote the cookie begins a cookie generation, and Apache's tools refuse a cookie with an unknown
 field.

@@ -4,8 +4,9 @@ The process prints one line of JSON on standard output when it serves, and logs 
 
     {"ready": true, "name": "127.0.0.1:3181", "host": "127.0.0.1", "port": 3181, "http_port": ...}
 
-SIGTERM and SIGINT stop it in order: the port is closed, the registration is removed, and the log
-ends with a mark of the orderly stop.  With `exit_with_parent` the end of standard input does too.
+The process stops in order on SIGTERM and SIGINT: it closes the port, removes the registration, and
+writes a mark of the orderly stop to the end of its log.  With `exit_with_parent` it does so too
+when standard input ends.
 
 With `--repair-cookie` it does not serve: it writes the missing cookies again, for a bookie that has
 lost the contents of directories (`host.repair_cookie`).
@@ -29,12 +30,10 @@ import msgspec
 import trio
 
 from daybook.bookie.replication.host import run_autorecovery
-from daybook.bookie.server.admin import admin_routes
 from daybook.bookie.server.config import BookieConfig, load
+from daybook.bookie.server.cookie_validation import StartError
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, repair_cookie, run_bookie
 from daybook.bookie.server.http import create_app, serve_http
-from daybook.bookie.server.identity import StartError
-from daybook.bookie.server.metrics import registry_of
 from daybook.bookie.storage.disk import Disk, FileDisk
 from daybook.bookie.storage.index import open_rocks_index
 from daybook.wire import process
@@ -123,7 +122,7 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
         _open_metadata(config, log) as metadata,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(_stop_when_told, config, nursery.cancel_scope, log)
+        nursery.start_soon(_stop_on_signal, config, nursery.cancel_scope, log)
 
         async def bookie(*, task_status: trio.TaskStatus[RunningBookie]) -> None:
             await run_bookie(
@@ -139,13 +138,7 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
             )
 
         running: RunningBookie = await nursery.start(bookie)
-        registry = registry_of(running.sources())
-        app = create_app(
-            registry,
-            running.why_unhealthy,
-            admin_routes(running, nursery),
-            why_not_ready=running.probe.why_not_ready,
-        )
+        app = create_app(running, nursery)
         serve = partial(
             serve_http,
             connections_max=config.http_connections_max,
@@ -155,7 +148,7 @@ async def _run(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) ->
         if config.autorecovery:
             nursery.start_soon(_recover, config, metadata, rng, running.bookie_id)
         process.settle()
-        _say_ready(running, http_port)
+        _print_ready(running, http_port)
 
 
 async def _repair_cookie(config: BookieConfig, open_disk: Callable[[], Disk], log: Log) -> None:
@@ -186,7 +179,7 @@ async def _recover(
     )
 
 
-def _say_ready(running: RunningBookie, http_port: int) -> None:
+def _print_ready(running: RunningBookie, http_port: int) -> None:
     facts = {
         "ready": True,
         "name": running.bookie_id,
@@ -198,7 +191,7 @@ def _say_ready(running: RunningBookie, http_port: int) -> None:
     print(json.dumps(facts), flush=True)  # noqa: T201  for the parent process
 
 
-async def _stop_when_told(config: BookieConfig, scope: trio.CancelScope, log: Log) -> None:
+async def _stop_on_signal(config: BookieConfig, scope: trio.CancelScope, log: Log) -> None:
     async with trio.open_nursery() as nursery:
         if config.exit_with_parent:
             nursery.start_soon(_stop_with_stdin, scope, log)

@@ -1,8 +1,8 @@
 """The settings of a bookie: a TOML file, overridden by the environment.
 
-`DAYBOOK_BOOKIE_HTTP_PORT=8000` sets `http_port`; a value is read as text if the setting is text,
+`DAYBOOK_BOOKIE_HTTP_PORT=8000` sets `http_port`.  A value is read as text if the setting is text,
 otherwise as TOML (`DAYBOOK_BOOKIE_DIRECTORIES='["/d0", "/d1"]'`).  An unknown key is an error, and
-so is a value of the wrong type: nothing is ignored.
+so is a value of the wrong type: no setting is ignored.
 
 The id of the bookie (`bookie_id`) is decided once, at the first start: host:port unless it is set
 here.  From then on its directories hold the id, and another id here is an error.  So a bookie keeps
@@ -18,7 +18,7 @@ import msgspec
 
 from daybook.bookie.ledger.racks import RACK_PROPERTY
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.server.requests import ServerLimits
+from daybook.bookie.server.session import ServerLimits
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.wire import settings
 from daybook.wire.messages.blocks import BLOCKS_PROPERTY
@@ -40,7 +40,7 @@ _REPLICATION = ReplicationLimits()
 
 
 class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    directories: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # the first keeps the index
+    directories: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]  # each has its own index
     bookie_id: BookieId = ""
     host: str = "127.0.0.1"  # the address to listen on
     advertised_host: str = ""  # the address that clients connect to; `host` if empty

@@ -5,10 +5,10 @@
                                     '--> registration
 
 The order at the start: read the layout of the cluster, open the port (a new bookie is named after
-it), compare the cookies, read the log, compare and count the starts (`starts`), serve, read the
-admin state, register.  The end has the reverse order.  A bookie that dies without an orderly end
-loses nothing that it has acknowledged; with `sync = "deferred"` the next start knows what may be
-lost (`limbo`).
+it), validate the cookies, read the log, compare and count the starts (`start_count`), serve, read
+the admin state, register.  The end has the reverse order.  A bookie that dies without an orderly
+end loses no entry that it has acknowledged; with `sync = "deferred"` the next start knows which
+ledgers may have lost entries (`data_integrity`).
 
 `run_bookie` raises one of `START_ERRORS`, with a sentence for the operator, if directories, port
 and metadata do not fit together, or if the disk fails or has no room for what a start must write;
@@ -32,17 +32,20 @@ from daybook.bookie.registry.instance import read_bound
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo, bookie_info
-from daybook.bookie.server.collector import Collector, facts_of
-from daybook.bookie.server.command import ReadOnlyCommand
 from daybook.bookie.server.config import BookieConfig
-from daybook.bookie.server.housekeeping import Housekeeping
-from daybook.bookie.server.identity import Identity, StartError, examine
-from daybook.bookie.server.limbo import LimboRepair
-from daybook.bookie.server.registration import Registration, new_mark
-from daybook.bookie.server.repairs import Repairs
-from daybook.bookie.server.requests import DiskSpace
-from daybook.bookie.server.serve import BookieServer
-from daybook.bookie.server.starts import Starts
+from daybook.bookie.server.cookie_validation import Identity, StartError, validate_cookies
+from daybook.bookie.server.damage_reporter import DamageReporter
+from daybook.bookie.server.data_integrity import DataIntegrityCheck
+from daybook.bookie.server.garbage_collector import (
+    GarbageCollector,
+    Housekeeping,
+    read_ledger_facts,
+)
+from daybook.bookie.server.port import BookieServer
+from daybook.bookie.server.read_only_state import ReadOnlyState
+from daybook.bookie.server.registration import Registration, replace_mark
+from daybook.bookie.server.start_count import StartCounter
+from daybook.bookie.server.v3 import DiskSpace
 from daybook.bookie.storage.directories import StorageLayoutError
 from daybook.bookie.storage.disk import DirectoryInUseError, Disk
 from daybook.bookie.storage.index import OpenIndex
@@ -96,12 +99,13 @@ class RunningBookie:
     flusher: Flusher
     store: LedgerStore
     registration: Registration
-    command: ReadOnlyCommand
+    read_only_state: ReadOnlyState
+    garbage_collector: GarbageCollector
     housekeeping: Housekeeping
-    repairs: Repairs
-    limbo: LimboRepair
+    damage_reporter: DamageReporter
+    data_integrity: DataIntegrityCheck
     probe: PortProbe  # connects to the bookie's own port
-    starts: Starts
+    start_counter: StartCounter
 
     def why_unhealthy(self) -> str:
         """Return what is wrong, in words, or "" while all is well."""
@@ -113,8 +117,8 @@ class RunningBookie:
             losses = statistics.losses or ["it is not known yet of which ledgers"]
             reasons.append("records were lost: " + "; ".join(losses))
         reasons += [str(rebuild) for rebuild in self.store.rebuilding]
-        if self.starts.trouble:
-            reasons.append(self.starts.trouble)
+        if self.start_counter.problem:
+            reasons.append(self.start_counter.problem)
         if statistics.failure:
             reasons.append(f"the storage has failed: {statistics.failure}")
         elif not (statistics.writable or statistics.read_only):
@@ -133,8 +137,8 @@ class RunningBookie:
             "store": self.store.statistics,
             "server": self.server.statistics,
             "registration": registration,
-            "housekeeping": self.housekeeping.statistics,
-            "limbo": self.limbo.statistics,
+            "housekeeping": self.garbage_collector.statistics,
+            "limbo": self.data_integrity.statistics,
         }
 
 
@@ -154,25 +158,28 @@ async def run_bookie(
     """Run a bookie until cancelled."""
     log = log or silent_log()
     paths = LedgerPaths(config.ledgers_root)
-    instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
-    await _say_without_topics(log, metadata, instance_id, config.ledgers_root)
+    instance_id = await _once_available(log, lambda: _ensure_layout(metadata, paths, rng))
+    await _warn_if_topics_elsewhere(log, metadata, instance_id, config.ledgers_root)
     listener = await _listen(network, config)
     try:
         repair = config.cookie_repair == "auto"
-        identity = await _available(
+        identity = await _once_available(
             log,
-            lambda: _examine(config, metadata, disk, instance_id, listener.port, repair=repair),
+            lambda: _validate_cookies(
+                config, metadata, disk, instance_id, listener.port, repair=repair
+            ),
         )
-        orders = AdminStates(metadata, paths)
+        admin_states = AdminStates(metadata, paths)
         limits = config.store_limits
         if store_limits is not None:
             limits = replace(store_limits, ack_early=limits.ack_early)
-        in_doubt = await _available(log, lambda: _in_doubt(identity, orders))
+        in_doubt = await _once_available(log, lambda: _in_doubt(identity, admin_states))
         if in_doubt:
-            # Before the store writes the doubt: a start that is cut short there can be repeated.
-            await identity.claim()
+            # The claim comes before the store writes the doubt into the directories.  Otherwise a
+            # start that ends there would leave data without a cookie, which no start accepts.
+            await identity.claim_directories()
         process = f"{rng.getrandbits(128):032x}"
-        starts = Starts(
+        start_counter = StartCounter(
             metadata,
             paths,
             disk,
@@ -188,37 +195,39 @@ async def run_bookie(
             index=index,
             clock=clock,
             limits=limits,
-            ask=partial(facts_of, metadata, paths),
+            ask=partial(read_ledger_facts, metadata, paths),
             in_doubt=in_doubt,
-            rebuild=partial(_tell_rebuild, log),
-            is_behind=lambda ends: _available(log, lambda: starts.is_behind(ends)),
+            rebuild=partial(_log_rebuild, log),
+            is_behind=lambda ends: _once_available(log, lambda: start_counter.is_behind(ends)),
         ) as store:
             # The open store has made a doubt durable: only now may cookies and numbers be written.
-            await _available(log, identity.stamp)
-            await starts.count(store.log_ends())
-            marks = await new_mark(disk, config.directories[0], process)
-            command = ReadOnlyCommand(disk, config.directories, store)
-            await command.load()
-            world = _World(network, metadata, paths, disk, clock, rng, log)
-            running = _assemble(config, identity, listener, store, command, marks, starts, world)
-            await _serve(running, listener, orders, task_status)
+            await _once_available(log, identity.write_cookies)
+            await start_counter.count_start(store.log_ends())
+            marks = await replace_mark(disk, config.directories[0], process)
+            read_only_state = ReadOnlyState(disk, config.directories, store)
+            await read_only_state.load()
+            seams = _Seams(network, metadata, paths, disk, clock, rng, log)
+            running = _assemble(
+                config, identity, listener, store, read_only_state, marks, start_counter, seams
+            )
+            await _serve(running, listener, admin_states, task_status)
     finally:
         listener.close()
 
 
-def _tell_rebuild(log: Log, rebuild: IndexRebuild) -> None:
+def _log_rebuild(log: Log, rebuild: IndexRebuild) -> None:
     directory, why = rebuild.directory, rebuild.why
     match rebuild.state:
         case "damaged":
             log.warning(
-                "an index is damaged; the bookie makes it again from its log, and until then takes"
-                " no new entries and answers 'unknown' for what it cannot find",
+                "an index is damaged; the bookie rebuilds it from its log, and until then rejects"
+                " new entries and answers 'unknown' for entries that it cannot find",
                 directory=directory,
                 why=why,
             )
         case "failed":
             # Only a failed log or a full disk leads here; both are reported elsewhere, too.
-            log.warning("a new index was not made", directory=directory, why=rebuild.trouble)
+            log.warning("the index was not rebuilt", directory=directory, why=rebuild.trouble)
         case "rebuilt":
             log.warning(
                 "the index is made again; every ledger is compared with its other copies now",
@@ -226,7 +235,7 @@ def _tell_rebuild(log: Log, rebuild: IndexRebuild) -> None:
             )
         case _:
             done, total = rebuild.done_bytes, rebuild.total_bytes
-            log.warning("the index is being made again", directory=directory, bytes=done, of=total)
+            log.warning("the index is being rebuilt", directory=directory, bytes=done, of=total)
 
 
 async def repair_cookie(
@@ -245,20 +254,21 @@ async def repair_cookie(
     while a bookie is registered under that id: it uses other directories than these.
     """
     paths = LedgerPaths(config.ledgers_root)
-    instance_id = await _available(log, lambda: _layout(metadata, paths, rng))
-    identity = await _available(
-        log, lambda: _examine(config, metadata, disk, instance_id, config.port, repair=True)
+    instance_id = await _once_available(log, lambda: _ensure_layout(metadata, paths, rng))
+    identity = await _once_available(
+        log,
+        lambda: _validate_cookies(config, metadata, disk, instance_id, config.port, repair=True),
     )
     if identity.new or not identity.lacking:
         raise StartError(f"nothing to repair: bookie {identity.bookie_id} can start as it is")
-    info = await _available(log, lambda: bookie_info(metadata, paths, identity.bookie_id))
+    info = await _once_available(log, lambda: bookie_info(metadata, paths, identity.bookie_id))
     if info is not None:
         raise StartError(
             f"bookie {identity.bookie_id} is announced at {info.host}:{info.port}: if it is running"
             f" there, is {', '.join(identity.lacking)} the right directory?  Stop it first; if it"
             " was killed, try again when its session has ended, in some seconds"
         )
-    await identity.claim()
+    await identity.claim_directories()
     async with open_store(
         disk=disk,
         directories=config.directories,
@@ -267,11 +277,11 @@ async def repair_cookie(
         limits=config.store_limits,
         in_doubt=True,
     ):
-        await _available(log, identity.stamp)
+        await _once_available(log, identity.write_cookies)
     return identity.bookie_id
 
 
-async def _examine(
+async def _validate_cookies(
     config: BookieConfig,
     metadata: MetadataStore,
     disk: Disk,
@@ -281,7 +291,7 @@ async def _examine(
     repair: bool,
 ) -> Identity:
     """Compare the cookies of the directories with the settings and the metadata."""
-    return await examine(
+    return await validate_cookies(
         disk,
         config.directories,
         metadata,
@@ -293,18 +303,18 @@ async def _examine(
     )
 
 
-async def _in_doubt(identity: Identity, orders: AdminStates) -> bool:
+async def _in_doubt(identity: Identity, admin_states: AdminStates) -> bool:
     """Return True if records may be lost.  A new bookie with an admin state has run before."""
     if not identity.new:
         return identity.in_doubt
     try:
-        return await orders.read(BookieId(identity.bookie_id)) is not None
+        return await admin_states.read(BookieId(identity.bookie_id)) is not None
     except MalformedRecordError:
         return True
 
 
 @dataclass(frozen=True, slots=True)
-class _World:
+class _Seams:
     """The seams of a bookie to the world outside."""
 
     network: Network
@@ -321,35 +331,36 @@ def _assemble(
     identity: Identity,
     listener: Listener,
     store: LedgerStore,
-    command: ReadOnlyCommand,
+    read_only_state: ReadOnlyState,
     marks: tuple[str, str],
-    starts: Starts,
-    world: _World,
+    start_counter: StartCounter,
+    seams: _Seams,
 ) -> RunningBookie:
     """Return the parts of the bookie; none of them runs yet."""
-    metadata, paths, log = world.metadata, world.paths, world.log
-    registration = _registration(config, identity, listener.port, store, marks, world)
+    metadata, paths, log = seams.metadata, seams.paths, seams.log
+    registration = _registration(config, identity, listener.port, store, marks, seams)
     store.add_writable_listener(registration.look_again)
+    garbage_collector = GarbageCollector(store, metadata, paths, identity.cookie, log)
     housekeeping = Housekeeping(
         store,
-        Collector(store, metadata, paths, identity.cookie, log),
+        garbage_collector,
         reclaim_interval_s=config.reclaim_interval_s,
         scrub_interval_s=config.scrub_interval_s,
-        rng=world.rng,
+        rng=seams.rng,
         log=log,
     )
-    repairs = Repairs(
-        store, metadata, paths, identity.bookie_id, clock=world.clock, rng=world.rng, log=log
+    damage_reporter = DamageReporter(
+        store, metadata, paths, identity.bookie_id, clock=seams.clock, rng=seams.rng, log=log
     )
     flusher = Flusher()
     probe = PortProbe(listener.host, listener.port, encode_bookie_info(1), why_not_served)
     server = BookieServer(
         store,
         limits=config.limits,
-        clock=world.clock,
+        clock=seams.clock,
         flusher=flusher,
         log=log,
-        disk_space=lambda: _disk_space(world.disk, config.directories, store),
+        disk_space=lambda: _disk_space(seams.disk, config.directories, store),
         reserved=probe.reserved,
     )
     return RunningBookie(
@@ -360,12 +371,13 @@ def _assemble(
         flusher=flusher,
         store=store,
         registration=registration,
-        command=command,
+        read_only_state=read_only_state,
+        garbage_collector=garbage_collector,
         housekeeping=housekeeping,
-        repairs=repairs,
-        limbo=_limbo_repair(config, identity, store, flusher, world),
+        damage_reporter=damage_reporter,
+        data_integrity=_data_integrity_check(config, identity, store, flusher, seams),
         probe=probe,
-        starts=starts,
+        start_counter=start_counter,
     )
 
 
@@ -375,47 +387,47 @@ def _registration(
     port: int,
     store: LedgerStore,
     marks: tuple[str, str],
-    world: _World,
+    seams: _Seams,
 ) -> Registration:
     # Port 0 is chosen too late to be registered: HTTP is served after the bookie is.
     http_port = config.http_port or None
     info = BookieInfo(identity.bookie_id, config.public_host, port, config.properties, http_port)
-    metadata, paths, log = world.metadata, world.paths, world.log
+    metadata, paths, log = seams.metadata, seams.paths, seams.log
     return Registration(
         metadata, paths, info, marks=marks, writable=lambda: store.writable, log=log
     )
 
 
-def _limbo_repair(
-    config: BookieConfig, identity: Identity, store: LedgerStore, flusher: Flusher, world: _World
-) -> LimboRepair:
+def _data_integrity_check(
+    config: BookieConfig, identity: Identity, store: LedgerStore, flusher: Flusher, seams: _Seams
+) -> DataIntegrityCheck:
     open_client = partial(
         open_ledger_client,
-        store=world.metadata,
-        network=world.network,
-        rng=world.rng,
-        clock=world.clock,
+        store=seams.metadata,
+        network=seams.network,
+        rng=seams.rng,
+        clock=seams.clock,
         arenas=ArenaPool(),
         flusher=flusher,
         root=config.ledgers_root,
     )
-    return LimboRepair(
+    return DataIntegrityCheck(
         store,
-        world.metadata,
-        world.paths,
+        seams.metadata,
+        seams.paths,
         identity.cookie,
         open_client=open_client,
         bytes_per_s=config.replication_bytes_per_s,
-        clock=world.clock,
-        rng=world.rng,
-        log=world.log,
+        clock=seams.clock,
+        rng=seams.rng,
+        log=seams.log,
     )
 
 
 async def _serve(
     bookie: RunningBookie,
     listener: Listener,
-    orders: AdminStates,
+    admin_states: AdminStates,
     task_status: trio.TaskStatus[RunningBookie],
 ) -> None:
     """Serve until cancelled; the bookie registers when it knows its admin state."""
@@ -424,27 +436,27 @@ async def _serve(
         nursery.start_soon(bookie.server.serve, listener)
         bookie_id = BookieId(bookie.bookie_id)
         # Before the registration: no client may see a bookie as writable that must be read-only.
-        await nursery.start(orders.follow, bookie_id, bookie.store.set_read_only)
+        await nursery.start(admin_states.follow, bookie_id, bookie.store.set_read_only)
         try:
             await nursery.start(bookie.registration.run)
             nursery.start_soon(bookie.housekeeping.run)
-            nursery.start_soon(bookie.repairs.run)
-            nursery.start_soon(bookie.limbo.run)
-            nursery.start_soon(bookie.starts.run, bookie.store)
+            nursery.start_soon(bookie.damage_reporter.run)
+            nursery.start_soon(bookie.data_integrity.run)
+            nursery.start_soon(bookie.start_counter.run, bookie.store)
             task_status.started(bookie)
             await trio.sleep_forever()
         finally:
             await bookie.registration.leave()
 
 
-async def _layout(metadata: MetadataStore, paths: LedgerPaths, rng: Random) -> str:
+async def _ensure_layout(metadata: MetadataStore, paths: LedgerPaths, rng: Random) -> str:
     try:
         return await ensure_layout(metadata, paths, rng)
     except RegistryError as error:
         raise StartError(str(error)) from error
 
 
-async def _say_without_topics(
+async def _warn_if_topics_elsewhere(
     log: Log, metadata: MetadataStore, instance_id: str, root: str
 ) -> None:
     """Warn if the topics use another cluster of ledgers: that is allowed, and may be a mistake."""
@@ -468,7 +480,7 @@ async def _listen(network: Network, config: BookieConfig) -> Listener:
         raise StartError(str(error)) from error
 
 
-async def _available(log: Log, call: Callable[[], Awaitable[T]]) -> T:
+async def _once_available(log: Log, call: Callable[[], Awaitable[T]]) -> T:
     """Return the result of a call that can be repeated, once the metadata store answers."""
     while True:
         try:
@@ -479,11 +491,11 @@ async def _available(log: Log, call: Callable[[], Awaitable[T]]) -> T:
 
 
 def why_not_served(frame: bytes) -> str:
-    """Return "" if `frame` is an answer of the protocol, whatever it says of the disks."""
+    """Return "" if `frame` is an answer of the protocol, even one that reports a failed disk."""
     try:
         decode_response(frame)
     except WireError as error:
-        return f"the answer makes no sense: {error}"
+        return f"the answer is malformed: {error}"
     return ""
 
 

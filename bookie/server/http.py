@@ -1,41 +1,125 @@
-"""Metrics, health and administration over HTTP: `/metrics`, `/healthz`, `/readyz`, and `admin`.
+"""The HTTP service of a bookie: metrics, health, and the admin requests of Apache's bookies.
 
-The bookie is healthy if it is registered and takes what it announces; if not, the answer is 503
-with the reason.  It is ready if its own port answers the protocol within 2 s: a bookie that is not
-healthy may still serve its entries.  Neither request needs a permission.
+    GET       /metrics      for Prometheus; the values are read at each request
+    GET       /healthz      200 if it is registered and takes what it announces, else 503 and why
+    GET       /readyz       200 if its own port answers the protocol within 2 s, else 503 and why
+
+    GET, PUT  /api/v1/bookie/state/readonly    {"readOnly": true}: no new entries, across restarts
+    GET       /api/v1/bookie/state             running, read-only, shutting down
+    GET, PUT  /api/v1/bookie/gc                PUT: drop deleted ledgers and compact, soon
+    GET       /api/v1/bookie/gc_details        the results of that since the start
+    GET, PUT  /api/v1/bookie/scrub             the damage found; PUT: scrub everything now
+    GET       /api/v1/bookie/limbo             ledgers in limbo, and why they are not copied yet
+
+A bookie that is not healthy may be ready: it still serves its entries.  Apache's bookies do not
+have the last two admin requests.  No request needs a permission.  A body that is too long or
+arrives too late is refused.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
 
 import trio
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from daybook.bookie.server.metrics import exposition
+from daybook.bookie.server.host import RunningBookie
 from daybook.wire.http import CONNECTIONS_MAX, HttpPort
 
+_ADMIN_ROOT = "/api/v1/bookie"
+_GET_PUT = ["GET", "PUT"]
+_BODY_BYTES_MAX = 4096
+_BODY_TIMEOUT_S = 10.0
+_LISTED_MAX = 1000  # ledgers in limbo
+_STORE_DETAILS = (
+    "segments",
+    "log_bytes",
+    "live_bytes",
+    "segments_removed",
+    "bytes_removed",
+    "bytes_rewritten",
+    "segments_kept_damaged",
+    "reclaim_failures",
+)
+_METRIC_PREFIX = "daybook_bookie_"
+_COUNTERS = {
+    "attempts_failed",
+    "bytes_added",
+    "bytes_copied",
+    "bytes_removed",
+    "bytes_rewritten",
+    "bytes_scrubbed",
+    "checkpoints",
+    "collections",
+    "collections_failed",
+    "commits",
+    "connections_cut",
+    "connections_made",
+    "connections_refused",
+    "drops_failed",
+    "entries_added",
+    "entries_copied",
+    "ledgers_cleared",
+    "ledgers_dropped",
+    "reclaim_failures",
+    "scrub_failures",
+    "scrubs",
+    "segments_removed",
+    "sessions_lost",
+    "tombstones_ended",
+}
 
-def create_app(
-    registry: CollectorRegistry,
-    why_unhealthy: Callable[[], str],
-    routes: Sequence[Route] = (),
-    *,
-    why_not_ready: Callable[[], Awaitable[str]],
-) -> Starlette:
-    """`why_unhealthy` and `why_not_ready` return "" while all is well; `routes` are `admin`'s."""
+
+class StatisticsCollector(Collector):
+    """A collector that exports the numeric fields of records, which are dataclasses.
+
+    `sources` has the functions that return the records, by the name of their group.
+    """
+
+    def __init__(self, sources: dict[str, Callable[[], object]]) -> None:
+        self._sources = sources
+
+    def collect(self) -> Iterator[Metric]:
+        for group, source in self._sources.items():
+            record = source()
+            for field in fields(record):  # type: ignore[arg-type]
+                value = getattr(record, field.name)
+                if not isinstance(value, int | float):
+                    continue
+                name = f"{_METRIC_PREFIX}{group}_{field.name}"
+                words = field.name.replace("_", " ")
+                family = CounterMetricFamily if field.name in _COUNTERS else GaugeMetricFamily
+                yield family(name, f"{group}: {words}", value=float(value))
+
+
+def create_registry(sources: dict[str, Callable[[], object]]) -> CollectorRegistry:
+    """Return a registry of its own, not that of the process: one process can run many bookies."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StatisticsCollector(sources))
+    return registry
+
+
+def create_app(running: RunningBookie, nursery: trio.Nursery) -> Starlette:
+    """Return the application; a scrub runs in `nursery`, because it outlives its request."""
+    registry = create_registry(running.sources())
 
     async def metrics(_: Request) -> Response:
-        return Response(exposition(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:
-        why = why_unhealthy()
+        why = running.why_unhealthy()
         return PlainTextResponse(why or "ok", 503 if why else 200)
 
     async def readyz(_: Request) -> Response:
-        why = await why_not_ready()
+        why = await running.probe.why_not_ready()
         return PlainTextResponse(
             f"the port does not serve: {why}" if why else "ok", 503 if why else 200
         )
@@ -45,9 +129,86 @@ def create_app(
             Route("/metrics", metrics),
             Route("/healthz", healthz),
             Route("/readyz", readyz),
-            *routes,
+            *_admin_routes(running, nursery),
         ]
     )
+
+
+def _admin_routes(running: RunningBookie, nursery: trio.Nursery) -> list[Route]:
+    store = running.store
+
+    async def read_only(request: Request) -> Response:
+        if request.method == "PUT":
+            body = await _body(request)
+            if body is None:
+                return PlainTextResponse("the body is too long, or does not come", 413)
+            wanted = _wanted(body)
+            if wanted is None:
+                return PlainTextResponse('send {"readOnly": true} or false', 400)
+            await running.read_only_state.change(wanted)
+        return JSONResponse({"readOnly": not store.writable})
+
+    async def state(_: Request) -> Response:
+        return JSONResponse(
+            {
+                "running": True,
+                "readOnly": not store.writable,
+                "shuttingDown": False,
+                "availableForHighPriorityWrites": store.takes_recovery,
+            }
+        )
+
+    async def gc(request: Request) -> Response:
+        if request.method == "PUT":
+            running.housekeeping.want_room()
+        return JSONResponse({"is_in_force_gc": str(running.housekeeping.busy).lower()})
+
+    async def gc_details(_: Request) -> Response:
+        statistics = asdict(store.statistics())
+        details = {name: statistics[name] for name in _STORE_DETAILS}
+        return JSONResponse({**asdict(running.garbage_collector.statistics()), **details})
+
+    async def scrub(request: Request) -> Response:
+        maintenance = store.maintenance
+        if request.method == "PUT" and not maintenance.scrubbing:
+            nursery.start_soon(maintenance.scrub)
+        return JSONResponse([asdict(finding) for finding in maintenance.findings()])
+
+    async def limbo(_: Request) -> Response:
+        check = running.data_integrity
+        ledgers = list(check.ledgers().items())
+        listed = [{"ledger": each, "why": why} for each, why in ledgers[:_LISTED_MAX]]
+        return JSONResponse({**asdict(check.statistics()), "first_ledgers": listed})
+
+    return [
+        Route(f"{_ADMIN_ROOT}/state/readonly", read_only, methods=_GET_PUT),
+        Route(f"{_ADMIN_ROOT}/state", state),
+        Route(f"{_ADMIN_ROOT}/gc", gc, methods=_GET_PUT),
+        Route(f"{_ADMIN_ROOT}/gc_details", gc_details),
+        Route(f"{_ADMIN_ROOT}/scrub", scrub, methods=_GET_PUT),
+        Route(f"{_ADMIN_ROOT}/limbo", limbo),
+    ]
+
+
+async def _body(request: Request) -> bytes | None:
+    """Return the body, or None if it is too long or does not arrive in time."""
+    body = b""
+    with trio.move_on_after(_BODY_TIMEOUT_S):
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _BODY_BYTES_MAX:
+                return None
+        return body
+    return None
+
+
+def _wanted(body: bytes) -> bool | None:
+    """Return the `readOnly` of a body, or None if the body is malformed."""
+    try:
+        wanted = json.loads(body)["readOnly"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return wanted if isinstance(wanted, bool) else None
 
 
 async def serve_http(

@@ -1,20 +1,22 @@
-"""Announces the bookie in the metadata store, for as long as it serves.
+"""The registration of a bookie: it is announced in the metadata store for as long as it serves.
 
-    <root>/available/<id>             it takes new entries
-    <root>/available/readonly/<id>    it serves what it has
+    <root>/available/<id>             the bookie accepts new entries
+    <root>/available/readonly/<id>    the bookie serves the entries that it has
 
-Both are ephemeral: they end with the session of this process.  A lost session is followed by a
-new one, in which the bookie announces itself again; nothing of that touches what it stores, for
-safety never rests on who is announced.  Going from one directory to the other, it is in both for a
-moment rather than in none.
+Both records are ephemeral: they end with the session of this process.  After a lost session comes a
+new one, in which the bookie registers again.  That does not touch the stored entries, because
+safety never depends on which bookies are registered.  When a bookie moves from one directory to the
+other, both have its record for a moment, rather than none.
 
-**A record that another session left.**  A bookie that was killed and starts again finds its own
-record, for as long as its old session lasts.  It may be removed at once if it is provably that of
-the last process on *these directories*, which are locked by us now: each process writes a random
-mark into its first directory before it announces itself with it; and was at our address, where
-nobody else listens now, for a copy of the directories has the mark, too.  Any other record, in
+**A record that another session left.**  A bookie that was killed and restarts finds its own record
+for as long as its old session lasts.  The record may be removed at once if it is provably that of
+the last process on *these directories*, which this process has locked.  The proof has two parts.
+Each process writes a random mark into its first directory before it registers with it.  A copy of
+the directories has the mark, too, so the record must also have the address of this bookie, where no
+other process can listen now.  Any other record, in
 either place, may belong to a living bookie; it is waited for, and nothing is taken out of limbo
-before (`server.limbo`): what the other one acknowledges meanwhile would not be among what was lost.
+before (`server.data_integrity`): an entry that the other one acknowledges meanwhile would not be
+among those that were lost.
 """
 
 from collections.abc import Callable
@@ -43,8 +45,8 @@ _WAIT_S = 30.0  # for another session's record to go, before that is said again
 _LEAVE_S = 2.0
 
 
-async def new_mark(disk: Disk, directory: str, mark: str) -> tuple[str, str]:
-    """The mark of the last process on this directory ("" for none), and that of this one."""
+async def replace_mark(disk: Disk, directory: str, mark: str) -> tuple[str, str]:
+    """Write the mark of this process; return that of the last one ("" for none), and this one."""
     path = f"{directory}/{_MARK_FILE}"
     before = ""
     with suppress(FileNotFoundError):
@@ -75,7 +77,7 @@ class Registration:
         self._writable = writable
         self._log = log
         self._session_id = 0  # in which the records are as they should be
-        self._look = trio.Event()
+        self._changed = trio.Event()
 
     @property
     def registered(self) -> bool:
@@ -87,25 +89,26 @@ class Registration:
         )
 
     def look_again(self) -> None:
-        """Something may have changed: the records, or whether the bookie takes entries."""
-        self._look.set()
+        """Check the records again: they, or the state of the store, may have changed."""
+        self._changed.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Started when the bookie is announced for the first time; then for ever."""
+        """Keep the bookie registered, forever; started when it is registered for the first time."""
         self._metadata.add_session_listener(self._session_changed)
         started = False
         try:
             while True:
-                self._look = trio.Event()
+                # Renewed first: a change during `_announce` causes another round.
+                self._changed = trio.Event()
                 if await self._announce() and not started:
                     started = True
                     task_status.started()
-                await self._look.wait()
+                await self._changed.wait()
         finally:
             self._metadata.remove_session_listener(self._session_changed)
 
     async def leave(self) -> None:
-        """Take the records back, so that nobody has to wait for the end of the session."""
+        """Remove the records, so that clients need not wait for the end of the session."""
         with trio.move_on_after(_LEAVE_S) as scope, suppress(MetadataError):
             scope.shield = True
             await unregister_bookie(self._metadata, self._paths, self._info.bookie_id)
@@ -120,7 +123,7 @@ class Registration:
     # -- the records
 
     async def _announce(self) -> bool:
-        """Have the record in one directory and not in the other.  False: look again later."""
+        """Write the record to one directory and remove it from the other.  Return True if done."""
         metadata = self._metadata
         if metadata.session_state is not SessionState.CONNECTED:
             return False  # The session listener calls when that changes.
@@ -135,6 +138,8 @@ class Registration:
         except (MetadataError, RegistryError) as error:
             self._log.warning("cannot register", bookie=self._info.bookie_id, why=str(error))
             record = None
+        # The record counts only if this session owns it: one that another session left would end
+        # with that session.
         if record is None or record.stat.owner != session_id or metadata.session_id != session_id:
             await trio.sleep(_RETRY_S)
             self.look_again()
@@ -145,12 +150,13 @@ class Registration:
         return True
 
     def _is_of_last_process(self, announced: BookieInfo) -> bool:
+        """Return True if both parts of the proof hold: the mark, and the address."""
         mark = announced.properties.get(_MARK, "")
         here = (announced.host, announced.port) == (self._info.host, self._info.port)
         return bool(mark) and mark == self._mark_before and here
 
     async def _remove_stale(self) -> None:
-        """Delete what the last process on our directories announced and could not take back."""
+        """Delete the record that the last process on these directories could not remove."""
         for read_only in (False, True):
             path = self._paths.registration(self._info.bookie_id, read_only=read_only)
             record = await self._metadata.get(path)

@@ -1,7 +1,7 @@
-"""Protocol v2 on one connection: adds in a tight loop, everything else as a task.
+"""Protocol v2 on one connection: adds are handled in a tight loop, other requests in tasks.
 
-A frame that does not parse cannot be answered: it is a WireError, and `serve` cuts the connection.
-A packet of a version or opcode that is not served is answered, with ids of -1, before that.
+A frame that does not parse cannot be answered: it raises WireError, and the server cuts the
+connection.  A packet with a version or opcode that is not served is answered first, with ids of -1.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from struct import Struct
 
 import trio
 
-from daybook.bookie.server.requests import STATUSES, Received, Session
-from daybook.bookie.server.views import COPIED_MAX, Taken
+from daybook.bookie.server.response_buffers import COPIED_MAX, WindowIds
+from daybook.bookie.server.session import STATUSES, Received, Session
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES, Run, SharedRun, entries_of_run
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.wire.entry import ENTRY_HEADER_BYTES
@@ -39,15 +39,15 @@ from daybook.wire.messages.bookie import (
 )
 from daybook.wire.transport import Buffer
 
-assert ADD_BYTES == RECORD_HEADER_BYTES  # so a block goes to the disk as it came
-_ADD = Struct(">4x20sqq")  # master key, ledger, entry, behind the packet header
+assert ADD_BYTES == RECORD_HEADER_BYTES  # so a block is written to the disk as it arrived
+_ADD = Struct(">4x20sqq")  # the packet header is skipped; then master key, ledger, entry
 _header = U32.unpack_from
 _PLAIN_ADD = (ADD_HEADER,)
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
-_RUN_MAX = 16  # entries
-_TURN_PARTS = 256  # of a batch; then others have their turn
+_READ_RUN_MAX = 16  # entries that one task reads
+_PARTS_PER_TURN = 256  # parts of a batch read, between two checkpoints
 _NOTHING = memoryview(b"")
-_BATCH_OVERHEAD = 36  # what the limit of a batch read counts besides the entries and their sizes
+_BATCH_OVERHEAD = 36  # bytes of a batch answer besides the entries and their sizes
 
 CODES: list[int] = [
     Status.IO_ERROR if STATUSES[status] is Status.UNKNOWN_LEDGER_STATE else STATUSES[status]
@@ -57,7 +57,7 @@ assert list(StoreStatus) == list(range(len(CODES)))  # the hot loop looks up by 
 
 
 class AddDone:
-    """What the store calls when it has decided on an add."""
+    """The callback of one add: it answers the add with the status that the store gives."""
 
     __slots__ = ("_entry_id", "_header", "_ledger_id", "_session", "_size")
 
@@ -80,7 +80,7 @@ class AddDone:
 
 
 class RunsDone:
-    """The same for entries that came together, of each of them."""
+    """The callback of runs of plain adds that arrived together: each add has its own answer."""
 
     __slots__ = ("_runs", "_session", "_size")
 
@@ -100,7 +100,7 @@ class RunsDone:
 
 
 class BlockDone:
-    """The same for a block."""
+    """The callback of a block, which has one answer."""
 
     __slots__ = ("_block", "_session", "_size")
 
@@ -113,19 +113,26 @@ class BlockDone:
         self._session.answered(encode_block_answer(CODES[status], *self._block), self._size)
 
 
-class V2:
+class V2Handler:
+    """Handles the v2 requests of one connection."""
+
     def __init__(self, session: Session) -> None:
         self._session = session
         self._store = session.store
-        self._run: list[Read] = []  # of the next entries of one ledger, to be read by one task
+        self._read_run: list[Read] = []  # consecutive entries of a ledger, for one task
 
     def handle(self, received: Received) -> bool:
-        """Handle frames until none is left, or return False when the next one has to wait."""
+        """Handle frames until none is left, or return False if the next one has to wait.
+
+        Consecutive plain adds of one ledger are joined to a run, and the runs that follow each
+        other are passed to the store in one call.  Any other frame first ends the runs before it,
+        so the store sees all requests in the order in which they arrived.
+        """
         session, unpack = self._session, _ADD.unpack_from
         size_max = ADD_REQUEST_HEADER_BYTES + session.limits.entry_bytes_max
         at, ledger_id, next_id, key = received.at, -1, -1, b""
         sizes: list[int] = []
-        runs: list[SharedRun] = []  # plain adds, one behind the other in the span
+        runs: list[SharedRun] = []  # they are consecutive in the span
         try:
             for frame in received.frames:
                 size = len(frame)
@@ -137,6 +144,7 @@ class V2:
                     if not session.may_start():
                         return False
                     continue
+                # This is done for each add: no object, call or copy more than needed.
                 its_key, its_ledger, its_entry = unpack(frame)
                 if its_entry != next_id or its_ledger != ledger_id or its_key != key:
                     key, ledger_id, sizes = its_key, its_ledger, []
@@ -146,16 +154,17 @@ class V2:
                 at += U32.size + size
         finally:
             received.at = at
-            self._start_run()
+            self._start_read_run()
         self._add_runs(runs, received.span[:at])
         return True
 
     def _add_runs(self, runs: list[SharedRun], span: memoryview) -> None:
-        """Each add has an answer of its own, whatever becomes of it."""
+        """Pass the runs to the store; add one by one what it does not take as runs."""
         start = 0
         while start < len(runs):
             count = self._store.try_add_runs(runs, start, span, self._taken)
             if not count:
+                # The first run needs a look at each add, for example a ledger that is not known.
                 self._add_one_by_one(runs[start], span[runs[start].begin :])
             start += count or 1
 
@@ -184,7 +193,7 @@ class V2:
                 if request.master_key is not None:
                     session.start(self._fencing_read, request)
                 elif not self._try_read(request):
-                    self._read_soon(request)
+                    self._read_in_run(request)
             case BatchRead():
                 session.start(self._batch_read, request)
             case Auth():
@@ -196,7 +205,7 @@ class V2:
                 raise MalformedError(f"packet {header:#010x} is not served")
 
     def _add(self, add: Add) -> None:
-        """A recovery add, an add of an old client, or one that cannot be."""
+        """Add an entry that is not a plain add of this version, or answer BAD_REQUEST."""
         size = len(add.entry)
         header = add.header if add.header < 1 << 24 else add.header & 0xFFFF0000
         self._session.accepted(size)
@@ -223,7 +232,7 @@ class V2:
         self._store.add_run(run, block.master_key, done)
 
     def _try_read(self, read: Read) -> bool:
-        """Answer at once what needs no waiting."""
+        """Answer without a task if the entry is in memory; return False if it must wait."""
         if not self._session.takes_answers():
             return False
         try:
@@ -236,23 +245,23 @@ class V2:
         self._send_entry(read, Status.OK, entry)
         return True
 
-    def _read_soon(self, read: Read) -> None:
-        """Whoever reads an entry mostly asks for the next ones, too: one task reads them all."""
-        run = self._run
+    def _read_in_run(self, read: Read) -> None:
+        """Join consecutive reads: a peer mostly asks for the next entries, too."""
+        run = self._read_run
         if run and (
             read.ledger_id != run[-1].ledger_id
             or read.entry_id != run[-1].entry_id + 1
-            or len(run) == _RUN_MAX
+            or len(run) == _READ_RUN_MAX
         ):
-            self._start_run()
-        self._run.append(read)
+            self._start_read_run()
+        self._read_run.append(read)
 
-    def _start_run(self) -> None:
-        run, self._run = self._run, []
+    def _start_read_run(self) -> None:
+        run, self._read_run = self._read_run, []
         if run:
-            self._session.start(self._read_run, run)
+            self._session.start(self._read_all, run)
 
-    async def _read_run(self, run: list[Read]) -> None:
+    async def _read_all(self, run: list[Read]) -> None:
         for read in run:
             if not self._try_read(read):
                 await self._read(read)
@@ -260,7 +269,7 @@ class V2:
     async def _fencing_read(self, read: Read) -> None:
         assert read.master_key is not None
         try:
-            # What is found is found behind the fence: a "no" stays true for ever.
+            # The read comes after the fence, so "no such entry" stays true forever.
             await self._store.fence(read.ledger_id, read.master_key)
         except StoreError as error:
             self._send_entry(read, CODES[error.status])
@@ -282,28 +291,28 @@ class V2:
         if len(entry) <= COPIED_MAX:
             self._session.send([header + entry])
             return
-        taken: Taken = []
-        views = self._session.views
-        self._session.send([header, views.take(entry, taken)])
-        views.queued(taken)
+        window_ids: WindowIds = []
+        buffers = self._session.buffers
+        self._session.send([header, buffers.view_or_copy(entry, window_ids)])
+        buffers.queued(window_ids)
 
     async def _batch_read(self, request: BatchRead) -> None:
         try:
             if request.master_key is not None:
                 await self._store.fence(request.ledger_id, request.master_key)
             async with self._session.reading():
-                taken: Taken = []
-                parts = await self._collect(request, taken)
+                window_ids: WindowIds = []
+                parts = await self._collect(request, window_ids)
                 size = sum(map(len, parts))
                 header = bookie.encode_batch_answer_header(request, Status.OK, size)
                 self._session.send([header, *parts])
-                self._session.views.queued(taken)
+                self._session.buffers.queued(window_ids)
         except StoreError as error:
             code = CODES[error.status]
             self._session.send([bookie.encode_batch_answer_header(request, code)])
 
-    async def _collect(self, request: BatchRead, taken: Taken) -> list[Buffer]:
-        """The entries that fit, each behind its size; an error only if there is not even one."""
+    async def _collect(self, request: BatchRead, window_ids: WindowIds) -> list[Buffer]:
+        """Return the entries that fit, each behind its size.  Raise only if there is none."""
         limits = self._session.limits
         room = limits.frame_bytes_max - _BATCH_OVERHEAD
         if request.bytes_max > 0:
@@ -313,7 +322,7 @@ class V2:
             count = min(count, request.entries_max)
         parts: list[Buffer] = []
         for entry_id in range(request.first_entry_id, request.first_entry_id + count):
-            if len(parts) % _TURN_PARTS == 0:
+            if len(parts) % _PARTS_PER_TURN == 0:
                 await trio.lowlevel.checkpoint()
             try:
                 entry = self._store.try_read(request.ledger_id, entry_id)
@@ -326,5 +335,5 @@ class V2:
             room -= U32.size + len(entry)
             if parts and room < 0:
                 break
-            parts += [U32.pack(len(entry)), self._session.views.take(entry, taken)]
+            parts += [U32.pack(len(entry)), self._session.buffers.view_or_copy(entry, window_ids)]
         return parts

@@ -1,20 +1,23 @@
-"""Protocol v3 on one connection: what v2 has, and all that is about the LAC.
+"""Protocol v3 on one connection: the requests of v2, and all requests that concern the LAC.
 
-A request that needs a field it does not have, and an operation that is known and not served, are
-answered as bad requests.  A frame that is no request at all cannot be answered: a WireError, and
-`serve` cuts the connection.
+The handler answers BAD_REQUEST if a request lacks a field that its operation needs, or if the
+operation is known and not served.  A frame that is not a request cannot be answered: it raises
+WireError, and the server cuts the connection.
 
-Waiting for the LAC: the answer comes when the LAC is above `previousLAC`, when the ledger is
-fenced, or when the time is over.  With ENTRY_PIGGYBACK it brings the entry behind `previousLAC`; if
-that one is on other bookies (striping), the LAC alone.
+A read may wait for the LAC.  The answer is sent when the LAC exceeds `previousLAC`, when the ledger
+is fenced, or at the timeout.  With ENTRY_PIGGYBACK the answer has the entry after `previousLAC`, or
+only the LAC if that entry is on other bookies (striping).
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import trio
 
-from daybook.bookie.server.requests import STATUSES, Received, Session
+from daybook.bookie.server.session import STATUSES, Received, Session
 from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.wire.clock import WallClock
 from daybook.wire.entry import ENTRY_HEADER_BYTES, peek_ids
 from daybook.wire.messages import bookie_v3
 from daybook.wire.messages.bookie import AUTH_DISABLED, LAST_ENTRY, Status
@@ -22,11 +25,20 @@ from daybook.wire.messages.bookie_v3 import to_v3
 from daybook.wire.messages.entry_list import encode_entry_list, group_entries
 from daybook.wire.proto import bookkeeper_pb2 as pb
 
-_Call = Callable[[pb.Request], Awaitable[None]]
+_Call: TypeAlias = Callable[[pb.Request], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    total_bytes: int
+    free_bytes: int
+
+
+ReadDiskSpace: TypeAlias = Callable[[], Awaitable[DiskSpace]]
 
 
 class AddDone:
-    """What the store calls when it has decided on an add."""
+    """The callback of one add: it answers the add with the status that the store gives."""
 
     __slots__ = ("_request", "_session", "_size")
 
@@ -44,9 +56,13 @@ class AddDone:
         self._session.answered(bookie_v3.encode(response), self._size)
 
 
-class V3:
-    def __init__(self, session: Session) -> None:
+class V3Handler:
+    """Handles the v3 requests of one connection."""
+
+    def __init__(self, session: Session, clock: WallClock, disk_space: ReadDiskSpace) -> None:
         self._session = session
+        self._clock = clock
+        self._disk_space = disk_space
         self._store = session.store
         self._calls: dict[int, tuple[str, _Call]] = {
             pb.READ_ENTRY: ("readRequest", self._read),
@@ -81,7 +97,7 @@ class V3:
         return True
 
     def _start(self, request: pb.Request) -> None:
-        """Each operation has a field, by its number, and a call."""
+        """Start the call of an operation, or refuse a request that lacks the field of it."""
         call = self._calls.get(request.header.operation)
         fields = {field.name for field, _ in request.ListFields()}
         if call is None or call[0] not in fields:
@@ -102,8 +118,8 @@ class V3:
         entry = memoryview(add.body)
         self._session.accepted(size)
         done = AddDone(self._session, request, size)
-        # Apache's bookies store the entry under the ids inside it, whatever the request says; an
-        # entry that comes under another name is a mistake that nobody should keep.
+        # Apache's bookies ignore the ids of the request and store the entry under the ids inside
+        # it.  If they differ, the writer is wrong, and the entry is refused.
         if not ENTRY_HEADER_BYTES <= len(entry) <= self._session.limits.entry_bytes_max or peek_ids(
             entry
         ) != (add.ledgerId, add.entryId):
@@ -144,13 +160,13 @@ class V3:
             self._send(response)
 
     async def _fence(self, read: pb.ReadRequest) -> None:
-        """What is read afterwards is found behind the fence: a "no" stays true for ever."""
+        """Fence the ledger before the read, so that "no such entry" stays true forever."""
         if not read.HasField("masterKey"):
             raise StoreError(StoreStatus.UNAUTHORIZED, "a fencing read without the master key")
         await self._store.fence(read.ledgerId, read.masterKey)
 
     async def _piggyback(self, read: pb.ReadRequest, answer: pb.ReadResponse) -> None:
-        """The entry behind `previousLAC`, if that one is confirmed, and here."""
+        """Add the entry after `previousLAC` to the answer if it is confirmed and stored here."""
         wanted = read.previousLAC + 1
         if self._store.last_add_confirmed(read.ledgerId) < wanted:
             return
@@ -162,7 +178,7 @@ class V3:
                 raise
 
     async def _wait_lac(self, read: pb.ReadRequest, answer: pb.ReadResponse) -> None:
-        """Wait as long as the request says, unless there is nothing to wait for."""
+        """Wait until the LAC exceeds `previousLAC`, at most as long as the request says."""
         session, after = self._session, read.previousLAC
         if read.flag == pb.ReadRequest.ENTRY_PIGGYBACK and read.entryId != LAST_ENTRY:
             raise StoreError(StoreStatus.BAD_REQUEST, "the id of a piggybacked entry follows")
@@ -173,7 +189,7 @@ class V3:
         woken = trio.Event()
         cancel = self._store.watch_lac(read.ledgerId, after, woken.set)
         session.polls += 1
-        session.wake()  # one that waits does not count among those that are under way
+        session.wake()  # A call that waits does not count against `connection_calls_max`.
         try:
             timeout_s = min(max(read.timeOut, 0) / 1000, session.limits.poll_timeout_s_max)
             with trio.move_on_after(timeout_s):
@@ -182,9 +198,9 @@ class V3:
             session.polls -= 1
             cancel()
         if self._store.last_add_confirmed(read.ledgerId) > after:
-            answer.lacUpdateTimestamp = session.host.clock.now_ms()
+            answer.lacUpdateTimestamp = self._clock.now_ms()
 
-    # -- LACs and the rest
+    # -- LACs and other requests
 
     async def _write_lac(self, request: pb.Request) -> None:
         write = request.writeLacRequest
@@ -229,7 +245,7 @@ class V3:
         response = bookie_v3.response_to(request, Status.OK)
         answer = response.getBookieInfoResponse
         try:
-            space = await self._session.host.disk_space()
+            space = await self._disk_space()
         except OSError:
             response.status = pb.EIO
         else:

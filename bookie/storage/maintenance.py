@@ -2,8 +2,7 @@
 
 Compaction frees the space of deleted entries, the scrub reads all data from time to time,
 tombstones of deleted ledgers are removed, and damaged entries are listed so that they can be copied
-back.  No work starts by itself: `server.housekeeping`, `server.collector` and `server.repairs` call
-it.
+back.  No work starts by itself: `server.garbage_collector` and `server.damage_reporter` call it.
 """
 
 from collections.abc import Callable

@@ -21,8 +21,8 @@ from daybook.bookie.registry.cookies import Cookie
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo
-from daybook.bookie.server.command import READ_ONLY_FILE, ReadOnlyCommand
-from daybook.bookie.server.registration import new_mark
+from daybook.bookie.server.read_only_state import READ_ONLY_FILE, ReadOnlyState
+from daybook.bookie.server.registration import replace_mark
 from daybook.bookie.storage.store import open_store
 from daybook.wire.clock import SystemClock
 from daybook.wire.digest import DigestType
@@ -119,13 +119,13 @@ async def test_files_beside_the_log() -> None:
     async with open_store(
         disk=platter.mount(), directories=["d0"], index=platter.indexes().open, clock=FixedClock()
     ) as store:
-        before, mark = await new_mark(
+        before, mark = await replace_mark(
             platter.mount(), "d0", f"{random.Random(1).getrandbits(128):032x}"
         )
         assert before == ""
         assert platter.content("d0/REGISTRATION") == golden("registration_mark")
-        assert (await new_mark(platter.mount(), "d0", f"{random.Random(2).getrandbits(128):032x}"))[
-            0
-        ] == mark
-        await ReadOnlyCommand(platter.mount(), ["d0"], store).give(True)
+        assert (
+            await replace_mark(platter.mount(), "d0", f"{random.Random(2).getrandbits(128):032x}")
+        )[0] == mark
+        await ReadOnlyState(platter.mount(), ["d0"], store).change(True)
         assert platter.content(f"d0/{READ_ONLY_FILE}") == golden("readonly_command")

@@ -15,9 +15,9 @@ from trio.testing import MockClock
 
 from daybook.bookie.registry.cookies import Cookie
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.server.cookie_validation import StartError, validate_cookies
 from daybook.bookie.server.host import START_ERRORS
-from daybook.bookie.server.identity import StartError, examine
-from daybook.bookie.server.registration import new_mark
+from daybook.bookie.server.registration import replace_mark
 from daybook.bookie.storage.index import (
     Checkpoint,
     block_key,
@@ -329,17 +329,17 @@ async def _examine(local: list[bytes], stored: bytes, mark: bytes) -> None:
         await disk.write_file("d0/REGISTRATION", mark)
     if stored:
         await store.create(paths.cookie("b:1"), stored, make_parents=True)
-    before, now = await new_mark(disk, "d0", f"{Random(2).getrandbits(128):032x}")
+    before, now = await replace_mark(disk, "d0", f"{Random(2).getrandbits(128):032x}")
     require(
-        (await new_mark(disk, "d0", f"{Random(3).getrandbits(128):032x}"))[0] == now,
+        (await replace_mark(disk, "d0", f"{Random(3).getrandbits(128):032x}"))[0] == now,
         "a mark is not read as written",
     )
     require(isinstance(before, str), "a mark that is no text")
-    identity = await examine(
+    identity = await validate_cookies(
         disk, directories, store, paths, instance_id="id", wanted_id="", default_id="b:1"
     )
-    await identity.stamp()
-    again = await examine(
+    await identity.write_cookies()
+    again = await validate_cookies(
         disk, directories, store, paths, instance_id="id", wanted_id="", default_id="b:1"
     )
     require(again.cookie == identity.cookie and not again.new, "it does not know itself")

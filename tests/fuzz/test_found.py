@@ -15,7 +15,7 @@ from daybook.bookie.ledger.metadata import decode_metadata
 from daybook.bookie.registry.cookies import Cookie
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo, parse_address
-from daybook.bookie.server.identity import StartError, examine
+from daybook.bookie.server.cookie_validation import StartError, validate_cookies
 from daybook.bookie.storage.index import (
     Checkpoint,
     IndexDamagedError,
@@ -209,7 +209,7 @@ async def test_a_directory_whose_cookie_names_nobody_is_refused_and_not_written_
     text = Cookie("*b:1", ("d0",), ("d0",), "id").encode()
     await disk.write_file("d0/VERSION", text)
     with pytest.raises(StartError, match="cannot be the id"):
-        await examine(
+        await validate_cookies(
             disk, ["d0"], store, LedgerPaths(), instance_id="id", wanted_id="", default_id="b:1"
         )
     assert await disk.read_file("d0/VERSION") == text

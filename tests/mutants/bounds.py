@@ -11,7 +11,7 @@ _QUESTIONS = f"{_STORAGE}/test_tombstones.py -k metadata"
 _LATE = f"{_STORAGE}/test_store.py -k late_ids"
 _KEY_IS_SMALL = Edit("0 < len(master_key) <= MASTER_KEY_BYTES_MAX", "0 < len(master_key)")
 
-_VIEWS = "daybook.bookie.server.views"
+_VIEWS = "daybook.bookie.server.response_buffers"
 _ARENAS = "daybook.wire.arena"
 _CONNECTION = "daybook.wire.connection"
 _RECEIVE = "tests:tests/wire/test_receive_memory.py"
@@ -118,57 +118,57 @@ MUTANTS = [
         id="B22",
         rule="unread answers keep few windows -> each keeps all that was read with it",
         module="daybook.bookie.server.v2",
-        name="V2._send_entry",
-        replacement=Edit("views.take(entry, taken)", "entry"),
+        name="V2Handler._send_entry",
+        replacement=Edit("buffers.view_or_copy(entry, window_ids)", "entry"),
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
     Mutant(
         id="B22b",
         rule="small unread entries of a batch keep only themselves -> their whole window",
         module="daybook.bookie.server.v2",
-        name="V2._collect",
-        replacement=Edit("self._session.views.take(entry, taken)", "entry"),
+        name="V2Handler._collect",
+        replacement=Edit("self._session.buffers.view_or_copy(entry, window_ids)", "entry"),
         caught_by="tests:tests/bookie/server/test_hostile.py -k 9216",
     ),
     Mutant(
         id="B22c",
         rule="the answers of a connection keep few windows -> any number",
         module=_VIEWS,
-        name="Views.take",
+        name="ResponseBuffers.view_or_copy",
         replacement=Edit("self._total + size > self._bytes_max", "False"),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B22d",
         rule="the answers of all connections keep few windows -> each connection its share",
         module=_VIEWS,
-        name="Views.take",
-        replacement=Edit("not self._everybodys.has_room(size)", "False"),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        name="ResponseBuffers.view_or_copy",
+        replacement=Edit("not self._memory.has_room(size)", "False"),
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B22e",
         rule="a window counts until its last view is sent -> until it is queued",
         module=_VIEWS,
-        name="Views.forget_sent",
-        replacement=Edit("leaving and leaving[0][0] <= sent", "leaving"),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        name="ResponseBuffers.release_sent",
+        replacement=Edit("queued and queued[0][0] <= sent", "queued"),
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B22g",
         rule="a counted window keeps its id -> another window may get it",
         module=_VIEWS,
-        name="Views.take",
+        name="ResponseBuffers.view_or_copy",
         replacement=Edit("_Window(entry.obj, size)", "_Window(None, size)"),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B22f",
         rule="a connection whose answers are all sent keeps no window -> until its next request",
         module=_VIEWS,
-        name="ViewedBytes.has_room",
-        replacement=Edit("        holder.forget_sent()\n", ""),
-        caught_by="tests:tests/bookie/server/test_views.py",
+        name="WindowMemory.has_room",
+        replacement=Edit("        holder.release_sent()\n", ""),
+        caught_by="tests:tests/bookie/server/test_response_buffers.py",
     ),
     Mutant(
         id="B23",

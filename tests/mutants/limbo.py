@@ -13,10 +13,10 @@ _INDEX = "daybook.bookie.storage.index"
 _LOCATIONS = "daybook.bookie.storage.entry_locations"
 _REBUILD = "daybook.bookie.storage.rebuild"
 _DAMAGED = f"{_STORAGE}/test_damaged_index.py"
-_SERVER = "daybook.bookie.server.limbo"
-_IDENTITY = "daybook.bookie.server.identity"
-_STARTS = "daybook.bookie.server.starts"
-_STARTED = "tests:tests/bookie/server/test_starts.py"
+_SERVER = "daybook.bookie.server.data_integrity"
+_IDENTITY = "daybook.bookie.server.cookie_validation"
+_STARTS = "daybook.bookie.server.start_count"
+_STARTED = "tests:tests/bookie/server/test_start_count.py"
 
 MUTANTS = [
     Mutant(
@@ -47,7 +47,7 @@ MUTANTS = [
         id="M37b",
         rule="after an unclean stop open ledgers are fenced -> in limbo only",
         module=_SERVER,
-        name="suspicion",
+        name="marks_for_ledger",
         replacement=Edit("bookie in metadata.last_fragment.ensemble)", "False)"),
         caught_by=f"{_REPAIRED} -k what_a_ledger_says",
     ),
@@ -71,7 +71,7 @@ MUTANTS = [
         id="M42",
         rule="limbo ends when no entry is missing -> when the end of the ledger is known",
         module=_SERVER,
-        name="LimboRepair._repair",
+        name="DataIntegrityCheck._repair",
         replacement=Edit("while missing := ", "while False and "),
         caught_by=f"{_REPAIRED} -k lost_without",
     ),
@@ -132,7 +132,7 @@ MUTANTS = [
         id="M47e",
         rule="limbo ends when all metadata was read -> unread metadata names no bookie",
         module=_SERVER,
-        name="LimboRepair._all_metadata",
+        name="DataIntegrityCheck._all_metadata",
         replacement=Edit("except NoSuchLedgerError:", "except (NoSuchLedgerError, MetadataError):"),
         caught_by=f"{_REPAIRED} -k do_not_all_come",
     ),
@@ -156,7 +156,7 @@ MUTANTS = [
         id="M40b",
         rule="directories older than the last loss are in limbo -> trusted",
         module=_IDENTITY,
-        name="examine",
+        name="validate_cookies",
         replacement=Edit("birth != expected", "False"),
         caught_by=f"{_REPAIRED} -k old_image",
     ),
@@ -164,7 +164,7 @@ MUTANTS = [
         id="M40c",
         rule="empty directories are claimed before limbo is recorded -> they are not",
         module=_IDENTITY,
-        name="Identity.claim",
+        name="Identity.claim_directories",
         replacement=Edit("in self.lacking", "in ()"),
         caught_by=f"{_REBORN} -k cut_short",
     ),
@@ -196,7 +196,7 @@ MUTANTS = [
         id="M40f",
         rule="a claim ends when the cookies exist -> it stays",
         module=_IDENTITY,
-        name="Identity.stamp",
+        name="Identity.write_cookies",
         replacement=Edit('await self.disk.remove(f"{directory}/{CLAIM_FILE}")', "pass"),
         caught_by=f"{_REBORN} -k cut_short",
     ),
@@ -205,14 +205,14 @@ MUTANTS = [
         rule="a cookie repair by command claims the directories first -> it does not",
         module="daybook.bookie.server.host",
         name="repair_cookie",
-        replacement=Edit("await identity.claim()", "pass"),
+        replacement=Edit("await identity.claim_directories()", "pass"),
         caught_by=f"{_REBORN} -k cut_short",
     ),
     Mutant(
         id="M40h",
         rule="a cookie without any log means a lost directory -> a bookie that stored nothing",
         module=_IDENTITY,
-        name="examine",
+        name="validate_cookies",
         replacement=Edit("if not await _log_files(disk, each)", "if False"),
         caught_by=f"{_REBORN} -k without_its_log",
     ),
@@ -220,7 +220,7 @@ MUTANTS = [
         id="M40i",
         rule="the note that nothing was stored ends with the first log -> stays forever",
         module=_IDENTITY,
-        name="Identity.stamp",
+        name="Identity.write_cookies",
         replacement=Edit("await self.disk.remove(_new_path(directory))", "pass"),
         caught_by=f"{_REBORN} -k never_stored",
     ),
@@ -386,7 +386,7 @@ MUTANTS = [
         id="B10a",
         rule="limbo is durable before the start numbers are written -> after",
         module=_STARTS,
-        name="Starts.is_behind",
+        name="StartCounter.is_behind",
         replacement=Edit(
             "return bool(findings)",
             "[await write_number(self._disk, d, stored.record.starts) for d in self._directories]\n"
@@ -398,7 +398,7 @@ MUTANTS = [
         id="B10b",
         rule="the numbers are in all directories before the record has them -> after it",
         module=_STARTS,
-        name="Starts.count",
+        name="StartCounter.count_start",
         replacement=Edit(
             "await write_number(self._disk, directory, number)",
             "await self._swap(StartRecord(number, self._process, ends))\n"
@@ -410,7 +410,7 @@ MUTANTS = [
         id="B10c",
         rule="a number below the record's is behind -> the record's is ignored",
         module=_STARTS,
-        name="Starts._finding",
+        name="StartCounter._finding",
         replacement=Edit("number is None or number < record.starts", "False"),
         caught_by=f"{_STARTED} -k earlier_life",
     ),
@@ -418,7 +418,7 @@ MUTANTS = [
         id="B10d",
         rule="a log that ends below the recorded position is behind -> the position is ignored",
         module=_STARTS,
-        name="Starts._finding",
+        name="StartCounter._finding",
         replacement=Edit("ends[directory] < position", "False"),
         caught_by=f"{_STARTED} -k by_its_position",
     ),
@@ -445,7 +445,7 @@ MUTANTS = [
         id="B10g",
         rule="a record that another process has changed ends the start -> it is overwritten",
         module=_STARTS,
-        name="Starts._is_late",
+        name="StartCounter._is_late",
         replacement=Edit("return same and all(", "return True or all("),
         caught_by=f"{_STARTED} -k somebody_else_counts",
     ),

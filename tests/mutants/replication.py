@@ -222,8 +222,8 @@ MUTANTS = [
     Mutant(
         id="RR25",
         rule="damage that a bookie finds is marked for repair -> it is logged",
-        module="daybook.bookie.server.repairs",
-        name="Repairs._names_us",
+        module="daybook.bookie.server.damage_reporter",
+        name="DamageReporter._is_named",
         replacement=Edit("    try:\n", "    return False\n    try:\n"),
         caught_by=f"{_TESTS}/test_repairs.py -k bits_that_flip",
     ),
@@ -361,8 +361,8 @@ MUTANTS = [
     Mutant(
         id="RR40",
         rule="a new cookie is written before the metadata is read for losses -> it is not",
-        module="daybook.bookie.server.limbo",
-        name="LimboRepair._find_suspects",
+        module="daybook.bookie.server.data_integrity",
+        name="DataIntegrityCheck._find_suspects",
         replacement=Edit("await renew_cookie(self._metadata, self._paths, self._cookie)", "1"),
         caught_by=f"{_NEWCOMERS} -k copies",
     ),

@@ -3,9 +3,9 @@
 from tests.mutants.patch import Edit, Mutant
 
 _STORAGE = "tests:tests/bookie/storage"
-_COLLECTED = "tests:tests/bookie/server/test_collector.py"
+_COLLECTED = "tests:tests/bookie/server/test_garbage_collector.py"
 _COMPACTION_TESTS = f"{_STORAGE}/test_compaction.py"
-_COLLECTOR = "daybook.bookie.server.collector"
+_COLLECTOR = "daybook.bookie.server.garbage_collector"
 _ENTRY_REPAIR = "daybook.bookie.storage.entry_repair"
 _COMPACTION = "daybook.bookie.storage.compaction"
 
@@ -14,7 +14,7 @@ MUTANTS = [
         id="M47",
         rule="a ledger is deleted when its metadata is provably gone -> when a list lacks it",
         module=_COLLECTOR,
-        name="Collector._is_gone",
+        name="GarbageCollector._is_gone",
         replacement=Edit("return await self._metadata.get(path) is None", "return True"),
         caught_by=_COLLECTED,
     ),
@@ -22,7 +22,7 @@ MUTANTS = [
         id="M47b",
         rule="a list without any ledger proves nothing -> all were deleted",
         module=_COLLECTOR,
-        name="Collector._collect",
+        name="GarbageCollector._collect",
         replacement=Edit("    if not listed:\n        return\n", ""),
         caught_by=_COLLECTED,
     ),
@@ -30,7 +30,7 @@ MUTANTS = [
         id="M47c",
         rule="the ledgers here are listed before the metadata is read -> after",
         module=_COLLECTOR,
-        name="Collector._collect",
+        name="GarbageCollector._collect",
         replacement=Edit(
             "for ledger_id in sorted(missing):",
             "for ledger_id in sorted(missing | set(self._store.ledgers()) - set(ours)):",
@@ -41,7 +41,7 @@ MUTANTS = [
                 id="M47c+",
                 rule="each is looked up once more -> it is not",
                 module=_COLLECTOR,
-                name="Collector._is_gone",
+                name="GarbageCollector._is_gone",
                 replacement=Edit("return await self._metadata.get(path) is None", "return True"),
                 caught_by=_COLLECTED,
             ),
@@ -51,7 +51,7 @@ MUTANTS = [
         id="M47d",
         rule="another cluster's metadata proves nothing about our ledgers -> it is trusted",
         module=_COLLECTOR,
-        name="Collector._collect",
+        name="GarbageCollector._collect",
         replacement=Edit("await check_cluster(self._metadata, self._paths, self._cookie)", "pass"),
         caught_by=_COLLECTED,
     ),
@@ -254,7 +254,7 @@ MUTANTS = [
         id="B13",
         rule="a tombstone ends if its ledger is still gone -> if it was gone once",
         module=_COLLECTOR,
-        name="Collector._end_tombstones",
+        name="GarbageCollector._end_tombstones",
         replacement=Edit(" if await self._is_gone(ledger_id)", ""),
         caught_by=_COLLECTED,
     ),

@@ -16,7 +16,7 @@ _DIRECTORY = "daybook.bookie.storage.ledger_directory"
 _LOG = "daybook.bookie.storage.log"
 _RUNNER = "daybook.bookie.storage.directory_runner"
 _RECOVERY = "daybook.bookie.storage.recovery"
-_IDENTITY = "daybook.bookie.server.identity"
+_IDENTITY = "daybook.bookie.server.cookie_validation"
 
 MUTANTS = [
     Mutant(
@@ -47,7 +47,7 @@ MUTANTS = [
         id="M39",
         rule="empty directories of a known bookie are rejected -> taken for a new bookie's",
         module=_IDENTITY,
-        name="examine",
+        name="validate_cookies",
         replacement=Edit("    if known is None:\n", "    if known is None or local is None:\n"),
         caught_by=_HOST,
     ),

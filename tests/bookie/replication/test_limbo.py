@@ -10,7 +10,7 @@ from trio.abc import Clock
 
 from daybook.bookie.ledger.metadata import LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
-from daybook.bookie.server.limbo import suspicion
+from daybook.bookie.server.data_integrity import marks_for_ledger
 from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.markers import BIRTH_FILE
 from daybook.bookie.storage.status import StoreStatus
@@ -94,7 +94,7 @@ async def test_what_was_lost_without_a_sync_is_copied_back(
     await until(lambda: is_free(cluster, "b2"))
     assert await cluster.fully_copied()
     assert store_of(cluster, "b2").is_fenced(closed)
-    statistics = cluster.world.running["b2"].limbo.statistics()
+    statistics = cluster.world.running["b2"].data_integrity.statistics()
     assert (statistics.ledgers, statistics.in_doubt) == (0, False)
     assert statistics.ledgers_cleared == 2
     assert statistics.entries_copied == 10
@@ -114,7 +114,7 @@ async def test_an_open_ledger_is_recovered_before_the_rest_of_it_is_copied(
     metadata = await cluster.metadata(ledger_id)
     assert (metadata.state, metadata.last_entry_id) == (LedgerState.CLOSED, 14)
     assert await cluster.fully_copied()
-    statistics = cluster.world.running["b2"].limbo.statistics()
+    statistics = cluster.world.running["b2"].data_integrity.statistics()
     assert statistics.ledgers_cleared == 1
     assert statistics.entries_copied <= 10
 
@@ -141,7 +141,7 @@ async def test_nothing_that_is_absent_is_denied_before_it_is_repaired(
 
 
 async def has_trouble(cluster: Cluster, name: str) -> bool:
-    return any(cluster.world.running[name].limbo.ledgers().values())
+    return any(cluster.world.running[name].data_integrity.ledgers().values())
 
 
 async def test_when_all_lose_power_nothing_that_was_synced_anywhere_is_lost(
@@ -239,7 +239,7 @@ async def test_an_index_that_is_damaged_while_the_bookie_serves_is_made_again(
     await until(lambda: is_free(cluster, "b2"))
     assert running.why_unhealthy() == ""
     await store.read(ledger_id, 3)
-    assert running.limbo.statistics().ledgers_cleared == 1
+    assert running.data_integrity.statistics().ledgers_cleared == 1
 
 
 async def test_a_clean_stop_leaves_no_limbo(cluster: Cluster, autojump_clock: Clock) -> None:
@@ -272,7 +272,7 @@ async def test_a_loss_that_nobody_can_make_good_is_an_alarm_and_stays_unknown(
     assert await status_of(store.read(ledger_id, 4)) is UNKNOWN
     assert await status_of(store.read(ledger_id, 5)) is StoreStatus.OK
     assert store.limbo_ledgers.ledgers() == [ledger_id]
-    assert "entry 4" in cluster.world.running[name].limbo.ledgers()[ledger_id]
+    assert "entry 4" in cluster.world.running[name].data_integrity.ledgers()[ledger_id]
 
 
 async def has_alarm(cluster: Cluster) -> bool:
@@ -351,7 +351,7 @@ async def test_an_old_image_of_a_disk_is_in_doubt(cluster: Cluster, autojump_clo
     cluster.world.settings = {}
     await cluster.world.start("b3")
     await until(lambda: is_free(cluster, "b3"))
-    assert cluster.world.running["b3"].limbo.statistics().entries_copied >= 20
+    assert cluster.world.running["b3"].data_integrity.statistics().entries_copied >= 20
     assert await cluster.fully_copied([ledger_id])
 
 
@@ -374,4 +374,4 @@ def test_what_a_ledger_says_of_what_may_be_lost(
     if state != "closed":
         kind = LedgerState.OPEN if state == "open" else LedgerState.IN_RECOVERY
         metadata = replace(metadata, state=kind, last_entry_id=-1, length=0)
-    assert suspicion(1, metadata, B1) == expected
+    assert marks_for_ledger(1, metadata, B1) == expected

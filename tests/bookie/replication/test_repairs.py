@@ -72,7 +72,7 @@ async def test_bits_that_flip_are_found_and_copied_back_in_place(
         assert running.worker.status().copied_entries >= 3
     assert await ensemble(cluster, ledger_id) == before
     assert await damaged(cluster, "b2", ledger_id) == []
-    assert cluster.world.running["b2"].repairs.ledgers_marked == 1
+    assert cluster.world.running["b2"].damage_reporter.ledgers_marked == 1
     await restart(cluster, "b2")
     assert await damaged(cluster, "b2", ledger_id) == []
     assert await cluster.fully_copied()
@@ -147,7 +147,7 @@ async def fail_log(cluster: Cluster, name: str) -> None:
 
 async def marked_for(cluster: Cluster, bookie: BookieId) -> bool:
     stranded = cluster.world.running[bookie.partition(":")[0]].store.maintenance.stranded_ledgers()
-    return cluster.world.running["b1"].repairs.ledgers_marked >= len(stranded) - 1 > 0
+    return cluster.world.running["b1"].damage_reporter.ledgers_marked >= len(stranded) - 1 > 0
 
 
 async def test_records_that_were_lost_are_copied_back_and_no_absence_is_believed(

@@ -9,8 +9,9 @@ from typing import Protocol
 import pytest
 import trio
 
-from daybook.bookie.server.requests import DiskSpace, ServerLimits
-from daybook.bookie.server.serve import BookieServer
+from daybook.bookie.server.port import BookieServer
+from daybook.bookie.server.session import ServerLimits
+from daybook.bookie.server.v3 import DiskSpace
 from daybook.bookie.storage.disk import Disk, FileDisk
 from daybook.bookie.storage.index import MemoryIndexes
 from daybook.bookie.storage.store import LedgerStore, open_store

@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
 from starlette.requests import Request
 from trio.abc import Clock
 
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.server.__main__ import _open_metadata
-from daybook.bookie.server.admin import _body, admin_routes
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie
-from daybook.bookie.server.http import create_app, serve_http
-from daybook.bookie.server.metrics import registry_of
+from daybook.bookie.server.http import _body, create_app, serve_http
 from daybook.wire.clock import SystemClock
 from daybook.wire.logging import log_to_stderr
 from daybook.wire.messages.bookie import Status
@@ -53,12 +51,7 @@ class Admin:
 @asynccontextmanager
 async def administered(running: RunningBookie) -> AsyncGenerator[Admin]:
     async with trio.open_nursery() as nursery:
-        app = create_app(
-            registry_of(running.sources()),
-            running.why_unhealthy,
-            admin_routes(running, nursery),
-            why_not_ready=running.probe.why_not_ready,
-        )
+        app = create_app(running, nursery)
         port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
         yield Admin(port)
         nursery.cancel_scope.cancel()
@@ -179,12 +172,7 @@ async def test_a_look_at_everything_when_asked_for(cluster: Cluster) -> None:
 
 
 async def test_a_port_of_http_that_is_taken_is_named() -> None:
-
-    async def why_not_ready() -> str:
-        await trio.lowlevel.checkpoint()
-        return ""
-
-    app = create_app(CollectorRegistry(), lambda: "", why_not_ready=why_not_ready)
+    app = Starlette()
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(serve_http, app, "127.0.0.1", 0)
         with pytest.raises((OSError, BaseExceptionGroup)) as caught:

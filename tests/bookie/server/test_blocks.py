@@ -2,6 +2,7 @@
 
 import struct
 
+from daybook.bookie.server.session import ServerLimits
 from daybook.wire.digest import master_key
 from daybook.wire.messages.blocks import decode_block_answer, encode_block_header
 from daybook.wire.messages.bookie import AddRun, Status
@@ -83,7 +84,7 @@ async def test_a_block_that_makes_no_sense_costs_its_sender_the_connection(start
 
 async def test_an_entry_that_would_fit_no_answer_is_refused(start: Start) -> None:
     async with start() as running, running.connect() as peer:
-        room = running.server.limits.entry_bytes_max
+        room = ServerLimits().entry_bytes_max
         await peer.send(block(7, 0, 1, size=room - 30))
         assert await answer(peer) == AddRun(Status.BAD_REQUEST, 7, 0, 0)
         await peer.send(block(7, 0, 1, size=room - 40))

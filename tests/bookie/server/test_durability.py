@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import trio
 
-from daybook.bookie.server.requests import STATUSES, ServerLimits
+from daybook.bookie.server.session import STATUSES, ServerLimits
 from daybook.bookie.server.v2 import CODES
 from daybook.bookie.storage.disk import Appender, FileDisk
 from daybook.bookie.storage.status import StoreStatus
@@ -164,11 +164,13 @@ async def test_a_peer_that_goes_away_takes_its_bytes_with_it(start: Start) -> No
         disk.shut()
         async with running.connect() as peer:
             await peer.send(*(add_frame(7, i) for i in range(100)))
-            await wait_until(lambda: running.server.add_bytes > 5_000)
+            await wait_until(lambda: running.server.statistics().add_bytes > 5_000)
         await wait_until(lambda: running.server.statistics().connections == 0)
-        assert running.server.add_bytes > 5_000, "they are still on their way to the disk"
+        assert running.server.statistics().add_bytes > 5_000, (
+            "they are still on their way to the disk"
+        )
         disk.open_gate()
-        await wait_until(lambda: running.server.add_bytes == 0)
+        await wait_until(lambda: running.server.statistics().add_bytes == 0)
         async with running.connect() as peer:
             assert (await peer.read(7, 99)).status == Status.OK
 
@@ -179,10 +181,10 @@ async def test_who_waits_for_the_bytes_of_others_goes_on_when_they_are_gone(star
         disk.shut()
         async with running.connect() as first, running.connect() as second:
             await first.send(add_frame(7, 0, bytes(200_000)))
-            await wait_until(lambda: running.server.add_bytes > 200_000)
+            await wait_until(lambda: running.server.statistics().add_bytes > 200_000)
             await second.send(*(add_frame(8, i) for i in range(3)))
             assert await says_nothing(second)
-            assert running.server.add_bytes < 201_000
+            assert running.server.statistics().add_bytes < 201_000
             disk.open_gate()
             assert await first.answer() == AddRun(Status.OK, 7, 0, 0)
             for i in range(3):

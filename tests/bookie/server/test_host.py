@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import trio
 import trio.testing
+from prometheus_client.exposition import generate_latest
 
 from daybook.bookie.registry.cookies import delete_cookie, read_cookie
 from daybook.bookie.registry.paths import LedgerPaths
@@ -20,9 +21,9 @@ from daybook.bookie.registry.registrations import (
     writable_bookies,
 )
 from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.cookie_validation import COOKIE_FILE
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, run_bookie
-from daybook.bookie.server.identity import COOKIE_FILE
-from daybook.bookie.server.metrics import exposition, registry_of
+from daybook.bookie.server.http import create_registry
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import MemoryIndexes
 from daybook.bookie.storage.limits import StoreLimits
@@ -349,7 +350,7 @@ async def test_a_bookie_without_room_is_announced_as_read_only(cluster: Cluster)
 async def test_what_it_counts_is_there_to_be_read(cluster: Cluster) -> None:
     async with cluster.run(cluster.config()) as running, connect(running.port) as peer:
         assert await peer.add(7, 0) is Status.OK
-        text = exposition(registry_of(running.sources())).decode()
+        text = generate_latest(create_registry(running.sources())).decode()
         assert "daybook_bookie_store_entries_added_total 1.0" in text
         assert "daybook_bookie_server_connections 1.0" in text
         assert "daybook_bookie_registration_registered 1.0" in text

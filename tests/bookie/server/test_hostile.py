@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from daybook.bookie.server.requests import ServerLimits
+from daybook.bookie.server.session import ServerLimits
 from daybook.wire.messages import bookie
 from daybook.wire.messages.bookie import AddRun, Status
 from tests.bookie.server.conftest import Running, Start
@@ -286,7 +286,7 @@ async def test_bytes_in_flight_are_bounded(start: Start) -> None:
                     answer = await peer.answer()
                     assert isinstance(answer, AddRun)
                     assert answer.status == Status.OK
-                    most = max(most, running.server.add_bytes)
+                    most = max(most, running.server.statistics().add_bytes)
 
         for ledger_id in range(6):
             nursery.start_soon(write, ledger_id)

@@ -14,8 +14,14 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import read_life
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.cookie_validation import (
+    CLAIM_FILE,
+    COOKIE_FILE,
+    NEW_FILE,
+    Identity,
+    StartError,
+)
 from daybook.bookie.server.host import RunningBookie, repair_cookie
-from daybook.bookie.server.identity import CLAIM_FILE, COOKIE_FILE, NEW_FILE, Identity, StartError
 from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.markers import BIRTH_FILE, read_generation
 from daybook.wire.clock import SystemClock
@@ -92,7 +98,7 @@ async def test_it_says_over_http_what_is_in_limbo(cluster: Cluster) -> None:
     async with cluster.run(cluster.config()) as running, administered(running) as admin:
         answer = await admin.ask("limbo")
         assert (answer["in_doubt"], answer["ledgers"], answer["first_ledgers"]) == (False, 0, [])
-        assert running.sources()["limbo"]() == running.limbo.statistics()
+        assert running.sources()["limbo"]() == running.data_integrity.statistics()
 
 
 async def test_an_empty_place_is_not_filled_without_being_asked(cluster: Cluster) -> None:
@@ -122,7 +128,7 @@ async def test_a_start_in_doubt_that_is_cut_short_is_repeated(
         await orders.give(BookieId("b1"), AdminRecord(AdminState.LEFT, 1))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Identity, "stamp", cut_short)
+        patch.setattr(Identity, "write_cookies", cut_short)
         assert "cut short" in await cluster.failed(config)
     directory = cluster.tmp_path / "d0"
     assert any((directory / "log").iterdir())
@@ -141,7 +147,7 @@ async def test_a_repair_by_command_that_is_cut_short_is_repeated(
     shutil.rmtree(cluster.tmp_path / "d0")
     cluster._indexes = type(cluster._indexes)()
     with monkeypatch.context() as patch:
-        patch.setattr(Identity, "stamp", cut_short)
+        patch.setattr(Identity, "write_cookies", cut_short)
         with pytest.raises(BaseExceptionGroup) as caught:
             await offline(cluster, cluster.config())
     assert caught.group_contains(StartError, match="cut short")

@@ -143,7 +143,7 @@ async def test_adds_of_many_ledgers_are_answered_one_by_one(start: Start) -> Non
             assert answer.status == Status.OK
             seen.append((answer.ledger_id, answer.first))
         assert sorted(seen) == sorted(wanted)
-        assert running.server.add_bytes == 0
+        assert running.server.statistics().add_bytes == 0
 
 
 async def test_answers_share_a_commit(start: Start) -> None:

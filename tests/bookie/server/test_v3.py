@@ -2,7 +2,7 @@
 
 import trio
 
-from daybook.bookie.server.requests import ServerLimits
+from daybook.bookie.server.session import ServerLimits
 from daybook.wire import entry
 from daybook.wire.digest import master_key
 from daybook.wire.messages import bookie_v3

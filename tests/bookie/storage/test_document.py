@@ -7,7 +7,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from daybook.bookie.registry.cookies import Cookie
-from daybook.bookie.server.identity import COOKIE_FILE, NEW_FILE
+from daybook.bookie.server.cookie_validation import COOKIE_FILE, NEW_FILE
 from daybook.bookie.storage.deleted_segments import Gap, decode_gaps, encode_gaps
 from daybook.bookie.storage.entry_locations import SegmentUsage
 from daybook.bookie.storage.records import Kind

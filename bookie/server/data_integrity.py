@@ -1,19 +1,22 @@
-"""The end of limbo for a bookie that may have lost records: it finds the ledgers and repairs each.
+"""The data integrity check: a bookie that may have lost records finds the ledgers and repairs each.
 
-While the bookie serves, and takes no plain adds:
+It runs while the bookie serves.  First, while the bookie rejects all plain adds:
 
-    suspects    the metadata of all ledgers are read.  A ledger is marked: in limbo if any of its
-                fragments names this bookie, fenced if its writer may still rely on this bookie or
-                may have been fenced here before.  A ledger that is here and no longer in the
-                metadata is fenced, too.  Before that a transaction id, the birth, is taken: nothing
-                of a ledger that is created later can be lost.
-                A list that fails, or is incomplete, proves nothing: all of it is done again.
+    mark        The check reads the metadata of all ledgers.  It marks a ledger as in limbo if any
+                fragment names this bookie, and as fenced if its writer may still rely on this
+                bookie or may have been fenced here before.  It also fences a ledger that is here
+                and no longer in the metadata.  Before that it takes a transaction id, the cookie
+                generation: no record of a ledger that is created later can be lost.
+                If the list fails or is incomplete, it proves nothing, and the check starts again.
 
-Then the bookie takes plain adds of all other ledgers.  Meanwhile, each ledger by itself:
+Then the bookie takes plain adds of all other ledgers.  For each ledger in limbo the check does:
 
-    recover     if it is not closed and its last ensemble has this bookie, as any client would do it
-    copy        the entries that should be here and are not, with digests verified, as recovery adds
-    clear       when all of them are durable, and the ledger was compared once more
+    recover     if the ledger is not closed and its last ensemble has this bookie: recover the
+                ledger as any client would do it
+    copy        copy the entries that should be here and are not, with digests verified, as
+                recovery adds
+    clear       when all of them are durable and another comparison finds nothing missing: end the
+                limbo of the ledger
 
 If the end of a ledger or an entry cannot be read now (its bookies are away, or in limbo
 themselves), the ledger is tried again, later each time.  If no bookie gives an entry, the ledger is
@@ -57,7 +60,7 @@ from daybook.bookie.replication.protocol.copies import (
     settled_stretches,
 )
 from daybook.bookie.replication.protocol.pace import Pace
-from daybook.bookie.server.collector import ForeignMetadataError, check_cluster
+from daybook.bookie.server.garbage_collector import ForeignMetadataError, check_cluster
 from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore
@@ -87,8 +90,8 @@ class LimboStatistics:
 
 
 @dataclass(slots=True)
-class _Trouble:
-    """The reason why a ledger is not repaired yet, and when it is due again."""
+class _Delayed:
+    """A ledger whose repair failed: the reason, and when the next attempt is due."""
 
     why: str
     retry_s: float
@@ -96,7 +99,7 @@ class _Trouble:
     marked: bool = False
 
 
-def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> LimboMark:
+def marks_for_ledger(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> LimboMark:
     """Return what a bookie that may have lost records must assume of a ledger."""
     named = any(bookie in fragment.ensemble for fragment in metadata.fragments)
     if metadata.state is LedgerState.OPEN:
@@ -104,7 +107,7 @@ def suspicion(ledger_id: int, metadata: LedgerMetadata, bookie: BookieId) -> Lim
     return LimboMark(ledger_id, named, True)
 
 
-class LimboRepair:
+class DataIntegrityCheck:
     """`run` ends limbo whenever it begins; it calls `open_client` only if a ledger is in limbo."""
 
     def __init__(
@@ -130,16 +133,16 @@ class LimboRepair:
         self._clock = clock
         self._rng = rng
         self._log = log
-        self._catalog = LedgerMetadataStore(metadata, paths, rng)
-        self._troubles: dict[int, _Trouble] = {}
+        self._ledgers = LedgerMetadataStore(metadata, paths, rng)
+        self._delayed: dict[int, _Delayed] = {}
         self._cleared = 0
         self._entries_copied = 0
         self._bytes_copied = 0
         self._failed = 0
         self._changed = trio.Event()
-        store.add_writable_listener(self._look)
+        store.add_writable_listener(self._check_soon)
 
-    def _look(self) -> None:
+    def _check_soon(self) -> None:
         self._changed.set()
 
     def statistics(self) -> LimboStatistics:
@@ -155,7 +158,7 @@ class LimboRepair:
     def ledgers(self) -> dict[int, str]:
         """Return the ledgers in limbo, and why each is not repaired yet, in words."""
         return {
-            ledger_id: trouble.why if (trouble := self._troubles.get(ledger_id)) else ""
+            ledger_id: delayed.why if (delayed := self._delayed.get(ledger_id)) else ""
             for ledger_id in self._store.limbo_ledgers.ledgers()
         }
 
@@ -216,17 +219,18 @@ class LimboRepair:
         """Mark the ledgers that may have lost records; return the birth."""
         await self._metadata.sync(self._paths.root)
         await check_cluster(self._metadata, self._paths, self._cookie)
-        # The list below has every ledger that is older than this transaction.
+        # The order matters: the list below then has each ledger that is older than this
+        # transaction, so a ledger that it lacks is younger and has lost nothing.
         birth = await renew_cookie(self._metadata, self._paths, self._cookie)
         await self._metadata.sync(self._paths.root)
-        # Taken before the list: a ledger of these that the list lacks was deleted.
+        # Also before the list: a ledger that is here and that the list lacks was deleted.
         here = set(self._store.ledgers())
         suspects: dict[int, LimboMark] = {}
         async for ledger_id, metadata in self._all_metadata():
             if metadata is None:
                 suspects[ledger_id] = LimboMark(ledger_id, limbo=True, fence=True)
                 continue
-            suspect = suspicion(ledger_id, metadata, self._bookie)
+            suspect = marks_for_ledger(ledger_id, metadata, self._bookie)
             if suspect.limbo or ledger_id in here:
                 suspects[ledger_id] = suspect
         for ledger_id in here - suspects.keys():
@@ -236,9 +240,9 @@ class LimboRepair:
 
     async def _all_metadata(self) -> AsyncIterator[tuple[int, LedgerMetadata | None]]:
         """Yield each ledger, with None if its metadata do not parse.  Raise if a read fails."""
-        async for ledger_id in self._catalog.list():
+        async for ledger_id in self._ledgers.list():
             try:
-                metadata = (await self._catalog.read(ledger_id)).metadata
+                metadata = (await self._ledgers.read(ledger_id)).metadata
             except NoSuchLedgerError:
                 continue
             except MalformedMetadataError:
@@ -254,14 +258,14 @@ class LimboRepair:
             now = trio.current_time()
             async with trio.open_nursery() as nursery:
                 for ledger_id in ledger_ids:
-                    trouble = self._troubles.get(ledger_id)
-                    if trouble is None or trouble.due <= now:
+                    delayed = self._delayed.get(ledger_id)
+                    if delayed is None or delayed.due <= now:
                         token = object()
                         await room.acquire_on_behalf_of(token)
                         nursery.start_soon(self._try, context, ledger_id, room, token)
             left = self._store.limbo_ledgers.ledgers()
-            self._troubles = {each: self._troubles[each] for each in left if each in self._troubles}
-            await trio.sleep_until(min((t.due for t in self._troubles.values()), default=now))
+            self._delayed = {each: self._delayed[each] for each in left if each in self._delayed}
+            await trio.sleep_until(min((t.due for t in self._delayed.values()), default=now))
 
     async def _try(
         self, context: LedgerContext, ledger_id: int, room: trio.CapacityLimiter, token: object
@@ -270,37 +274,37 @@ class LimboRepair:
             await self._repair(context, ledger_id)
         except (LedgerError, MetadataError, RegistryError, StoreError, OSError) as error:
             self._failed += 1
-            trouble = self._put_off(ledger_id, str(error) or repr(error))
-            self._log.warning("stays in limbo for now", ledger=ledger_id, why=trouble.why)
-            if isinstance(error, NoSuchEntryError | ReadUnknownError) and not trouble.marked:
-                await self._mark(ledger_id, trouble)
+            delayed = self._delay(ledger_id, str(error) or repr(error))
+            self._log.warning("stays in limbo for now", ledger=ledger_id, why=delayed.why)
+            if isinstance(error, NoSuchEntryError | ReadUnknownError) and not delayed.marked:
+                await self._mark(ledger_id, delayed)
         else:
-            self._troubles.pop(ledger_id, None)
+            self._delayed.pop(ledger_id, None)
             self._cleared += 1
         finally:
             room.release_on_behalf_of(token)
 
-    def _put_off(self, ledger_id: int, why: str) -> _Trouble:
-        trouble = self._troubles.setdefault(ledger_id, _Trouble(why, _RETRY_S, 0))
-        trouble.why = why
-        trouble.due = trio.current_time() + self._rng.uniform(0.5, 1.5) * trouble.retry_s
-        trouble.retry_s = min(2 * trouble.retry_s, _RETRY_S_MAX)
-        return trouble
+    def _delay(self, ledger_id: int, why: str) -> _Delayed:
+        delayed = self._delayed.setdefault(ledger_id, _Delayed(why, _RETRY_S, 0))
+        delayed.why = why
+        delayed.due = trio.current_time() + self._rng.uniform(0.5, 1.5) * delayed.retry_s
+        delayed.retry_s = min(2 * delayed.retry_s, _RETRY_S_MAX)
+        return delayed
 
-    async def _mark(self, ledger_id: int, trouble: _Trouble) -> None:
+    async def _mark(self, ledger_id: int, delayed: _Delayed) -> None:
         """Mark the ledger: auto-recovery reads every copy, and reports what is lost for good."""
         try:
             await mark_under_replicated(
                 self._metadata, self._paths, ledger_id, [self._bookie], self._clock.now_ms()
             )
-            trouble.marked = True
+            delayed.marked = True
         except MetadataError as error:
             self._log.warning("not marked yet", ledger=ledger_id, why=str(error))
 
     async def _repair(self, context: LedgerContext, ledger_id: int) -> None:
         await self._metadata.sync(self._paths.ledger(ledger_id))
         try:
-            stored = await self._catalog.read(ledger_id)
+            stored = await self._ledgers.read(ledger_id)
         except NoSuchLedgerError:  # It was deleted, so nothing is missing.
             await self._store.limbo_ledgers.clear(ledger_id)
             return
@@ -308,7 +312,8 @@ class LimboRepair:
         ours = self._bookie in metadata.last_fragment.ensemble
         if metadata.state is LedgerState.IN_RECOVERY or (not metadata.closed and ours):
             metadata = (await recover_ledger(context, ledger_id, stored)).metadata
-        # Again after a copy: the ledger is cleared only if a comparison finds nothing missing.
+        # The loop compares again after each copy: only a comparison that finds nothing missing
+        # may end the limbo, because an entry that is not here would be answered with "no".
         while missing := await self._missing(ledger_id, metadata):
             for run in missing:
                 await self._copy(context, ledger_id, metadata, run)
@@ -348,23 +353,23 @@ class LimboRepair:
                 max_bytes=_CHUNK_BYTES,
                 entry_bytes=size_of_one,
             )
-            size = await self._take(ledger_id, metadata, entries)
+            size = await self._add(ledger_id, metadata, entries)
             size_of_one = max(1, size // len(entries))
             self._entries_copied += len(entries)
             self._bytes_copied += size
             first = entries[-1].entry_id + 1
 
-    async def _take(self, ledger_id: int, metadata: LedgerMetadata, entries: list[Entry]) -> int:
+    async def _add(self, ledger_id: int, metadata: LedgerMetadata, entries: list[Entry]) -> int:
         """Add the entries to the store; return their bytes when all are durable."""
         digester, key = digester_of(metadata), master_key(metadata.password or b"")
-        waiting, size, refused, told = len(entries), 0, StoreStatus.OK, trio.Event()
+        waiting, size, refused, finished = len(entries), 0, StoreStatus.OK, trio.Event()
 
         def done(status: StoreStatus) -> None:
             nonlocal waiting, refused
             waiting -= 1
             refused = refused if status is StoreStatus.OK else status
             if not waiting:
-                told.set()
+                finished.set()
 
         for entry in entries:
             payload = [entry.payload]
@@ -373,8 +378,9 @@ class LimboRepair:
             )
             data = memoryview(header + bytes(entry.payload))
             size += len(data)
+            # As recovery adds: the ledger may be fenced, and in limbo it rejects plain adds.
             self._store.add(ledger_id, entry.entry_id, key, data, recovery=True, done=done)
-        await told.wait()
+        await finished.wait()
         if refused is not StoreStatus.OK:
-            raise StoreError(refused, f"entries of ledger {ledger_id} were not taken")
+            raise StoreError(refused, f"entries of ledger {ledger_id} were not stored")
         return size

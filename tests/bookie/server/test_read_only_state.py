@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from daybook.bookie.server.command import READ_ONLY_FILE, ReadOnlyCommand
+from daybook.bookie.server.read_only_state import READ_ONLY_FILE, ReadOnlyState
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers
@@ -36,12 +36,12 @@ async def opened(platter: Platter, *directories: str) -> AsyncGenerator[LedgerSt
 
 async def test_read_only_by_command_is_kept_and_taken_back(platter: Platter) -> None:
     async with opened(platter) as store:
-        command = ReadOnlyCommand(platter.mount(), ["d0"], store)
+        command = ReadOnlyState(platter.mount(), ["d0"], store)
         await command.load()
         assert store.writable
         told: list[bool] = []
         store.add_writable_listener(lambda: told.append(store.writable))
-        await command.give(True)
+        await command.change(True)
         answers = Answers(store)
         answers.add(1, 1)
         answers.add(1, 2, recovery=True)
@@ -53,16 +53,16 @@ async def test_read_only_by_command_is_kept_and_taken_back(platter: Platter) -> 
         index=platter.indexes().open,
         clock=FixedClock(),
     ) as store:
-        command = ReadOnlyCommand(platter.mount(), ["d0"], store)
+        command = ReadOnlyState(platter.mount(), ["d0"], store)
         await command.load()
         assert not store.writable
         store.set_read_only(True)  # another cause
-        await command.give(False)
+        await command.change(False)
         assert not store.writable
         store.set_read_only(False)
         assert store.writable
-        await command.give(False)  # the command is repeated
-        again = ReadOnlyCommand(platter.mount(), ["d0"], store)
+        await command.change(False)  # the command is repeated
+        again = ReadOnlyState(platter.mount(), ["d0"], store)
         await again.load()
         assert store.writable
 
@@ -72,12 +72,12 @@ async def test_it_holds_whatever_the_order_and_number_of_directories(
     platter: Platter, directories: tuple[str, ...]
 ) -> None:
     async with opened(platter, "d0", "d1") as store:
-        await ReadOnlyCommand(platter.mount(), ["d0", "d1"], store).give(True)
+        await ReadOnlyState(platter.mount(), ["d0", "d1"], store).change(True)
     async with opened(platter, *directories) as store:
-        command = ReadOnlyCommand(platter.mount(), directories, store)
+        command = ReadOnlyState(platter.mount(), directories, store)
         await command.load()
         assert not store.writable
-        await command.give(False)
+        await command.change(False)
         assert store.writable
     kept = [path for path in platter.paths() if path.endswith(READ_ONLY_FILE)]
     assert kept == (["d0/READONLY"] if directories == ("d1",) else [])
@@ -86,24 +86,24 @@ async def test_it_holds_whatever_the_order_and_number_of_directories(
 async def test_taking_it_back_counts_when_the_disk_has_done_it(platter: Platter) -> None:
     """Otherwise the bookie would take entries now, and none after the next start."""
     async with opened(platter) as store:
-        command = ReadOnlyCommand(platter.mount(), ["d0"], store)
-        await command.give(True)
+        command = ReadOnlyState(platter.mount(), ["d0"], store)
+        await command.change(True)
         platter.fail_next("remove", OSError(errno.EIO, "input/output error"))
         with pytest.raises(OSError, match="input/output"):
-            await command.give(False)
+            await command.change(False)
         assert not store.writable
-        await command.give(False)
+        await command.change(False)
         assert store.writable
 
 
 async def test_two_commands_at_once_leave_what_the_last_one_said(platter: Platter) -> None:
     for last in (True, False):
         async with opened(platter) as store:
-            command = ReadOnlyCommand(platter.mount(), ["d0"], store)
+            command = ReadOnlyState(platter.mount(), ["d0"], store)
             async with trio.open_nursery() as nursery:
                 for wanted in (not last, last, not last, last):
-                    nursery.start_soon(command.give, wanted)
+                    nursery.start_soon(command.change, wanted)
                     await trio.lowlevel.checkpoint()
             assert store.writable is not last
             assert ("d0/READONLY" in platter.paths()) is last
-            await command.give(False)
+            await command.change(False)

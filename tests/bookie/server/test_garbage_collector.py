@@ -15,8 +15,11 @@ from daybook.bookie.registry.cookies import Cookie, create_cookie, delete_cookie
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.ledger_ids import prune_parents
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.server.collector import Collector, facts_of
-from daybook.bookie.server.housekeeping import Housekeeping
+from daybook.bookie.server.garbage_collector import (
+    GarbageCollector,
+    Housekeeping,
+    read_ledger_facts,
+)
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
 from daybook.bookie.storage.status import StoreStatus
@@ -71,7 +74,7 @@ class World:
         self.session = session
         self.metadata = Metadata(session)
         self.cookie = cookie
-        self.collector = Collector(
+        self.collector = GarbageCollector(
             store,
             self.metadata,  # type: ignore[arg-type]
             PATHS,
@@ -107,7 +110,7 @@ async def open_world(platter: Platter, *directories: str) -> AsyncGenerator[Worl
         index=platter.indexes().open,
         clock=FixedClock(),
         limits=StoreLimits(log=LogLimits(segment_bytes=2000), reclaim=EAGER, space_check_s=1),
-        ask=partial(facts_of, session, PATHS),
+        ask=partial(read_ledger_facts, session, PATHS),
     ) as store:
         world = World(store, session, cookie)
         for ledger_id in LEDGERS:

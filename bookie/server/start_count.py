@@ -1,28 +1,30 @@
-"""Starts are counted: an older image of a directory is recognised before anybody is served.
+"""The start count of a bookie: it recognises an older image of a directory before it serves.
 
-A directory that was put back from a copy lacks what was acknowledged since, and looks whole.  So
-the number of the present start is in the file `STARTS` of each directory, and in the metadata
-store, with the position at which each log ended (`registry.starts`).  At a start, in this order:
+A directory that was restored from a copy looks whole, but lacks the entries that were acknowledged
+since.  So the number of the present start is in the file `STARTS` of each directory.  It is also in
+the metadata store, with the position at which each log ended (`registry.starts`).  A start takes
+these steps, in this order:
 
-    1  both are read.  A directory is behind if its number is below the record's, or if its log ends
-       below the position that the record has for it
-    2  if one is behind the bookie is in doubt, all of its directories; that is durable (`limbo`)
-    3  the highest number plus one is written to every directory
-    4  the record gets that number by compare-and-swap, with the positions of now
+    1  Read both.  A directory is behind if its number is below that of the record, or if its log
+       ends below the position that the record has for it.
+    2  If a directory is behind, all directories of the bookie are in doubt.  Make that durable
+       (`data_integrity`).
+    3  Write the highest number plus one to every directory.
+    4  Write that number and the present positions to the record, by compare-and-swap.
 
-Another order loses the finding: with 3 before 2, or 4 before 3, a crash in between leaves a
-directory that is behind and does not look like it, or one that is whole and does.
+Another order loses the finding.  With 3 before 2, a crash in between leaves a directory that is
+behind and looks whole.  With 4 before 3, it leaves one that is whole and looks behind.
 
     number in           directories    record
                         no             no         the first start that counts: no doubt
                         no             yes        behind
                         yes            no         no doubt, and one warning
 
-While the bookie serves, the positions are written again when they have moved, every so often and
-when a segment begins.  Nobody waits for that: without the metadata store they are written later.
+While the bookie serves, it writes the positions again if they have advanced: in intervals, and when
+a segment begins.  No request waits for that: without the metadata store they are written later.
 
-An image that was taken in the present life of the bookie, and is younger than the last position
-that was written, is not recognised.
+An image is not recognised if it was taken since the last start of the bookie and is younger than
+the last position that was written.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +35,7 @@ import trio
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.starts import NUMBER_MAX, StartRecord, StoredStarts, read_starts
-from daybook.bookie.server.identity import StartError
+from daybook.bookie.server.cookie_validation import StartError
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.store import LedgerStore
 from daybook.wire.logging import Log
@@ -54,7 +56,7 @@ _SEGMENT_PAUSE_S = 1.0  # between two writes because of segments
 
 
 async def read_number(disk: Disk, directory: str) -> int | None:
-    """None if there is no number; 0, which is below every number, if it does not parse."""
+    """Return the number, None if there is none, or 0 (below every number) if it does not parse."""
     try:
         text = await disk.read_file(f"{directory}/{STARTS_FILE}")
     except FileNotFoundError:
@@ -78,10 +80,8 @@ class _Before:
     ends: Mapping[str, int]
 
 
-class Starts:
-    """One instance counts the starts of one process.  First `is_behind`, then `count`, then
-    `run`.
-    """
+class StartCounter:
+    """Counts the start of one process: first `is_behind`, then `count_start`, then `run`."""
 
     def __init__(
         self,
@@ -95,8 +95,8 @@ class Starts:
         interval_s: float,
         log: Log,
     ) -> None:
-        self.number = 0  # of the present start, as soon as it is counted
-        self.trouble = ""  # another process counts our starts, or somebody has deleted the record
+        self.number = 0  # the present start, as soon as it is counted
+        self.problem = ""  # why the positions are no longer written
         self._metadata = metadata
         self._paths = paths
         self._path = paths.starts(bookie_id)
@@ -112,7 +112,7 @@ class Starts:
     # -- the start
 
     async def is_behind(self, ends: Mapping[str, int]) -> bool:
-        """Step 1: the logs end at `ends`.  May be repeated."""
+        """Step 1: return True if a directory is behind.  The logs end at `ends`.  Repeatable."""
         await self._metadata.sync(self._paths.root)
         stored = await self._read()
         numbers = {each: await read_number(self._disk, each) for each in self._directories}
@@ -142,7 +142,7 @@ class Starts:
     def _finding(
         self, record: StartRecord, directory: str, number: int | None, ends: Mapping[str, int]
     ) -> str:
-        """Why the directory is behind; empty if it is not."""
+        """Return why the directory is behind, or "" if it is not."""
         if number is None or number < record.starts:
             return (
                 f"{directory} knows of {number or 0} starts, the metadata store of {record.starts}"
@@ -153,15 +153,19 @@ class Starts:
         return ""
 
     def _recorded(self, record: StartRecord, directory: str) -> int:
-        """The position that the record has of a directory; the only one may have been moved."""
+        """Return the position that the record has of a directory.
+
+        The only directory of a bookie may have been moved, so its path is not compared.
+        """
         if len(self._directories) == len(record.positions) == 1:
             return next(iter(record.positions.values()))
         return record.positions.get(directory, 0)
 
-    async def count(self, ends: Mapping[str, int]) -> None:
-        """Steps 3 and 4.  StartError if another process with our identity counts, too.
+    async def count_start(self, ends: Mapping[str, int]) -> None:
+        """Steps 3 and 4: write the number of this start; the logs end at `ends` now.
 
-        A doubt is durable by now.  `ends` are those of now.
+        The caller has made a doubt durable.  Raise StartError if another process with the same
+        identity counts its start, too.
         """
         before = self._before
         assert before is not None, "the directories are compared first"
@@ -179,7 +183,7 @@ class Starts:
                 self._log.warning("waiting for the metadata store", why=str(error))
                 await trio.sleep(_RETRY_S)
             except (VersionConflictError, RecordExistsError, NoRecordError):
-                pass  # by an earlier request of ours, or by another process: the record tells
+                pass  # An earlier request of this process, or another process: `_is_ours` decides.
             else:
                 break
             if await self._is_ours(record):
@@ -187,7 +191,7 @@ class Starts:
         self.number = number
 
     async def _swap(self, record: StartRecord) -> None:
-        """Put it in the place of the version that is known."""
+        """Write the record if the stored one still has the version that is known."""
         stored = self._stored
         if stored is None:
             await self._metadata.create(self._path, record.encode(), make_parents=True)
@@ -197,9 +201,9 @@ class Starts:
             self._stored = StoredStarts(record, version)
 
     async def _is_ours(self, record: StartRecord) -> bool:
-        """Read what is there: whether it is what we wrote; if it is not, `_swap` may try again.
+        """Read the record; return True if this process wrote it, False if `_swap` may try again.
 
-        StartError if it is somebody else's.
+        Raise StartError if another process wrote it.
         """
         before = self._before
         assert before is not None
@@ -225,11 +229,10 @@ class Starts:
         )
 
     def _is_late(self, found: StoredStarts, before: _Before) -> bool:
-        """Return True if the record is as it was, or has the last positions of the process before
-        us.
+        """Return True if the record is as it was, or a late write of the process before this one.
 
-        A request of a process that was killed may arrive after its end.  The directories that it
-        names are here.
+        A request of a process that was killed may arrive after its end.  It has the number and the
+        process of that start, and its positions are not above the ends of the logs that are here.
         """
         assert before.stored is not None
         then, now = before.stored.record, found.record
@@ -253,14 +256,14 @@ class Starts:
     # -- while it serves
 
     async def run(self, store: LedgerStore) -> None:
-        """Write the positions when they have moved, for ever; nobody waits for that."""
+        """Write the positions when they have advanced, forever, or until there is a problem."""
         wanted = trio.Event()
 
         def segment_began() -> None:
             wanted.set()
 
         store.add_segment_listener(segment_began)
-        while not self.trouble:
+        while not self.problem:
             with trio.move_on_after(self._interval_s):
                 await wanted.wait()
             wanted = trio.Event()
@@ -269,7 +272,7 @@ class Starts:
             except MetadataError as error:
                 self._log.info("the positions of the logs are written later", why=str(error))
             await trio.sleep(min(self._interval_s, _SEGMENT_PAUSE_S))
-        self._log.warning("the positions of the logs are not written any more", why=self.trouble)
+        self._log.warning("the positions of the logs are no longer written", why=self.problem)
 
     async def _write(self, ends: Mapping[str, int]) -> None:
         stored = self._stored
@@ -283,17 +286,17 @@ class Starts:
             await self._look_again()
 
     async def _look_again(self) -> None:
-        """The next turn goes on from what is there, if that is ours."""
+        """Read the record after a failed write; the next write continues from it if it is ours."""
         await self._metadata.sync(self._path)
         try:
             found = await read_starts(self._metadata, self._paths, self._bookie_id)
         except MalformedRecordError as error:
-            self.trouble = str(error)
+            self.problem = str(error)
             return
         if found is None:
-            self.trouble = f"{self._path} was deleted: the bookie was taken out of the cluster"
+            self.problem = f"{self._path} was deleted: the bookie was taken out of the cluster"
         elif found.record.process != self._process:
-            self.trouble = (
+            self.problem = (
                 f"another process has counted start {found.record.starts} of this bookie in"
                 f" {self._path}: stop the one of the two whose directories are the copy"
             )

@@ -1,10 +1,10 @@
-"""The read-only state that an operator commands: a file in each directory keeps it over restarts.
+"""The read-only state that an operator sets: a file in each directory keeps it across restarts.
 
-    <directory>/READONLY    present as long as the bookie must take no new entries
+    <directory>/READONLY    exists as long as the bookie must accept no new entries
 
-One file is enough: directories may be reordered, added or replaced, and the command holds until the
-operator takes it back.  The command is one reason of several (`LedgerStore.set_read_only`): taking
-it back does not end the others.
+A file in one directory is enough: directories may be reordered, added or replaced, and the state
+lasts until the operator ends it.  It is one of several reasons for which a bookie is read-only
+(`LedgerStore.set_read_only`); to end it does not end the others.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,14 @@ READ_ONLY_FILE = "READONLY"
 _REASON = "command"
 
 
-class ReadOnlyCommand:
+class ReadOnlyState:
+    """One instance per bookie."""
+
     def __init__(self, disk: Disk, directories: Sequence[str], store: LedgerStore) -> None:
         self._disk = disk
         self._paths = [f"{directory}/{READ_ONLY_FILE}" for directory in directories]
         self._store = store
-        self._giving = trio.Lock()
+        self._changing = trio.Lock()
 
     async def load(self) -> None:
         """Set the bookie read-only if the file is in any directory."""
@@ -33,19 +35,20 @@ class ReadOnlyCommand:
                 await self._disk.read_file(path)
                 self._store.set_read_only(True, _REASON)
 
-    async def give(self, read_only: bool) -> None:
-        """Command read-only or take it back, durably on return; one call at a time.
+    async def change(self, read_only: bool) -> None:
+        """Set or end the read-only state; it is durable on return.  Calls run one at a time.
 
-        After an `OSError` the command may be in force without being durable: the bookie then takes
-        no entries, and a restart may forget that.
+        After an `OSError` the bookie may be read-only without a durable file: it then accepts no
+        entries, and a restart may forget that.
         """
-        async with self._giving:
+        async with self._changing:
             if read_only:
-                # In force before the files: no plain add is accepted while they are written.
+                # The store comes before the files: no plain add is accepted while they are written.
                 self._store.set_read_only(True, _REASON)
                 for path in self._paths:
                     await self._disk.write_file(path, b"by command\n")
                 return
+            # The files go first: if one cannot be removed, the bookie stays read-only.
             for path in self._paths:
                 with suppress(FileNotFoundError):
                     await self._disk.remove(path)

@@ -20,10 +20,10 @@ from daybook.bookie.registry.cookies import create_cookie, delete_cookie, read_c
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.starts import StartRecord, read_starts
 from daybook.bookie.server.config import BookieConfig
+from daybook.bookie.server.cookie_validation import NEW_FILE, StartError
+from daybook.bookie.server.data_integrity import DataIntegrityCheck
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, run_bookie
-from daybook.bookie.server.identity import NEW_FILE, StartError
-from daybook.bookie.server.limbo import LimboRepair
-from daybook.bookie.server.starts import STARTS_FILE, Starts, read_number, write_number
+from daybook.bookie.server.start_count import STARTS_FILE, StartCounter, read_number, write_number
 from daybook.bookie.storage.disk import UNFINISHED
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import Log, LogLimits
@@ -128,10 +128,10 @@ class World:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_copied_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def wait(repair: LimboRepair) -> None:
+    async def wait(repair: DataIntegrityCheck) -> None:
         await trio.sleep_forever()
 
-    monkeypatch.setattr(LimboRepair, "run", wait)
+    monkeypatch.setattr(DataIntegrityCheck, "run", wait)
 
 
 async def add(store: LedgerStore, ledger_id: int, entries: range) -> None:
@@ -272,10 +272,10 @@ async def test_a_doubt_survives_a_crash_before_any_step_of_the_start(
     """
     if not same_life:
 
-        async def never(starts: Starts, ends: object) -> None:
+        async def never(starts: StartCounter, ends: object) -> None:
             await trio.lowlevel.checkpoint()
 
-        monkeypatch.setattr(Starts, "_write", never)
+        monkeypatch.setattr(StartCounter, "_write", never)
     step = 0
     while True:
         world, images = World("d0", "d1", seed=step), list[Image]()
@@ -509,15 +509,15 @@ async def test_a_directory_that_was_moved_is_compared_with_its_position() -> Non
 async def test_somebody_else_counts_the_same_start(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     assert await world.live(adds(1))
-    swap = Starts._swap
+    swap = StartCounter._swap
 
-    async def late(starts: Starts, record: StartRecord) -> None:
-        monkeypatch.setattr(Starts, "_swap", swap)
+    async def late(starts: StartCounter, record: StartRecord) -> None:
+        monkeypatch.setattr(StartCounter, "_swap", swap)
         other = StartRecord(record.starts, "another", record.positions)
         await world.looking.set(PATHS.starts("b1"), other.encode(), -1)
         await swap(starts, record)
 
-    monkeypatch.setattr(Starts, "_swap", late)
+    monkeypatch.setattr(StartCounter, "_swap", late)
     with pytest.raises((*START_ERRORS, BaseExceptionGroup)) as caught:
         await world.live()
     assert "another process with its identity" in _why(caught.value)
@@ -536,9 +536,9 @@ async def test_an_outcome_that_is_unknown_is_read_again(
     """`late`: the first request is carried out after the second one has been given up, too."""
     world = World()
     assert await world.live(adds(1))
-    swap, tries = Starts._swap, list[StartRecord]()
+    swap, tries = StartCounter._swap, list[StartRecord]()
 
-    async def flaky(starts: Starts, record: StartRecord) -> None:
+    async def flaky(starts: StartCounter, record: StartRecord) -> None:
         tries.append(record)
         if len(tries) == 1:
             if lost == "answer":
@@ -552,12 +552,12 @@ async def test_an_outcome_that_is_unknown_is_read_again(
             starts._stored = stored
         await swap(starts, record)
 
-    monkeypatch.setattr(Starts, "_swap", flaky)
-    monkeypatch.setattr("daybook.bookie.server.starts._RETRY_S", 0.0)
+    monkeypatch.setattr(StartCounter, "_swap", flaky)
+    monkeypatch.setattr("daybook.bookie.server.start_count._RETRY_S", 0.0)
 
     async def work(running: RunningBookie) -> None:
         await trusts(running)
-        assert running.starts.number == 2
+        assert running.start_counter.number == 2
         await add(running.store, 2, range(2))
         await recorded(world, running)
 
@@ -574,9 +574,9 @@ async def test_the_last_positions_of_a_killed_process_may_come_late(
         await recorded(world, running)
 
     assert await world.live(first)
-    swap, tried = Starts._swap, list[int]()
+    swap, tried = StartCounter._swap, list[int]()
 
-    async def late(starts: Starts, record: StartRecord) -> None:
+    async def late(starts: StartCounter, record: StartRecord) -> None:
         if not tried:
             found = await world.record()
             assert found is not None
@@ -584,7 +584,7 @@ async def test_the_last_positions_of_a_killed_process_may_come_late(
         tried.append(1)
         await swap(starts, record)
 
-    monkeypatch.setattr(Starts, "_swap", late)
+    monkeypatch.setattr(StartCounter, "_swap", late)
     assert await world.live(trusts)
     assert len(tried) >= 2
 
@@ -607,7 +607,7 @@ async def test_another_process_and_a_decommission_end_the_writing_of_positions()
         other = StartRecord(found.starts + 1, "another", found.positions)
         await world.looking.set(PATHS.starts("b1"), other.encode(), -1)
         await add(running.store, 1, range(2))
-        await wait_until(lambda: bool(running.starts.trouble))
+        await wait_until(lambda: bool(running.start_counter.problem))
         assert "another process" in running.why_unhealthy()
 
     async def taken_out(running: RunningBookie) -> None:
@@ -616,7 +616,7 @@ async def test_another_process_and_a_decommission_end_the_writing_of_positions()
         await delete_cookie(world.looking, PATHS, "b1", cookie.version)
         assert await world.record() is None
         await add(running.store, 2, range(2))
-        await wait_until(lambda: bool(running.starts.trouble))
+        await wait_until(lambda: bool(running.start_counter.problem))
         assert await world.record() is None, "it is not made again"
 
     assert await world.live(counted)

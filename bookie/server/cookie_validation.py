@@ -1,7 +1,7 @@
-"""The identity of this bookie: the cookie in all its directories and in the metadata store.
+"""Cookie validation: the same cookie must be in all directories and in the metadata store.
 
-A bookie that starts on a wiped, exchanged or foreign directory would answer "no such entry" for
-entries that it has acknowledged.  So it starts only if the cookies agree:
+A bookie that started on a wiped, exchanged or foreign directory would answer "no such entry" for
+entries that it has acknowledged.  So a bookie starts only if the cookies agree:
 
     directories      metadata store    meaning
     all, the same    the same          this bookie
@@ -9,7 +9,7 @@ entries that it has acknowledged.  So it starts only if the cookies agree:
     some, no data    none              a new bookie whose first start was cut short
     not all, the     the same          with `repair`: this bookie, which has lost records, if those
     others empty                       without a cookie hold nothing and the paths are the same
-    anything else                      refused, and nothing is changed
+    anything else                      StartError, and nothing is changed
 
 A bookie that may have lost records starts in doubt (`storage.suspects`), and its missing cookies
 are written when the doubt is durable.  Until then its empty directories are *claimed*: the same
@@ -66,20 +66,24 @@ class Identity:
     metadata: MetadataStore
     paths: LedgerPaths
 
-    async def claim(self) -> None:
+    async def claim_directories(self) -> None:
         """Claim the directories without cookies, before a doubt is written to them."""
         for directory in self.lacking:
             await self.disk.make_directory(directory)
             await self.disk.write_file(f"{directory}/{CLAIM_FILE}", self.cookie.encode())
 
-    async def stamp(self) -> None:
-        """Write the missing cookies; repeatable.  Doubt is durable, the directories are locked."""
+    async def write_cookies(self) -> None:
+        """Write the missing cookies; repeatable.
+
+        The caller has made a doubt durable and locked the directories.
+        """
         for directory in self.lacking:
-            # `NEW` comes first: a cookie without any file beside it is that of a lost log.
+            # `NEW` comes before the cookie: a cookie without any log file means a lost log.
             await self.disk.write_file(_new_path(directory), self.cookie.encode())
             await self.disk.write_file(f"{directory}/{COOKIE_FILE}", self.cookie.encode())
         if self.new:
-            # The store comes after the directories: a start that is cut short here is repeated.
+            # The directories come before the metadata store: a start that ends between the two is
+            # repeated as that of a new bookie.  In the other order it would look like a loss.
             try:
                 await create_cookie(self.metadata, self.paths, self.cookie)
             except RecordExistsError:
@@ -91,7 +95,7 @@ class Identity:
                 await self.disk.remove(_new_path(directory))
 
 
-async def examine(
+async def validate_cookies(
     disk: Disk,
     directories: Sequence[str],
     metadata: MetadataStore,
@@ -104,8 +108,7 @@ async def examine(
 ) -> Identity:
     """Compare the cookies and change nothing.  Raise StartError if they do not agree.
 
-    `wanted_id` is the id that the settings ask for, if any; a new bookie without one is called
-    `default_id`.
+    `wanted_id` is the id in the settings, or "".  A new bookie without one gets `default_id`.
     """
     found = {
         directory: _decoded(text, directory)
@@ -144,6 +147,7 @@ async def examine(
             f"the cookie in {_names(directories)} is not the one that the cluster has for bookie"
             f" {bookie_id}: the directories are those of an earlier bookie of that name"
         )
+    # Directories with another cookie generation are an image from before the last loss.
     birth = await read_generation(disk, directories)
     expected = known.modified_txid if known.version else NEVER_LOST
     in_doubt = birth != expected
