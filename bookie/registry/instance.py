@@ -27,14 +27,14 @@ class InstanceRecord(msgspec.Struct, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class InstanceBinding:
     """The content of the record, and its version."""
 
     instance_id: str
     version: int
 
 
-async def read_bound(store: MetadataStore) -> Bound | None:
+async def read_binding(store: MetadataStore) -> InstanceBinding | None:
     """Return the newest record, or None.  Raise MalformedRecordError or MetadataError."""
     await store.sync(PATH)
     record = await store.get(PATH)
@@ -53,19 +53,19 @@ async def read_bound(store: MetadataStore) -> Bound | None:
             f"{PATH} has version {found.version}, and this process knows version {_VERSION}: a"
             " newer release has written it. Start that release"
         )
-    return Bound(found.instance_id, record.stat.version)
+    return InstanceBinding(found.instance_id, record.stat.version)
 
 
-def encoded(instance_id: str) -> bytes:
+def encode_binding(instance_id: str) -> bytes:
     return msgspec.json.encode(InstanceRecord(instance_id))
 
 
-async def create_bound(store: MetadataStore, instance_id: str) -> Bound:
+async def create_binding(store: MetadataStore, instance_id: str) -> InstanceBinding:
     """Create the record unless another process was faster; return the record that is there."""
     while True:
         with suppress(RecordExistsError, OutcomeUnknownError):  # The read shows what is there.
-            await store.create(PATH, encoded(instance_id), make_parents=True)
-        found = await read_bound(store)
+            await store.create(PATH, encode_binding(instance_id), make_parents=True)
+        found = await read_binding(store)
         if found is not None:
             return found
 
@@ -83,7 +83,7 @@ async def root_instance_id(store: MetadataStore, paths: LedgerPaths) -> str | No
         raise
 
 
-def check_bound(bound: Bound, instance_id: str | None, where: str) -> None:
+def check_binding(bound: InstanceBinding, instance_id: str | None, where: str) -> None:
     """Raise ForeignInstanceError unless the topics are stored in the ledgers of this instance."""
     if instance_id == bound.instance_id:
         return

@@ -314,7 +314,7 @@ class Mender:
         newcomer = await self._best(usable, report.stretch, move, stored.metadata.quorums)
         with self._unless_back(move.bookie):
             # Before the copies: the update fails if the newcomer loses its disks after this.
-            (life,) = await self._context.metadata_store.lives_of([newcomer])
+            (generation,) = await self._context.metadata_store.generations_of([newcomer])
             try:
                 await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
             except TargetError as error:
@@ -322,7 +322,7 @@ class Mender:
                 tried.refused.add(newcomer)
                 return True
             replaced = await self._replicator.replace(
-                ledger_id, stored, report.stretch, move.position, life
+                ledger_id, stored, report.stretch, move.position, generation
             )
             if replaced is Replaced.YES:
                 _log.info("ledger %d: %s for %s", ledger_id, newcomer, move.bookie)

@@ -27,7 +27,7 @@ from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.ledger.reader import digester_of, read_entries
-from daybook.bookie.registry.cookies import Life
+from daybook.bookie.registry.cookies import CookieGeneration
 from daybook.bookie.replication.protocol.copies import Stretch, entry_bytes
 from daybook.bookie.replication.protocol.pace import Pace
 from daybook.bookie.replication.protocol.replace import Replacement, replace_bookie
@@ -150,7 +150,7 @@ class Replicator:
         stored: StoredMetadata,
         stretch: Stretch,
         position: int,
-        newcomer: Life,
+        newcomer: CookieGeneration,
     ) -> Replaced:
         """Name the newcomer in the metadata, after it has acknowledged all entries of the position.
 

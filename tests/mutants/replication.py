@@ -319,15 +319,15 @@ MUTANTS = [
     ),
     Mutant(
         id="RR36",
-        rule="a cookie that was made anew is another life -> its version tells",
+        rule="a cookie that was made anew is another generation -> its version tells",
         module="daybook.bookie.registry.cookies",
-        name="read_life",
+        name="read_cookie_generation",
         replacement=Edit("record.stat.created_txid", "0"),
         caught_by=f"{_LIVES} -k life_is_over",
     ),
     Mutant(
         id="RR37",
-        rule="copies count in the life in which they were taken -> in any",
+        rule="copies count in the generation in which they were taken -> in any",
         module="daybook.bookie.replication.replicator",
         name="Replicator.replace",
         replacement=Edit(", [newcomer])", ")"),
@@ -335,32 +335,32 @@ MUTANTS = [
     ),
     Mutant(
         id="RR38",
-        rule="the life of a newcomer is looked up before the first copy -> behind the last one",
+        rule="a newcomer's generation is read before the first copy -> behind the last one",
         module=_MENDER,
         name="Mender._move",
         replacement=Edit(
-            """        (life,) = await self._context.metadata_store.lives_of([newcomer])
+            """        (generation,) = await self._context.metadata_store.generations_of([newcomer])
         try:
             await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
 """,
             """        try:
             await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
-            (life,) = await self._context.metadata_store.lives_of([newcomer])
+            (generation,) = await self._context.metadata_store.generations_of([newcomer])
 """,
         ),
         caught_by=f"{_NEWCOMERS} -k copies",
     ),
     Mutant(
         id="RR39",
-        rule="what recovery wrote counts in the life in which it was taken -> in any",
+        rule="what recovery wrote counts in the generation in which it was taken -> in any",
         module="daybook.bookie.ledger.recovery",
         name="recover_ledger",
-        replacement=Edit("decide, lives)", "decide)"),
+        replacement=Edit("decide, generations)", "decide)"),
         caught_by=f"{_NEWCOMERS} -k recovery",
     ),
     Mutant(
         id="RR40",
-        rule="a new life begins before the metadata are asked what was lost -> it does not begin",
+        rule="a new generation begins before the metadata are read -> it does not begin",
         module="daybook.bookie.server.limbo",
         name="LimboRepair._find_suspects",
         replacement=Edit("await renew_cookie(self._metadata, self._paths, self._cookie)", "1"),

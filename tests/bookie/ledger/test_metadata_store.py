@@ -1,4 +1,4 @@
-"""A bookie is named for what it holds only in the life in which it has acknowledged that."""
+"""A bookie is named for what it holds only in the generation in which it has acknowledged that."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -85,9 +85,9 @@ async def another_one_is_reborn(store: MetadataStore) -> None:
 async def test_a_bookie_whose_life_is_over_is_not_named(event: Event) -> None:
     """Also by a cookie of the same version that is not the same."""
     async with a_ledger() as (catalog, stored, theirs, _):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         await event(theirs)
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, NotAllowed)
         assert (await catalog.read(0)).version == 0
 
@@ -95,9 +95,9 @@ async def test_a_bookie_whose_life_is_over_is_not_named(event: Event) -> None:
 @pytest.mark.parametrize("event", [reborn, forgotten])
 async def test_its_life_may_end_while_the_change_is_on_its_way(event: Event) -> None:
     async with a_ledger() as (catalog, stored, theirs, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.event = lambda: event(theirs)
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, NotAllowed)
         assert (await catalog.read(0)).version == 0
 
@@ -106,9 +106,9 @@ async def test_its_life_may_end_while_the_change_is_on_its_way(event: Event) -> 
 @pytest.mark.parametrize("cookie", [True, False])
 async def test_it_is_named_in_its_life_with_a_cookie_or_without(event: Event, cookie: bool) -> None:
     async with a_ledger(cookie=cookie) as (catalog, stored, theirs, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.event = lambda: event(theirs)
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, Settled)
         named = await catalog.read(0)
         assert (named.metadata.fragments, named.version) == ((Fragment(0, (TWO,)),), 1)
@@ -116,14 +116,14 @@ async def test_it_is_named_in_its_life_with_a_cookie_or_without(event: Event, co
 
 async def test_one_that_had_no_cookie_and_has_one_now_may_be_another_one() -> None:
     async with a_ledger(cookie=False) as (catalog, stored, theirs, _):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         await create_cookie(theirs, PATHS, COOKIE)
-        assert isinstance(await catalog.update(0, stored, TO_TWO, lives), NotAllowed)
+        assert isinstance(await catalog.update(0, stored, TO_TWO, generations), NotAllowed)
 
 
 async def test_other_changes_of_the_ledger_are_no_new_life() -> None:
     async with a_ledger() as (catalog, stored, theirs, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
 
         async def touched() -> None:
             record = await theirs.get(PATH)
@@ -131,30 +131,30 @@ async def test_other_changes_of_the_ledger_are_no_new_life() -> None:
             await theirs.set(PATH, record.value, ANY)
 
         link.event = touched
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, Settled)
         assert result.version == 2
 
 
 async def test_a_ledger_that_is_deleted_meanwhile_is_gone() -> None:
     async with a_ledger() as (catalog, stored, theirs, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.event = lambda: theirs.delete(PATH, ANY)
-        assert await catalog.update(0, stored, TO_TWO, lives) == Gone()
+        assert await catalog.update(0, stored, TO_TWO, generations) == Gone()
 
 
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_change_that_nobody_heard_of_is_looked_up(applied: bool) -> None:
     async with a_ledger() as (catalog, stored, _, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.lose_next(applied=applied, operation="multi")
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, Settled)
         assert result.version == 1
 
 
 async def test_a_life_that_cannot_be_looked_up_is_not_over(autojump_clock: trio.abc.Clock) -> None:
     async with a_ledger() as (catalog, stored, _, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.lose_next(applied=False, operation="get")
-        assert await catalog.update(0, stored, TO_TWO, lives) == NotDone()
+        assert await catalog.update(0, stored, TO_TWO, generations) == NotDone()

@@ -18,7 +18,7 @@ from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import create_cookie, delete_cookie, read_cookie
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.registry.starts import StartRecord, read_starts
+from daybook.bookie.registry.start_counts import StartRecord, read_starts
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import START_ERRORS, RunningBookie, run_bookie
 from daybook.bookie.server.identity import NEW_FILE, StartError
