@@ -22,9 +22,9 @@ from daybook.bookie.errors import (
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.underreplication import Check, Underreplication
 from daybook.bookie.replication.checker import Checker
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.marks import Check, Marks
 from daybook.bookie.replication.members import Members
 from daybook.bookie.replication.protocol.copies import GONE, Report, names
 from daybook.bookie.replication.protocol.pace import Pace
@@ -35,10 +35,14 @@ _log = logging.getLogger(__name__)
 
 class Auditor:
     def __init__(
-        self, context: LedgerContext, marks: Marks, members: Members, limits: ReplicationLimits
+        self,
+        context: LedgerContext,
+        underreplication: Underreplication,
+        members: Members,
+        limits: ReplicationLimits,
     ) -> None:
         self._context = context
-        self._marks = marks
+        self._underreplication = underreplication
         self._members = members
         self._limits = limits
         self._checker = Checker(context, Pace(limits.rate_bytes_per_s, limits.burst_bytes))
@@ -57,7 +61,7 @@ class Auditor:
                 self._wake = trio.Event()
                 try:
                     await self._wait_not_paused()
-                    await self._marks.check_layout()
+                    await self._underreplication.check_layout()
                     now, asked = trio.current_time(), self._members.triggers != triggers
                     present = self._gone()
                     due = now >= audited_at + self._limits.audit_interval_s
@@ -84,9 +88,9 @@ class Auditor:
         return [b for b, presence in self._members.all().items() if presence in GONE]
 
     async def _wait_not_paused(self) -> None:
-        while await self._marks.is_paused():
+        while await self._underreplication.is_paused():
             resumed = trio.Event()  # Only while paused: watches pile up.
-            if await self._marks.is_paused(resumed.set):
+            if await self._underreplication.is_paused(resumed.set):
                 await resumed.wait()
 
     async def _check_due(self) -> bool:
@@ -94,7 +98,7 @@ class Auditor:
 
     async def _until_check_s(self) -> float:
         try:
-            checked_ms = await self._marks.checked_ms(Check.LEDGERS)
+            checked_ms = await self._underreplication.check_began_ms(Check.LEDGERS)
         except MalformedRecordError:
             checked_ms = None
         if checked_ms is None:
@@ -138,7 +142,8 @@ class Auditor:
             if missing := await self._check(ledger_id, stored):
                 await self._mark(ledger_id, missing)
                 marked += 1
-        await self._marks.set_checked_ms(Check.LEDGERS, begun_ms)  # only after a full round
+        # Only after a full round: the next auditor repeats an unfinished one.
+        await self._underreplication.set_check_began_ms(Check.LEDGERS, begun_ms)
         return marked
 
     async def _check(self, ledger_id: int, stored: StoredMetadata) -> list[BookieId]:
@@ -163,7 +168,7 @@ class Auditor:
             return None
 
     async def _mark(self, ledger_id: int, missing: list[BookieId]) -> None:
-        await self._marks.mark(ledger_id, missing, self._context.clock.now_ms())
+        await self._underreplication.mark(ledger_id, missing, self._context.clock.now_ms())
 
 
 def lacking(reports: Sequence[Report]) -> list[BookieId]:

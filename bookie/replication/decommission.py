@@ -26,8 +26,8 @@ from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import delete_cookie, known_bookies, read_cookie
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.board import Board
-from daybook.bookie.replication.marks import Marks
 from daybook.bookie.replication.protocol.copies import bytes_to_copy, names, settled_stretches
 from daybook.bookie.replication.protocol.replace import newcomers
 
@@ -64,14 +64,14 @@ class Decommission:
     def __init__(
         self,
         context: LedgerContext,
-        marks: Marks,
+        underreplication: Underreplication,
         orders: AdminStates,
         bookie: BookieId,
         limits: DecommissionLimits | None = None,
     ) -> None:
         self.bookie = bookie
         self._context = context
-        self._marks = marks
+        self._underreplication = underreplication
         self._orders = orders
         self._limits = limits or DecommissionLimits()
 
@@ -91,7 +91,7 @@ class Decommission:
     async def _was_forgotten(self) -> bool:
         """Return True if an earlier run came to the last step."""
         order = await self._orders.read(self.bookie)
-        known = await known_bookies(self._marks.store, self._marks.paths)
+        known = await known_bookies(self._underreplication.store, self._underreplication.paths)
         return order is not None and order.kind.goes and self.bookie not in known
 
     async def _empty(self, wait_retention: bool, told: Callable[[Kept], None]) -> None:
@@ -123,19 +123,19 @@ class Decommission:
             return f"the metadata of ledgers {_some(kept.unreadable)} do not parse, and may name it"
         if wait_retention or not kept.movable:
             return ""  # Progress depends on writers or on retention.
-        if await self._marks.is_paused():
+        if await self._underreplication.is_paused():
             return "auto-recovery is paused (`daybook autorecovery resume`)"
         if len(kept.homeless) == len(kept.movable):
             return (
                 f"no bookie that can be written to could take its place in ledgers"
                 f" {_some(kept.homeless)}: start another one"
             )
-        if not await Board(self._marks.store, self._marks.paths).workers():
+        if not await Board(self._underreplication.store, self._underreplication.paths).workers():
             return "nobody copies: no bookie runs auto-recovery (`daybook autorecovery run`)"
         return ""
 
     async def order(self, *, wait_retention: bool) -> None:
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         if self.bookie not in await known_bookies(store, paths):
             raise DecommissionError(
                 f"no bookie {self.bookie} belongs to this cluster: `daybook bookies list` shows"
@@ -155,13 +155,14 @@ class Decommission:
 
     async def _takers(self) -> list[BookieId]:
         """Return the bookies that could take copies over."""
-        names_of_writable = await writable_bookies(self._marks.store, self._marks.paths)
+        store, paths = self._underreplication.store, self._underreplication.paths
+        names_of_writable = await writable_bookies(store, paths)
         going = {self.bookie, *await self._orders.leaving()}
         return [BookieId(name) for name in names_of_writable if name not in going]
 
     async def wait_obeyed(self) -> None:
         """Wait until the bookie is not registered as writable; an absent bookie is enough."""
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         with trio.move_on_after(self._limits.obey_timeout_s):
             while True:
                 changed = trio.Event()
@@ -175,7 +176,7 @@ class Decommission:
 
     async def kept(self) -> Kept:
         """Return all ledgers that name the bookie, from the newest state of the metadata store."""
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         await store.sync(paths.root)  # A server of the store that lags may lack a ledger.
         takers = await self._takers()
         ledgers: list[int] = []
@@ -217,10 +218,10 @@ class Decommission:
     async def _migrate(self, kept: Kept) -> None:
         now_ms = self._context.clock.now_ms()
         for ledger_id in kept.movable:
-            mark = await self._marks.read(ledger_id)
+            mark = await self._underreplication.read_mark(ledger_id)
             if mark is None or self.bookie not in mark.missing:
                 # Marking it again would change the version, and its worker could not resolve it.
-                await self._marks.mark(ledger_id, [self.bookie], now_ms)
+                await self._underreplication.mark(ledger_id, [self.bookie], now_ms)
 
     async def forget(self) -> None:
         """Delete the bookie's cookie; raise DecommissionError if a ledger names the bookie.
@@ -233,7 +234,7 @@ class Decommission:
                 f"{len(kept.ledgers)} ledgers name {self.bookie}, and the metadata of"
                 f" {len(kept.unreadable)} do not parse"
             )
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         cookie = await read_cookie(store, paths, self.bookie)
         if cookie is not None:
             await delete_cookie(store, paths, self.bookie, cookie.version)
@@ -252,8 +253,8 @@ def _some(ledger_ids: Sequence[int]) -> str:
     return shown + (f" and {len(ledger_ids) - _SHOWN} more" if len(ledger_ids) > _SHOWN else "")
 
 
-async def is_registered(marks: Marks, bookie: BookieId) -> bool:
+async def is_registered(underreplication: Underreplication, bookie: BookieId) -> bool:
     return bookie in [
-        *await writable_bookies(marks.store, marks.paths),
-        *await readonly_bookies(marks.store, marks.paths),
+        *await writable_bookies(underreplication.store, underreplication.paths),
+        *await readonly_bookies(underreplication.store, underreplication.paths),
     ]

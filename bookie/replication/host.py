@@ -18,11 +18,11 @@ import trio
 from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.auditor import Auditor
 from daybook.bookie.replication.board import Board
 from daybook.bookie.replication.election import Election
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.marks import Marks
 from daybook.bookie.replication.members import Members
 from daybook.bookie.replication.worker import Worker
 from daybook.wire.arena import ArenaPool
@@ -43,7 +43,7 @@ class AutoRecovery:
     auditor: Auditor
     worker: Worker
     members: Members
-    marks: Marks
+    underreplication: Underreplication
     board: Board
 
 
@@ -55,17 +55,17 @@ async def open_autorecovery(
     limits = limits or ReplicationLimits()
     context = client.context
     store, paths = context.metadata_store.store, LedgerPaths(context.metadata_store.paths.root)
-    marks = Marks(store, paths, name)
+    underreplication = Underreplication(store, paths, name)
     board = Board(store, paths)
-    members = Members(marks, AdminStates(store, paths), delay_s=limits.lost_delay_s)
+    members = Members(underreplication, AdminStates(store, paths), delay_s=limits.lost_delay_s)
     election = Election(store, paths, name)
-    auditor = Auditor(context, marks, members, limits)
-    worker = Worker(context, marks, members, board, limits, name)
+    auditor = Auditor(context, underreplication, members, limits)
+    worker = Worker(context, underreplication, members, board, limits, name)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(members.run)
         nursery.start_soon(election.run, auditor.run)
         nursery.start_soon(worker.run)
-        yield AutoRecovery(election, auditor, worker, members, marks, board)
+        yield AutoRecovery(election, auditor, worker, members, underreplication, board)
         nursery.cancel_scope.cancel()
 
 

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from daybook.bookie.registry.underreplication import LOST_DELAY_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationLimits:
-    lost_delay_s: float = 60.0  # unless the metadata store has another value
+    lost_delay_s: float = float(LOST_DELAY_S)  # unless the metadata store has another value
     rate_bytes_per_s: float = 50e6  # payload that one worker copies
     burst_bytes: float = 4e6
     marks_max: int = 1000  # read in one round; the worst ledger is repaired first

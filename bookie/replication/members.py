@@ -16,7 +16,7 @@ from daybook.bookie.ledger.admin_states import AdminState, AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
-from daybook.bookie.replication.marks import Marks
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.protocol.copies import Presence
 from daybook.bookie.replication.protocol.lost import LostBookies
 from daybook.wire.metadata.store import MetadataError
@@ -27,8 +27,10 @@ _RETRY_S = 1.0
 class Members:
     """`run` follows the metadata store; listeners are called after each change."""
 
-    def __init__(self, marks: Marks, orders: AdminStates, *, delay_s: float) -> None:
-        self._marks = marks
+    def __init__(
+        self, underreplication: Underreplication, orders: AdminStates, *, delay_s: float
+    ) -> None:
+        self._underreplication = underreplication
         self._orders = orders
         self._delay_s = delay_s  # unless the metadata store has another value
         self._lost = LostBookies(delay_s)
@@ -79,7 +81,7 @@ class Members:
                 await self._again.wait()
 
     async def _look(self) -> float | None:
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         # The event is new before the reads: a change during them causes another look.
         changed = self._again = trio.Event()
         await self._follow_delay()
@@ -124,7 +126,7 @@ class Members:
             self._again.set()
 
         try:
-            delay_s = await self._marks.delay_s(wake)
+            delay_s = await self._underreplication.lost_delay_s(wake)
         except MalformedRecordError:
             delay_s = None
         self._lost.delay_s = self._delay_s if delay_s is None else float(delay_s)

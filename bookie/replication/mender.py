@@ -44,10 +44,10 @@ from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.ledger.protocol.racks import RackRule, Racks
 from daybook.bookie.ledger.recovery import recover_ledger
+from daybook.bookie.registry.underreplication import Mark, Underreplication
 from daybook.bookie.replication.board import Alarm, Board, Trouble
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.marks import Mark, Marks
 from daybook.bookie.replication.members import Members
 from daybook.bookie.replication.protocol.copies import (
     GONE,
@@ -95,14 +95,14 @@ class Mender:
     def __init__(
         self,
         context: LedgerContext,
-        marks: Marks,
+        underreplication: Underreplication,
         members: Members,
         board: Board,
         limits: ReplicationLimits,
         copied: Callable[[int, int], None],
     ) -> None:
         self._context = context
-        self._marks = marks
+        self._underreplication = underreplication
         self._members = members
         self._board = board
         self._limits = limits
@@ -115,7 +115,7 @@ class Mender:
 
     async def mend(self, ledger_id: int) -> Outcome:
         """Repair a marked ledger as far as possible."""
-        mark = await self._marks.read(ledger_id)
+        mark = await self._underreplication.read_mark(ledger_id)
         if mark is None:
             await self._board.clear_alarm(ledger_id)
             return Outcome.GONE
@@ -123,7 +123,7 @@ class Mender:
             return await self._mend_marked(mark)
         except NoSuchLedgerError:
             self._forget(ledger_id)
-            await self._marks.resolve(mark)
+            await self._underreplication.resolve(mark)
             await self._board.clear_alarm(ledger_id)
             return Outcome.GONE
         except (MalformedMetadataError, TooManyEntriesError) as error:
@@ -136,7 +136,7 @@ class Mender:
         if not self._has_spares(mark, stored):
             await self._alarm(ledger_id, Trouble.NO_SPARE, _NO_SPARE, ())
             return Outcome.NO_SPARE
-        if not await self._marks.lock(ledger_id):
+        if not await self._underreplication.lock(ledger_id):
             return Outcome.TAKEN
         try:
             return await self._mend_locked(mark, stored)
@@ -148,7 +148,7 @@ class Mender:
         # Shielded: a cancelled repair has to release its lock, too.
         with trio.move_on_after(_RELEASE_S, shield=True):
             try:
-                await self._marks.release(ledger_id)
+                await self._underreplication.release(ledger_id)
                 self.lock_left = False
             except MetadataError as error:
                 _log.warning("the lock of ledger %d stays for now: %s", ledger_id, error)
@@ -156,7 +156,7 @@ class Mender:
     def _has_spares(self, mark: Mark, stored: StoredMetadata) -> bool:
         """Return False if every known fault needs a spare bookie and there is none."""
         presence = self._members.of(names(stored.metadata))
-        if any(presence.get(bookie) not in (None, *GONE) for bookie in mark.missing):
+        if any(presence.get(BookieId(bookie)) not in (None, *GONE) for bookie in mark.missing):
             return True  # A registered bookie lacks entries.
         stretches = settled_stretches(stored.metadata)
         needy = [s for s in stretches if any(presence[b] in GONE for b in s.ensemble)]
@@ -165,7 +165,7 @@ class Mender:
     async def _mend_locked(self, mark: Mark, stored: StoredMetadata) -> Outcome:
         ledger_id = mark.ledger_id
         # The marks may come from a client that has read damaged copies.
-        tried = _Tried({*mark.missing, *self._suspects.get(ledger_id, ())})
+        tried = _Tried({*map(BookieId, mark.missing), *self._suspects.get(ledger_id, ())})
         for _ in range(self._limits.rounds_max):
             if not stored.metadata.closed:
                 stored = await self._close_if_due(ledger_id, stored)
@@ -227,7 +227,7 @@ class Mender:
             presence = self._members.of(tail)
             if any(b in mark.missing or presence[b] in GONE for b in tail):
                 return Outcome.WRITER
-        if not await self._marks.resolve(mark):
+        if not await self._underreplication.resolve(mark):
             return Outcome.LATER
         await self._board.clear_alarm(mark.ledger_id)
         self._forget(mark.ledger_id)

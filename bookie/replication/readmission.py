@@ -26,8 +26,8 @@ from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import Decommission, DecommissionError, Kept
-from daybook.bookie.replication.marks import Marks
 from daybook.wire.digest import master_key
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
@@ -43,11 +43,15 @@ class Readmission:
     """The readmission of one bookie that has left."""
 
     def __init__(
-        self, context: LedgerContext, marks: Marks, orders: AdminStates, bookie: BookieId
+        self,
+        context: LedgerContext,
+        underreplication: Underreplication,
+        orders: AdminStates,
+        bookie: BookieId,
     ) -> None:
         self.bookie = bookie
         self._context = context
-        self._marks = marks
+        self._underreplication = underreplication
         self._orders = orders
 
     async def wait_back(self) -> None:
@@ -56,7 +60,7 @@ class Readmission:
             await trio.sleep(_POLL_S)
 
     async def is_back(self) -> bool:
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         return self.bookie in await known_bookies(
             store, paths
         ) and self.bookie in await readonly_bookies(store, paths)
@@ -66,7 +70,7 @@ class Readmission:
 
         Raise DecommissionError if the bookie is writable or not back, or a ledger is not fenced.
         """
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         if self.bookie in await writable_bookies(store, paths):
             raise DecommissionError(
                 f"{self.bookie} takes new entries already: whoever it is, it does not follow orders"

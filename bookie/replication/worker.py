@@ -20,9 +20,9 @@ from daybook.bookie.errors import (
     RegistryError,
 )
 from daybook.bookie.ledger.context import LedgerContext
+from daybook.bookie.registry.underreplication import PauseWatcher, Underreplication
 from daybook.bookie.replication.board import Board, Status
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.marks import Marks, Switch
 from daybook.bookie.replication.members import Members
 from daybook.bookie.replication.mender import Mender, Outcome
 from daybook.bookie.replication.protocol.backlog import Backlog, Candidate
@@ -49,7 +49,7 @@ class Worker:
     def __init__(
         self,
         context: LedgerContext,
-        marks: Marks,
+        underreplication: Underreplication,
         members: Members,
         board: Board,
         limits: ReplicationLimits,
@@ -58,18 +58,18 @@ class Worker:
         self.name = name
         self.mended = 0
         self._context = context
-        self._marks = marks
+        self._underreplication = underreplication
         self._members = members
         self._board = board
         self._limits = limits
         self._copied = _Copied()
-        self._mender = Mender(context, marks, members, board, limits, self._hear)
+        self._mender = Mender(context, underreplication, members, board, limits, self._hear)
         self._backlog = Backlog(limits.backoff_s, limits.backoff_s_max)
         self._ledger_id: int | None = None
         self._doing = "starting"
         self._started = trio.current_time()
         self._done_before = 0
-        self._switch = Switch(marks)
+        self._switch = PauseWatcher(underreplication)
 
     def _hear(self, entries: int, size: int) -> None:
         self._copied.entries += entries
@@ -111,7 +111,7 @@ class Worker:
             await self._switch.wait_changed()
             return True
         await self._members.wait_looked()
-        await self._marks.check_layout()
+        await self._underreplication.check_layout()
         self._doing = "looking for work"
         self._backlog.replace(await self._candidates())
         self._mender.lock_left = False  # `_candidates` has just released such locks
@@ -138,7 +138,7 @@ class Worker:
         alarmed = await self._board.alarmed()
         locked = await self._locked_by_others()
         here = [b for b, p in self._members.all().items() if p is not Presence.LOST]
-        marked = [ledger_id async for ledger_id in self._marks.list()]
+        marked = [ledger_id async for ledger_id in self._underreplication.marked_ledgers()]
         for ledger_id in sorted(set(alarmed) - set(marked)):
             await self._board.clear_alarm(ledger_id)  # repaired by a worker without alarms
         marked = [ledger_id for ledger_id in marked if ledger_id not in locked]
@@ -161,9 +161,9 @@ class Worker:
     async def _locked_by_others(self) -> list[int]:
         """Return the ledgers others hold; release our locks: no repair is under way here."""
         others: list[int] = []
-        for ledger_id, lock in (await self._marks.locked()).items():
+        for ledger_id, lock in (await self._underreplication.locks()).items():
             if lock.ours:
-                await self._marks.release(ledger_id)
+                await self._underreplication.release(ledger_id)
             else:
                 others.append(ledger_id)
         return others
@@ -191,9 +191,9 @@ class Worker:
     @contextmanager
     def _until_interrupted(self) -> Generator[None]:
         """Cancel the block when auto-recovery is paused, or the session and its lock are lost."""
-        store = self._marks.store
+        store = self._underreplication.store
         with trio.CancelScope() as scope:
-            self._switch.changed = scope.cancel
+            self._switch.on_change = scope.cancel
 
             def session_changed(state: SessionState) -> None:
                 if state is SessionState.LOST:
@@ -203,7 +203,7 @@ class Worker:
             try:
                 yield
             finally:
-                self._switch.changed = None
+                self._switch.on_change = None
                 store.remove_session_listener(session_changed)
 
     async def mend(self, ledger_id: int) -> Outcome:
@@ -235,10 +235,10 @@ class Worker:
         while True:
             status = self.status()
             # The record is ephemeral: a new session has to write it again.
-            if status != shown or session_id != self._marks.store.session_id:
+            if status != shown or session_id != self._underreplication.store.session_id:
                 try:
                     await self._board.show(status)
-                    shown, session_id = status, self._marks.store.session_id
+                    shown, session_id = status, self._underreplication.store.session_id
                 except MetadataError:
                     shown = None
             await trio.sleep(self._limits.report_s)

@@ -44,9 +44,9 @@ from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.reader import digester_of, read_entries
 from daybook.bookie.ledger.recovery import recover_ledger
-from daybook.bookie.ledger.underreplication import mark_under_replicated
 from daybook.bookie.registry.cookies import Cookie, renew_cookie
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import mark_under_replicated
 from daybook.bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
 from daybook.bookie.replication.protocol.copies import (
     Copy,

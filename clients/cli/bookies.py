@@ -28,13 +28,13 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import bookie_info, readonly_bookies, writable_bookies
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import (
     Decommission,
     DecommissionError,
     Kept,
     is_registered,
 )
-from daybook.bookie.replication.marks import Marks
 from daybook.bookie.replication.protocol.copies import names
 from daybook.bookie.replication.readmission import DiskReplacement, Readmission
 from daybook.clients.cli.control import ask
@@ -168,7 +168,7 @@ async def _health(store: MetadataStore, root: str) -> tuple[list[dict[str, Any]]
                 "at_writers": 0,
                 "marked": 0,
             }
-        await _count(client, Marks(store, paths, ""), rows)
+        await _count(client, Underreplication(store, paths, ""), rows)
         async with trio.open_nursery() as nursery:
             for row in rows.values():
                 if row["state"] != "away":
@@ -181,13 +181,15 @@ async def _ask(client: LedgerClient, row: dict[str, Any]) -> None:
         row["answers"] = await client.context.bookies.probe(BookieId(row["bookie"]))
 
 
-async def _count(client: LedgerClient, marks: Marks, rows: dict[str, dict[str, Any]]) -> None:
+async def _count(
+    client: LedgerClient, underreplication: Underreplication, rows: dict[str, dict[str, Any]]
+) -> None:
     async for ledger_id in client.list_ledgers():
         try:
             metadata = await client.metadata(ledger_id)
         except (NoSuchLedgerError, MalformedMetadataError):
             continue
-        mark = await marks.read(ledger_id)
+        mark = await underreplication.read_mark(ledger_id)
         for name in sorted(names(metadata)):
             # A bookie without a cookie has left, or belongs to another cluster.
             row = rows.setdefault(
@@ -338,7 +340,7 @@ async def _run_decommission(
         except (KeyboardInterrupt, trio.Cancelled):
             _say_order_stands(bookie)
             raise
-        return await is_registered(Marks(store, LedgerPaths(root), ""), bookie)
+        return await is_registered(Underreplication(store, LedgerPaths(root), ""), bookie)
 
 
 def _say_order_stands(bookie: BookieId) -> None:
@@ -380,8 +382,8 @@ def _decommission(
     store: MetadataStore, client: LedgerClient, root: str, bookie: BookieId
 ) -> Decommission:
     paths = LedgerPaths(root)
-    marks = Marks(store, paths, "decommission")
-    return Decommission(client.context, marks, AdminStates(store, paths), bookie)
+    underreplication = Underreplication(store, paths, "decommission")
+    return Decommission(client.context, underreplication, AdminStates(store, paths), bookie)
 
 
 @bookies.command(short_help="Take back a bookie that was told to leave.")
@@ -420,8 +422,8 @@ def _readmission(
     store: MetadataStore, client: LedgerClient, root: str, bookie: BookieId
 ) -> Readmission:
     paths = LedgerPaths(root)
-    marks = Marks(store, paths, "readmission")
-    return Readmission(client.context, marks, AdminStates(store, paths), bookie)
+    underreplication = Underreplication(store, paths, "readmission")
+    return Readmission(client.context, underreplication, AdminStates(store, paths), bookie)
 
 
 @bookies.command("replace-disk", short_help="Empty a bookie, and bring it back with new disks.")

@@ -35,9 +35,9 @@ from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
 from daybook.bookie.replication.forced import accept_loss
-from daybook.bookie.replication.marks import Marks
 from daybook.bookie.replication.protocol.copies import Report
 from daybook.clients.cli.bookie_liveness import BookieLiveness
 from daybook.clients.cli.errors import UserError
@@ -383,7 +383,7 @@ def check(
 async def _check(
     store: MetadataStore, root: str, ids: Sequence[int], read: bool, mend: bool
 ) -> list[dict[str, Any]]:
-    marks = Marks(store, LedgerPaths(root), "")
+    underreplication = Underreplication(store, LedgerPaths(root), "")
     rows: list[dict[str, Any]] = []
     async with open_client(store, root) as client, open_progress("Checking") as advance:
         chosen = ids or [ledger_id async for ledger_id in client.list_ledgers()]
@@ -411,7 +411,7 @@ async def _check(
                 rows.append(_check_row(ledger_id, metadata, report, liveness))
             lacking = _lacking(reports)
             if mend and lacking:
-                await marks.mark(ledger_id, lacking, SystemClock().now_ms())
+                await underreplication.mark(ledger_id, lacking, SystemClock().now_ms())
     return rows
 
 

@@ -118,10 +118,10 @@ MUTANTS = [
     Mutant(
         id="RR13",
         rule="a mark goes under the version that was read before the work -> under the present one",
-        module="daybook.bookie.replication.marks",
-        name="Marks.resolve",
+        module="daybook.bookie.registry.underreplication",
+        name="Underreplication.resolve",
         replacement=Edit("delete(path, mark.version)", "delete(path, record.stat.version)"),
-        caught_by=f"{_TESTS}/test_marks.py",
+        caught_by="tests:tests/bookie/registry/test_underreplication.py",
     ),
     Mutant(
         id="RR14",
@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(
         id="RR17",
         rule="what is found again is written again, for whoever mends it -> it stays as it is",
-        module="daybook.bookie.ledger.underreplication",
+        module="daybook.bookie.registry.underreplication",
         name="mark_under_replicated",
         replacement=Edit(
             "        mark.ctime = now_ms\n",
@@ -158,7 +158,7 @@ MUTANTS = [
             "            return\n"
             "        mark.ctime = now_ms\n",
         ),
-        caught_by=f"{_TESTS}/test_marks.py -k found_again",
+        caught_by="tests:tests/bookie/registry/test_underreplication.py -k found_again",
     ),
     Mutant(
         id="RR18",

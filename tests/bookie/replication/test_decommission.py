@@ -12,13 +12,13 @@ from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminSta
 from daybook.bookie.ledger.protocol.placement import Quorums
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import (
     Decommission,
     DecommissionError,
     DecommissionLimits,
     Kept,
 )
-from daybook.bookie.replication.marks import Marks
 from daybook.wire.metadata.memory import DirectLink, Request
 from daybook.wire.metadata.store import ANY
 from tests.bookie.replication.cluster import LIMITS as RECOVERING
@@ -35,7 +35,9 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 def leaving(cluster: Cluster) -> Decommission:
-    return Decommission(cluster.client.context, cluster.marks, cluster.orders, B1, LIMITS)
+    return Decommission(
+        cluster.client.context, cluster.underreplication, cluster.orders, B1, LIMITS
+    )
 
 
 async def named(cluster: Cluster) -> bool:
@@ -198,11 +200,11 @@ async def test_while_nobody_copies_it_says_so(cluster: Cluster, autojump_clock: 
         await cluster.write(5)
     with pytest.raises(DecommissionError, match="nobody copies"):
         await leaving(cluster).run()
-    await cluster.marks.pause()
+    await cluster.underreplication.pause()
     async with cluster.recovering():
         with pytest.raises(DecommissionError, match="autorecovery resume"):
             await leaving(cluster).run()
-        await cluster.marks.resume()
+        await cluster.underreplication.resume()
         await leaving(cluster).run()
 
 
@@ -227,10 +229,12 @@ async def test_it_is_begun_again_wherever_it_was_killed(
     async with cluster.recovering():
         while True:
             session = cluster.world.metadata.session(f"cli{kills}")
-            orders, marks = AdminStates(session, PATHS), Marks(session, PATHS, "cli")
+            orders = AdminStates(session, PATHS)
+            underreplication = Underreplication(session, PATHS, "cli")
+            context = cluster.client.context
             with trio.CancelScope() as scope:
                 session.link = _Killing(scope, after=kills)
-                await Decommission(cluster.client.context, marks, orders, B1, LIMITS).run()
+                await Decommission(context, underreplication, orders, B1, LIMITS).run()
             if not scope.cancelled_caught:
                 break
             kills += 1

@@ -12,9 +12,9 @@ import trio
 from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import Check, Lock, Underreplication
 from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
 from daybook.bookie.replication.election import Election
-from daybook.bookie.replication.marks import Check, Lock, Marks
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
@@ -52,12 +52,12 @@ MARK = "ledgers/0000/0000/0000/3039/urL0000012345"
 
 
 async def test_what_apache_reads_is_written_as_ever(store: MemorySession) -> None:
-    marks = Marks(store, PATHS, B1)
-    await marks.mark(12345, [B1, B2], NOW_MS)
-    assert await marks.lock(12345)
-    await marks.set_delay_s(60)
-    await marks.set_checked_ms(Check.LEDGERS, NOW_MS)
-    await marks.pause()
+    underreplication = Underreplication(store, PATHS, B1)
+    await underreplication.mark(12345, [B1, B2], NOW_MS)
+    assert await underreplication.lock(12345)
+    await underreplication.set_lost_delay_s(60)
+    await underreplication.set_check_began_ms(Check.LEDGERS, NOW_MS)
+    await underreplication.pause()
     assert await value(store, "LAYOUT") == golden("layout")
     assert await value(store, MARK) == golden("mark")
     assert await value(store, "locks/urL0000012345") == golden("lock")
@@ -72,16 +72,16 @@ async def test_what_apache_writes_is_read(store: MemorySession) -> None:
     await fill(store, golden("lock"), "locks/urL0000012345")
     await fill(store, golden("delay"), "lostBookieRecoveryDelay")
     await fill(store, golden("checked"), "checkallledgersctime")
-    marks = Marks(store, PATHS, B2)
-    await marks.check_layout()
-    mark = await marks.read(12345)
+    underreplication = Underreplication(store, PATHS, B2)
+    await underreplication.check_layout()
+    mark = await underreplication.read_mark(12345)
     assert mark is not None
     assert (mark.missing, mark.since_ms) == ((B1, B2), NOW_MS)
-    assert [each async for each in marks.list()] == [12345]
-    assert await marks.locked() == {12345: Lock(B1, ours=False)}
-    assert await marks.delay_s() == 60
-    assert await marks.checked_ms(Check.LEDGERS) == NOW_MS
-    assert not await marks.is_paused()
+    assert [each async for each in underreplication.marked_ledgers()] == [12345]
+    assert await underreplication.locks() == {12345: Lock(B1, ours=False)}
+    assert await underreplication.lost_delay_s() == 60
+    assert await underreplication.check_began_ms(Check.LEDGERS) == NOW_MS
+    assert not await underreplication.is_paused()
 
 
 async def test_a_vote_for_the_auditor(store: MemorySession) -> None:

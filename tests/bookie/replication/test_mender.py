@@ -44,12 +44,13 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 async def mend(running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str) -> Outcome:
     await running.members.wait_looked()
-    await cluster.marks.mark(ledger_id, [bookie_id(name) for name in lacking or ("b3",)], 0)
+    bookies = [bookie_id(name) for name in lacking or ("b3",)]
+    await cluster.underreplication.mark(ledger_id, bookies, 0)
     return await running.worker.mend(ledger_id)
 
 
 async def marked(cluster: Cluster) -> list[int]:
-    return [ledger_id async for ledger_id in cluster.marks.list()]
+    return [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
 async def alarms(cluster: Cluster) -> list[tuple[int, Trouble]]:
@@ -172,7 +173,7 @@ async def test_metadata_that_make_no_sense_are_an_alarm_and_hold_up_nobody(
     healthy = await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": WHOLE})
     async with cluster.recovering() as running:
         for ledger_id in (absurd, garbled, healthy):
-            await cluster.marks.mark(ledger_id, [B2], 0)
+            await cluster.underreplication.mark(ledger_id, [B2], 0)
         await until(lambda: cluster.fully_copied([healthy]))
         await until(lambda: settled(cluster, [absurd, garbled]))
         assert await alarms(cluster) == [
@@ -201,7 +202,7 @@ async def test_what_goes_wrong_with_one_ledger_holds_up_nobody(
     monkeypatch.setattr(Checker, "check", failing)
     async with cluster.recovering():
         for ledger_id in (first, second):
-            await cluster.marks.mark(ledger_id, [B2], 0)
+            await cluster.underreplication.mark(ledger_id, [B2], 0)
         await until(lambda: cluster.fully_copied([second]))
         await trio.sleep(120)
         assert first in await marked(cluster)
@@ -238,7 +239,7 @@ async def test_a_second_loss_comes_before_what_is_in_the_queue(autojump_clock: C
 
             running.worker.mend = noted  # type: ignore[method-assign]
             for ledger_id in (*queue, urgent):
-                await cluster.marks.mark(ledger_id, [B4], 0)
+                await cluster.underreplication.mark(ledger_id, [B4], 0)
             await until(lambda: counted(order, 3), every_s=0.5)
             del order[:]
             cluster.lose("b3")
@@ -276,7 +277,7 @@ async def mend_while(
 ) -> Outcome:
     """All is copied, and `happen` is done just before the metadata are changed."""
     held = _Held(PATHS.ledger(ledger_id))
-    await cluster.marks.pause()  # only what is done here is done
+    await cluster.underreplication.pause()  # only what is done here is done
     await running.members.wait_looked()
     await until(lambda: lost(running, B3))
     outcomes: list[Outcome] = []
@@ -362,7 +363,7 @@ async def test_a_ledger_that_goes_into_recovery_meanwhile_keeps_its_fragments(
         assert await ensembles(cluster, ledger_id) == [(B1, B2, B3), (B1, B2, B4)]
         reader = await cluster.client.open(ledger_id, recover=True)
         assert reader.last_add_confirmed == 3
-        await cluster.marks.resume()
+        await cluster.underreplication.resume()
         await until(lambda: moved(cluster, ledger_id))
         assert await ensembles(cluster, ledger_id) == [(B1, B2, B4), (B1, B2, B4)]
 

@@ -31,10 +31,11 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 def replacement(cluster: Cluster, bookie: BookieId) -> DiskReplacement:
-    context, marks, orders = cluster.client.context, cluster.marks, cluster.orders
+    context, orders = cluster.client.context, cluster.orders
+    underreplication = cluster.underreplication
     return DiskReplacement(
-        Decommission(context, marks, orders, bookie, LIMITS),
-        Readmission(context, marks, orders, bookie),
+        Decommission(context, underreplication, orders, bookie, LIMITS),
+        Readmission(context, underreplication, orders, bookie),
         orders,
     )
 
@@ -112,7 +113,9 @@ async def test_it_is_not_admitted_before_it_is_back(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     _, bookie = await recovered_ledger(cluster)
-    readmission = Readmission(cluster.client.context, cluster.marks, cluster.orders, bookie)
+    readmission = Readmission(
+        cluster.client.context, cluster.underreplication, cluster.orders, bookie
+    )
     async with cluster.recovering():
         await replacement(cluster, bookie).empty()
         with pytest.raises(DecommissionError, match="start it with empty directories"):

@@ -49,7 +49,7 @@ async def restart(cluster: Cluster, name: str) -> None:
 
 
 async def unmarked(cluster: Cluster) -> bool:
-    return not [ledger_id async for ledger_id in cluster.marks.list()]
+    return not [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
 async def ensemble(cluster: Cluster, ledger_id: int) -> tuple[BookieId, ...]:

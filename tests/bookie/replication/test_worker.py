@@ -46,7 +46,7 @@ async def names(cluster: Cluster, ledger_id: int) -> set[BookieId]:
 
 
 async def marked(cluster: Cluster) -> list[int]:
-    return [ledger_id async for ledger_id in cluster.marks.list()]
+    return [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
 async def unmarked(cluster: Cluster) -> bool:
@@ -56,7 +56,8 @@ async def unmarked(cluster: Cluster) -> bool:
 async def mend(running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str) -> Outcome:
     """Once the bookies have been looked at; marked as somebody would who found it."""
     await running.members.wait_looked()
-    await cluster.marks.mark(ledger_id, [bookie_id(name) for name in lacking or ("b3",)], 0)
+    bookies = [bookie_id(name) for name in lacking or ("b3",)]
+    await cluster.underreplication.mark(ledger_id, bookies, 0)
     return await running.worker.mend(ledger_id)
 
 
@@ -361,13 +362,13 @@ async def under_way(running: AutoRecovery) -> bool:
 async def test_paused_means_that_nothing_is_copied(cluster: Cluster, autojump_clock: Clock) -> None:
     writer = await cluster.write(10)
     async with cluster.recovering() as running:
-        await cluster.marks.pause()
+        await cluster.underreplication.pause()
         for bookie in sorted(await names(cluster, writer.ledger_id))[:1]:
             cluster.lose(bookie.partition(":")[0])
         await trio.sleep(2 * LIMITS.lost_delay_s)
         assert running.worker.status().copied_entries == 0
         assert await marked(cluster) == []
-        await cluster.marks.resume()
+        await cluster.underreplication.resume()
         await until(lambda: cluster.fully_copied())
 
 
@@ -377,14 +378,14 @@ async def test_pausing_ends_what_is_under_way(cluster: Cluster, autojump_clock: 
     async with cluster.recovering(limits=SLOW) as running:
         cluster.lose(gone)
         await until(lambda: under_way(running))
-        await cluster.marks.pause()
+        await cluster.underreplication.pause()
         await trio.sleep(5)
         copied = running.worker.status().copied_entries
         assert not await under_way(running)
-        assert await cluster.marks.locked() == {}
+        assert await cluster.underreplication.locks() == {}
         await trio.sleep(100)
         assert running.worker.status().copied_entries == copied
-        await cluster.marks.resume()
+        await cluster.underreplication.resume()
         await until(lambda: cluster.fully_copied())
 
 
@@ -431,13 +432,13 @@ async def test_what_has_the_fewest_copies_comes_first(autojump_clock: Clock) -> 
                 return await mend_one(ledger_id)
 
             running.worker.mend = noted  # type: ignore[method-assign]
-            await cluster.marks.pause()
+            await cluster.underreplication.pause()
             cluster.lose("b4")
             cluster.lose("b3")
             await trio.sleep(60)
             for ledger_id in (*ledgers, worse, worst):
-                await cluster.marks.mark(ledger_id, [B3], 0)
-            await cluster.marks.resume()
+                await cluster.underreplication.mark(ledger_id, [B3], 0)
+            await cluster.underreplication.resume()
             await until(lambda: unmarked(cluster))
         # The ensemble of `worst` has one left, the others two.
         assert order[0] == worst
@@ -459,7 +460,7 @@ async def test_two_workers_share_the_work(cluster: Cluster, autojump_clock: Cloc
         cluster.lose("b2")
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
-        assert await cluster.marks.locked() == {}
+        assert await cluster.underreplication.locks() == {}
 
 
 async def test_a_session_that_is_lost_ends_the_work_and_it_is_taken_up(
@@ -499,7 +500,7 @@ async def test_a_ledger_that_somebody_else_mends_is_left_alone(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(5)
-    other = cluster.marks
+    other = cluster.underreplication
     async with cluster.recovering() as running:
         await other.lock(writer.ledger_id)
         assert await mend(running, cluster, writer.ledger_id) is Outcome.TAKEN
@@ -511,7 +512,7 @@ async def test_marks_of_another_layout_are_left_alone(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(5)
-    await cluster.marks.mark(writer.ledger_id, [B1], 0)
+    await cluster.underreplication.mark(writer.ledger_id, [B1], 0)
     await cluster.store.set(f"{PATHS.underreplication}/LAYOUT", b'type: "X"\nversion: 1\n', ANY)
     async with cluster.recovering() as running:
         await trio.sleep(30)

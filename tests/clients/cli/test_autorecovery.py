@@ -18,9 +18,9 @@ from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo
 from daybook.bookie.registry.registrations import register_bookie as register
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
 from daybook.bookie.replication.decommission import Decommission
-from daybook.bookie.replication.marks import Marks
 from daybook.managed_ledger.records import custom_metadata, log_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from daybook.wire.clock import SystemClock
@@ -103,7 +103,7 @@ def test_trigger_writes_the_delay_again(daybook: Daybook, stored: Stored) -> Non
 
     assert daybook("autorecovery", "trigger")[0] == 0
     assert trio.run(version) == -1  # no delay is set, and this does not set one
-    trio.run(Marks(stored.session, PATHS, "").set_delay_s, 90)
+    trio.run(Underreplication(stored.session, PATHS, "").set_lost_delay_s, 90)
     first = trio.run(version)
     assert daybook("autorecovery", "trigger")[0] == 0
     assert trio.run(version) == first + 1
@@ -120,7 +120,7 @@ def test_where_there_are_no_ledgers_that_is_said(
 
 
 def test_status_when_nobody_works(daybook: Daybook, stored: Stored) -> None:
-    trio.run(Marks(stored.session, PATHS, "").mark, 7, [B1], 5)
+    trio.run(Underreplication(stored.session, PATHS, "").mark, 7, [B1], 5)
     assert daybook("autorecovery", "status")[0] == 5
 
 
@@ -154,7 +154,7 @@ def test_status_shows_workers_and_alarms(daybook: Daybook, stored: Stored) -> No
         board = Board(stored.session, PATHS)
         await board.show(Status("w1", "mending", 7, 3, 2, 10, 2_500_000, 5_000_000, 1e6, 5.0))
         await board.raise_alarm(Alarm(7, Trouble.NO_COPY, "nobody has it", 0, ((2, 4),)))
-        await Marks(stored.session, PATHS, "w").mark(7, [B1], 1)
+        await Underreplication(stored.session, PATHS, "w").mark(7, [B1], 1)
 
     trio.run(fill)
     code, out, _ = daybook("autorecovery", "status")
@@ -231,7 +231,10 @@ def test_waiting_for_retention_moves_nothing(daybook: Daybook, stored: Stored) -
     trio.run(stored.ledger, closed())
 
     async def left() -> tuple[AdminRecord | None, list[int]]:
-        marks = [ledger_id async for ledger_id in Marks(stored.session, PATHS, "").list()]
+        marks = [
+            ledger_id
+            async for ledger_id in Underreplication(stored.session, PATHS, "").marked_ledgers()
+        ]
         return await AdminStates(stored.session, PATHS).read(B1), marks
 
     code, out, _ = daybook("bookies", "decommission", "b1", "--wait-retention", "--no-wait")
@@ -360,7 +363,7 @@ def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) ->
     assert [row["state"] for row in json.loads(out)] == ["whole", "no copy"]
 
     async def marked() -> list[int]:
-        return [i async for i in Marks(stored.session, PATHS, "").list()]
+        return [i async for i in Underreplication(stored.session, PATHS, "").marked_ledgers()]
 
     assert trio.run(marked) == [1]
 
