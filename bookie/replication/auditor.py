@@ -1,4 +1,4 @@
-"""The auditor: it finds and marks underreplicated ledgers, one at a time in a cluster (`election`).
+"""The auditor finds and marks underreplicated ledgers; one process of the cluster is elected.
 
     bookies   when a bookie is lost or told to leave: every ledger that names it is marked
     ledgers   at an interval, and on request: the entry lists of all copies are compared; this finds
@@ -6,12 +6,24 @@
 
 The auditor only adds marks.  A round that was not finished, or used old information, does no harm:
 the worker checks each ledger itself before it does anything.
+
+The election uses BookKeeper's own records:
+
+    <root>/underreplication/auditorelection          the name of the elected auditor
+    <root>/underreplication/auditorelection/V_<n>    ephemeral: a candidate
+
+The candidate with the lowest number is elected; every other candidate watches the one before it.
+An auditor that was cut off may believe for a moment that it is still elected.  This is safe,
+because an auditor only adds marks.
 """
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import trio
+from google.protobuf import text_format
 
 from daybook.bookie.errors import (
     LedgerError,
@@ -22,13 +34,22 @@ from daybook.bookie.errors import (
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Underreplication
+from daybook.bookie.replication.bookie_watcher import Members
 from daybook.bookie.replication.checker import Checker
-from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.members import Members
-from daybook.bookie.replication.protocol.copies import GONE, Report, names
-from daybook.bookie.replication.protocol.pace import Pace
-from daybook.wire.metadata.store import MetadataError
+from daybook.bookie.replication.limits import RateLimit, ReplicationLimits
+from daybook.bookie.replication.protocol.replica_check import GONE, Report, names
+from daybook.wire.metadata.store import (
+    ANY,
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    OutcomeUnknownError,
+    RecordExistsError,
+    SessionState,
+)
+from daybook.wire.proto.bookkeeper_metadata_pb2 import AuditorVoteFormat
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +66,7 @@ class Auditor:
         self._underreplication = underreplication
         self._members = members
         self._limits = limits
-        self._checker = Checker(context, Pace(limits.rate_bytes_per_s, limits.burst_bytes))
+        self._checker = Checker(context, RateLimit(limits.rate_bytes_per_s, limits.burst_bytes))
         self._wake = trio.Event()
 
     async def run(self) -> None:
@@ -176,3 +197,112 @@ def lacking(reports: Sequence[Report]) -> list[BookieId]:
     filled = {fill.bookie for report in reports for fill in report.fills}
     moved = {move.bookie for report in reports for move in report.moves}
     return sorted(filled | moved)
+
+
+_VOTE = re.compile(r"V_(\d{10})")
+_RETRY_S = 1.0
+
+
+def _decode_vote(value: bytes) -> str:
+    vote = AuditorVoteFormat()
+    with suppress(text_format.ParseError, UnicodeDecodeError):
+        text_format.Parse(value.decode(), vote)
+    return vote.bookieId
+
+
+class Election:
+    """A candidate: `run` stands for election and works while elected, forever."""
+
+    def __init__(self, store: MetadataStore, paths: LedgerPaths, who: str) -> None:
+        self.elected = False
+        self._store = store
+        self._path = f"{paths.underreplication}/auditorelection"
+        self._vote = text_format.MessageToString(AuditorVoteFormat(bookieId=who)).encode()
+
+    async def auditor(self) -> str | None:
+        """Return the name in the vote that is elected now; None if there is no candidate."""
+        for name in await self._candidates():
+            record = await self._store.get(f"{self._path}/{name}")
+            if record is not None:
+                return _decode_vote(record.value)
+        return None
+
+    async def run(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run `work`, which never ends, while elected; cancel it when the vote is gone."""
+        while True:
+            try:
+                await self._stand(work)
+            except* MetadataError:
+                await trio.sleep(_RETRY_S)
+
+    async def _stand(self, work: Callable[[], Awaitable[object]]) -> None:
+        session_id = self._store.session_id
+        vote = await self._cast()
+        gone = trio.Event()
+
+        def session_changed(state: SessionState) -> None:
+            if state is SessionState.LOST or self._store.session_id != session_id:
+                gone.set()
+
+        self._store.add_session_listener(session_changed)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._follow, vote, gone)
+                if await self._wait_elected(vote, gone):
+                    self.elected = True
+                    nursery.start_soon(work)
+                await gone.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.elected = False
+            self._store.remove_session_listener(session_changed)
+
+    async def _cast(self) -> str:
+        """Return our vote: the one that this session has already cast, or a new one."""
+        while True:
+            for name in await self._candidates():
+                record = await self._store.get(f"{self._path}/{name}")
+                if record is not None and record.stat.owner == self._store.session_id:
+                    return name
+            # A create without an answer may have succeeded: the loop looks for our vote.
+            with suppress(OutcomeUnknownError, RecordExistsError):
+                await self._store.create(
+                    f"{self._path}/V_",
+                    self._vote,
+                    ephemeral=True,
+                    sequential=True,
+                    make_parents=True,
+                )
+
+    async def _wait_elected(self, vote: str, gone: trio.Event) -> bool:
+        while not gone.is_set():
+            before = [name for name in await self._candidates() if name < vote]
+            if not before:
+                with suppress(NoRecordError, OutcomeUnknownError):
+                    await self._store.set(self._path, self._vote, ANY)  # Informational.
+                return True
+            changed = trio.Event()
+            if await self._store.get(f"{self._path}/{before[-1]}", changed.set) is None:
+                continue  # It left before the watch was set: look for the new predecessor.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_after, changed, nursery)
+                nursery.start_soon(_cancel_after, gone, nursery)
+        return False
+
+    async def _follow(self, vote: str, gone: trio.Event) -> None:
+        """Set `gone` when our vote is removed: then another candidate is elected."""
+        while True:
+            changed = trio.Event()
+            if await self._store.get(f"{self._path}/{vote}", changed.set) is None:
+                gone.set()
+                return
+            await changed.wait()
+
+    async def _candidates(self) -> list[str]:
+        names = await self._store.get_children(self._path) or []
+        return sorted(name for name in names if _VOTE.fullmatch(name))
+
+
+async def _cancel_after(event: trio.Event, nursery: trio.Nursery) -> None:
+    await event.wait()
+    nursery.cancel_scope.cancel()

@@ -1,8 +1,8 @@
-"""The checker finds out which copies of a ledger exist: the shell of `protocol.copies`.
+"""The checker finds out which copies of a ledger exist: the shell of `protocol.replica_check`.
 
 The checker asks each bookie for the list of its entries, and then for every entry that is not on
 the list, one by one: a list does not show which entries the bookie is in doubt about.  If a bookie
-is to be verified, the checker reads every copy there, at the given pace, and checks its digest.
+is to be verified, the checker reads every copy there, at the given rate, and checks its digest.
 Only settled fragments are checked.
 
 An answer that says nothing about the entry, like that of an overloaded bookie, counts as no answer.
@@ -23,7 +23,8 @@ from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.reader import digester_of
-from daybook.bookie.replication.protocol.copies import (
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import (
     Copy,
     Presence,
     Report,
@@ -32,11 +33,10 @@ from daybook.bookie.replication.protocol.copies import (
     expected,
     judge,
     listed,
+    newcomers,
     runs,
     settled_stretches,
 )
-from daybook.bookie.replication.protocol.pace import Pace
-from daybook.bookie.replication.protocol.replace import newcomers
 from daybook.wire.entry import decode_entry
 from daybook.wire.errors import ConnectionLostError, WireError
 from daybook.wire.messages.bookie import Status
@@ -64,9 +64,9 @@ _List: TypeAlias = Sequence[Group] | _NoList
 
 
 class Checker:
-    def __init__(self, context: LedgerContext, pace: Pace | None = None) -> None:
+    def __init__(self, context: LedgerContext, rate_limit: RateLimit | None = None) -> None:
         self._context = context
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._listless_until: dict[BookieId, float] = {}
 
     async def check(
@@ -97,7 +97,7 @@ class Checker:
             for bookie in sorted(asked):
                 if presence.get(bookie) in _HERE:
                     nursery.start_soon(ask, bookie)
-        look = _Look(self._context, ledger_id, metadata, lists, verify, self._pace)
+        look = _Look(self._context, ledger_id, metadata, lists, verify, self._rate_limit)
         reports: list[Report] = []
         for stretch in stretches:
             copies = [
@@ -149,14 +149,14 @@ class _Look:
         metadata: LedgerMetadata,
         lists: Mapping[BookieId, _List],
         verify: Collection[BookieId],
-        pace: Pace | None,
+        rate_limit: RateLimit | None,
     ) -> None:
         self._context = context
         self._ledger_id = ledger_id
         self._digester = digester_of(metadata)
         self._lists = lists
         self._verify = verify
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._entry_bytes = entry_bytes(metadata)
 
     async def at(
@@ -194,8 +194,8 @@ class _Look:
         await window.wait_empty()
 
     async def _wait_turn(self) -> None:
-        if self._pace is not None:
-            await trio.sleep(self._pace.take(self._entry_bytes, trio.current_time()))
+        if self._rate_limit is not None:
+            await trio.sleep(self._rate_limit.take(self._entry_bytes, trio.current_time()))
 
     def _heard(
         self,

@@ -27,9 +27,13 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import delete_cookie, known_bookies, read_cookie
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.registry.underreplication import Underreplication
-from daybook.bookie.replication.board import Board
-from daybook.bookie.replication.protocol.copies import bytes_to_copy, names, settled_stretches
-from daybook.bookie.replication.protocol.replace import newcomers
+from daybook.bookie.replication.protocol.replica_check import (
+    bytes_to_copy,
+    names,
+    newcomers,
+    settled_stretches,
+)
+from daybook.bookie.replication.status_records import Board
 
 _SHOWN = 5
 

@@ -19,11 +19,10 @@ from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Underreplication
-from daybook.bookie.replication.auditor import Auditor
-from daybook.bookie.replication.board import Board
-from daybook.bookie.replication.election import Election
+from daybook.bookie.replication.auditor import Auditor, Election
+from daybook.bookie.replication.bookie_watcher import Members
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.members import Members
+from daybook.bookie.replication.status_records import Board
 from daybook.bookie.replication.worker import Worker
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock

@@ -2,7 +2,7 @@
 
 An entry is sent with the bytes of its other copies, after a check of its digest, as a recovery add:
 a fenced ledger accepts it, and an existing copy stays as it is.  The metadata change after every
-entry is acknowledged, which means durable; `protocol.replace` says when they may change.  They
+entry is acknowledged, which means durable; `replica_check.replace_bookie` says when they may.  They
 change only if the newcomer still has the cookie generation in which it acknowledged the first
 entry: a bookie that lost its disks finds in the metadata what it has to restore
 (`metadata_store.update`).
@@ -28,9 +28,13 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.ledger.reader import digester_of, read_entries
 from daybook.bookie.registry.cookies import CookieGeneration
-from daybook.bookie.replication.protocol.copies import Stretch, entry_bytes
-from daybook.bookie.replication.protocol.pace import Pace
-from daybook.bookie.replication.protocol.replace import Replacement, replace_bookie
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import (
+    Replacement,
+    Stretch,
+    entry_bytes,
+    replace_bookie,
+)
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, encode_header
 from daybook.wire.messages.bookie import Status, encode_add_header
@@ -64,12 +68,12 @@ class Replicator:
     def __init__(
         self,
         context: LedgerContext,
-        pace: Pace,
+        rate_limit: RateLimit,
         copied: Callable[[int, int], None] = lambda entries, size: None,
         limits: CopyLimits | None = None,
     ) -> None:
         self._context = context
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._copied = copied
         self._limits = limits or CopyLimits()
 
@@ -142,7 +146,7 @@ class Replicator:
             flow.room.leave(size)
 
     async def _wait_turn(self, size: int) -> None:
-        await trio.sleep(self._pace.take(size, trio.current_time()))
+        await trio.sleep(self._rate_limit.take(size, trio.current_time()))
 
     async def replace(
         self,

@@ -1,13 +1,13 @@
-"""The replication worker: it repairs the marked ledgers, the one with the fewest copies first.
+"""The replication worker repairs the marked ledgers, the one with the fewest copies first.
 
-It repairs one ledger at a time, as fast as the rate allows.  The repair under way (`mender`) is
-cancelled when auto-recovery is paused, and when the session is lost, because the lock is lost with
-it.  A lock that this worker holds while it repairs nothing was left over by a lock or release
-request without an answer: the worker releases it.
+It repairs one ledger at a time, as fast as the rate allows.  The repair under way is cancelled when
+auto-recovery is paused, and when the session is lost, because the lock is lost with it.  A lock
+that this worker holds while it repairs nothing was left over by a lock or release request without
+an answer: the worker releases it.
 """
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -21,22 +21,101 @@ from daybook.bookie.errors import (
 )
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.registry.underreplication import PauseWatcher, Underreplication
-from daybook.bookie.replication.board import Board, Status
+from daybook.bookie.replication.bookie_watcher import Members
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.members import Members
-from daybook.bookie.replication.mender import Mender, Outcome
-from daybook.bookie.replication.protocol.backlog import Backlog, Candidate
-from daybook.bookie.replication.protocol.copies import (
+from daybook.bookie.replication.protocol.replica_check import (
     GONE,
     Presence,
     bytes_to_copy,
     fewest_copies,
     names,
 )
-from daybook.bookie.replication.protocol.pace import Progress
+from daybook.bookie.replication.rereplicator import Mender, Outcome
+from daybook.bookie.replication.status_records import Board, Status
 from daybook.wire.metadata.store import MetadataError, SessionState
 
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """`copies` is the most that its worst entry has, `size` an estimate of the bytes to copy."""
+
+    ledger_id: int
+    copies: int
+    size: int
+
+
+class Backlog:
+    """The ledgers to repair; one that failed waits for a back-off that doubles each time."""
+
+    def __init__(self, backoff_s: float, backoff_s_max: float) -> None:
+        self._backoff_s = backoff_s
+        self._backoff_s_max = backoff_s_max
+        self._candidates: dict[int, Candidate] = {}
+        self._failures: dict[int, int] = {}
+        self._not_before: dict[int, float] = {}
+
+    @property
+    def pending(self) -> int:
+        return len(self._candidates)
+
+    @property
+    def rest_bytes(self) -> int:
+        return sum(candidate.size for candidate in self._candidates.values())
+
+    def replace(self, candidates: Iterable[Candidate]) -> None:
+        self._candidates = {candidate.ledger_id: candidate for candidate in candidates}
+        self._failures = {i: n for i, n in self._failures.items() if i in self._candidates}
+        self._not_before = {i: t for i, t in self._not_before.items() if i in self._candidates}
+
+    def next(self, now: float) -> Candidate | None:
+        """Return the worst ledger whose back-off has ended; None if there is none."""
+        return min(
+            (c for c in self._candidates.values() if self._not_before.get(c.ledger_id, 0) <= now),
+            key=lambda candidate: (candidate.copies, candidate.ledger_id),
+            default=None,
+        )
+
+    def ended(self, ledger_id: int, now: float, *, done: bool) -> None:
+        if done:
+            for kept in (self._candidates, self._failures, self._not_before):
+                kept.pop(ledger_id, None)
+            return
+        failures = self._failures[ledger_id] = self._failures.get(ledger_id, 0) + 1
+        backoff_s = min(self._backoff_s * 2 ** min(failures - 1, 20), self._backoff_s_max)
+        self._not_before[ledger_id] = now + backoff_s
+
+    def forget_failures(self) -> None:
+        """End all back-offs, because the bookies have changed."""
+        self._not_before.clear()
+
+
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of a long task; totals are estimates, and may grow."""
+
+    done_bytes: int
+    total_bytes: int
+    started: float
+    now: float
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.done_bytes / self.total_bytes) if self.total_bytes else 1.0
+
+    @property
+    def rate_bytes_per_s(self) -> float:
+        return self.done_bytes / (self.now - self.started) if self.now > self.started else 0.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """The remaining seconds; None while the rate is not known."""
+        rest = max(0, self.total_bytes - self.done_bytes)
+        if not rest:
+            return 0.0
+        return rest / self.rate_bytes_per_s if self.done_bytes and self.rate_bytes_per_s else None
 
 
 @dataclass(slots=True)

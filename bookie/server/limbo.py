@@ -48,7 +48,8 @@ from daybook.bookie.registry.cookies import Cookie, renew_cookie
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import mark_under_replicated
 from daybook.bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
-from daybook.bookie.replication.protocol.copies import (
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import (
     Copy,
     Stretch,
     entry_bytes,
@@ -56,7 +57,6 @@ from daybook.bookie.replication.protocol.copies import (
     runs,
     settled_stretches,
 )
-from daybook.bookie.replication.protocol.pace import Pace
 from daybook.bookie.server.collector import ForeignMetadataError, check_cluster
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore
@@ -126,7 +126,7 @@ class LimboRepair:
         self._cookie = cookie
         self._bookie = BookieId(cookie.bookie_id)
         self._open_client = open_client
-        self._pace = Pace(bytes_per_s, _BURST_BYTES)
+        self._pace = RateLimit(bytes_per_s, _BURST_BYTES)
         self._clock = clock
         self._rng = rng
         self._log = log

@@ -18,7 +18,7 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
-from daybook.bookie.replication.protocol.copies import Presence, Report, names
+from daybook.bookie.replication.protocol.replica_check import Presence, Report, names
 from daybook.wire.errors import ConnectionLostError, NobodyListensError
 
 _PROBE_S = 3.0

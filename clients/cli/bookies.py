@@ -35,8 +35,8 @@ from daybook.bookie.replication.decommission import (
     Kept,
     is_registered,
 )
-from daybook.bookie.replication.protocol.copies import names
-from daybook.bookie.replication.readmission import DiskReplacement, Readmission
+from daybook.bookie.replication.protocol.replica_check import names
+from daybook.bookie.replication.replace_disk import DiskReplacement, Readmission
 from daybook.clients.cli.control import ask
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.ledger_client import open_client

@@ -37,8 +37,8 @@ from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
-from daybook.bookie.replication.forced import accept_loss
-from daybook.bookie.replication.protocol.copies import Report
+from daybook.bookie.replication.protocol.replica_check import Report
+from daybook.bookie.replication.unsafe_recovery import accept_loss
 from daybook.clients.cli.bookie_liveness import BookieLiveness
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.ledger_client import new_rng, open_client

@@ -10,8 +10,8 @@ from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.layout import check_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Underreplication
-from daybook.bookie.replication.board import Alarm, Board, Status
-from daybook.bookie.replication.election import Election
+from daybook.bookie.replication.auditor import Election
+from daybook.bookie.replication.status_records import Alarm, Board, Status
 from daybook.wire.metadata.store import MetadataStore
 
 _LATEST_MS = 253402300799999  # the last one of the year 9999

@@ -1,14 +1,14 @@
 """Rules of re-replication, broken one at a time; its own tests have to notice."""
 
-from daybook.bookie.replication.protocol.copies import Copy
+from daybook.bookie.replication.protocol.replica_check import Copy
 from tests.mutants.patch import Edit, Mutant
 
 _TESTS = "tests:tests/bookie/replication"
-_COPIES = f"{_TESTS}/test_copies.py"
+_COPIES = f"{_TESTS}/test_replica_check.py"
 _WORKER = f"{_TESTS}/test_worker.py"
-_P_COPIES = "daybook.bookie.replication.protocol.copies"
-_P_REPLACE = "daybook.bookie.replication.protocol.replace"
-_MENDER = "daybook.bookie.replication.mender"
+_P_COPIES = "daybook.bookie.replication.protocol.replica_check"
+_P_REPLACE = "daybook.bookie.replication.protocol.replica_check"
+_MENDER = "daybook.bookie.replication.rereplicator"
 _CATALOG = "daybook.bookie.ledger.metadata_store"
 _LIVES = "tests:tests/bookie/ledger/test_metadata_store.py"
 _NEWCOMERS = f"{_TESTS}/test_newcomers.py"
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         id="RR16",
         rule="one bookie that goes is waited for -> it is lost at once",
-        module="daybook.bookie.replication.protocol.lost",
+        module="daybook.bookie.replication.bookie_watcher",
         name="LostBookies.look",
         replacement=Edit("len(fresh) + len(waited_before) > 1", "True"),
         caught_by=f"{_TESTS}/test_lost.py",
@@ -177,7 +177,7 @@ MUTANTS = [
             "        case _:\n            return Copy.UNHEARD",
             "        case _:\n            return Copy.DAMAGED",
         ),
-        caught_by=f"{_TESTS}/test_mender.py -k too_much_to_do",
+        caught_by=f"{_TESTS}/test_rereplicator.py -k too_much_to_do",
     ),
     Mutant(
         id="RR20",
@@ -185,7 +185,7 @@ MUTANTS = [
         module=_MENDER,
         name="Mender._mend_locked",
         replacement=Edit("except (NoSuchEntryError, ReadUnknownError):", "except KeyError:"),
-        caught_by=f"{_TESTS}/test_mender.py -k is_an_alarm_and_no_loop",
+        caught_by=f"{_TESTS}/test_rereplicator.py -k is_an_alarm_and_no_loop",
     ),
     Mutant(
         id="RR21",
@@ -193,7 +193,7 @@ MUTANTS = [
         module=_MENDER,
         name="_bare",
         replacement=Edit("if report.unheard", "if True"),
-        caught_by=f"{_TESTS}/test_mender.py -k in_doubt",
+        caught_by=f"{_TESTS}/test_rereplicator.py -k in_doubt",
     ),
     Mutant(
         id="RR22",
@@ -230,10 +230,10 @@ MUTANTS = [
     Mutant(
         id="RR26",
         rule="a bookie with new disks gets its fences before it takes entries -> it takes them",
-        module="daybook.bookie.replication.readmission",
+        module="daybook.bookie.replication.replace_disk",
         name="Readmission.admit",
         replacement=Edit("await fence.begin(nursery, ledger_id, metadata)", "pass"),
-        caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
+        caught_by=f"{_TESTS}/test_replace_disk.py -k old_disks",
         also=(
             Mutant(
                 id="RR26 reborn",
@@ -241,25 +241,25 @@ MUTANTS = [
                 module="daybook.bookie.storage.contacts",
                 name="standing_of",
                 replacement=Edit("if birth == NEVER_LOST:", "if True:"),
-                caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
+                caught_by=f"{_TESTS}/test_replace_disk.py -k old_disks",
             ),
         ),
     ),
     Mutant(
         id="RR27",
         rule="a fence that is not answered keeps it out -> it is let in",
-        module="daybook.bookie.replication.readmission",
+        module="daybook.bookie.replication.replace_disk",
         name="Readmission.admit",
         replacement=Edit("raise DecommissionError(fence.failure)", "pass"),
-        caught_by=f"{_TESTS}/test_readmission.py -k without_its_fences",
+        caught_by=f"{_TESTS}/test_replace_disk.py -k without_its_fences",
     ),
     Mutant(
         id="RR28",
         rule="with loss accepted who is silent is waited for -> given up",
-        module="daybook.bookie.replication.forced",
+        module="daybook.bookie.replication.unsafe_recovery",
         name="_who_cannot_say",
         replacement=Edit("            return\n", "            return found.append(bookie)\n"),
-        caught_by=f"{_TESTS}/test_forced.py -k silent",
+        caught_by=f"{_TESTS}/test_unsafe_recovery.py -k silent",
     ),
     Mutant(
         id="RR29",

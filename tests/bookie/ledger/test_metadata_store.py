@@ -12,8 +12,7 @@ from daybook.bookie.ledger.metadata_store import LedgerMetadataStore, StoredMeta
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.registry.cookies import Cookie, create_cookie, renew_cookie
-from daybook.bookie.replication.protocol.copies import Stretch
-from daybook.bookie.replication.protocol.replace import Replacement, replace_bookie
+from daybook.bookie.replication.protocol.replica_check import Replacement, Stretch, replace_bookie
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import DirectLink, MemoryStore, Request
 from daybook.wire.metadata.store import ANY, MetadataStore

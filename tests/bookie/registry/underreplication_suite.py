@@ -10,7 +10,7 @@ from daybook.bookie.errors import LayoutError, MalformedRecordError
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Lock, Underreplication
-from daybook.bookie.replication.election import Election
+from daybook.bookie.replication.auditor import Election
 from daybook.wire.metadata.store import ANY, MetadataStore
 
 PATHS = LedgerPaths()

@@ -16,9 +16,9 @@ from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Underreplication
-from daybook.bookie.replication.board import Board
 from daybook.bookie.replication.host import AutoRecovery, open_autorecovery
 from daybook.bookie.replication.limits import ReplicationLimits
+from daybook.bookie.replication.status_records import Board
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import SystemClock
 from daybook.wire.digest import Digester, DigestType, master_key

@@ -9,7 +9,7 @@ from trio.abc import Clock
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.request_channel import Encode
 from daybook.bookie.replication.checker import Checker
-from daybook.bookie.replication.protocol.copies import Fill, Presence, Report
+from daybook.bookie.replication.protocol.replica_check import Fill, Presence, Report
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.proto import bookkeeper_pb2 as pb
 from tests.bookie.replication.cluster import Cluster, Entry, bookie_id, closed_on, open_cluster

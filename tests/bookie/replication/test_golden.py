@@ -13,8 +13,8 @@ from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminSta
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Lock, Underreplication
-from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
-from daybook.bookie.replication.election import Election
+from daybook.bookie.replication.auditor import Election
+from daybook.bookie.replication.status_records import Alarm, Board, Status, Trouble
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 

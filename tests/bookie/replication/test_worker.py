@@ -13,10 +13,10 @@ from trio.abc import Clock
 
 from daybook.bookie.ledger.metadata import LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
-from daybook.bookie.replication.board import Trouble
 from daybook.bookie.replication.host import AutoRecovery
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.mender import Outcome
+from daybook.bookie.replication.rereplicator import Outcome
+from daybook.bookie.replication.status_records import Trouble
 from daybook.wire.metadata.memory import DirectLink, Request
 from daybook.wire.metadata.store import ANY
 from tests.bookie.replication.cluster import (

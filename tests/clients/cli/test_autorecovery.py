@@ -19,8 +19,8 @@ from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo
 from daybook.bookie.registry.registrations import register_bookie as register
 from daybook.bookie.registry.underreplication import Underreplication
-from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
 from daybook.bookie.replication.decommission import Decommission
+from daybook.bookie.replication.status_records import Alarm, Board, Status, Trouble
 from daybook.managed_ledger.records import custom_metadata, log_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from daybook.wire.clock import SystemClock

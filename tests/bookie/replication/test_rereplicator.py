@@ -10,12 +10,12 @@ from trio.abc import Clock
 from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from daybook.bookie.replication.board import Alarm, Trouble
 from daybook.bookie.replication.checker import Checker
 from daybook.bookie.replication.host import AutoRecovery
-from daybook.bookie.replication.mender import Outcome
-from daybook.bookie.replication.protocol.copies import Presence
-from daybook.bookie.replication.protocol.pace import Pace
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import Presence
+from daybook.bookie.replication.rereplicator import Outcome
+from daybook.bookie.replication.status_records import Alarm, Trouble
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.memory import DirectLink, Request
 from daybook.wire.metadata.store import ANY
@@ -150,7 +150,7 @@ async def test_reading_all_copies_has_its_pace(cluster: Cluster, autojump_clock:
     entries: dict[int, Entry] = dict.fromkeys(range(40), "good")
     metadata = closed_on((0, ["b1", "b2"]), entries=40)
     ledger_id = await cluster.plant(metadata, {"b1": entries, "b2": entries})
-    checker = Checker(cluster.client.context, Pace(9.0, burst=1.0))  # an entry in a second
+    checker = Checker(cluster.client.context, RateLimit(9.0, burst=1.0))  # an entry in a second
     began = trio.current_time()
     await checker.check(ledger_id, metadata, HERE, verify=[B1])
     assert trio.current_time() - began > 35

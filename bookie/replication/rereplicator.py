@@ -45,11 +45,10 @@ from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.ledger.protocol.racks import RackRule, Racks
 from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.underreplication import Mark, Underreplication
-from daybook.bookie.replication.board import Alarm, Board, Trouble
+from daybook.bookie.replication.bookie_watcher import Members
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
-from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.members import Members
-from daybook.bookie.replication.protocol.copies import (
+from daybook.bookie.replication.limits import RateLimit, ReplicationLimits
+from daybook.bookie.replication.protocol.replica_check import (
     GONE,
     Fill,
     Move,
@@ -57,11 +56,11 @@ from daybook.bookie.replication.protocol.copies import (
     Report,
     Stretch,
     names,
+    newcomers,
     settled_stretches,
 )
-from daybook.bookie.replication.protocol.pace import Pace
-from daybook.bookie.replication.protocol.replace import newcomers
 from daybook.bookie.replication.replicator import Replaced, Replicator, TargetError
+from daybook.bookie.replication.status_records import Alarm, Board, Trouble
 from daybook.wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
@@ -106,9 +105,9 @@ class Mender:
         self._members = members
         self._board = board
         self._limits = limits
-        pace = Pace(limits.rate_bytes_per_s, limits.burst_bytes)
-        self._checker = Checker(context, pace)
-        self._replicator = Replicator(context, pace, copied)
+        rate_limit = RateLimit(limits.rate_bytes_per_s, limits.burst_bytes)
+        self._checker = Checker(context, rate_limit)
+        self._replicator = Replicator(context, rate_limit, copied)
         self._unclosed_since: dict[int, float] = {}
         self._suspects: dict[int, frozenset[BookieId]] = {}  # their lists are not trusted
         self.lock_left = False  # set when a lock could not be released

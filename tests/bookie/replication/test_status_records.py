@@ -10,9 +10,9 @@ import pytest
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
 from daybook.bookie.replication.config import load
-from daybook.bookie.replication.protocol.backlog import Backlog, Candidate
+from daybook.bookie.replication.status_records import Alarm, Board, Status, Trouble
+from daybook.bookie.replication.worker import Backlog, Candidate
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.settings import ConfigError

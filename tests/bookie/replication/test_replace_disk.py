@@ -15,7 +15,7 @@ from daybook.bookie.replication.decommission import (
     DecommissionError,
     DecommissionLimits,
 )
-from daybook.bookie.replication.readmission import DiskReplacement, Readmission
+from daybook.bookie.replication.replace_disk import DiskReplacement, Readmission
 from daybook.wire.digest import master_key
 from daybook.wire.messages.bookie import Status
 from daybook.wire.messages.bookie_v3 import encode_add, from_v3

@@ -9,21 +9,23 @@ from hypothesis import strategies as st
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.ledger.protocol.update import Ruling
-from daybook.bookie.replication.protocol.copies import (
+from daybook.bookie.replication.protocol.replica_check import (
     Copy,
     Fill,
     Move,
     Presence,
+    Replacement,
     Report,
     Stretch,
     expected,
     fewest_copies,
     judge,
     listed,
+    newcomers,
+    replace_bookie,
     runs,
     settled_stretches,
 )
-from daybook.bookie.replication.protocol.replace import Replacement, newcomers, replace_bookie
 from daybook.wire.messages.entry_list import group_entries
 
 A, B, C, D, X = (BookieId(name) for name in "abcdx")

@@ -1,6 +1,6 @@
-"""The state of each copy of each entry of a fragment, and the repairs that follow from it.
+"""The state of each replica of each entry of a fragment, and the repairs that follow from it.
 
-A fragment is a run of entries and an ensemble.  Each position has one byte per entry:
+A sealed fragment is a run of entries and an ensemble.  Each position has one byte per entry:
 
     NONE       the position does not hold this entry
     PRESENT    the bookie has it (in a thorough check: gave it, and its digest matches)
@@ -11,25 +11,31 @@ A fragment is a run of entries and an ensemble.  Each position has one byte per 
     UNHEARD    no answer
     LOST       the bookie is gone
 
-**Unknown is neither missing nor present.**  An UNHEARD copy is left alone and checked again later;
-it counts neither as a copy nor as a lost one.  A DOUBTFUL copy is written again in place: the write
-is harmless if the copy was there, and it ends the doubt.  An UNREADABLE copy is also written again:
-a bookie that knows of its damage accepts the entry again.
+**Unknown is neither missing nor present.**  An UNHEARD replica is left alone and checked again
+later; it counts neither as a copy nor as a lost one.  A DOUBTFUL replica is written again in place:
+the write is harmless if the entry was there, and it ends the doubt.  An UNREADABLE replica is also
+written again: a bookie that knows of its damage accepts the entry again.
 
     fill    the bookie stays, and gets the entries that it lacks
     move    another bookie replaces one that is lost or leaves, one that was filled without success,
             or one that gives other bytes, because a bookie keeps the first bytes that it got
 
 An entry without any copy is not repaired: the ensemble must go on naming bookies that may return.
+
+A move makes the one change of metadata of re-replication: a newcomer takes a bookie's position.
+The change is made only after every entry of the position is durable on the newcomer, and only while
+the position has to hold no other entries: the ledger may have been closed, deleted, recovered, or
+repaired by another worker meanwhile.
 """
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, auto
 
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
-from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
+from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment, Quorums
+from daybook.bookie.ledger.protocol.update import Decide, Ruling
 from daybook.wire.messages.entry_list import Group
 
 
@@ -297,3 +303,41 @@ def entry_bytes(metadata: LedgerMetadata) -> int:
     if metadata.closed and metadata.last_entry_id >= 0:
         return max(1, metadata.length // (metadata.last_entry_id + 1))
     return _USUAL_ENTRY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """`newcomer` has all entries of `stretch` that `position` holds."""
+
+    stretch: Stretch
+    position: int
+    newcomer: BookieId
+
+
+def replace_bookie(replacement: Replacement) -> Decide:
+    stretch, position = replacement.stretch, replacement.position
+    old = stretch.ensemble[position]
+
+    def decide(metadata: LedgerMetadata, version: int) -> LedgerMetadata | Ruling:
+        for number, now in enumerate(settled_stretches(metadata)):
+            if now.first != stretch.first:
+                continue
+            if now.ensemble[position] == replacement.newcomer:
+                return Ruling.KEEP
+            if now.ensemble[position] != old or replacement.newcomer in now.ensemble:
+                return Ruling.REFUSE  # Another worker has changed it.
+            if now.last > stretch.last:
+                return Ruling.REFUSE  # The position holds more than was copied.
+            ensemble = list(now.ensemble)
+            ensemble[position] = replacement.newcomer
+            fragments = list(metadata.fragments)
+            fragments[number] = Fragment(now.first, tuple(ensemble))
+            return replace(metadata, fragments=tuple(fragments))
+        return Ruling.REFUSE  # No such fragment, or it is not settled (any longer).
+
+    return decide
+
+
+def newcomers(stretch: Stretch, candidates: Sequence[BookieId]) -> list[BookieId]:
+    """Return the candidates outside the ensemble: a bookie must count only once."""
+    return [bookie for bookie in candidates if bookie not in stretch.ensemble]
