@@ -36,10 +36,10 @@ from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Underreplication
-from daybook.bookie.replication.bookie_watcher import Members
+from daybook.bookie.replication.bookie_watcher import BookieWatcher
 from daybook.bookie.replication.checker import Checker
 from daybook.bookie.replication.limits import RateLimit, ReplicationLimits
-from daybook.bookie.replication.protocol.replica_check import GONE, Report, names
+from daybook.bookie.replication.protocol.replica_check import GONE, FragmentReport, bookies_of
 from daybook.wire.metadata.store import (
     ANY,
     MetadataError,
@@ -59,23 +59,23 @@ class Auditor:
         self,
         context: LedgerContext,
         underreplication: Underreplication,
-        members: Members,
+        watcher: BookieWatcher,
         limits: ReplicationLimits,
     ) -> None:
         self._context = context
         self._underreplication = underreplication
-        self._members = members
+        self._watcher = watcher
         self._limits = limits
         self._checker = Checker(context, RateLimit(limits.rate_bytes_per_s, limits.burst_bytes))
         self._wake = trio.Event()
 
     async def run(self) -> None:
         """Audit until cancelled; the election runs this while this candidate is elected."""
-        await self._members.wait_looked()
-        triggers = self._members.triggers
+        await self._watcher.wait_ready()
+        triggers = self._watcher.audit_requests
         gone: list[BookieId] | None = None  # the lost and leaving bookies of the last audit
         audited_at = trio.current_time()
-        self._members.add_listener(self._look_again)
+        self._watcher.add_listener(self._look_again)
         try:
             while True:
                 # The event is new before the audit: a change during it causes another round.
@@ -83,14 +83,14 @@ class Auditor:
                 try:
                     await self._wait_not_paused()
                     await self._underreplication.check_layout()
-                    now, asked = trio.current_time(), self._members.triggers != triggers
+                    now, asked = trio.current_time(), self._watcher.audit_requests != triggers
                     present = self._gone()
                     due = now >= audited_at + self._limits.audit_interval_s
                     if asked or due or present != gone:
                         await self.audit_bookies()
                         gone, audited_at = present, now
                     if asked or await self._check_due():
-                        triggers = self._members.triggers
+                        triggers = self._watcher.audit_requests
                         await self.check_ledgers()
                 except (MetadataError, RegistryError) as error:
                     _log.warning("the audit was not finished: %s", error)
@@ -100,13 +100,13 @@ class Auditor:
                 with trio.move_on_after(await self._pause_s(audited_at)):
                     await self._wake.wait()
         finally:
-            self._members.remove_listener(self._look_again)
+            self._watcher.remove_listener(self._look_again)
 
     def _look_again(self) -> None:
         self._wake.set()
 
     def _gone(self) -> list[BookieId]:
-        return [b for b, presence in self._members.all().items() if presence in GONE]
+        return [b for b, status in self._watcher.statuses().items() if status in GONE]
 
     async def _wait_not_paused(self) -> None:
         while await self._underreplication.is_paused():
@@ -144,8 +144,8 @@ class Auditor:
             stored = await self._read(ledger_id)
             if stored is None:
                 continue
-            presence = self._members.of(names(stored.metadata))
-            missing = [bookie for bookie, state in presence.items() if state in GONE]
+            statuses = self._watcher.statuses_of(bookies_of(stored.metadata))
+            missing = [bookie for bookie, status in statuses.items() if status in GONE]
             if missing:
                 await self._mark(ledger_id, missing)
                 marked += 1
@@ -169,11 +169,11 @@ class Auditor:
 
     async def _check(self, ledger_id: int, stored: StoredMetadata) -> list[BookieId]:
         """Return the bookies whose copies have to be made again."""
-        presence = self._members.of(names(stored.metadata))
-        verify = list(presence) if self._limits.thorough else ()
+        statuses = self._watcher.statuses_of(bookies_of(stored.metadata))
+        verify = list(statuses) if self._limits.thorough else ()
         try:
             return lacking(
-                await self._checker.check(ledger_id, stored.metadata, presence, verify=verify)
+                await self._checker.check(ledger_id, stored.metadata, statuses, verify=verify)
             )
         except Exception:  # One ledger must not stop the check of all others.
             _log.exception("ledger %d could not be checked", ledger_id)
@@ -192,7 +192,7 @@ class Auditor:
         await self._underreplication.mark(ledger_id, missing, self._context.clock.now_ms())
 
 
-def lacking(reports: Sequence[Report]) -> list[BookieId]:
+def lacking(reports: Sequence[FragmentReport]) -> list[BookieId]:
     """Return the bookies whose copies have to be made again, as far as is known."""
     filled = {fill.bookie for report in reports for fill in report.fills}
     moved = {move.bookie for report in reports for move in report.moves}

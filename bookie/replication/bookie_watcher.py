@@ -22,7 +22,7 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.registry.underreplication import Underreplication
-from daybook.bookie.replication.protocol.replica_check import Presence
+from daybook.bookie.replication.protocol.replica_check import BookieStatus
 from daybook.wire.metadata.store import MetadataError
 
 
@@ -70,7 +70,7 @@ class LostBookies:
 _RETRY_S = 1.0
 
 
-class Members:
+class BookieWatcher:
     """`run` follows the metadata store; listeners are called after each change."""
 
     def __init__(
@@ -80,33 +80,33 @@ class Members:
         self._orders = orders
         self._delay_s = delay_s  # unless the metadata store has another value
         self._lost = LostBookies(delay_s)
-        self._presence: dict[BookieId, Presence] = {}
+        self._statuses: dict[BookieId, BookieStatus] = {}
         self._strangers: dict[BookieId, None] = {}  # named by ledgers, without a cookie
-        self._looked = trio.Event()
+        self._ready = trio.Event()
         self._again = trio.Event()
         self._delay_written: trio.Event | None = None
         self._listeners: dict[Callable[[], None], None] = {}
-        self.triggers = 0  # how often an audit was requested
+        self.audit_requests = 0  # how often an audit was requested
 
-    async def wait_looked(self) -> None:
-        await self._looked.wait()
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
 
-    def of(self, bookies: Collection[BookieId]) -> dict[BookieId, Presence]:
+    def statuses_of(self, bookies: Collection[BookieId]) -> dict[BookieId, BookieStatus]:
         """Return the status of each; the delay of a bookie that was unknown starts now."""
         for bookie in sorted(bookies):
-            if bookie not in self._presence and bookie not in self._strangers:
+            if bookie not in self._statuses and bookie not in self._strangers:
                 self._strangers[bookie] = None
                 self._again.set()
-        return {b: self._presence.get(b, Presence.AWAY) for b in sorted(bookies)}
+        return {b: self._statuses.get(b, BookieStatus.AWAY) for b in sorted(bookies)}
 
-    def is_here(self, bookie: BookieId) -> bool:
-        return self._presence.get(bookie) in (Presence.WRITABLE, Presence.READONLY)
+    def is_registered(self, bookie: BookieId) -> bool:
+        return self._statuses.get(bookie) in (BookieStatus.WRITABLE, BookieStatus.READONLY)
 
-    def all(self) -> dict[BookieId, Presence]:
-        return dict(self._presence)
+    def statuses(self) -> dict[BookieId, BookieStatus]:
+        return dict(self._statuses)
 
     def writable(self) -> list[BookieId]:
-        return [b for b, presence in self._presence.items() if presence is Presence.WRITABLE]
+        return [b for b, status in self._statuses.items() if status is BookieStatus.WRITABLE]
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         self._listeners[listener] = None
@@ -140,24 +140,24 @@ class Members:
         members = sorted({*map(BookieId, known), *map(BookieId, here), *self._strangers})
         missing = [bookie for bookie in members if bookie not in here]
         look_again_at = self._lost.look(trio.current_time(), missing)
-        presence: dict[BookieId, Presence] = {}
+        statuses: dict[BookieId, BookieStatus] = {}
         for bookie in members:
             order = orders.get(bookie)
             leaves = order is not None and order.kind in (AdminState.LEAVE, AdminState.LEFT)
             if bookie in self._lost.lost or (leaves and bookie not in here):
-                presence[bookie] = Presence.LOST
+                statuses[bookie] = BookieStatus.LOST
             elif bookie not in here:
-                presence[bookie] = Presence.AWAY
+                statuses[bookie] = BookieStatus.AWAY
             elif leaves:
-                presence[bookie] = Presence.LEAVING
+                statuses[bookie] = BookieStatus.LEAVING
             elif bookie in writable and order is None:
-                presence[bookie] = Presence.WRITABLE
+                statuses[bookie] = BookieStatus.WRITABLE
             else:
-                presence[bookie] = Presence.READONLY
-        first = not self._looked.is_set()
-        self._looked.set()
-        if presence != self._presence or first:
-            self._presence = presence
+                statuses[bookie] = BookieStatus.READONLY
+        first = not self._ready.is_set()
+        self._ready.set()
+        if statuses != self._statuses or first:
+            self._statuses = statuses
             self._notify()
         return look_again_at
 
@@ -179,7 +179,7 @@ class Members:
         if self._delay_written is not None:
             # A reconnect to the store fires the watch as well; one extra audit does no harm.
             self._lost.hurry()
-            self.triggers += 1
+            self.audit_requests += 1
             self._notify()
         self._delay_written = written
 

@@ -28,12 +28,12 @@ from daybook.bookie.registry.cookies import delete_cookie, known_bookies, read_c
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.protocol.replica_check import (
+    bookies_of,
     bytes_to_copy,
-    names,
     newcomers,
-    settled_stretches,
+    sealed_fragments,
 )
-from daybook.bookie.replication.status_records import Board
+from daybook.bookie.replication.status_records import StatusRecords
 
 _SHOWN = 5
 
@@ -134,7 +134,9 @@ class Decommission:
                 f"no bookie that can be written to could take its place in ledgers"
                 f" {_some(kept.homeless)}: start another one"
             )
-        if not await Board(self._underreplication.store, self._underreplication.paths).workers():
+        if not await StatusRecords(
+            self._underreplication.store, self._underreplication.paths
+        ).workers():
             return "nobody copies: no bookie runs auto-recovery (`daybook autorecovery run`)"
         return ""
 
@@ -197,17 +199,17 @@ class Decommission:
             except MalformedMetadataError:
                 unreadable.append(ledger_id)
                 continue
-            if self.bookie not in names(metadata):
+            if self.bookie not in bookies_of(metadata):
                 continue
             ledgers.append(ledger_id)
             ensemble_max = max(ensemble_max, metadata.quorums.ensemble)
             size += bytes_to_copy(metadata, [self.bookie])
             if not metadata.closed and self.bookie in metadata.last_fragment.ensemble:
                 at_writers.append(ledger_id)
-            held = [s for s in settled_stretches(metadata) if self.bookie in s.ensemble]
+            held = [s for s in sealed_fragments(metadata) if self.bookie in s.ensemble]
             if held:
                 movable.append(ledger_id)
-            if held and not any(newcomers(stretch, takers) for stretch in held):
+            if held and not any(newcomers(fragment, takers) for fragment in held):
                 homeless.append(ledger_id)
         return Kept(
             tuple(ledgers),

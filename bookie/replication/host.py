@@ -20,9 +20,9 @@ from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.auditor import Auditor, Election
-from daybook.bookie.replication.bookie_watcher import Members
+from daybook.bookie.replication.bookie_watcher import BookieWatcher
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.status_records import Board
+from daybook.bookie.replication.status_records import StatusRecords
 from daybook.bookie.replication.worker import Worker
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
@@ -41,9 +41,9 @@ class AutoRecovery:
     election: Election
     auditor: Auditor
     worker: Worker
-    members: Members
+    watcher: BookieWatcher
     underreplication: Underreplication
-    board: Board
+    status_records: StatusRecords
 
 
 @asynccontextmanager
@@ -55,16 +55,18 @@ async def open_autorecovery(
     context = client.context
     store, paths = context.metadata_store.store, LedgerPaths(context.metadata_store.paths.root)
     underreplication = Underreplication(store, paths, name)
-    board = Board(store, paths)
-    members = Members(underreplication, AdminStates(store, paths), delay_s=limits.lost_delay_s)
+    status_records = StatusRecords(store, paths)
+    watcher = BookieWatcher(
+        underreplication, AdminStates(store, paths), delay_s=limits.lost_delay_s
+    )
     election = Election(store, paths, name)
-    auditor = Auditor(context, underreplication, members, limits)
-    worker = Worker(context, underreplication, members, board, limits, name)
+    auditor = Auditor(context, underreplication, watcher, limits)
+    worker = Worker(context, underreplication, watcher, status_records, limits, name)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(members.run)
+        nursery.start_soon(watcher.run)
         nursery.start_soon(election.run, auditor.run)
         nursery.start_soon(worker.run)
-        yield AutoRecovery(election, auditor, worker, members, underreplication, board)
+        yield AutoRecovery(election, auditor, worker, watcher, underreplication, status_records)
         nursery.cancel_scope.cancel()
 
 

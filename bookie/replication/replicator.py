@@ -31,7 +31,7 @@ from daybook.bookie.registry.cookies import CookieGeneration
 from daybook.bookie.replication.limits import RateLimit
 from daybook.bookie.replication.protocol.replica_check import (
     Replacement,
-    Stretch,
+    SealedFragment,
     entry_bytes,
     replace_bookie,
 )
@@ -152,14 +152,14 @@ class Replicator:
         self,
         ledger_id: int,
         stored: StoredMetadata,
-        stretch: Stretch,
+        fragment: SealedFragment,
         position: int,
         newcomer: CookieGeneration,
     ) -> Replaced:
         """Name the newcomer in the metadata, after it has acknowledged all entries of the position.
 
         It has acknowledged them in the cookie generation that `newcomer` names."""
-        decide = replace_bookie(Replacement(stretch, position, BookieId(newcomer.bookie_id)))
+        decide = replace_bookie(Replacement(fragment, position, BookieId(newcomer.bookie_id)))
         result = await self._context.metadata_store.update(ledger_id, stored, decide, [newcomer])
         match result:
             case Settled():

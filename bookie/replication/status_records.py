@@ -34,7 +34,7 @@ _VERSION = 1
 _ALARM_NAME = re.compile(r"\d{10}|[1-9]\d{10,18}")
 
 
-class Trouble(Enum):
+class AlarmKind(Enum):
     NO_COPY = "no copy"
     NO_SPARE = "no spare"
     UNREADABLE = "unreadable"
@@ -43,7 +43,7 @@ class Trouble(Enum):
 @dataclass(frozen=True, slots=True)
 class Alarm:
     ledger_id: int
-    trouble: Trouble
+    trouble: AlarmKind
     why: str
     since_ms: int
     entries: tuple[tuple[int, int], ...] = ()  # first and last of each run
@@ -63,7 +63,7 @@ class Alarm:
         record = _load(value)
         try:
             entries = tuple((int(first), int(last)) for first, last in record["entries"])
-            trouble, since_ms = Trouble(record["trouble"]), int(record["since_ms"])
+            trouble, since_ms = AlarmKind(record["trouble"]), int(record["since_ms"])
             return cls(ledger_id, trouble, str(record["why"]), since_ms, entries)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise MalformedRecordError(f"an alarm that does not parse: {value[:200]!r}") from error
@@ -107,7 +107,7 @@ def _load(value: bytes) -> dict[str, Any]:
     return record
 
 
-class Board:
+class StatusRecords:
     def __init__(self, store: MetadataStore, paths: LedgerPaths) -> None:
         self._store = store
         self._alarms = f"{paths.underreplication}/alarms"

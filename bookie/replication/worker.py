@@ -21,17 +21,17 @@ from daybook.bookie.errors import (
 )
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.registry.underreplication import PauseWatcher, Underreplication
-from daybook.bookie.replication.bookie_watcher import Members
+from daybook.bookie.replication.bookie_watcher import BookieWatcher
 from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.bookie.replication.protocol.replica_check import (
     GONE,
-    Presence,
+    BookieStatus,
+    bookies_of,
     bytes_to_copy,
     fewest_copies,
-    names,
 )
-from daybook.bookie.replication.rereplicator import Mender, Outcome
-from daybook.bookie.replication.status_records import Board, Status
+from daybook.bookie.replication.rereplicator import RepairOutcome, Rereplicator
+from daybook.bookie.replication.status_records import Status, StatusRecords
 from daybook.wire.metadata.store import MetadataError, SessionState
 
 
@@ -129,20 +129,22 @@ class Worker:
         self,
         context: LedgerContext,
         underreplication: Underreplication,
-        members: Members,
-        board: Board,
+        watcher: BookieWatcher,
+        status_records: StatusRecords,
         limits: ReplicationLimits,
         name: str,
     ) -> None:
         self.name = name
-        self.mended = 0
+        self.repaired = 0
         self._context = context
         self._underreplication = underreplication
-        self._members = members
-        self._board = board
+        self._watcher = watcher
+        self._status_records = status_records
         self._limits = limits
         self._copied = _Copied()
-        self._mender = Mender(context, underreplication, members, board, limits, self._hear)
+        self._rereplicator = Rereplicator(
+            context, underreplication, watcher, status_records, limits, self._hear
+        )
         self._backlog = Backlog(limits.backoff_s, limits.backoff_s_max)
         self._ledger_id: int | None = None
         self._doing = "starting"
@@ -174,12 +176,12 @@ class Worker:
     async def _rest(self) -> None:
         """Wait until a bookie's status changes, or for `poll_s`."""
         changed = trio.Event()
-        self._members.add_listener(changed.set)
+        self._watcher.add_listener(changed.set)
         try:
             with trio.move_on_after(self._limits.poll_s):
                 await changed.wait()
         finally:
-            self._members.remove_listener(changed.set)
+            self._watcher.remove_listener(changed.set)
         if changed.is_set():
             self._backlog.forget_failures()  # A lost bookie may be back, or a spare present.
 
@@ -189,37 +191,39 @@ class Worker:
             self._doing = "paused"
             await self._switch.wait_changed()
             return True
-        await self._members.wait_looked()
+        await self._watcher.wait_ready()
         await self._underreplication.check_layout()
         self._doing = "looking for work"
         self._backlog.replace(await self._candidates())
-        self._mender.lock_left = False  # `_candidates` has just released such locks
+        self._rereplicator.lock_left = False  # `_candidates` has just released such locks
         self._started, self._done_before = trio.current_time(), self._copied.size
-        presence = self._members.all()
+        statuses = self._watcher.statuses()
         worked = False
         while (candidate := self._backlog.next(trio.current_time())) is not None:
-            if await self._switch.is_paused() or self._members.all() != presence:
+            if await self._switch.is_paused() or self._watcher.statuses() != statuses:
                 return True  # Another ledger may be the worst by now.
-            if self._mender.lock_left:
+            if self._rereplicator.lock_left:
                 return True  # No other worker can repair that ledger: release it first.
-            outcome = await self._mend_watched(candidate.ledger_id)
-            worked = worked or outcome in (Outcome.MENDED, Outcome.GONE)
+            outcome = await self._repair_watched(candidate.ledger_id)
+            worked = worked or outcome in (RepairOutcome.REPAIRED, RepairOutcome.GONE)
             self._backlog.ended(
                 candidate.ledger_id,
                 trio.current_time(),
-                done=outcome in (Outcome.MENDED, Outcome.GONE),
+                done=outcome in (RepairOutcome.REPAIRED, RepairOutcome.GONE),
             )
         self._doing = "nothing to do" if not self._backlog.pending else "waits"
         return worked
 
     async def _candidates(self) -> list[Candidate]:
         """Return the marked ledgers that no other worker holds; clear alarms without a mark."""
-        alarmed = await self._board.alarmed()
+        alarmed = await self._status_records.alarmed()
         locked = await self._locked_by_others()
-        here = [b for b, p in self._members.all().items() if p is not Presence.LOST]
+        here = [
+            b for b, status in self._watcher.statuses().items() if status is not BookieStatus.LOST
+        ]
         marked = [ledger_id async for ledger_id in self._underreplication.marked_ledgers()]
         for ledger_id in sorted(set(alarmed) - set(marked)):
-            await self._board.clear_alarm(ledger_id)  # repaired by a worker without alarms
+            await self._status_records.clear_alarm(ledger_id)  # repaired by a worker without alarms
         marked = [ledger_id for ledger_id in marked if ledger_id not in locked]
         # In random order, so that ledgers that cannot be repaired do not hide the others.
         self._context.rng.shuffle(marked)
@@ -231,7 +235,11 @@ class Worker:
                 # The mender removes the mark of a deleted ledger, or raises an alarm.
                 candidates.append(Candidate(ledger_id, 0, 0))
                 continue
-            gone = [b for b, p in self._members.of(names(metadata)).items() if p in GONE]
+            gone = [
+                b
+                for b, status in self._watcher.statuses_of(bookies_of(metadata)).items()
+                if status in GONE
+            ]
             candidates.append(
                 Candidate(ledger_id, fewest_copies(metadata, here), bytes_to_copy(metadata, gone))
             )
@@ -247,23 +255,23 @@ class Worker:
                 others.append(ledger_id)
         return others
 
-    async def _mend_watched(self, ledger_id: int) -> Outcome:
+    async def _repair_watched(self, ledger_id: int) -> RepairOutcome:
         self._ledger_id, self._doing = ledger_id, "mending"
         try:
             with self._until_interrupted():
-                outcome = await self.mend(ledger_id)
-                if outcome is Outcome.MENDED:
-                    self.mended += 1
+                outcome = await self.rereplicate(ledger_id)
+                if outcome is RepairOutcome.REPAIRED:
+                    self.repaired += 1
                 return outcome
-            return Outcome.LATER
+            return RepairOutcome.LATER
         except LedgerError as error:
             _log.warning("ledger %d could not be mended now: %s", ledger_id, error)
-            return Outcome.LATER
+            return RepairOutcome.LATER
         except (MetadataError, RegistryError):
             raise
         except Exception:  # One ledger must not stop the repair of all others.
             _log.exception("ledger %d could not be mended", ledger_id)
-            return Outcome.LATER
+            return RepairOutcome.LATER
         finally:
             self._ledger_id = None
 
@@ -285,9 +293,9 @@ class Worker:
                 self._switch.on_change = None
                 store.remove_session_listener(session_changed)
 
-    async def mend(self, ledger_id: int) -> Outcome:
+    async def rereplicate(self, ledger_id: int) -> RepairOutcome:
         """Repair a marked ledger as far as possible."""
-        return await self._mender.mend(ledger_id)
+        return await self._rereplicator.rereplicate(ledger_id)
 
     # -- status
 
@@ -300,7 +308,7 @@ class Worker:
             doing=self._doing,
             ledger_id=self._ledger_id,
             pending=self._backlog.pending,
-            mended=self.mended,
+            mended=self.repaired,
             copied_entries=self._copied.entries,
             copied_bytes=self._copied.size,
             rest_bytes=rest,
@@ -316,7 +324,7 @@ class Worker:
             # The record is ephemeral: a new session has to write it again.
             if status != shown or session_id != self._underreplication.store.session_id:
                 try:
-                    await self._board.show(status)
+                    await self._status_records.show(status)
                     shown, session_id = status, self._underreplication.store.session_id
                 except MetadataError:
                     shown = None

@@ -50,12 +50,12 @@ from daybook.bookie.registry.underreplication import mark_under_replicated
 from daybook.bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
 from daybook.bookie.replication.limits import RateLimit
 from daybook.bookie.replication.protocol.replica_check import (
-    Copy,
-    Stretch,
+    ReplicaState,
+    SealedFragment,
     entry_bytes,
-    expected,
-    runs,
-    settled_stretches,
+    expected_replicas,
+    runs_of,
+    sealed_fragments,
 )
 from daybook.bookie.server.collector import ForeignMetadataError, check_cluster
 from daybook.bookie.storage.status import StoreError, StoreStatus
@@ -314,21 +314,23 @@ class LimboRepair:
 
     async def _missing(self, ledger_id: int, metadata: LedgerMetadata) -> list[range]:
         """Return the ranges of entries that should be here and are not."""
-        stretches = settled_stretches(metadata)
-        if (count := sum(max(0, stretch.count) for stretch in stretches)) > ENTRIES_MAX:
+        fragments = sealed_fragments(metadata)
+        if (count := sum(max(0, fragment.count) for fragment in fragments)) > ENTRIES_MAX:
             raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
         here = await self._store.entry_ids(ledger_id)
-        return [run for stretch in stretches for run in self._gaps(stretch, metadata, here)]
+        return [run for fragment in fragments for run in self._gaps(fragment, metadata, here)]
 
-    def _gaps(self, stretch: Stretch, metadata: LedgerMetadata, here: list[int]) -> list[range]:
-        if self._bookie not in stretch.ensemble:
+    def _gaps(
+        self, fragment: SealedFragment, metadata: LedgerMetadata, here: list[int]
+    ) -> list[range]:
+        if self._bookie not in fragment.ensemble:
             return []
-        position = stretch.ensemble.index(self._bookie)
-        codes = expected(stretch, metadata.quorums, position)
+        position = fragment.ensemble.index(self._bookie)
+        codes = expected_replicas(fragment, metadata.quorums, position)
         for entry_id in here:
-            if stretch.first <= entry_id <= stretch.last:
-                codes[entry_id - stretch.first] = Copy.PRESENT
-        return runs(codes, [Copy.UNHEARD], stretch.first)
+            if fragment.first <= entry_id <= fragment.last:
+                codes[entry_id - fragment.first] = ReplicaState.PRESENT
+        return runs_of(codes, [ReplicaState.NO_ANSWER], fragment.first)
 
     async def _copy(
         self, context: LedgerContext, ledger_id: int, metadata: LedgerMetadata, run: range

@@ -35,7 +35,7 @@ from daybook.bookie.replication.decommission import (
     Kept,
     is_registered,
 )
-from daybook.bookie.replication.protocol.replica_check import names
+from daybook.bookie.replication.protocol.replica_check import bookies_of
 from daybook.bookie.replication.replace_disk import DiskReplacement, Readmission
 from daybook.clients.cli.control import ask
 from daybook.clients.cli.errors import UserError
@@ -190,7 +190,7 @@ async def _count(
         except (NoSuchLedgerError, MalformedMetadataError):
             continue
         mark = await underreplication.read_mark(ledger_id)
-        for name in sorted(names(metadata)):
+        for name in sorted(bookies_of(metadata)):
             # A bookie without a cookie has left, or belongs to another cluster.
             row = rows.setdefault(
                 name,

@@ -37,7 +37,7 @@ from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
-from daybook.bookie.replication.protocol.replica_check import Report
+from daybook.bookie.replication.protocol.replica_check import FragmentReport
 from daybook.bookie.replication.unsafe_recovery import accept_loss
 from daybook.clients.cli.bookie_liveness import BookieLiveness
 from daybook.clients.cli.errors import UserError
@@ -399,10 +399,10 @@ async def _check(
             except MalformedMetadataError as error:
                 rows.append(_unreadable(ledger_id, str(error)))
                 continue
-            presence = await liveness.for_ledger(metadata)
-            verify = list(presence) if read else ()
+            statuses = await liveness.for_ledger(metadata)
+            verify = list(statuses) if read else ()
             try:
-                reports = await checker.check(ledger_id, metadata, presence, verify=verify)
+                reports = await checker.check(ledger_id, metadata, statuses, verify=verify)
             except TooManyEntriesError as error:
                 rows.append(_unreadable(ledger_id, str(error)))
                 continue
@@ -415,21 +415,21 @@ async def _check(
     return rows
 
 
-def _lacking(reports: Sequence[Report]) -> list[BookieId]:
+def _lacking(reports: Sequence[FragmentReport]) -> list[BookieId]:
     filled = {fill.bookie for report in reports for fill in report.fills}
     return sorted(filled | {move.bookie for report in reports for move in report.moves})
 
 
 def _check_row(
-    ledger_id: int, metadata: LedgerMetadata, report: Report, liveness: BookieLiveness
+    ledger_id: int, metadata: LedgerMetadata, report: FragmentReport, liveness: BookieLiveness
 ) -> dict[str, Any]:
     what = [f"{fill.bookie} lacks {_spans(fill.entries)}" for fill in report.fills]
     what += [f"{move.bookie}: {move.why}{liveness.why_gone(move.bookie)}" for move in report.moves]
-    what += [liveness.describe_silence(bookie) for bookie in report.unheard]
+    what += [liveness.describe_silence(bookie) for bookie in report.silent]
     if report.no_copy:
         what.append(f"no copy of {_spans(report.no_copy)}")
-    if report.no_answer:
-        what.append(f"no copy found of {_spans(report.no_answer)}")
+    if report.unknown:
+        what.append(f"no copy found of {_spans(report.unknown)}")
     state = "whole"
     if report.no_copy:
         state = "no copy"
@@ -439,8 +439,8 @@ def _check_row(
         state = "unknown"
     return {
         "ledger": ledger_id,
-        "first": report.stretch.first,
-        "last": report.stretch.last,
+        "first": report.fragment.first,
+        "last": report.fragment.last,
         "copies": report.copies,
         "of": metadata.quorums.write,
         "state": state,

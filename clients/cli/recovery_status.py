@@ -11,7 +11,7 @@ from daybook.bookie.registry.layout import check_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Underreplication
 from daybook.bookie.replication.auditor import Election
-from daybook.bookie.replication.status_records import Alarm, Board, Status
+from daybook.bookie.replication.status_records import Alarm, Status, StatusRecords
 from daybook.wire.metadata.store import MetadataStore
 
 _LATEST_MS = 253402300799999  # the last one of the year 9999
@@ -69,7 +69,7 @@ class RecoveryStatus:
 
 async def describe(store: MetadataStore, root: str) -> RecoveryStatus:
     paths = LedgerPaths(root)
-    underreplication, board = Underreplication(store, paths, ""), Board(store, paths)
+    underreplication, status = Underreplication(store, paths, ""), StatusRecords(store, paths)
     await check_layout(store, paths)
     await underreplication.check_layout()
     checked_ms = delay_s = None
@@ -85,8 +85,8 @@ async def describe(store: MetadataStore, root: str) -> RecoveryStatus:
         locked=len(await underreplication.locks()),
         delay_s=delay_s,
         checked_ms=checked_ms,
-        workers=await board.workers(),
-        alarms=await board.alarms(),
+        workers=await status.workers(),
+        alarms=await status.alarms(),
     )
 
 

@@ -1,15 +1,15 @@
 """Rules of re-replication, broken one at a time; its own tests have to notice."""
 
-from daybook.bookie.replication.protocol.replica_check import Copy
+from daybook.bookie.replication.protocol.replica_check import ReplicaState
 from tests.mutants.patch import Edit, Mutant
 
 _TESTS = "tests:tests/bookie/replication"
-_COPIES = f"{_TESTS}/test_replica_check.py"
+_CHECK_TESTS = f"{_TESTS}/test_replica_check.py"
 _WORKER = f"{_TESTS}/test_worker.py"
-_P_COPIES = "daybook.bookie.replication.protocol.replica_check"
-_P_REPLACE = "daybook.bookie.replication.protocol.replica_check"
-_MENDER = "daybook.bookie.replication.rereplicator"
-_CATALOG = "daybook.bookie.ledger.metadata_store"
+_CHECK = "daybook.bookie.replication.protocol.replica_check"
+
+_REREPLICATOR = "daybook.bookie.replication.rereplicator"
+_METADATA_STORE = "daybook.bookie.ledger.metadata_store"
 _LIVES = "tests:tests/bookie/ledger/test_metadata_store.py"
 _NEWCOMERS = f"{_TESTS}/test_newcomers.py"
 
@@ -25,93 +25,93 @@ MUTANTS = [
     Mutant(
         id="RR02",
         rule="the metadata of a ledger in recovery stay as they are -> its fragments may change",
-        module=_P_COPIES,
-        name="settled_stretches",
+        module=_CHECK,
+        name="sealed_fragments",
         replacement=Edit("            return []\n", "            fragments = fragments[:-1]\n"),
-        caught_by=_COPIES,
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR03",
         rule="the last fragment of an open ledger is its writer's -> it is copied as well",
-        module=_P_COPIES,
-        name="settled_stretches",
+        module=_CHECK,
+        name="sealed_fragments",
         replacement=Edit(
             "            fragments = fragments[:-1]\n", "            starts.append(1 << 62)\n"
         ),
-        caught_by=_COPIES,
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR04",
         rule="a copy that nobody has heard of is not missing -> it is",
-        module=_P_COPIES,
-        name="judge",
+        module=_CHECK,
+        name="plan_repairs",
         replacement=Edit(
-            "runs(codes, _LACKED, stretch.first)",
-            "runs(codes, (*_LACKED, Copy.UNHEARD), stretch.first)",
+            "runs_of(codes, _TO_REWRITE, fragment.first)",
+            "runs_of(codes, (*_TO_REWRITE, ReplicaState.NO_ANSWER), fragment.first)",
         ),
-        caught_by=_COPIES,
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR05",
         rule="whole lists of entries are compared -> from the first one on a run is believed",
-        module=_P_COPIES,
-        name="listed",
-        replacement=Edit("group.first + group.size - stretch.first)", "len(there))"),
-        caught_by=_COPIES,
+        module=_CHECK,
+        name="apply_entry_list",
+        replacement=Edit("group.first + group.size - fragment.first)", "len(there))"),
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR06",
         rule="a damaged copy is replaced by another bookie's -> written again where it is",
-        module=_P_COPIES,
+        module=_CHECK,
         name="_why_moved",
-        replacement=Edit("if Copy.DAMAGED in codes:", "if False:"),
-        caught_by=_COPIES,
+        replacement=Edit("if ReplicaState.DAMAGED in codes:", "if False:"),
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR07",
         rule="a bookie takes one place of a fragment -> it may take a second one",
-        module=_P_REPLACE,
+        module=_CHECK,
         name="newcomers",
-        replacement=Edit(" if bookie not in stretch.ensemble", ""),
-        caught_by=_COPIES,
+        replacement=Edit(" if bookie not in fragment.ensemble", ""),
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR08",
         rule="a place that holds more by now stays -> what was copied is taken for all",
-        module=_P_REPLACE,
+        module=_CHECK,
         name="replace_bookie",
-        replacement=Edit("if now.last > stretch.last:", "if False:"),
-        caught_by=_COPIES,
+        replacement=Edit("if now.last > fragment.last:", "if False:"),
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR09",
         rule="whoever may have the last copy keeps its place -> it is replaced",
-        module=_MENDER,
-        name="Mender._move",
+        module=_REREPLICATOR,
+        name="Rereplicator._move",
         replacement=Edit("if _without(move.entries, report) != move.entries:", "if False:"),
         caught_by=f"{_WORKER} -k no_copy_left",
     ),
     Mutant(
         id="RR10",
         rule="an open ledger is not fenced because a bookie is gone -> it is",
-        module=_MENDER,
-        name="Mender._close_if_due",
+        module=_REREPLICATOR,
+        name="Rereplicator._close_if_due",
         replacement=Edit("self._limits.fence_open_after_s if lost else None", "0.0"),
         caught_by=f"{_WORKER} -k left_to_its_writer",
     ),
     Mutant(
         id="RR11",
         rule="copying ends when the bookie is back -> it goes on",
-        module=_MENDER,
-        name="Mender._unless_back",
-        replacement=Edit("if not was_here and self._members.is_here(bookie):", "if False:"),
+        module=_REREPLICATOR,
+        name="Rereplicator._unless_back",
+        replacement=Edit("if not was_here and self._watcher.is_registered(bookie):", "if False:"),
         caught_by=f"{_WORKER} -k when_the_bookie_is_back",
     ),
     Mutant(
         id="RR12",
         rule="without a spare nothing is locked -> it is",
-        module=_MENDER,
-        name="Mender._has_spares",
+        module=_REREPLICATOR,
+        name="Rereplicator._has_spares",
         replacement=Edit("return not needy or", "return True or"),
         caught_by=f"{_WORKER} -k nothing_is_locked",
     ),
@@ -172,36 +172,36 @@ MUTANTS = [
         id="RR19",
         rule="a bookie with too much to do has no damage -> what it does not give is damaged",
         module="daybook.bookie.replication.checker",
-        name="_Look._copy_of",
+        name="_LedgerCheck._copy_of",
         replacement=Edit(
-            "        case _:\n            return Copy.UNHEARD",
-            "        case _:\n            return Copy.DAMAGED",
+            "        case _:\n            return ReplicaState.NO_ANSWER",
+            "        case _:\n            return ReplicaState.DAMAGED",
         ),
         caught_by=f"{_TESTS}/test_rereplicator.py -k too_much_to_do",
     ),
     Mutant(
         id="RR20",
         rule="a source that cannot be read has every copy read -> it is tried again, for ever",
-        module=_MENDER,
-        name="Mender._mend_locked",
+        module=_REREPLICATOR,
+        name="Rereplicator._repair_locked",
         replacement=Edit("except (NoSuchEntryError, ReadUnknownError):", "except KeyError:"),
         caught_by=f"{_TESTS}/test_rereplicator.py -k is_an_alarm_and_no_loop",
     ),
     Mutant(
         id="RR21",
         rule="an entry of which all who answer are in doubt is an alarm -> it is waited for",
-        module=_MENDER,
+        module=_REREPLICATOR,
         name="_bare",
-        replacement=Edit("if report.unheard", "if True"),
+        replacement=Edit("if report.silent", "if True"),
         caught_by=f"{_TESTS}/test_rereplicator.py -k in_doubt",
     ),
     Mutant(
         id="RR22",
         rule="what a disk does not give is written there again -> it is left as it is",
-        module=_P_COPIES,
-        name="_LACKED",
-        replacement=(Copy.MISSING, Copy.DOUBTFUL),
-        caught_by=f"{_COPIES} -k does_not_give",
+        module=_CHECK,
+        name="_TO_REWRITE",
+        replacement=(ReplicaState.MISSING, ReplicaState.DOUBTFUL),
+        caught_by=f"{_CHECK_TESTS} -k does_not_give",
     ),
     Mutant(
         id="RR23",
@@ -264,8 +264,8 @@ MUTANTS = [
     Mutant(
         id="RR29",
         rule="a copy goes where its write sets span racks -> to any bookie",
-        module=_MENDER,
-        name="Mender._best",
+        module=_REREPLICATOR,
+        name="Rereplicator._best",
         replacement=Edit("return best", "return drawn[0]"),
         caught_by=f"{_TESTS}/test_moved_copies.py -k rack_that_is_missing",
     ),
@@ -306,13 +306,13 @@ MUTANTS = [
         rule="a lock that is left over is given back before the next ledger -> after all of them",
         module="daybook.bookie.replication.worker",
         name="Worker._round",
-        replacement=Edit("if self._mender.lock_left:", "if False:"),
+        replacement=Edit("if self._rereplicator.lock_left:", "if False:"),
         caught_by=f"{_TESTS}/test_locks.py -k before_the_next",
     ),
     Mutant(
         id="RR35",
         rule="who is born anew while the change is on its way is not named -> it is",
-        module=_CATALOG,
+        module=_METADATA_STORE,
         name="LedgerMetadataStore._write",
         replacement=Edit(", *checks]", "]"),
         caught_by=f"{_LIVES} -k on_its_way",
@@ -336,8 +336,8 @@ MUTANTS = [
     Mutant(
         id="RR38",
         rule="a newcomer's generation is read before the first copy -> behind the last one",
-        module=_MENDER,
-        name="Mender._move",
+        module=_REREPLICATOR,
+        name="Rereplicator._move",
         replacement=Edit(
             """        (generation,) = await self._context.metadata_store.generations_of([newcomer])
         try:

@@ -8,10 +8,10 @@ A sealed fragment is a run of entries and an ensemble.  Each position has one by
     DOUBTFUL   the bookie answered that it cannot tell whether it had it
     DAMAGED    the bookie gave other bytes: their digest does not match
     UNREADABLE the bookie has it, and its disk does not return it
-    UNHEARD    no answer
+    NO_ANSWER    no answer
     LOST       the bookie is gone
 
-**Unknown is neither missing nor present.**  An UNHEARD replica is left alone and checked again
+**Unknown is neither missing nor present.**  An NO_ANSWER replica is left alone and checked again
 later; it counts neither as a copy nor as a lost one.  A DOUBTFUL replica is written again in place:
 the write is harmless if the entry was there, and it ends the doubt.  An UNREADABLE replica is also
 written again: a bookie that knows of its damage accepts the entry again.
@@ -39,21 +39,25 @@ from daybook.bookie.ledger.protocol.update import Decide, Ruling
 from daybook.wire.messages.entry_list import Group
 
 
-class Copy(IntEnum):
+class ReplicaState(IntEnum):
     NONE = 0
     PRESENT = 1
     MISSING = 2
     DOUBTFUL = 3
     DAMAGED = 4
-    UNHEARD = 5
+    NO_ANSWER = 5
     LOST = 6
     UNREADABLE = 7
 
 
-_LACKED = (Copy.MISSING, Copy.DOUBTFUL, Copy.UNREADABLE)  # these are written again in place
+_TO_REWRITE = (
+    ReplicaState.MISSING,
+    ReplicaState.DOUBTFUL,
+    ReplicaState.UNREADABLE,
+)  # these are written again in place
 
 
-class Presence(Enum):
+class BookieStatus(Enum):
     WRITABLE = auto()
     READONLY = auto()
     LEAVING = auto()  # registered, and told to leave the cluster
@@ -62,11 +66,11 @@ class Presence(Enum):
 
 
 _USUAL_ENTRY_BYTES = 1024  # while no size is known
-GONE = (Presence.LOST, Presence.LEAVING)  # their copies have to be made elsewhere
+GONE = (BookieStatus.LOST, BookieStatus.LEAVING)  # their copies have to be made elsewhere
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SealedFragment:
     """A settled fragment: its entries are final, so copies may move.  Empty: last < first."""
 
     first: int
@@ -78,7 +82,7 @@ class Stretch:
         return self.last - self.first + 1
 
 
-def settled_stretches(metadata: LedgerMetadata) -> list[Stretch]:
+def sealed_fragments(metadata: LedgerMetadata) -> list[SealedFragment]:
     """Return the fragments that no client writes to any longer.
 
     These are all fragments of a closed ledger, and all but the last of an open one, which belongs
@@ -95,7 +99,7 @@ def settled_stretches(metadata: LedgerMetadata) -> list[Stretch]:
             starts.append(metadata.last_entry_id + 1)
     return [
         # The last fragments of a closed ledger may start behind its end.
-        Stretch(f.first_entry_id, min(start - 1, _end_of(metadata)), f.ensemble)
+        SealedFragment(f.first_entry_id, min(start - 1, _end_of(metadata)), f.ensemble)
         for f, start in zip(fragments, starts, strict=True)
     ]
 
@@ -104,37 +108,39 @@ def _end_of(metadata: LedgerMetadata) -> int:
     return metadata.last_entry_id if metadata.closed else (1 << 63) - 1
 
 
-def expected(stretch: Stretch, quorums: Quorums, position: int) -> bytearray:
-    """Return UNHEARD for each entry that the position holds, NONE for all others."""
-    codes = bytearray(max(0, stretch.count))
+def expected_replicas(fragment: SealedFragment, quorums: Quorums, position: int) -> bytearray:
+    """Return NO_ANSWER for each entry that the position holds, NONE for all others."""
+    codes = bytearray(max(0, fragment.count))
     if quorums.write == quorums.ensemble:
-        return bytearray([Copy.UNHEARD]) * len(codes)
+        return bytearray([ReplicaState.NO_ANSWER]) * len(codes)
     for place in range(quorums.write):
         # entry % E == position - place: the position is the write set's place-th.
-        offset = (position - place - stretch.first) % quorums.ensemble
+        offset = (position - place - fragment.first) % quorums.ensemble
         many = len(range(offset, len(codes), quorums.ensemble))
-        codes[offset :: quorums.ensemble] = bytes([Copy.UNHEARD]) * many
+        codes[offset :: quorums.ensemble] = bytes([ReplicaState.NO_ANSWER]) * many
     return codes
 
 
-def listed(stretch: Stretch, codes: bytearray, groups: Iterable[Group]) -> None:
-    """Replace UNHEARD by PRESENT for the entries in the bookie's list."""
+def apply_entry_list(fragment: SealedFragment, codes: bytearray, groups: Iterable[Group]) -> None:
+    """Replace NO_ANSWER by PRESENT for the entries in the bookie's list."""
     there = bytearray(len(codes))
-    end = stretch.first + len(there)
+    end = fragment.first + len(there)
     for group in groups:
         if group.period == 0:
-            _set(there, group.first - stretch.first, group.first + group.size - stretch.first)
+            _set(there, group.first - fragment.first, group.first + group.size - fragment.first)
             continue
         start = group.first
         # Skip the periods before the fragment: a list may begin any distance before it.
-        if start + group.size <= stretch.first:
-            start += (stretch.first - start - group.size) // group.period * group.period
+        if start + group.size <= fragment.first:
+            start += (fragment.first - start - group.size) // group.period * group.period
         while start <= group.last and start < end:
-            _set(there, start - stretch.first, start + group.size - stretch.first)
+            _set(there, start - fragment.first, start + group.size - fragment.first)
             start += group.period
     for match in re.finditer(rb"\x01+", bytes(there)):
         run = slice(*match.span())
-        codes[run] = codes[run].replace(bytes([Copy.UNHEARD]), bytes([Copy.PRESENT]))
+        codes[run] = codes[run].replace(
+            bytes([ReplicaState.NO_ANSWER]), bytes([ReplicaState.PRESENT])
+        )
 
 
 def _set(there: bytearray, first: int, end: int) -> None:
@@ -143,7 +149,7 @@ def _set(there: bytearray, first: int, end: int) -> None:
         there[first:end] = b"\x01" * (end - first)
 
 
-def runs(codes: bytes | bytearray, which: Collection[Copy], first: int) -> list[range]:
+def runs_of(codes: bytes | bytearray, which: Collection[ReplicaState], first: int) -> list[range]:
     """Return the entries with these codes, as ranges; `codes` begin at entry `first`."""
     pattern = b"[" + b"".join(b"\\x%02x" % code for code in sorted(which)) + b"]+"
     return [
@@ -171,30 +177,30 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class FragmentReport:
     """One fragment's report; `copies` counts the known copies of its worst entry."""
 
-    stretch: Stretch
+    fragment: SealedFragment
     copies: int
     fills: tuple[Fill, ...] = ()
     moves: tuple[Move, ...] = ()
-    unheard: tuple[BookieId, ...] = ()  # their copies are not known
+    silent: tuple[BookieId, ...] = ()  # their copies are not known
     no_copy: tuple[range, ...] = ()  # entries without a copy
-    no_answer: tuple[range, ...] = ()  # no copy found; a bookie may have one
+    unknown: tuple[range, ...] = ()  # no copy found; a bookie may have one
 
     @property
     def whole(self) -> bool:
-        return not (self.fills or self.moves or self.unheard or self.no_copy or self.no_answer)
+        return not (self.fills or self.moves or self.silent or self.no_copy or self.unknown)
 
 
-def judge(
-    stretch: Stretch,
+def plan_repairs(
+    fragment: SealedFragment,
     copies: Sequence[bytes | bytearray],
-    presence: Mapping[BookieId, Presence],
+    statuses: Mapping[BookieId, BookieStatus],
     *,
     unfillable: Collection[BookieId] = (),
     spare: bool = True,
-) -> Report:
+) -> FragmentReport:
     """Return the repairs of a fragment; `copies` has the codes of each position.
 
     An `unfillable` bookie was given its entries again without success.  Without a `spare` bookie, a
@@ -202,56 +208,63 @@ def judge(
     """
     fills: list[Fill] = []
     moves: list[Move] = []
-    unheard: list[BookieId] = []
-    for position, bookie in enumerate(stretch.ensemble):
+    silent: list[BookieId] = []
+    for position, bookie in enumerate(fragment.ensemble):
         codes = copies[position]
-        here = presence.get(bookie, Presence.LOST)
-        lacks = runs(codes, _LACKED, stretch.first)
-        if Copy.UNHEARD in codes or here is Presence.AWAY:
-            unheard.append(bookie)
-        fillable = bookie not in unfillable and (here is not Presence.READONLY or not spare)
-        if why := _why_moved(here, codes, lacks=bool(lacks), fillable=fillable):
-            held = runs(codes, [copy for copy in Copy if copy is not Copy.NONE], stretch.first)
+        status = statuses.get(bookie, BookieStatus.LOST)
+        lacks = runs_of(codes, _TO_REWRITE, fragment.first)
+        if ReplicaState.NO_ANSWER in codes or status is BookieStatus.AWAY:
+            silent.append(bookie)
+        fillable = bookie not in unfillable and (status is not BookieStatus.READONLY or not spare)
+        if why := _why_moved(status, codes, lacks=bool(lacks), fillable=fillable):
+            held = runs_of(
+                codes,
+                [state for state in ReplicaState if state is not ReplicaState.NONE],
+                fragment.first,
+            )
             moves.append(Move(position, bookie, tuple(held), why))
         elif lacks:
             fills.append(Fill(position, bookie, tuple(lacks)))
-    known = _counted(copies, (Copy.PRESENT,))
-    hope = _counted(copies, (Copy.UNHEARD, Copy.DOUBTFUL))
+    known = _counted(copies, (ReplicaState.PRESENT,))
+    hope = _counted(copies, (ReplicaState.NO_ANSWER, ReplicaState.DOUBTFUL))
     bare = (
         bytes(
-            0 if n else (Copy.UNHEARD if h else Copy.LOST) for n, h in zip(known, hope, strict=True)
+            0 if n else (ReplicaState.NO_ANSWER if h else ReplicaState.LOST)
+            for n, h in zip(known, hope, strict=True)
         )
         if 0 in known
         else b""
     )
-    return Report(
-        stretch,
-        min(known, default=sum(_is_here(presence.get(b)) for b in stretch.ensemble)),
+    return FragmentReport(
+        fragment,
+        min(known, default=sum(_is_registered(statuses.get(b)) for b in fragment.ensemble)),
         tuple(fills),
         tuple(moves),
-        tuple(unheard),
-        tuple(runs(bare, (Copy.LOST,), stretch.first)),
-        tuple(runs(bare, (Copy.UNHEARD,), stretch.first)),
+        tuple(silent),
+        tuple(runs_of(bare, (ReplicaState.LOST,), fragment.first)),
+        tuple(runs_of(bare, (ReplicaState.NO_ANSWER,), fragment.first)),
     )
 
 
-def _why_moved(here: Presence, codes: bytes | bytearray, *, lacks: bool, fillable: bool) -> str:
-    if here is Presence.LOST:
+def _why_moved(
+    status: BookieStatus, codes: bytes | bytearray, *, lacks: bool, fillable: bool
+) -> str:
+    if status is BookieStatus.LOST:
         return "it is gone"
-    if here is Presence.LEAVING:
+    if status is BookieStatus.LEAVING:
         return "it leaves the cluster"
-    if Copy.DAMAGED in codes:
+    if ReplicaState.DAMAGED in codes:
         return "it has damaged copies"
     if lacks and not fillable:
         return "it lacks entries and does not take them"
     return ""
 
 
-def _is_here(presence: Presence | None) -> bool:
-    return presence in (Presence.WRITABLE, Presence.READONLY, Presence.LEAVING)
+def _is_registered(status: BookieStatus | None) -> bool:
+    return status in (BookieStatus.WRITABLE, BookieStatus.READONLY, BookieStatus.LEAVING)
 
 
-def _counted(copies: Sequence[bytes | bytearray], which: Collection[Copy]) -> bytes:
+def _counted(copies: Sequence[bytes | bytearray], which: Collection[ReplicaState]) -> bytes:
     """Count for each entry the positions with such a code.  (E < 256: no byte overflows.)"""
     table = bytes(int(code in which) for code in range(256))
     size = len(copies[0]) if copies else 0
@@ -278,7 +291,7 @@ def fewest_copies(metadata: LedgerMetadata, here: Collection[BookieId]) -> int:
     )
 
 
-def names(metadata: LedgerMetadata) -> set[BookieId]:
+def bookies_of(metadata: LedgerMetadata) -> set[BookieId]:
     return {bookie for fragment in metadata.fragments for bookie in fragment.ensemble}
 
 
@@ -290,9 +303,9 @@ def bytes_to_copy(metadata: LedgerMetadata, gone: Collection[BookieId]) -> int:
     quorums = metadata.quorums
     return round(
         sum(
-            size * max(0, stretch.count) * quorums.write / quorums.ensemble
-            for stretch in settled_stretches(metadata)
-            for bookie in stretch.ensemble
+            size * max(0, fragment.count) * quorums.write / quorums.ensemble
+            for fragment in sealed_fragments(metadata)
+            for bookie in fragment.ensemble
             if bookie in gone
         )
     )
@@ -307,26 +320,26 @@ def entry_bytes(metadata: LedgerMetadata) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """`newcomer` has all entries of `stretch` that `position` holds."""
+    """`newcomer` has all entries of `fragment` that `position` holds."""
 
-    stretch: Stretch
+    fragment: SealedFragment
     position: int
     newcomer: BookieId
 
 
 def replace_bookie(replacement: Replacement) -> Decide:
-    stretch, position = replacement.stretch, replacement.position
-    old = stretch.ensemble[position]
+    fragment, position = replacement.fragment, replacement.position
+    old = fragment.ensemble[position]
 
     def decide(metadata: LedgerMetadata, version: int) -> LedgerMetadata | Ruling:
-        for number, now in enumerate(settled_stretches(metadata)):
-            if now.first != stretch.first:
+        for number, now in enumerate(sealed_fragments(metadata)):
+            if now.first != fragment.first:
                 continue
             if now.ensemble[position] == replacement.newcomer:
                 return Ruling.KEEP
             if now.ensemble[position] != old or replacement.newcomer in now.ensemble:
                 return Ruling.REFUSE  # Another worker has changed it.
-            if now.last > stretch.last:
+            if now.last > fragment.last:
                 return Ruling.REFUSE  # The position holds more than was copied.
             ensemble = list(now.ensemble)
             ensemble[position] = replacement.newcomer
@@ -338,6 +351,6 @@ def replace_bookie(replacement: Replacement) -> Decide:
     return decide
 
 
-def newcomers(stretch: Stretch, candidates: Sequence[BookieId]) -> list[BookieId]:
+def newcomers(fragment: SealedFragment, candidates: Sequence[BookieId]) -> list[BookieId]:
     """Return the candidates outside the ensemble: a bookie must count only once."""
-    return [bookie for bookie in candidates if bookie not in stretch.ensemble]
+    return [bookie for bookie in candidates if bookie not in fragment.ensemble]

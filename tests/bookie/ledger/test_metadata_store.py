@@ -12,7 +12,11 @@ from daybook.bookie.ledger.metadata_store import LedgerMetadataStore, StoredMeta
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.registry.cookies import Cookie, create_cookie, renew_cookie
-from daybook.bookie.replication.protocol.replica_check import Replacement, Stretch, replace_bookie
+from daybook.bookie.replication.protocol.replica_check import (
+    Replacement,
+    SealedFragment,
+    replace_bookie,
+)
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import DirectLink, MemoryStore, Request
 from daybook.wire.metadata.store import ANY, MetadataStore
@@ -24,7 +28,7 @@ COOKIE = Cookie(TWO, ("j",), ("d",), "cluster")
 NAMES_ONE = LedgerMetadata(quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (ONE,)),)).closed_at(
     0, 9
 )
-TO_TWO = replace_bookie(Replacement(Stretch(0, 0, (ONE,)), 0, TWO))
+TO_TWO = replace_bookie(Replacement(SealedFragment(0, 0, (ONE,)), 0, TWO))
 
 Event = Callable[[MetadataStore], Awaitable[None]]
 

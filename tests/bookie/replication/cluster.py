@@ -18,7 +18,7 @@ from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.host import AutoRecovery, open_autorecovery
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.status_records import Board
+from daybook.bookie.replication.status_records import StatusRecords
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import SystemClock
 from daybook.wire.digest import Digester, DigestType, master_key
@@ -78,8 +78,8 @@ class Cluster:
         return Underreplication(self.store, PATHS, "test")
 
     @property
-    def board(self) -> Board:
-        return Board(self.store, PATHS)
+    def status_records(self) -> StatusRecords:
+        return StatusRecords(self.store, PATHS)
 
     @property
     def orders(self) -> AdminStates:

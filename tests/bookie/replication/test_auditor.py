@@ -80,7 +80,7 @@ async def test_nobody_is_waited_for_when_somebody_asks(
 ) -> None:
     ledger_id = await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": WHOLE, "b2": WHOLE})
     async with cluster.recovering(limits=replace(LIMITS, lost_delay_s=1e6)) as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         await trio.sleep(10)
         cluster.lose("b1")
         await trio.sleep(300)
@@ -92,15 +92,15 @@ async def test_nobody_is_waited_for_when_somebody_asks(
 async def test_being_cut_off_makes_nobody_lost(cluster: Cluster, autojump_clock: Clock) -> None:
     await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": WHOLE, "b2": WHOLE})
     async with cluster.recovering() as running:
-        await running.members.wait_looked()
-        before = running.members.all()
+        await running.watcher.wait_ready()
+        before = running.watcher.statuses()
         cluster.world.sessions["r1"].suspend()
         for name in ("b1", "b2"):
             cluster.lose(name)
         await trio.sleep(3 * MARKING.lost_delay_s)
-        assert running.members.all() == before
+        assert running.watcher.statuses() == before
         cluster.world.sessions["r1"].resume()
-        await until(lambda: changed(running.members.all() != before))
+        await until(lambda: changed(running.watcher.statuses() != before))
 
 
 async def changed(condition: bool) -> bool:

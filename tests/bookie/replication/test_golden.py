@@ -14,7 +14,7 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Lock, Underreplication
 from daybook.bookie.replication.auditor import Election
-from daybook.bookie.replication.status_records import Alarm, Board, Status, Trouble
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, Status, StatusRecords
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
@@ -23,7 +23,7 @@ PATHS = LedgerPaths()
 ROOT = "/ledgers/underreplication"
 NOW_MS = 1_700_000_000_000
 B1, B2 = BookieId("127.0.0.1:3181"), BookieId("127.0.0.1:3182")
-ALARM = Alarm(12345, Trouble.NO_COPY, "b1 and b2 are gone", NOW_MS, ((2, 4), (9, 9)))
+ALARM = Alarm(12345, AlarmKind.NO_COPY, "b1 and b2 are gone", NOW_MS, ((2, 4), (9, 9)))
 STATUS = Status(B1, "mending", 12345, 3, 2, 10, 2500, 5000, 100.0, 50.0)
 
 
@@ -109,10 +109,10 @@ async def test_orders(store: MemorySession, kind: AdminState) -> None:
 
 
 async def test_alarms_and_workers(store: MemorySession) -> None:
-    board = Board(store, PATHS)
-    await board.raise_alarm(ALARM)
-    await board.show(STATUS)
+    status_records = StatusRecords(store, PATHS)
+    await status_records.raise_alarm(ALARM)
+    await status_records.show(STATUS)
     assert await value(store, "alarms/0000012345") == golden("alarm")
     assert await value(store, f"workers/{B1}") == golden("worker")
-    assert await board.alarms() == [ALARM]
-    assert await board.workers() == [STATUS]
+    assert await status_records.alarms() == [ALARM]
+    assert await status_records.workers() == [STATUS]

@@ -55,7 +55,7 @@ async def test_a_lock_that_could_not_be_given_back_is_later(
         return not await marked(cluster)
 
     async with cluster.recovering() as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         lose_the_release(cluster)
         await cluster.underreplication.mark(ledger_id, [B1], 0)
         await until(whole)
@@ -70,7 +70,7 @@ async def test_a_lock_that_came_about_late_is_given_back(
 ) -> None:
     """The request was carried out when whoever had made it had given up."""
     async with cluster.recovering() as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         session = cluster.world.sessions["r1"]
         await Underreplication(session, PATHS, "r1").lock(7)
 
@@ -87,7 +87,7 @@ async def test_it_is_given_back_before_the_next_ledger_is_mended(
     here = closed_on((0, ["b1", "b2", "b3"]), entries=40)
     ledgers = [await cluster.plant(here, dict.fromkeys(("b1", "b2", "b3"), WHOLE)) for _ in "12"]
     async with cluster.recovering(limits=SLOW) as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         lose_the_release(cluster)
         cluster.lose("b1")
 

@@ -13,7 +13,7 @@ from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.replication.host import AutoRecovery
 from daybook.bookie.replication.limits import RateLimit
-from daybook.bookie.replication.protocol.replica_check import Presence
+from daybook.bookie.replication.protocol.replica_check import BookieStatus
 from daybook.bookie.replication.replicator import CopyLimits, Replicator, Room
 from tests.bookie.replication.cluster import (
     Cluster,
@@ -76,7 +76,7 @@ async def test_a_member_that_takes_no_entries_has_a_rack(
 
 
 async def is_readonly(running: AutoRecovery, name: str) -> bool:
-    return running.members.all().get(bookie_id(name)) is Presence.READONLY
+    return running.watcher.statuses().get(bookie_id(name)) is BookieStatus.READONLY
 
 
 async def test_one_rack_is_better_than_one_copy_less(autojump_clock: Clock) -> None:

@@ -13,9 +13,9 @@ from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.replication.checker import Checker
 from daybook.bookie.replication.host import AutoRecovery
 from daybook.bookie.replication.limits import RateLimit
-from daybook.bookie.replication.protocol.replica_check import Presence
-from daybook.bookie.replication.rereplicator import Outcome
-from daybook.bookie.replication.status_records import Alarm, Trouble
+from daybook.bookie.replication.protocol.replica_check import BookieStatus
+from daybook.bookie.replication.rereplicator import RepairOutcome
+from daybook.bookie.replication.status_records import Alarm, AlarmKind
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.memory import DirectLink, Request
 from daybook.wire.metadata.store import ANY
@@ -31,7 +31,7 @@ from tests.bookie.replication.cluster import (
 )
 
 B1, B2, B3, B4 = (bookie_id(f"b{n}") for n in range(1, 5))
-HERE = dict.fromkeys((B1, B2, B3, B4), Presence.WRITABLE)
+HERE = dict.fromkeys((B1, B2, B3, B4), BookieStatus.WRITABLE)
 WHOLE: dict[int, Entry] = dict.fromkeys(range(4), "good")
 BAD: dict[int, Entry] = {**WHOLE, 2: "bad"}
 
@@ -42,23 +42,25 @@ async def cluster() -> AsyncGenerator[Cluster]:
         yield cluster
 
 
-async def mend(running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str) -> Outcome:
-    await running.members.wait_looked()
+async def mend(
+    running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str
+) -> RepairOutcome:
+    await running.watcher.wait_ready()
     bookies = [bookie_id(name) for name in lacking or ("b3",)]
     await cluster.underreplication.mark(ledger_id, bookies, 0)
-    return await running.worker.mend(ledger_id)
+    return await running.worker.rereplicate(ledger_id)
 
 
 async def marked(cluster: Cluster) -> list[int]:
     return [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
-async def alarms(cluster: Cluster) -> list[tuple[int, Trouble]]:
-    return [(alarm.ledger_id, alarm.trouble) for alarm in await cluster.board.alarms()]
+async def alarms(cluster: Cluster) -> list[tuple[int, AlarmKind]]:
+    return [(alarm.ledger_id, alarm.trouble) for alarm in await cluster.status_records.alarms()]
 
 
 async def has_alarm(cluster: Cluster) -> bool:
-    return bool(await cluster.board.alarms())
+    return bool(await cluster.status_records.alarms())
 
 
 async def ensembles(cluster: Cluster, ledger_id: int) -> list[Sequence[BookieId]]:
@@ -76,10 +78,10 @@ async def test_a_source_that_is_damaged_is_an_alarm_and_no_loop(
     async with cluster.recovering() as running:
         cluster.lose("b1")
         await until(lambda: has_alarm(cluster))
-        (alarm,) = await cluster.board.alarms()
+        (alarm,) = await cluster.status_records.alarms()
         assert (alarm.ledger_id, alarm.trouble, alarm.entries) == (
             ledger_id,
-            Trouble.NO_COPY,
+            AlarmKind.NO_COPY,
             ((2, 2),),
         )
         assert "b1:3181: gone, and may have one" in alarm.why
@@ -111,8 +113,8 @@ async def test_an_entry_of_which_all_who_are_left_are_in_doubt_is_an_alarm(
     async with cluster.recovering() as running:
         for name in ("b1", "b2"):
             cluster.world.running[name].store._directories.volumes[0].reads.doubt = True
-        assert await mend(running, cluster, ledger_id, "b1") is Outcome.NO_COPY
-        (alarm,) = await cluster.board.alarms()
+        assert await mend(running, cluster, ledger_id, "b1") is RepairOutcome.NO_COPY
+        (alarm,) = await cluster.status_records.alarms()
         assert alarm.entries == ((2, 2),)
         assert "some cannot say whether they had one" in alarm.why
 
@@ -142,7 +144,7 @@ async def test_a_bookie_that_has_too_much_to_do_has_no_damage(
     (report,) = await Checker(cluster.client.context).check(
         ledger_id, metadata, HERE, verify=list(HERE)
     )
-    assert report.unheard == (B2,)
+    assert report.silent == (B2,)
     assert (report.moves, report.fills, report.no_copy) == ((), (), ())
 
 
@@ -177,8 +179,8 @@ async def test_metadata_that_make_no_sense_are_an_alarm_and_hold_up_nobody(
         await until(lambda: cluster.fully_copied([healthy]))
         await until(lambda: settled(cluster, [absurd, garbled]))
         assert await alarms(cluster) == [
-            (absurd, Trouble.UNREADABLE),
-            (garbled, Trouble.UNREADABLE),
+            (absurd, AlarmKind.UNREADABLE),
+            (garbled, AlarmKind.UNREADABLE),
         ]
         assert await running.auditor.check_ledgers() == 0
 
@@ -212,7 +214,7 @@ async def test_an_alarm_goes_when_somebody_else_has_mended_it(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     """Apache's worker, which knows of no alarms."""
-    await cluster.board.raise_alarm(Alarm(77, Trouble.NO_SPARE, "none", 5))
+    await cluster.status_records.raise_alarm(Alarm(77, AlarmKind.NO_SPARE, "none", 5))
     async with cluster.recovering():
         await trio.sleep(2 * LIMITS.poll_s)
         assert await alarms(cluster) == []
@@ -231,13 +233,13 @@ async def test_a_second_loss_comes_before_what_is_in_the_queue(autojump_clock: C
         )
         order: list[int] = []
         async with cluster.recovering(limits=replace(slow, lost_delay_s=1.0)) as running:
-            mend_one = running.worker.mend
+            mend_one = running.worker.rereplicate
 
-            async def noted(ledger_id: int) -> Outcome:
+            async def noted(ledger_id: int) -> RepairOutcome:
                 order.append(ledger_id)
                 return await mend_one(ledger_id)
 
-            running.worker.mend = noted  # type: ignore[method-assign]
+            running.worker.rereplicate = noted  # type: ignore[method-assign]
             for ledger_id in (*queue, urgent):
                 await cluster.underreplication.mark(ledger_id, [B4], 0)
             await until(lambda: counted(order, 3), every_s=0.5)
@@ -274,13 +276,13 @@ class _Held(DirectLink):
 
 async def mend_while(
     cluster: Cluster, running: AutoRecovery, ledger_id: int, happen: Callable[[], Awaitable[None]]
-) -> Outcome:
+) -> RepairOutcome:
     """All is copied, and `happen` is done just before the metadata are changed."""
     held = _Held(PATHS.ledger(ledger_id))
     await cluster.underreplication.pause()  # only what is done here is done
-    await running.members.wait_looked()
+    await running.watcher.wait_ready()
     await until(lambda: lost(running, B3))
-    outcomes: list[Outcome] = []
+    outcomes: list[RepairOutcome] = []
     async with trio.open_nursery() as nursery:
 
         async def work() -> None:
@@ -295,7 +297,7 @@ async def mend_while(
 
 
 async def lost(running: AutoRecovery, bookie: BookieId) -> bool:
-    return running.members.all()[bookie] is Presence.LOST
+    return running.watcher.statuses()[bookie] is BookieStatus.LOST
 
 
 async def test_a_worker_that_lost_its_lock_changes_nothing_that_another_has_mended(
@@ -313,11 +315,11 @@ async def test_a_worker_that_lost_its_lock_changes_nothing_that_another_has_mend
                 lock = f"{PATHS.underreplication}/locks/urL{ledger_id:010d}"
                 await cluster.store.delete(lock, ANY)  # its session has ended, unheard of
                 await until(lambda: lost(other, B3))
-                assert await mend(other, cluster, ledger_id) is Outcome.MENDED
+                assert await mend(other, cluster, ledger_id) is RepairOutcome.REPAIRED
                 after.append(await cluster.metadata(ledger_id))
 
             outcome = await mend_while(cluster, frozen, ledger_id, other_mends)
-            assert outcome in (Outcome.MENDED, Outcome.LATER)
+            assert outcome in (RepairOutcome.REPAIRED, RepairOutcome.LATER)
             assert await cluster.metadata(ledger_id) == after[0]
             assert B3 not in after[0].fragments[0].ensemble
             assert await cluster.fully_copied()
@@ -335,7 +337,7 @@ async def test_a_ledger_that_is_deleted_meanwhile_is_gone(
         async def delete() -> None:
             await cluster.client.delete(ledger_id)
 
-        assert await mend_while(cluster, running, ledger_id, delete) is Outcome.GONE
+        assert await mend_while(cluster, running, ledger_id, delete) is RepairOutcome.GONE
         assert await marked(cluster) == []
         assert await cluster.store.get(PATHS.ledger(ledger_id)) is None
 
@@ -359,7 +361,7 @@ async def test_a_ledger_that_goes_into_recovery_meanwhile_keeps_its_fragments(
             await catalog.update(ledger_id, stored, lambda m, version: m.in_recovery())
 
         # Fragment 0 has no other bookie to go to but b4, which is here.
-        assert await mend_while(cluster, running, ledger_id, begin_recovery) is Outcome.LATER
+        assert await mend_while(cluster, running, ledger_id, begin_recovery) is RepairOutcome.LATER
         assert await ensembles(cluster, ledger_id) == [(B1, B2, B3), (B1, B2, B4)]
         reader = await cluster.client.open(ledger_id, recover=True)
         assert reader.last_add_confirmed == 3

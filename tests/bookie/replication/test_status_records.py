@@ -11,14 +11,14 @@ from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.config import load
-from daybook.bookie.replication.status_records import Alarm, Board, Status, Trouble
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, Status, StatusRecords
 from daybook.bookie.replication.worker import Backlog, Candidate
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.settings import ConfigError
 
 PATHS = LedgerPaths()
-ALARM = Alarm(7, Trouble.NO_COPY, "nobody has it", 5, ((2, 4), (9, 9)))
+ALARM = Alarm(7, AlarmKind.NO_COPY, "nobody has it", 5, ((2, 4), (9, 9)))
 STATUS = Status("w1", "mending", 7, 3, 2, 10, 2500, 5000, 100.0, 50.0)
 
 
@@ -65,29 +65,29 @@ def test_records_with_nonsense_in_them_are_said(kind: str, value: bytes) -> None
 
 
 async def test_an_alarm_that_says_the_same_keeps_its_time() -> None:
-    board = Board(MemoryStore(SystemClock()).session("w"), PATHS)
-    await board.raise_alarm(ALARM)
-    await board.raise_alarm(Alarm(7, ALARM.trouble, ALARM.why, 99, ALARM.entries))
-    assert await board.alarms() == [ALARM]
-    other = Alarm(7, Trouble.NO_SPARE, "none", 100)
-    await board.raise_alarm(other)
-    assert await board.alarms() == [other]
-    await board.clear_alarm(7)
-    await board.clear_alarm(7)
-    assert await board.alarms() == []
+    status_records = StatusRecords(MemoryStore(SystemClock()).session("w"), PATHS)
+    await status_records.raise_alarm(ALARM)
+    await status_records.raise_alarm(Alarm(7, ALARM.trouble, ALARM.why, 99, ALARM.entries))
+    assert await status_records.alarms() == [ALARM]
+    other = Alarm(7, AlarmKind.NO_SPARE, "none", 100)
+    await status_records.raise_alarm(other)
+    assert await status_records.alarms() == [other]
+    await status_records.clear_alarm(7)
+    await status_records.clear_alarm(7)
+    assert await status_records.alarms() == []
 
 
 async def test_the_status_of_a_worker_goes_with_its_session() -> None:
     memory = MemoryStore(SystemClock())
     first, second = memory.session("w"), memory.session("w2")
-    await Board(first, PATHS).show(STATUS)
-    await Board(first, PATHS).show(STATUS)
-    assert await Board(second, PATHS).workers() == [STATUS]
-    await Board(second, PATHS).show(STATUS)  # the same worker, started again
+    await StatusRecords(first, PATHS).show(STATUS)
+    await StatusRecords(first, PATHS).show(STATUS)
+    assert await StatusRecords(second, PATHS).workers() == [STATUS]
+    await StatusRecords(second, PATHS).show(STATUS)  # the same worker, started again
     memory.expire(first.session_id)
-    assert await Board(second, PATHS).workers() == [STATUS]
+    assert await StatusRecords(second, PATHS).workers() == [STATUS]
     memory.expire(second.session_id)
-    assert await Board(memory.session("x"), PATHS).workers() == []
+    assert await StatusRecords(memory.session("x"), PATHS).workers() == []
 
 
 async def test_an_order_that_does_not_parse_is_an_order() -> None:
