@@ -92,7 +92,7 @@ def _join_directories(directories: Sequence[str]) -> str:
 def _split_directories(text: str) -> tuple[str, ...]:
     count, *directories = text.split("\t")
     if parse_number(count) != len(directories):
-        raise MalformedRecordError(f"a list of directories that is none: {text[:200]!r}")
+        raise MalformedRecordError(f"a list of directories with a wrong count: {text[:200]!r}")
     return tuple(directories)
 
 
@@ -205,13 +205,13 @@ async def renew_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie)
     path = paths.cookie(cookie.bookie_id)
     found = await read_cookie(store, paths, cookie.bookie_id)
     if found is None or found.cookie.encode() != cookie.encode():
-        raise MalformedRecordError(f"{path} is not the cookie of this bookie any more")
+        raise MalformedRecordError(f"{path} is no longer the cookie of this bookie")
     with suppress(OutcomeUnknownError):  # The read below shows whether it was written.
         await store.set(path, cookie.encode(), found.version)
     await store.sync(path)
     renewed = await read_cookie(store, paths, cookie.bookie_id)
     if renewed is None or renewed.version == found.version:
-        raise MalformedRecordError(f"{path} could not be written again")
+        raise MalformedRecordError(f"{path} could not be rewritten")
     return renewed.modified_txid
 
 

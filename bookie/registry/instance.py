@@ -44,9 +44,8 @@ async def read_binding(store: MetadataStore) -> InstanceBinding | None:
         found = msgspec.json.decode(record.value, type=InstanceRecord)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedRecordError(
-            f"{PATH} does not parse ({error}): nobody can tell which ledgers the topics are kept"
-            " in. Look at the record before anything is started; `daybook cluster rebind` writes it"
-            " again"
+            f"{PATH} does not parse ({error}), so it is unknown which ledgers the topics are stored"
+            " in. Inspect the record before starting anything; `daybook cluster rebind` rewrites it"
         ) from None
     if found.version != _VERSION:
         raise MalformedRecordError(
@@ -89,9 +88,8 @@ def check_binding(bound: InstanceBinding, instance_id: str | None, where: str) -
         return
     found = f"INSTANCEID {instance_id}" if instance_id else "no INSTANCEID: no bookie has started"
     raise ForeignInstanceError(
-        f"the ledgers at {where} are not those that the topics of this ZooKeeper are kept in:"
-        f" there is {found}, and {PATH} names {bound.instance_id}. Set `ledgers_root`"
-        " (--ledgers-root) and `zookeeper` as the other brokers have them: `daybook cluster show`"
-        " tells more. If ledgers or ZooKeeper were restored from a copy on purpose, use"
-        " `daybook cluster rebind`"
+        f"the topics of this ZooKeeper are not stored in the ledgers at {where}: there is {found},"
+        f" and {PATH} names {bound.instance_id}. Set `ledgers_root` (--ledgers-root) and"
+        " `zookeeper` as the other brokers have them: `daybook cluster show` tells more. If ledgers"
+        " or ZooKeeper were restored from a copy on purpose, use `daybook cluster rebind`"
     )

@@ -75,7 +75,7 @@ def parse_address(bookie_id: str) -> tuple[str, int]:
     """Return host and port; raise MalformedRecordError if the id is not made of them."""
     host, _, port = bookie_id.rpartition(":")
     if not host or parse_number(port) > 65535:
-        raise MalformedRecordError(f"{bookie_id!r} does not say where the bookie is")
+        raise MalformedRecordError(f"{bookie_id!r} is not host:port, so it has no address")
     return host, int(port)
 
 

@@ -185,7 +185,7 @@ class Auditor:
         except NoSuchLedgerError:
             return None  # deleted meanwhile
         except LedgerError as error:
-            _log.error("ledger %d cannot be looked after: %s", ledger_id, error)
+            _log.error("ledger %d cannot be audited: %s", ledger_id, error)
             return None
 
     async def _mark(self, ledger_id: int, missing: list[BookieId]) -> None:

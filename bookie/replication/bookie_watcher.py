@@ -74,10 +74,10 @@ class BookieWatcher:
     """`run` follows the metadata store; listeners are called after each change."""
 
     def __init__(
-        self, underreplication: Underreplication, orders: AdminStates, *, delay_s: float
+        self, underreplication: Underreplication, admin_states: AdminStates, *, delay_s: float
     ) -> None:
         self._underreplication = underreplication
-        self._orders = orders
+        self._admin_states = admin_states
         self._delay_s = delay_s  # unless the metadata store has another value
         self._lost = LostBookies(delay_s)
         self._statuses: dict[BookieId, BookieStatus] = {}
@@ -132,7 +132,7 @@ class BookieWatcher:
         changed = self._again = trio.Event()
         await self._follow_delay()
         await store.sync(paths.available)
-        orders = await self._orders.list(changed.set)
+        orders = await self._admin_states.list(changed.set)
         writable = await writable_bookies(store, paths, changed.set)
         readonly = await readonly_bookies(store, paths, changed.set)
         known = await known_bookies(store, paths)

@@ -86,7 +86,10 @@ class Checker:
         fragments = sealed_fragments(metadata)
         # Before any memory is reserved: the check keeps a byte for each entry and position.
         if (count := sum(max(0, fragment.count) for fragment in fragments)) > ENTRIES_MAX:
-            raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
+            raise TooManyEntriesError(
+                f"the metadata of ledger {ledger_id} name {count} entries; at most {ENTRIES_MAX}"
+                " can be compared"
+            )
         asked = {b for s in fragments if s.count > 0 for b in s.ensemble}
         lists: dict[BookieId, _List] = {}
 

@@ -1,7 +1,7 @@
 """Auto-recovery as a function of its seams, for the process and for each bookie that embeds it.
 
     election --- auditor --.
-                           +--> marks --> worker --> copies, metadata
+                           +--> marks --> worker --> copies of entries, ledger metadata
     writers ---------------'
 
 There is one auditor in the whole cluster, and one worker in each process that runs auto-recovery.
@@ -100,5 +100,5 @@ async def run_autorecovery(
                 ):
                     await trio.sleep_forever()
         except* Exception as errors:
-            _log.error("auto-recovery has failed and starts again", exc_info=errors)
+            _log.error("auto-recovery has failed and will restart", exc_info=errors)
         await trio.sleep(_RESTART_S)

@@ -65,7 +65,7 @@ from daybook.wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
 _RELEASE_S = 5.0
-_NO_SPARE = "no bookie that can be written to could take the place: start another one"
+_NO_SPARE = "no writable bookie outside the ensemble can take the place: start another bookie"
 
 
 class RepairOutcome(Enum):
@@ -255,7 +255,7 @@ class Rereplicator:
                     if status is BookieStatus.LOST
                 }
             )
-            why = "no bookie that is here can give a copy"
+            why = "no registered bookie can give a copy"
             if any(report.unknown for report, _ in bare):
                 why += "; some cannot say whether they had one"
             if gone:

@@ -101,7 +101,9 @@ def _load(value: bytes) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(value)
         version = record["version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MalformedRecordError(f"no record of ours: {value[:200]!r}") from error
+        raise MalformedRecordError(
+            f"neither an alarm nor a worker's status: {value[:200]!r}"
+        ) from error
     if version != _VERSION:
         raise MalformedRecordError(f"a record of version {version!r}")
     return record

@@ -165,7 +165,7 @@ class Worker:
                 try:
                     worked = await self._round()
                 except MetadataError as error:
-                    self._doing = f"waits for the metadata store: {error}"
+                    self._doing = f"waiting for the metadata store: {error}"
                     worked = False
                 except RegistryError as error:
                     self._doing = f"cannot work: {error}"
@@ -211,7 +211,7 @@ class Worker:
                 trio.current_time(),
                 done=outcome in (RepairOutcome.REPAIRED, RepairOutcome.GONE),
             )
-        self._doing = "nothing to do" if not self._backlog.pending else "waits"
+        self._doing = "nothing to do" if not self._backlog.pending else "waiting"
         return worked
 
     async def _candidates(self) -> list[Candidate]:
@@ -256,7 +256,7 @@ class Worker:
         return others
 
     async def _repair_watched(self, ledger_id: int) -> RepairOutcome:
-        self._ledger_id, self._doing = ledger_id, "mending"
+        self._ledger_id, self._doing = ledger_id, "repairing"
         try:
             with self._until_interrupted():
                 outcome = await self.rereplicate(ledger_id)
@@ -265,12 +265,12 @@ class Worker:
                 return outcome
             return RepairOutcome.LATER
         except LedgerError as error:
-            _log.warning("ledger %d could not be mended now: %s", ledger_id, error)
+            _log.warning("ledger %d could not be repaired now: %s", ledger_id, error)
             return RepairOutcome.LATER
         except (MetadataError, RegistryError):
             raise
         except Exception:  # One ledger must not stop the repair of all others.
-            _log.exception("ledger %d could not be mended", ledger_id)
+            _log.exception("ledger %d could not be repaired", ledger_id)
             return RepairOutcome.LATER
         finally:
             self._ledger_id = None

@@ -32,7 +32,7 @@ from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import (
     Decommission,
     DecommissionError,
-    Kept,
+    RemainingLedgers,
     is_registered,
 )
 from daybook.bookie.replication.protocol.replica_check import bookies_of
@@ -235,7 +235,7 @@ async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: boo
     await orders.give(bookie, AdminRecord(AdminState.READ_ONLY, SystemClock().now_ms()))
     async with open_client(store, root) as client:
         try:
-            await _decommission(store, client, root, bookie).wait_obeyed()
+            await _decommission(store, client, root, bookie).wait_read_only()
         except DecommissionError as error:
             raise UserError(f"{error}.") from error
     return f"{bookie} takes no new entries."
@@ -332,9 +332,9 @@ async def _run_decommission(
         leaving = _decommission(store, client, root, bookie)
         try:
             if no_wait:
-                await leaving.order(wait_retention=wait_retention)
+                await leaving.request(wait_retention=wait_retention)
             else:
-                await leaving.run(wait_retention=wait_retention, told=_progress_of(advance))
+                await leaving.run(wait_retention=wait_retention, on_progress=_progress_of(advance))
         except DecommissionError as error:
             raise UserError(f"{error}.") from error
         except (KeyboardInterrupt, trio.Cancelled):
@@ -352,12 +352,12 @@ def _say_order_stands(bookie: BookieId) -> None:
     )
 
 
-def _progress_of(advance: Advance) -> Callable[[Kept], None]:
+def _progress_of(advance: Advance) -> Callable[[RemainingLedgers], None]:
     """Return a callback that shows the rest, and reports once if all of it waits for writers."""
-    most: list[Kept] = []
+    most: list[RemainingLedgers] = []
     said: list[bool] = []
 
-    def told(kept: Kept) -> None:
+    def told(kept: RemainingLedgers) -> None:
         if not most or kept.size > most[0].size or len(kept.ledgers) > len(most[0].ledgers):
             most[:] = [kept]
         now = f"{len(kept.ledgers)} ledgers, {as_bytes(kept.size)}"

@@ -128,7 +128,7 @@ MUTANTS = [
         rule="a bookie is forgotten when nothing names it -> whatever names it",
         module="daybook.bookie.replication.decommission",
         name="Decommission.forget",
-        replacement=Edit("if kept.ledgers or kept.unreadable:", "if False:"),
+        replacement=Edit("if remaining.ledgers or remaining.unreadable:", "if False:"),
         caught_by=f"{_TESTS}/test_decommission.py -k what_is_named",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from daybook.wire.messages.bookie import Status
 from daybook.wire.messages.bookie_v3 import encode_add, from_v3
 from tests.bookie.replication.cluster import PATHS, Cluster, entry_bytes, open_cluster, until
 
-LIMITS = DecommissionLimits(obey_timeout_s=30.0, poll_s=5.0)
+LIMITS = DecommissionLimits(read_only_timeout_s=30.0, poll_s=5.0)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_it_is_not_admitted_before_it_is_back(
     )
     async with cluster.recovering():
         await replacement(cluster, bookie).empty()
-        with pytest.raises(DecommissionError, match="start it with empty directories"):
+        with pytest.raises(DecommissionError, match="Start it with empty directories"):
             await readmission.admit()  # its old process runs still
         order = await cluster.orders.read(bookie)
         assert order is not None

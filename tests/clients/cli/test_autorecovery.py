@@ -190,7 +190,7 @@ def test_a_bookie_that_nobody_knows_is_said(daybook: Daybook, stored: Stored) ->
         code, _, err = daybook("bookies", *arguments)
         assert code == 1
         assert "b9" in err
-        assert "`daybook bookies list` shows which" in err
+        assert "`daybook bookies list` shows those" in err
 
 
 def test_an_order_that_is_taken_back_is_said_to_programs_too(
@@ -224,7 +224,7 @@ def test_a_bookie_that_nothing_names_leaves_at_once(daybook: Daybook, stored: St
     # Its process runs on; it has to come back with empty directories before it is taken back.
     code, _, err = daybook("bookies", "recommission", "b1")
     assert code == 1
-    assert "start it with empty directories first" in err
+    assert "Start it with empty directories first" in err
     trio.run(stored.come_back)
     assert daybook("bookies", "recommission", "b1")[0] == 0
 
@@ -257,7 +257,7 @@ def test_who_interrupts_is_told_that_the_order_stands(
     async def interrupted(_: Decommission) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Decommission, "kept", interrupted)
+    monkeypatch.setattr(Decommission, "remaining", interrupted)
     code, out, err = daybook("bookies", command, "b1")
     assert (code, out) == (1, "")
     assert "stays read-only" in err
