@@ -52,6 +52,8 @@ from daybook.wire.metadata.store import (
 from daybook.wire.proto.bookkeeper_metadata_pb2 import AuditorVoteFormat
 
 _log = logging.getLogger(__name__)
+_VOTE = re.compile(r"V_(\d{10})")
+_RETRY_S = 1.0  # after the metadata store did not answer the election
 
 
 class Auditor:
@@ -199,10 +201,6 @@ def lacking(reports: Sequence[FragmentReport]) -> list[BookieId]:
     return sorted(filled | moved)
 
 
-_VOTE = re.compile(r"V_(\d{10})")
-_RETRY_S = 1.0
-
-
 def _decode_vote(value: bytes) -> str:
     vote = AuditorVoteFormat()
     with suppress(text_format.ParseError, UnicodeDecodeError):
@@ -223,7 +221,7 @@ class Election:
         """Return the name in the vote that is elected now; None if there is no candidate."""
         for name in await self._candidates():
             record = await self._store.get(f"{self._path}/{name}")
-            if record is not None:
+            if record is not None:  # else that candidate has just gone
                 return _decode_vote(record.value)
         return None
 
@@ -249,6 +247,7 @@ class Election:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._follow, vote, gone)
                 if await self._wait_elected(vote, gone):
+                    assert not self.elected
                     self.elected = True
                     nursery.start_soon(work)
                 await gone.wait()

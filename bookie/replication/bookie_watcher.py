@@ -25,6 +25,8 @@ from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.protocol.replica_check import BookieStatus
 from daybook.wire.metadata.store import MetadataError
 
+_RETRY_S = 1.0
+
 
 class LostBookies:
     """The lost bookies, from the missing ones at each look."""
@@ -48,26 +50,27 @@ class LostBookies:
 
         `missing` bookies belong to the cluster, or ledgers name them.
         """
+        # A bookie that is back is forgotten: if it goes again, its delay begins anew.
         self._since = {b: since for b, since in self._since.items() if b in missing}
         self._lost &= set(missing)
         waited_before = self.waited_for
         fresh = [bookie for bookie in missing if bookie not in self._since]
         for bookie in sorted(fresh):
             self._since[bookie] = now
+        # A second bookie is missing during the delay of the first one: copies are at stake.
+        # Bookies that were lost before do not count: their ledgers are marked already.
         if self._looked and fresh and len(fresh) + len(waited_before) > 1:
             self._lost.update(self._since)
         self._looked = True
         for bookie, since in self._since.items():
             if now >= since + self.delay_s:
                 self._lost.add(bookie)
+        assert self._lost <= self._since.keys() == set(missing)
         return min((self._since[b] + self.delay_s for b in self.waited_for), default=None)
 
     def hurry(self) -> None:
         """Count all missing bookies as lost now, because an audit was requested."""
         self._lost.update(self._since)
-
-
-_RETRY_S = 1.0
 
 
 class BookieWatcher:
@@ -99,7 +102,8 @@ class BookieWatcher:
                 self._again.set()
         return {b: self._statuses.get(b, BookieStatus.AWAY) for b in sorted(bookies)}
 
-    def is_registered(self, bookie: BookieId) -> bool:
+    def is_staying(self, bookie: BookieId) -> bool:
+        """Return True if the bookie is registered, and was not told to leave."""
         return self._statuses.get(bookie) in (BookieStatus.WRITABLE, BookieStatus.READONLY)
 
     def statuses(self) -> dict[BookieId, BookieStatus]:
@@ -131,6 +135,7 @@ class BookieWatcher:
         # The event is new before the reads: a change during them causes another look.
         changed = self._again = trio.Event()
         await self._follow_delay()
+        # A server of the store that lags may lack a registration: a bookie would look missing.
         await store.sync(paths.available)
         orders = await self._admin_states.list(changed.set)
         writable = await writable_bookies(store, paths, changed.set)

@@ -198,6 +198,7 @@ class _LedgerCheck:
                 codes[entry_id - fragment.first] = ReplicaState.NO_ANSWER
                 heard = partial(self._heard, fragment, codes, window, known_there, entry_id)
                 self._context.bookies.read(bookie, self._ledger_id, entry_id, heard)
+        # Every callback writes into `codes`: the caller reads them only after the last one.
         await window.wait_empty()
 
     async def _wait_turn(self) -> None:
@@ -252,6 +253,7 @@ class _Window:
         self._count += 1
 
     def leave(self) -> None:
+        assert self._count > 0
         self._count -= 1
         self._changed.set()
         self._changed = trio.Event()

@@ -35,6 +35,7 @@ class RateLimit:
 
     def take(self, amount: float, now: float) -> float:
         """Take `amount`; return how many seconds to wait before using it."""
+        assert amount >= 0
         start = max(self._free_at, now - self._burst_s)
         self._free_at = start + amount / self._rate_per_s
         return max(0.0, self._free_at - now)

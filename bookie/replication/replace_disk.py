@@ -106,6 +106,7 @@ class Readmission:
                 on_fenced(count)
         if fence.failure:
             raise DecommissionError(fence.failure)
+        # Last: a writer may use the bookie from now on, and every fence is durable there.
         await self._admin_states.withdraw(self.bookie)
         return count
 

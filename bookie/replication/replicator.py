@@ -100,6 +100,7 @@ class Replicator:
                         )
                         count = max(1, size // flow.entry_bytes)
                         piece = range(first, min(run.stop, first + count))
+                        # Both before the task starts: pending pieces stay bounded in memory.
                         await self._wait_turn(size)
                         await flow.room.enter(size)
                         nursery.start_soon(
@@ -158,7 +159,8 @@ class Replicator:
     ) -> Replaced:
         """Name the newcomer in the metadata, after it has acknowledged all entries of the position.
 
-        It has acknowledged them in the cookie generation that `newcomer` names."""
+        It has acknowledged them in the cookie generation that `newcomer` names.
+        """
         decide = replace_bookie(Replacement(fragment, position, BookieId(newcomer.bookie_id)))
         result = await self._context.metadata_store.update(ledger_id, stored, decide, [newcomer])
         match result:
@@ -193,6 +195,8 @@ class Room:
     def leave(self, size: int) -> None:
         self._pieces -= 1
         self._bytes -= size
+        assert self._pieces >= 0
+        assert self._bytes >= 0
         self._left.set()
         self._left = trio.Event()
 
@@ -232,6 +236,7 @@ class _Sending:
 
     async def send(self, entries: Sequence[Entry]) -> None:
         """Return when all entries are acknowledged; raise TargetError if the bookie fails."""
+        assert entries, "nothing would ever set the event"
         together = _Unconfirmed(len(entries))
         # All are registered before the first add: a failure may come during an add.
         for entry in entries:
@@ -240,6 +245,7 @@ class _Sending:
             self._channel.add(entry.entry_id, self._frame(entry))
         if self._failure is None:
             await together.done.wait()
+        # The event is also set by a failure; only without one are the entries durable.
         if self._failure is not None:
             raise self._failure
 

@@ -135,6 +135,7 @@ class Rereplicator:
         if not self._has_spares(mark, stored):
             await self._alarm(ledger_id, AlarmKind.NO_SPARE, _NO_SPARE, ())
             return RepairOutcome.NO_SPARE
+        # Only now: without a spare, another worker that sees one must not be kept out.
         if not await self._underreplication.lock(ledger_id):
             return RepairOutcome.TAKEN
         try:
@@ -177,7 +178,7 @@ class Rereplicator:
                 unfillable=tried.filled,
                 spares=self._watcher.writable(),
             )
-            outcome = await self._judge(mark, stored, reports)
+            outcome = await self._outcome_of(mark, stored, reports)
             if outcome is not None:
                 return outcome
             try:
@@ -212,13 +213,13 @@ class Rereplicator:
                     break  # One move at a time: the next check knows the newcomer.
         return changed
 
-    async def _judge(
+    async def _outcome_of(
         self, mark: Mark, stored: StoredMetadata, reports: Sequence[FragmentReport]
     ) -> RepairOutcome | None:
         """Return the outcome of a check; None if there are copies to make."""
         if any(report.fills or report.moves for report in reports):
             return None
-        if any(_bare(report) for report in reports):
+        if any(_without_copy(report) for report in reports):
             return await self._stuck(mark.ledger_id, reports)
         if not all(report.whole for report in reports):
             return RepairOutcome.LATER
@@ -242,13 +243,13 @@ class Rereplicator:
 
     async def _stuck(self, ledger_id: int, reports: Sequence[FragmentReport]) -> RepairOutcome:
         """Return the outcome when nothing can be done now; raise an alarm with the reason."""
-        bare = [(report, run) for report in reports for run in _bare(report)]
-        if bare:
-            runs = tuple((run.start, run.stop - 1) for _, run in bare)
+        without_copy = [(report, run) for report in reports for run in _without_copy(report)]
+        if without_copy:
+            runs = tuple((run.start, run.stop - 1) for _, run in without_copy)
             gone = sorted(
                 {
                     bookie
-                    for report, _ in bare
+                    for report, _ in without_copy
                     for bookie, status in self._watcher.statuses_of(
                         report.fragment.ensemble
                     ).items()
@@ -256,7 +257,7 @@ class Rereplicator:
                 }
             )
             why = "no registered bookie can give a copy"
-            if any(report.unknown for report, _ in bare):
+            if any(report.unknown for report, _ in without_copy):
                 why += "; some cannot say whether they had one"
             if gone:
                 why += f"; {', '.join(gone)}: gone, and may have one"
@@ -288,7 +289,7 @@ class Rereplicator:
         tried: "_Tried",
     ) -> bool:
         """Copy to a bookie the entries that it lacks; return True if a copy was attempted."""
-        entries = _without(fill.entries, report)
+        entries = _readable(fill.entries, report)
         if not entries:
             return False
         try:
@@ -307,8 +308,13 @@ class Rereplicator:
         move: Move,
         tried: "_Tried",
     ) -> bool:
-        """Copy to a newcomer and name it in the metadata; return True if an attempt was made."""
-        if _without(move.entries, report) != move.entries:
+        """Copy to a newcomer and name it in the metadata; return True if an attempt was made.
+
+        The order is: read the newcomer's cookie generation, copy, change the metadata.  A newcomer
+        that loses its disks before the metadata name it never learns what it has lost, so the
+        change is made only in the generation that was read first.
+        """
+        if _readable(move.entries, report) != move.entries:
             return False  # The bookie may have the last copy: it keeps its place.
         candidates = newcomers(
             report.fragment, [b for b in self._watcher.writable() if b not in tried.refused]
@@ -317,8 +323,7 @@ class Rereplicator:
         if not usable:
             return False
         newcomer = await self._best(usable, report.fragment, move, stored.metadata.quorums)
-        with self._unless_back(move.bookie):
-            # Before the copies: the update fails if the newcomer loses its disks after this.
+        with self._cancelled_if_back(move.bookie):
             (generation,) = await self._context.metadata_store.generations_of([newcomer])
             try:
                 await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
@@ -354,13 +359,13 @@ class Rereplicator:
         return best
 
     @contextmanager
-    def _unless_back(self, bookie: BookieId) -> Generator[None]:
+    def _cancelled_if_back(self, bookie: BookieId) -> Generator[None]:
         """Cancel the block when a lost bookie is back: its copies are back, too."""
-        was_here = self._watcher.is_registered(bookie)
+        was_staying = self._watcher.is_staying(bookie)
         with trio.CancelScope() as scope:
 
             def look() -> None:
-                if not was_here and self._watcher.is_registered(bookie):
+                if not was_staying and self._watcher.is_staying(bookie):
                     scope.cancel()
 
             self._watcher.add_listener(look)
@@ -395,18 +400,18 @@ class Rereplicator:
         return closed
 
 
-def _bare(report: FragmentReport) -> tuple[range, ...]:
+def _without_copy(report: FragmentReport) -> tuple[range, ...]:
     """Return the entries without a copy on any bookie that could still answer."""
     return report.no_copy if report.silent else (*report.no_copy, *report.unknown)
 
 
-def _without(entries: Sequence[range], report: FragmentReport) -> tuple[range, ...]:
+def _readable(entries: Sequence[range], report: FragmentReport) -> tuple[range, ...]:
     """Return the entries that have a readable copy."""
-    bare = sorted((*report.no_copy, *report.unknown), key=lambda run: run.start)
+    without_copy = sorted((*report.no_copy, *report.unknown), key=lambda run: run.start)
     kept: list[range] = []
     for run in entries:
         start = run.start
-        for hole in bare:
+        for hole in without_copy:
             if hole.stop <= start or hole.start >= run.stop:
                 continue
             if hole.start > start:

@@ -143,16 +143,16 @@ class Worker:
         self._limits = limits
         self._copied = _Copied()
         self._rereplicator = Rereplicator(
-            context, underreplication, watcher, status_records, limits, self._hear
+            context, underreplication, watcher, status_records, limits, self._count_copied
         )
         self._backlog = Backlog(limits.backoff_s, limits.backoff_s_max)
         self._ledger_id: int | None = None
         self._doing = "starting"
         self._started = trio.current_time()
         self._done_before = 0
-        self._switch = PauseWatcher(underreplication)
+        self._pause_watcher = PauseWatcher(underreplication)
 
-    def _hear(self, entries: int, size: int) -> None:
+    def _count_copied(self, entries: int, size: int) -> None:
         self._copied.entries += entries
         self._copied.size += size
 
@@ -187,24 +187,24 @@ class Worker:
 
     async def _round(self) -> bool:
         """Repair the marked ledgers, the worst first; return False if none could be repaired."""
-        if await self._switch.is_paused():
+        if await self._pause_watcher.is_paused():
             self._doing = "paused"
-            await self._switch.wait_changed()
+            await self._pause_watcher.wait_changed()
             return True
         await self._watcher.wait_ready()
         await self._underreplication.check_layout()
         self._doing = "looking for work"
         self._backlog.replace(await self._candidates())
-        self._rereplicator.lock_left = False  # `_candidates` has just released such locks
+        self._rereplicator.lock_left = False  # `_candidates` has just released such locks.
         self._started, self._done_before = trio.current_time(), self._copied.size
         statuses = self._watcher.statuses()
         worked = False
         while (candidate := self._backlog.next(trio.current_time())) is not None:
-            if await self._switch.is_paused() or self._watcher.statuses() != statuses:
+            if await self._pause_watcher.is_paused() or self._watcher.statuses() != statuses:
                 return True  # Another ledger may be the worst by now.
             if self._rereplicator.lock_left:
                 return True  # No other worker can repair that ledger: release it first.
-            outcome = await self._repair_watched(candidate.ledger_id)
+            outcome = await self._repair_interruptibly(candidate.ledger_id)
             worked = worked or outcome in (RepairOutcome.REPAIRED, RepairOutcome.GONE)
             self._backlog.ended(
                 candidate.ledger_id,
@@ -232,7 +232,8 @@ class Worker:
             try:
                 metadata = (await self._context.metadata_store.read(ledger_id)).metadata
             except (NoSuchLedgerError, MalformedMetadataError):
-                # The mender removes the mark of a deleted ledger, or raises an alarm.
+                # The rereplicator removes the mark of a deleted ledger, or raises an alarm.  Such
+                # a ledger counts as the worst one: neither takes long.
                 candidates.append(Candidate(ledger_id, 0, 0))
                 continue
             gone = [
@@ -246,7 +247,11 @@ class Worker:
         return candidates
 
     async def _locked_by_others(self) -> list[int]:
-        """Return the ledgers others hold; release our locks: no repair is under way here."""
+        """Return the ledgers that others hold; release the locks of this worker.
+
+        No repair is under way here, so a lock of this worker was left over.
+        """
+        assert self._ledger_id is None
         others: list[int] = []
         for ledger_id, lock in (await self._underreplication.locks()).items():
             if lock.ours:
@@ -255,7 +260,8 @@ class Worker:
                 others.append(ledger_id)
         return others
 
-    async def _repair_watched(self, ledger_id: int) -> RepairOutcome:
+    async def _repair_interruptibly(self, ledger_id: int) -> RepairOutcome:
+        assert self._ledger_id is None, "one repair at a time"
         self._ledger_id, self._doing = ledger_id, "repairing"
         try:
             with self._until_interrupted():
@@ -280,7 +286,7 @@ class Worker:
         """Cancel the block when auto-recovery is paused, or the session and its lock are lost."""
         store = self._underreplication.store
         with trio.CancelScope() as scope:
-            self._switch.on_change = scope.cancel
+            self._pause_watcher.on_change = scope.cancel
 
             def session_changed(state: SessionState) -> None:
                 if state is SessionState.LOST:
@@ -290,7 +296,7 @@ class Worker:
             try:
                 yield
             finally:
-                self._switch.on_change = None
+                self._pause_watcher.on_change = None
                 store.remove_session_listener(session_changed)
 
     async def rereplicate(self, ledger_id: int) -> RepairOutcome:

@@ -88,7 +88,7 @@ MUTANTS = [
         rule="whoever may have the last copy keeps its place -> it is replaced",
         module=_REREPLICATOR,
         name="Rereplicator._move",
-        replacement=Edit("if _without(move.entries, report) != move.entries:", "if False:"),
+        replacement=Edit("if _readable(move.entries, report) != move.entries:", "if False:"),
         caught_by=f"{_WORKER} -k no_copy_left",
     ),
     Mutant(
@@ -103,8 +103,8 @@ MUTANTS = [
         id="RR11",
         rule="copying ends when the bookie is back -> it goes on",
         module=_REREPLICATOR,
-        name="Rereplicator._unless_back",
-        replacement=Edit("if not was_here and self._watcher.is_registered(bookie):", "if False:"),
+        name="Rereplicator._cancelled_if_back",
+        replacement=Edit("if not was_staying and self._watcher.is_staying(bookie):", "if False:"),
         caught_by=f"{_WORKER} -k when_the_bookie_is_back",
     ),
     Mutant(
@@ -191,7 +191,7 @@ MUTANTS = [
         id="RR21",
         rule="an entry of which all who answer are in doubt is an alarm -> it is waited for",
         module=_REREPLICATOR,
-        name="_bare",
+        name="_without_copy",
         replacement=Edit("if report.silent", "if True"),
         caught_by=f"{_TESTS}/test_rereplicator.py -k in_doubt",
     ),

@@ -50,6 +50,7 @@ class ReplicaState(IntEnum):
     UNREADABLE = 7
 
 
+_USUAL_ENTRY_BYTES = 1024  # while no size is known
 _TO_REWRITE = (
     ReplicaState.MISSING,
     ReplicaState.DOUBTFUL,
@@ -65,13 +66,12 @@ class BookieStatus(Enum):
     LOST = auto()
 
 
-_USUAL_ENTRY_BYTES = 1024  # while no size is known
 GONE = (BookieStatus.LOST, BookieStatus.LEAVING)  # their copies have to be made elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class SealedFragment:
-    """A settled fragment: its entries are final, so copies may move.  Empty: last < first."""
+    """A fragment that no client writes to any longer: copies may move.  Empty: last < first."""
 
     first: int
     last: int
@@ -83,7 +83,7 @@ class SealedFragment:
 
 
 def sealed_fragments(metadata: LedgerMetadata) -> list[SealedFragment]:
-    """Return the fragments that no client writes to any longer.
+    """Return the fragments whose entries are final.
 
     These are all fragments of a closed ledger, and all but the last of an open one, which belongs
     to the writer.  A ledger in recovery has none: its recovery relies on unchanged metadata.
@@ -98,7 +98,7 @@ def sealed_fragments(metadata: LedgerMetadata) -> list[SealedFragment]:
         case LedgerState.CLOSED:
             starts.append(metadata.last_entry_id + 1)
     return [
-        # The last fragments of a closed ledger may start behind its end.
+        # The last fragments of a closed ledger may start behind its end: they are empty.
         SealedFragment(f.first_entry_id, min(start - 1, _end_of(metadata)), f.ensemble)
         for f, start in zip(fragments, starts, strict=True)
     ]
@@ -110,6 +110,7 @@ def _end_of(metadata: LedgerMetadata) -> int:
 
 def expected_replicas(fragment: SealedFragment, quorums: Quorums, position: int) -> bytearray:
     """Return NO_ANSWER for each entry that the position holds, NONE for all others."""
+    assert 0 <= position < quorums.ensemble
     codes = bytearray(max(0, fragment.count))
     if quorums.write == quorums.ensemble:
         return bytearray([ReplicaState.NO_ANSWER]) * len(codes)
@@ -206,6 +207,8 @@ def plan_repairs(
     An `unfillable` bookie was given its entries again without success.  Without a `spare` bookie, a
     read-only bookie is filled, too: it may have room for that.
     """
+    assert len(copies) == len(fragment.ensemble)
+    assert all(len(codes) == len(copies[0]) for codes in copies)
     fills: list[Fill] = []
     moves: list[Move] = []
     silent: list[BookieId] = []
@@ -222,9 +225,11 @@ def plan_repairs(
                 [state for state in ReplicaState if state is not ReplicaState.NONE],
                 fragment.first,
             )
+            # A newcomer needs every entry of the position, not only those that the bookie lacks.
             moves.append(Move(position, bookie, tuple(held), why))
         elif lacks:
             fills.append(Fill(position, bookie, tuple(lacks)))
+    # An entry without a copy is lost only if no bookie can still turn out to have it.
     known = _counted(copies, (ReplicaState.PRESENT,))
     hope = _counted(copies, (ReplicaState.NO_ANSWER, ReplicaState.DOUBTFUL))
     bare = (
@@ -328,6 +333,7 @@ class Replacement:
 
 
 def replace_bookie(replacement: Replacement) -> Decide:
+    """Return the change of metadata; it is refused if the metadata have changed in the meantime."""
     fragment, position = replacement.fragment, replacement.position
     old = fragment.ensemble[position]
 
@@ -336,7 +342,7 @@ def replace_bookie(replacement: Replacement) -> Decide:
             if now.first != fragment.first:
                 continue
             if now.ensemble[position] == replacement.newcomer:
-                return Ruling.KEEP
+                return Ruling.KEEP  # An earlier write, whose outcome was unknown, has been made.
             if now.ensemble[position] != old or replacement.newcomer in now.ensemble:
                 return Ruling.REFUSE  # Another worker has changed it.
             if now.last > fragment.last:
@@ -346,7 +352,7 @@ def replace_bookie(replacement: Replacement) -> Decide:
             fragments = list(metadata.fragments)
             fragments[number] = Fragment(now.first, tuple(ensemble))
             return replace(metadata, fragments=tuple(fragments))
-        return Ruling.REFUSE  # No such fragment, or it is not settled (any longer).
+        return Ruling.REFUSE  # No such fragment, or it is no longer sealed.
 
     return decide
 

@@ -190,7 +190,7 @@ def test_a_bookie_that_nobody_knows_is_said(daybook: Daybook, stored: Stored) ->
         code, _, err = daybook("bookies", *arguments)
         assert code == 1
         assert "b9" in err
-        assert "`daybook bookies list` shows those" in err
+        assert "`daybook bookies list` shows" in err
 
 
 def test_an_order_that_is_taken_back_is_said_to_programs_too(
