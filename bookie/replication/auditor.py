@@ -221,7 +221,7 @@ class Election:
         """Return the name in the vote that is elected now; None if there is no candidate."""
         for name in await self._candidates():
             record = await self._store.get(f"{self._path}/{name}")
-            if record is not None:  # else that candidate has just gone
+            if record is not None:  # None: that candidate has just gone
                 return _decode_vote(record.value)
         return None
 

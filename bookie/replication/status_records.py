@@ -43,7 +43,7 @@ class AlarmKind(Enum):
 @dataclass(frozen=True, slots=True)
 class Alarm:
     ledger_id: int
-    trouble: AlarmKind
+    trouble: AlarmKind  # the record has this name
     why: str
     since_ms: int
     entries: tuple[tuple[int, int], ...] = ()  # first and last of each run
@@ -70,7 +70,7 @@ class Alarm:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WorkerStatus:
     """One worker's status.  `pending` counts the marked ledgers it saw; bytes are estimates."""
 
     worker: str
@@ -88,7 +88,7 @@ class Status:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
     @classmethod
-    def decode(cls, value: bytes) -> "Status":
+    def decode(cls, value: bytes) -> "WorkerStatus":
         record = _load(value)
         try:
             return msgspec.convert(record, cls)
@@ -144,14 +144,14 @@ class StatusRecords:
             with suppress(NoRecordError, OutcomeUnknownError):
                 await self._store.delete(path, ANY)
 
-    async def alarmed(self) -> Sequence[int]:
+    async def alarmed_ledgers(self) -> Sequence[int]:
         """Return the ledgers that have an alarm, also one that does not parse."""
         names = await self._store.get_children(self._alarms) or []
         return [int(name) for name in names if _ALARM_NAME.fullmatch(name)]
 
     async def alarms(self) -> Sequence[Alarm]:
         alarms: list[Alarm] = []
-        for ledger_id in await self.alarmed():
+        for ledger_id in await self.alarmed_ledgers():
             record = await self._store.get(self._alarm(ledger_id))
             if record is not None:
                 with suppress(MalformedRecordError):
@@ -161,7 +161,7 @@ class StatusRecords:
     def _alarm(self, ledger_id: int) -> str:
         return f"{self._alarms}/{ledger_id:010d}"
 
-    async def show(self, status: Status) -> None:
+    async def write_status(self, status: WorkerStatus) -> None:
         """Write a worker's status; the record disappears with its session."""
         path = f"{self._workers}/{status.worker}"
         record = await self._store.get(path)
@@ -178,11 +178,11 @@ class StatusRecords:
                     await self._store.create(self._workers, b"", make_parents=True)
             await self._store.create(path, status.encode(), ephemeral=True)
 
-    async def workers(self) -> Sequence[Status]:
-        found: list[Status] = []
+    async def workers(self) -> Sequence[WorkerStatus]:
+        found: list[WorkerStatus] = []
         for name in await self._store.get_children(self._workers) or []:
             record = await self._store.get(f"{self._workers}/{name}")
             if record is not None:
                 with suppress(MalformedRecordError):
-                    found.append(Status.decode(record.value))
+                    found.append(WorkerStatus.decode(record.value))
         return found

@@ -31,7 +31,7 @@ from daybook.bookie.replication.protocol.replica_check import (
     fewest_copies,
 )
 from daybook.bookie.replication.rereplicator import RepairOutcome, Rereplicator
-from daybook.bookie.replication.status_records import Status, StatusRecords
+from daybook.bookie.replication.status_records import StatusRecords, WorkerStatus
 from daybook.wire.metadata.store import MetadataError, SessionState
 
 
@@ -216,7 +216,7 @@ class Worker:
 
     async def _candidates(self) -> list[Candidate]:
         """Return the marked ledgers that no other worker holds; clear alarms without a mark."""
-        alarmed = await self._status_records.alarmed()
+        alarmed = await self._status_records.alarmed_ledgers()
         locked = await self._locked_by_others()
         here = [
             b for b, status in self._watcher.statuses().items() if status is not BookieStatus.LOST
@@ -305,11 +305,11 @@ class Worker:
 
     # -- status
 
-    def status(self) -> Status:
+    def status(self) -> WorkerStatus:
         rest = self._backlog.rest_bytes
         done = self._copied.size - self._done_before
         progress = Progress(done, done + rest, self._started, trio.current_time())
-        return Status(
+        return WorkerStatus(
             worker=self.name,
             doing=self._doing,
             ledger_id=self._ledger_id,
@@ -323,14 +323,14 @@ class Worker:
         )
 
     async def _report(self) -> None:
-        shown: Status | None = None
+        shown: WorkerStatus | None = None
         session_id = 0
         while True:
             status = self.status()
             # The record is ephemeral: a new session has to write it again.
             if status != shown or session_id != self._underreplication.store.session_id:
                 try:
-                    await self._status_records.show(status)
+                    await self._status_records.write_status(status)
                     shown, session_id = status, self._underreplication.store.session_id
                 except MetadataError:
                     shown = None

@@ -11,7 +11,7 @@ from daybook.bookie.registry.layout import check_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Underreplication
 from daybook.bookie.replication.auditor import Election
-from daybook.bookie.replication.status_records import Alarm, Status, StatusRecords
+from daybook.bookie.replication.status_records import Alarm, StatusRecords, WorkerStatus
 from daybook.wire.metadata.store import MetadataStore
 
 _LATEST_MS = 253402300799999  # the last one of the year 9999
@@ -25,7 +25,7 @@ class RecoveryStatus:
     locked: int
     delay_s: int | None
     checked_ms: int | None
-    workers: Sequence[Status]
+    workers: Sequence[WorkerStatus]
     alarms: Sequence[Alarm]
 
     @property

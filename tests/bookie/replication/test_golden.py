@@ -14,7 +14,7 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Lock, Underreplication
 from daybook.bookie.replication.auditor import Election
-from daybook.bookie.replication.status_records import Alarm, AlarmKind, Status, StatusRecords
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords, WorkerStatus
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
@@ -24,7 +24,7 @@ ROOT = "/ledgers/underreplication"
 NOW_MS = 1_700_000_000_000
 B1, B2 = BookieId("127.0.0.1:3181"), BookieId("127.0.0.1:3182")
 ALARM = Alarm(12345, AlarmKind.NO_COPY, "b1 and b2 are gone", NOW_MS, ((2, 4), (9, 9)))
-STATUS = Status(B1, "mending", 12345, 3, 2, 10, 2500, 5000, 100.0, 50.0)
+STATUS = WorkerStatus(B1, "mending", 12345, 3, 2, 10, 2500, 5000, 100.0, 50.0)
 
 
 def golden(name: str) -> bytes:
@@ -111,7 +111,7 @@ async def test_orders(store: MemorySession, kind: AdminState) -> None:
 async def test_alarms_and_workers(store: MemorySession) -> None:
     status_records = StatusRecords(store, PATHS)
     await status_records.raise_alarm(ALARM)
-    await status_records.show(STATUS)
+    await status_records.write_status(STATUS)
     assert await value(store, "alarms/0000012345") == golden("alarm")
     assert await value(store, f"workers/{B1}") == golden("worker")
     assert await status_records.alarms() == [ALARM]

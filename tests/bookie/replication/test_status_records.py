@@ -11,7 +11,7 @@ from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.replication.config import load
-from daybook.bookie.replication.status_records import Alarm, AlarmKind, Status, StatusRecords
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords, WorkerStatus
 from daybook.bookie.replication.worker import Backlog, Candidate
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemoryStore
@@ -19,7 +19,7 @@ from daybook.wire.settings import ConfigError
 
 PATHS = LedgerPaths()
 ALARM = Alarm(7, AlarmKind.NO_COPY, "nobody has it", 5, ((2, 4), (9, 9)))
-STATUS = Status("w1", "mending", 7, 3, 2, 10, 2500, 5000, 100.0, 50.0)
+STATUS = WorkerStatus("w1", "mending", 7, 3, 2, 10, 2500, 5000, 100.0, 50.0)
 
 
 def test_records_are_json_with_a_version() -> None:
@@ -29,7 +29,7 @@ def test_records_are_json_with_a_version() -> None:
     )
     assert Alarm.decode(7, ALARM.encode()) == ALARM
     assert json.loads(STATUS.encode())["version"] == 1
-    assert Status.decode(STATUS.encode()) == STATUS
+    assert WorkerStatus.decode(STATUS.encode()) == STATUS
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"\xff", b'{"version": 2}', b'{"version": 1}'])
@@ -37,7 +37,7 @@ def test_records_of_another_kind_are_said(value: bytes) -> None:
     with pytest.raises(MalformedRecordError):
         Alarm.decode(1, value)
     with pytest.raises(MalformedRecordError):
-        Status.decode(value)
+        WorkerStatus.decode(value)
     with pytest.raises(MalformedRecordError):
         AdminRecord.decode(value)
 
@@ -58,7 +58,7 @@ def test_records_with_nonsense_in_them_are_said(kind: str, value: bytes) -> None
     decode: dict[str, Callable[[bytes], object]] = {
         "order": AdminRecord.decode,
         "alarm": partial(Alarm.decode, 1),
-        "status": Status.decode,
+        "status": WorkerStatus.decode,
     }
     with pytest.raises(MalformedRecordError):
         decode[kind](value)
@@ -80,10 +80,10 @@ async def test_an_alarm_that_says_the_same_keeps_its_time() -> None:
 async def test_the_status_of_a_worker_goes_with_its_session() -> None:
     memory = MemoryStore(SystemClock())
     first, second = memory.session("w"), memory.session("w2")
-    await StatusRecords(first, PATHS).show(STATUS)
-    await StatusRecords(first, PATHS).show(STATUS)
+    await StatusRecords(first, PATHS).write_status(STATUS)
+    await StatusRecords(first, PATHS).write_status(STATUS)
     assert await StatusRecords(second, PATHS).workers() == [STATUS]
-    await StatusRecords(second, PATHS).show(STATUS)  # the same worker, started again
+    await StatusRecords(second, PATHS).write_status(STATUS)  # the same worker, started again
     memory.expire(first.session_id)
     assert await StatusRecords(second, PATHS).workers() == [STATUS]
     memory.expire(second.session_id)

@@ -20,7 +20,7 @@ from daybook.bookie.registry.registrations import BookieInfo
 from daybook.bookie.registry.registrations import register_bookie as register
 from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import Decommission
-from daybook.bookie.replication.status_records import Alarm, AlarmKind, Status, StatusRecords
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords, WorkerStatus
 from daybook.managed_ledger.records import custom_metadata, log_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from daybook.wire.clock import SystemClock
@@ -152,8 +152,8 @@ def test_status_of_records_that_make_no_sense(daybook: Daybook, stored: Stored) 
 def test_status_shows_workers_and_alarms(daybook: Daybook, stored: Stored) -> None:
     async def fill() -> None:
         status_records = StatusRecords(stored.session, PATHS)
-        await status_records.show(
-            Status("w1", "mending", 7, 3, 2, 10, 2_500_000, 5_000_000, 1e6, 5.0)
+        await status_records.write_status(
+            WorkerStatus("w1", "mending", 7, 3, 2, 10, 2_500_000, 5_000_000, 1e6, 5.0)
         )
         await status_records.raise_alarm(Alarm(7, AlarmKind.NO_COPY, "nobody has it", 0, ((2, 4),)))
         await Underreplication(stored.session, PATHS, "w").mark(7, [B1], 1)
