@@ -12,10 +12,10 @@ from random import Random
 from daybook.bookie.errors import LayoutError, LedgerError
 from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.registry.instance import (
-    Bound,
-    check_bound,
-    create_bound,
-    read_bound,
+    InstanceBinding,
+    check_binding,
+    create_binding,
+    read_binding,
     root_instance_id,
 )
 from daybook.bookie.registry.layout import ensure_layout
@@ -125,16 +125,18 @@ async def _misfit_of(
     return None if other is None else f"its ledger {ledger_id} belongs to {other} there"
 
 
-async def bind(store: MetadataStore, paths: LedgerPaths, rng: Random, where: str) -> Bound | None:
+async def bind(
+    store: MetadataStore, paths: LedgerPaths, rng: Random, where: str
+) -> InstanceBinding | None:
     """Check that the topics of this metadata store belong to the ledgers of the root.
 
     The first broker that finds no contradiction records that.  Return None for a root without an
     INSTANCEID, made by an old BookKeeper, since nothing can name it.  Raise ForeignInstanceError,
     ForeignListsError, RegistryError or MetadataError; nothing was changed then.
     """
-    bound = await read_bound(store)
+    bound = await read_binding(store)
     if bound is not None:
-        check_bound(bound, await _root_instance(store, paths), where)
+        check_binding(bound, await _root_instance(store, paths), where)
         return bound
     instance_id = await _root_instance(store, paths)
     wrong = await misfits(store, paths, instance_id, JUDGED_MAX)
@@ -144,8 +146,8 @@ async def bind(store: MetadataStore, paths: LedgerPaths, rng: Random, where: str
         if await store.get(paths.layout) is not None:
             return None  # With a new id in the root its bookies would not start any more.
         instance_id = await ensure_layout(store, paths, rng)
-    bound = await create_bound(store, instance_id)
-    check_bound(bound, instance_id, where)
+    bound = await create_binding(store, instance_id)
+    check_binding(bound, instance_id, where)
     return bound
 
 

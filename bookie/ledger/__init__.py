@@ -5,7 +5,6 @@ Read in this order:
     metadata           fragments, quorums and state of a ledger, and their record
     protocol/          the rules, pure: placement, racks, write, deferred, read, recover, update
     metadata_store     the records of ledgers in the metadata store: read, compare-and-swap
-    underreplication   marks on ledgers that lack copies, for rereplication
     admin_states       admin states of bookies: read-only, retiring, leaving
     racks, ensemble    racks of bookies; the usable bookies, and the choice among them
     codecs             protocols v2 and v3

@@ -13,7 +13,7 @@ from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.recover import READS_MAX
 from daybook.bookie.ledger.request_channel import RequestChannel
-from daybook.bookie.ledger.underreplication import mark_under_replicated
+from daybook.bookie.registry.underreplication import mark_under_replicated
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.store import VALUE_BYTES_MAX, MetadataError
 from daybook.wire.proto import bookkeeper_pb2 as pb

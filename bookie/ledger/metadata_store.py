@@ -28,7 +28,7 @@ from daybook.bookie.ledger.protocol.update import (
     Write,
     Written,
 )
-from daybook.bookie.registry.cookies import Life, read_life
+from daybook.bookie.registry.cookies import CookieGeneration, read_cookie_generation
 from daybook.bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.metadata.store import (
@@ -135,19 +135,23 @@ class LedgerMetadataStore:
         metadata = decode_metadata(record.value, record.stat.created_ms)
         return StoredMetadata(metadata, record.stat.version)
 
-    async def lives_of(self, bookies: Iterable[BookieId]) -> list[Life]:
+    async def generations_of(self, bookies: Iterable[BookieId]) -> list[CookieGeneration]:
         """Return cookie generations for `update`; read them before the first entry is sent."""
-        return [await read_life(self.store, self.paths, bookie) for bookie in bookies]
+        return [await read_cookie_generation(self.store, self.paths, bookie) for bookie in bookies]
 
     async def update(
-        self, ledger_id: int, stored: StoredMetadata, decide: Decide, lives: Sequence[Life] = ()
+        self,
+        ledger_id: int,
+        stored: StoredMetadata,
+        decide: Decide,
+        generations: Sequence[CookieGeneration] = (),
     ) -> UpdateResult:
         """Change the metadata as `decide` wants; `stored` is what the caller read last.
 
-        `lives` are the cookie generations of bookies that the change adds and that hold entries
-        already. A bookie that starts with empty disks asks once for the ledgers whose metadata name
-        it.  If one of the generations has ended, the bookie may have asked before the change named
-        it, and would never learn of its lost entries; the result is then NotAllowed.
+        `generations` belong to bookies that the change adds and that hold entries already.  A
+        bookie that starts with empty disks asks once for the ledgers whose metadata name it.  If
+        one of the generations has ended, the bookie may have asked before the change named it, and
+        would never learn of its lost entries; the result is then NotAllowed.
         """
         protocol = UpdateProtocol(decide)
         effect = protocol.start(stored.metadata, stored.version)
@@ -155,7 +159,7 @@ class LedgerMetadataStore:
         while True:
             match effect:
                 case Write(metadata, version):
-                    event = await self._write(ledger_id, metadata, version, lives)
+                    event = await self._write(ledger_id, metadata, version, generations)
                     if event is None:
                         return NotAllowed(stored.metadata, stored.version)
                 case Read(patiently):
@@ -172,7 +176,11 @@ class LedgerMetadataStore:
             effect = protocol.step(event)
 
     async def _write(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int, lives: Sequence[Life]
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        generations: Sequence[CookieGeneration],
     ) -> Event | None:
         """Write the record; return None if a cookie generation has ended.
 
@@ -180,23 +188,24 @@ class LedgerMetadataStore:
         """
         path, value = self.paths.ledger(ledger_id), encode_metadata(metadata)
         try:
-            if not lives:
+            if not generations:
                 return Written(await self.store.set(path, value, version))
-            if await self.lives_of(BookieId(life.bookie_id) for life in lives) != list(lives):
+            bookies = [BookieId(generation.bookie_id) for generation in generations]
+            if await self.generations_of(bookies) != list(generations):
                 return None
             # The generations are compared again by the store, in one transaction with the write: a
             # bookie may lose its disks between the comparison above and the write.
             checks = [
-                Check(self.paths.cookie(life.bookie_id), life.version)
-                for life in lives
-                if life.version is not None
+                Check(self.paths.cookie(generation.bookie_id), generation.version)
+                for generation in generations
+                if generation.version is not None
             ]
             return Written((await self.store.multi([Set(path, value, version), *checks]))[0])
         except VersionConflictError:
             return Conflict()
         except NoRecordError:
             # With checks of cookies, only the next read tells which record is missing.
-            return Conflict() if lives else Missing()
+            return Conflict() if generations else Missing()
         except OutcomeUnknownError:
             return Unknown()
         except MetadataError:  # The store is away, or refuses: nothing was changed.

@@ -60,7 +60,7 @@ from daybook.bookie.ledger.protocol.write import (
 )
 from daybook.bookie.ledger.reader import digester_of, verdict_of
 from daybook.bookie.ledger.writer import LedgerWriter
-from daybook.bookie.registry.cookies import Life
+from daybook.bookie.registry.cookies import CookieGeneration
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, decode_entry, encode_header
 from daybook.wire.errors import WireError
@@ -99,8 +99,8 @@ async def recover_ledger(
             attempt.close()
         # Only over the version that was marked: the fragments read and fenced are those of it.
         decide = close_by_recovery(marked.version, end.last_entry_id, end.length, end.changes)
-        lives = attempt.lives_in(end.changes)
-        result = await context.metadata_store.update(ledger_id, marked, decide, lives)
+        generations = attempt.generations_in(end.changes)
+        result = await context.metadata_store.update(ledger_id, marked, decide, generations)
         if isinstance(result, NotAllowed):
             # The metadata changed since the mark: a copy was moved, or a bookie that took recovered
             # entries has lost its disks.  The result is about other metadata; recover again.
@@ -139,7 +139,7 @@ class Recovery:
         self._master_key = master_key(metadata.password or b"")
         self._protocol = make_protocol(metadata, context.limits.recovery_reads_max)
         self._channels: dict[BookieId, LedgerChannel] = {}
-        self._lives: dict[BookieId, Life] = {}  # generations of the new members
+        self._generations: dict[BookieId, CookieGeneration] = {}  # generations of the new members
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
         self._inbox: deque[Event] = deque()
@@ -158,14 +158,14 @@ class Recovery:
         assert self._end is not None
         return self._end
 
-    def lives_in(self, changes: Sequence[Fragment]) -> list[Life]:
+    def generations_in(self, changes: Sequence[Fragment]) -> list[CookieGeneration]:
         """Return the cookie generations of the bookies that the changes added to the ledger.
 
         Each was read before the bookie was sent its first entry.  The closing write checks them: a
         bookie with a new generation has lost its disks, and the entries on them.
         """
         named = {bookie for fragment in changes for bookie in fragment.ensemble}
-        return [life for bookie, life in self._lives.items() if bookie in named]
+        return [generation for bookie, generation in self._generations.items() if bookie in named]
 
     def close(self) -> None:
         """End the attempt, and close its channels."""
@@ -279,13 +279,13 @@ class Recovery:
         """
         newcomers = [b for b in ensemble if b not in self._protocol.ensemble]
         try:
-            lives = await self._context.metadata_store.lives_of(newcomers)
+            generations = await self._context.metadata_store.generations_of(newcomers)
         except MetadataError:
             self._handle(ChangePostponed())
             return
         # A bookie may be added twice: the generation at its first entry is the one that counts.
-        for life in lives:
-            self._lives.setdefault(BookieId(life.bookie_id), life)
+        for generation in generations:
+            self._generations.setdefault(BookieId(generation.bookie_id), generation)
         self._handle(EnsembleChanged(ensemble))
 
     def _fail(self, error: LedgerError) -> None:

@@ -7,9 +7,9 @@ CookieFormat as protobuf text.  Versions 3 and 4 can be read.
 Every write here may be repeated after one whose outcome is unknown.  A cookie is changed only by
 compare-and-swap on its version, and the cookie of another bookie is never overwritten.
 
-An acknowledgement of a bookie is valid for one cookie generation (`Life`).  A bookie that may have
-lost records first rewrites its cookie (`renew_cookie`), then finds out which ledgers they may
-belong to (`server.data_integrity`).
+An acknowledgement of a bookie is valid for one `CookieGeneration`.  A bookie that may have lost
+records first rewrites its cookie (`renew_cookie`), then finds out which ledgers they may belong to
+(`server.data_integrity`).
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from daybook.bookie.errors import MalformedRecordError
-from daybook.bookie.registry.numbers import number_in
-from daybook.bookie.registry.paths import LedgerPaths, check_bookie_id
+from daybook.bookie.registry.paths import LedgerPaths, check_bookie_id, parse_number
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import (
     ANY,
@@ -92,8 +91,8 @@ def _join_directories(directories: Sequence[str]) -> str:
 
 def _split_directories(text: str) -> tuple[str, ...]:
     count, *directories = text.split("\t")
-    if number_in(count) != len(directories):
-        raise MalformedRecordError(f"a list of directories that is none: {text[:200]!r}")
+    if parse_number(count) != len(directories):
+        raise MalformedRecordError(f"a list of directories with a wrong count: {text[:200]!r}")
     return tuple(directories)
 
 
@@ -106,7 +105,7 @@ class StoredCookie:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class CookieGeneration:
     """One cookie generation: the bookie may have lost what it acknowledged in another one.
 
     Without a cookie (`version` is None) the generations of a bookie cannot be told apart.  A cookie
@@ -118,15 +117,17 @@ class Life:
     version: int | None
 
 
-async def read_life(store: MetadataStore, paths: LedgerPaths, bookie_id: str) -> Life:
+async def read_cookie_generation(
+    store: MetadataStore, paths: LedgerPaths, bookie_id: str
+) -> CookieGeneration:
     """Return the current cookie generation or an earlier one.
 
     An absent cookie is read a second time after a `sync`.
     """
     record = await _newest(store, paths.cookie(bookie_id))
     if record is None:
-        return Life(bookie_id, None, None)
-    return Life(bookie_id, record.stat.created_txid, record.stat.version)
+        return CookieGeneration(bookie_id, None, None)
+    return CookieGeneration(bookie_id, record.stat.created_txid, record.stat.version)
 
 
 async def _newest(store: MetadataStore, path: str) -> Record | None:
@@ -204,13 +205,13 @@ async def renew_cookie(store: MetadataStore, paths: LedgerPaths, cookie: Cookie)
     path = paths.cookie(cookie.bookie_id)
     found = await read_cookie(store, paths, cookie.bookie_id)
     if found is None or found.cookie.encode() != cookie.encode():
-        raise MalformedRecordError(f"{path} is not the cookie of this bookie any more")
+        raise MalformedRecordError(f"{path} is no longer the cookie of this bookie")
     with suppress(OutcomeUnknownError):  # The read below shows whether it was written.
         await store.set(path, cookie.encode(), found.version)
     await store.sync(path)
     renewed = await read_cookie(store, paths, cookie.bookie_id)
     if renewed is None or renewed.version == found.version:
-        raise MalformedRecordError(f"{path} could not be written again")
+        raise MalformedRecordError(f"{path} could not be rewritten")
     return renewed.modified_txid
 
 

@@ -27,14 +27,14 @@ class InstanceRecord(msgspec.Struct, rename="camel"):
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class InstanceBinding:
     """The content of the record, and its version."""
 
     instance_id: str
     version: int
 
 
-async def read_bound(store: MetadataStore) -> Bound | None:
+async def read_binding(store: MetadataStore) -> InstanceBinding | None:
     """Return the newest record, or None.  Raise MalformedRecordError or MetadataError."""
     await store.sync(PATH)
     record = await store.get(PATH)
@@ -44,28 +44,27 @@ async def read_bound(store: MetadataStore) -> Bound | None:
         found = msgspec.json.decode(record.value, type=InstanceRecord)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedRecordError(
-            f"{PATH} does not parse ({error}): nobody can tell which ledgers the topics are kept"
-            " in. Look at the record before anything is started; `daybook cluster rebind` writes it"
-            " again"
+            f"{PATH} does not parse ({error}), so it is unknown which ledgers the topics are stored"
+            " in. Inspect the record before starting anything; `daybook cluster rebind` rewrites it"
         ) from None
     if found.version != _VERSION:
         raise MalformedRecordError(
             f"{PATH} has version {found.version}, and this process knows version {_VERSION}: a"
             " newer release has written it. Start that release"
         )
-    return Bound(found.instance_id, record.stat.version)
+    return InstanceBinding(found.instance_id, record.stat.version)
 
 
-def encoded(instance_id: str) -> bytes:
+def encode_binding(instance_id: str) -> bytes:
     return msgspec.json.encode(InstanceRecord(instance_id))
 
 
-async def create_bound(store: MetadataStore, instance_id: str) -> Bound:
+async def create_binding(store: MetadataStore, instance_id: str) -> InstanceBinding:
     """Create the record unless another process was faster; return the record that is there."""
     while True:
         with suppress(RecordExistsError, OutcomeUnknownError):  # The read shows what is there.
-            await store.create(PATH, encoded(instance_id), make_parents=True)
-        found = await read_bound(store)
+            await store.create(PATH, encode_binding(instance_id), make_parents=True)
+        found = await read_binding(store)
         if found is not None:
             return found
 
@@ -83,15 +82,14 @@ async def root_instance_id(store: MetadataStore, paths: LedgerPaths) -> str | No
         raise
 
 
-def check_bound(bound: Bound, instance_id: str | None, where: str) -> None:
+def check_binding(bound: InstanceBinding, instance_id: str | None, where: str) -> None:
     """Raise ForeignInstanceError unless the topics are stored in the ledgers of this instance."""
     if instance_id == bound.instance_id:
         return
     found = f"INSTANCEID {instance_id}" if instance_id else "no INSTANCEID: no bookie has started"
     raise ForeignInstanceError(
-        f"the ledgers at {where} are not those that the topics of this ZooKeeper are kept in:"
-        f" there is {found}, and {PATH} names {bound.instance_id}. Set `ledgers_root`"
-        " (--ledgers-root) and `zookeeper` as the other brokers have them: `daybook cluster show`"
-        " tells more. If ledgers or ZooKeeper were restored from a copy on purpose, use"
-        " `daybook cluster rebind`"
+        f"the topics of this ZooKeeper are not stored in the ledgers at {where}: there is {found},"
+        f" and {PATH} names {bound.instance_id}. Set `ledgers_root` (--ledgers-root) and"
+        " `zookeeper` as the other brokers have them: `daybook cluster show` tells more. If ledgers"
+        " or ZooKeeper were restored from a copy on purpose, use `daybook cluster rebind`"
     )

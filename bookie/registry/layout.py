@@ -46,7 +46,7 @@ async def read_instance_id(store: MetadataStore, paths: LedgerPaths) -> str:
     try:
         return record.value.decode()
     except UnicodeDecodeError as error:
-        raise MalformedRecordError(f"{paths.instance_id} is no text: {error}") from error
+        raise MalformedRecordError(f"{paths.instance_id} is not text: {error}") from error
 
 
 async def ensure_record(store: MetadataStore, path: str, value: bytes) -> None:

@@ -23,6 +23,13 @@ READONLY = "readonly"
 SHORT_ID_MAX = (1 << 31) - 2
 
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9:_.\-]+")
+_DIGITS_MAX = 10
+
+
+def parse_number(text: str) -> int:
+    """Return the number in a text of another process; 2**62, which no caller accepts, if none."""
+    plain = text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX
+    return int(text) if plain else 1 << 62
 
 
 def check_bookie_id(bookie_id: str) -> str:

@@ -15,8 +15,7 @@ import trio
 from google.protobuf.message import DecodeError
 
 from daybook.bookie.errors import BookieIdTakenError, LayoutError, MalformedRecordError
-from daybook.bookie.registry.numbers import number_in
-from daybook.bookie.registry.paths import READONLY, LedgerPaths, check_bookie_id
+from daybook.bookie.registry.paths import READONLY, LedgerPaths, check_bookie_id, parse_number
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import (
     MetadataStore,
@@ -75,8 +74,8 @@ class BookieInfo:
 def parse_address(bookie_id: str) -> tuple[str, int]:
     """Return host and port; raise MalformedRecordError if the id is not made of them."""
     host, _, port = bookie_id.rpartition(":")
-    if not host or number_in(port) > 65535:
-        raise MalformedRecordError(f"{bookie_id!r} does not say where the bookie is")
+    if not host or parse_number(port) > 65535:
+        raise MalformedRecordError(f"{bookie_id!r} is not host:port, so it has no address")
     return host, int(port)
 
 

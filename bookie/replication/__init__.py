@@ -2,21 +2,20 @@
 
 In reading order:
 
-    protocol/copies      the state of each copy, and the repairs that follow from it
-    protocol/replace     the one change of metadata
-    protocol/lost        when a missing bookie counts as lost
-    protocol/backlog     which ledger is repaired next
-    protocol/pace        rate limit, progress and remaining time
-    protocol/accept_loss recovery when no bookie can ever answer
-    marks, election      BookKeeper's records: underreplicated ledgers, locks, switch, auditor
-    board                Daybook's own: progress and alarms (see also `bookie.ledger.admin_states`)
-    members              the status of each bookie: registered, leaving, away or lost
-    checker              which copies exist
-    replicator           copies entries, and changes the metadata
-    mender               re-replicates one ledger
-    worker, auditor      the worker repairs marked ledgers, the auditor marks them
-    decommission         a bookie leaves
-    readmission          a bookie comes back with empty directories
-    forced               a ledger is closed with loss accepted
-    host, limits, config all parts together; `python -m daybook.bookie.replication`
+    protocol/replica_check  the state of each replica, the repairs that follow, the metadata change
+    protocol/accept_loss    recovery when no bookie can ever answer
+    bookie_watcher          the status of each bookie: registered, leaving, away or lost
+    checker                 which replicas exist
+    replicator              copies entries, and changes the metadata
+    rereplicator            repairs one ledger
+    worker                  repairs the marked ledgers, the one with the fewest copies first
+    auditor                 marks ledgers that lack copies; the election of the one auditor
+    status_records          progress and alarms, for operators
+    decommission            a bookie leaves
+    replace_disk            a bookie comes back with empty directories
+    unsafe_recovery         a ledger is closed with loss accepted
+    host, config, limits    all parts together; `python -m daybook.bookie.replication`
+
+The marks, the locks and the pause switch are BookKeeper's records (`registry.underreplication`).
+The states that an operator sets are records of Daybook's own (`bookie.ledger.admin_states`).
 """

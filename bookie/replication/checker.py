@@ -1,8 +1,8 @@
-"""The checker finds out which copies of a ledger exist: the shell of `protocol.copies`.
+"""The checker finds out which copies of a ledger exist: the shell of `protocol.replica_check`.
 
 The checker asks each bookie for the list of its entries, and then for every entry that is not on
 the list, one by one: a list does not show which entries the bookie is in doubt about.  If a bookie
-is to be verified, the checker reads every copy there, at the given pace, and checks its digest.
+is to be verified, the checker reads every copy there, at the given rate, and checks its digest.
 Only settled fragments are checked.
 
 An answer that says nothing about the entry, like that of an overloaded bookie, counts as no answer.
@@ -23,20 +23,20 @@ from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.reader import digester_of
-from daybook.bookie.replication.protocol.copies import (
-    Copy,
-    Presence,
-    Report,
-    Stretch,
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import (
+    BookieStatus,
+    FragmentReport,
+    ReplicaState,
+    SealedFragment,
+    apply_entry_list,
     entry_bytes,
-    expected,
-    judge,
-    listed,
-    runs,
-    settled_stretches,
+    expected_replicas,
+    newcomers,
+    plan_repairs,
+    runs_of,
+    sealed_fragments,
 )
-from daybook.bookie.replication.protocol.pace import Pace
-from daybook.bookie.replication.protocol.replace import newcomers
 from daybook.wire.entry import decode_entry
 from daybook.wire.errors import ConnectionLostError, WireError
 from daybook.wire.messages.bookie import Status
@@ -45,7 +45,7 @@ from daybook.wire.messages.entry_list import Group, decode_entry_list
 
 _READS_MAX = 64  # pending at one bookie
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
-_HERE = (Presence.WRITABLE, Presence.READONLY, Presence.LEAVING)
+_HERE = (BookieStatus.WRITABLE, BookieStatus.READONLY, BookieStatus.LEAVING)
 _LISTLESS_S = 3600.0  # no list is requested for so long after one got no answer
 ENTRIES_MAX = 1 << 26  # per ledger; each needs a few bytes of memory
 
@@ -64,30 +64,33 @@ _List: TypeAlias = Sequence[Group] | _NoList
 
 
 class Checker:
-    def __init__(self, context: LedgerContext, pace: Pace | None = None) -> None:
+    def __init__(self, context: LedgerContext, rate_limit: RateLimit | None = None) -> None:
         self._context = context
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._listless_until: dict[BookieId, float] = {}
 
     async def check(
         self,
         ledger_id: int,
         metadata: LedgerMetadata,
-        presence: Mapping[BookieId, Presence],
+        statuses: Mapping[BookieId, BookieStatus],
         *,
         verify: Collection[BookieId] = (),
         unfillable: Collection[BookieId] = (),
         spares: Sequence[BookieId] | None = None,
-    ) -> list[Report]:
+    ) -> list[FragmentReport]:
         """Return a report for each settled fragment; read every copy on bookies in `verify`.
 
         `spares` are the bookies that could replace another one; None if they are not known.
         """
-        stretches = settled_stretches(metadata)
+        fragments = sealed_fragments(metadata)
         # Before any memory is reserved: the check keeps a byte for each entry and position.
-        if (count := sum(max(0, stretch.count) for stretch in stretches)) > ENTRIES_MAX:
-            raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
-        asked = {b for s in stretches if s.count > 0 for b in s.ensemble}
+        if (count := sum(max(0, fragment.count) for fragment in fragments)) > ENTRIES_MAX:
+            raise TooManyEntriesError(
+                f"the metadata of ledger {ledger_id} name {count} entries; at most {ENTRIES_MAX}"
+                " can be compared"
+            )
+        asked = {b for s in fragments if s.count > 0 for b in s.ensemble}
         lists: dict[BookieId, _List] = {}
 
         async def ask(bookie: BookieId) -> None:
@@ -95,21 +98,25 @@ class Checker:
 
         async with trio.open_nursery() as nursery:
             for bookie in sorted(asked):
-                if presence.get(bookie) in _HERE:
+                if statuses.get(bookie) in _HERE:
                     nursery.start_soon(ask, bookie)
-        look = _Look(self._context, ledger_id, metadata, lists, verify, self._pace)
-        reports: list[Report] = []
-        for stretch in stretches:
+        ledger_check = _LedgerCheck(
+            self._context, ledger_id, metadata, lists, verify, self._rate_limit
+        )
+        reports: list[FragmentReport] = []
+        for fragment in fragments:
             copies = [
-                expected(stretch, metadata.quorums, position)
+                expected_replicas(fragment, metadata.quorums, position)
                 for position in range(metadata.quorums.ensemble)
             ]
             async with trio.open_nursery() as nursery:
-                for codes, bookie in zip(copies, stretch.ensemble, strict=True):
-                    here = presence.get(bookie, Presence.LOST)
-                    nursery.start_soon(look.at, stretch, codes, bookie, here)
-            spare = spares is None or bool(newcomers(stretch, spares))
-            reports.append(judge(stretch, copies, presence, unfillable=unfillable, spare=spare))
+                for codes, bookie in zip(copies, fragment.ensemble, strict=True):
+                    status = statuses.get(bookie, BookieStatus.LOST)
+                    nursery.start_soon(ledger_check.ask, fragment, codes, bookie, status)
+            spare = spares is None or bool(newcomers(fragment, spares))
+            reports.append(
+                plan_repairs(fragment, copies, statuses, unfillable=unfillable, spare=spare)
+            )
         return reports
 
     async def _list(self, bookie: BookieId, ledger_id: int) -> _List:
@@ -139,7 +146,7 @@ class Checker:
             return _NoList.NOT_OFFERED
 
 
-class _Look:
+class _LedgerCheck:
     """The state that one check shares between the bookies that it asks."""
 
     def __init__(
@@ -149,57 +156,58 @@ class _Look:
         metadata: LedgerMetadata,
         lists: Mapping[BookieId, _List],
         verify: Collection[BookieId],
-        pace: Pace | None,
+        rate_limit: RateLimit | None,
     ) -> None:
         self._context = context
         self._ledger_id = ledger_id
         self._digester = digester_of(metadata)
         self._lists = lists
         self._verify = verify
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._entry_bytes = entry_bytes(metadata)
 
-    async def at(
-        self, stretch: Stretch, codes: bytearray, bookie: BookieId, presence: Presence
+    async def ask(
+        self, fragment: SealedFragment, codes: bytearray, bookie: BookieId, status: BookieStatus
     ) -> None:
-        """Replace UNHEARD by the bookie's answers, where it gives one."""
-        if presence is Presence.LOST:
-            _replace(codes, Copy.LOST)
+        """Replace NO_ANSWER by the bookie's answers, where it gives one."""
+        if status is BookieStatus.LOST:
+            _replace(codes, ReplicaState.LOST)
             return
         found = self._lists.get(bookie, _NoList.NO_ANSWER)
         match found:
             case _NoList.NO_ANSWER:
                 return
             case _NoList.NO_LEDGER:
-                _replace(codes, Copy.MISSING)
+                _replace(codes, ReplicaState.MISSING)
                 return
             case _NoList.NOT_OFFERED:
-                to_read = [Copy.UNHEARD]
+                to_read = [ReplicaState.NO_ANSWER]
             case _:
-                listed(stretch, codes, found)
-                to_read = [Copy.UNHEARD]
+                apply_entry_list(fragment, codes, found)
+                to_read = [ReplicaState.NO_ANSWER]
                 if bookie in self._verify:
-                    to_read.append(Copy.PRESENT)
+                    to_read.append(ReplicaState.PRESENT)
         window = _Window(_READS_MAX)
-        for run in runs(codes, to_read, stretch.first):
+        for run in runs_of(codes, to_read, fragment.first):
             for entry_id in run:
-                known_there = codes[entry_id - stretch.first] == Copy.PRESENT
+                known_there = codes[entry_id - fragment.first] == ReplicaState.PRESENT
                 if known_there or found is _NoList.NOT_OFFERED:
                     await self._wait_turn()
                 await window.enter()
                 # A copy on the list that cannot be read now is unknown, and no longer PRESENT.
-                codes[entry_id - stretch.first] = Copy.UNHEARD
-                heard = partial(self._heard, stretch, codes, window, known_there, entry_id)
+                codes[entry_id - fragment.first] = ReplicaState.NO_ANSWER
+                heard = partial(self._heard, fragment, codes, window, known_there, entry_id)
                 self._context.bookies.read(bookie, self._ledger_id, entry_id, heard)
+        # Every callback writes into `codes`: the caller reads them only after the last one.
         await window.wait_empty()
 
     async def _wait_turn(self) -> None:
-        if self._pace is not None:
-            await trio.sleep(self._pace.take(self._entry_bytes, trio.current_time()))
+        if self._rate_limit is not None:
+            await trio.sleep(self._rate_limit.take(self._entry_bytes, trio.current_time()))
 
     def _heard(
         self,
-        stretch: Stretch,
+        fragment: SealedFragment,
         codes: bytearray,
         window: "_Window",
         known_there: bool,
@@ -207,28 +215,28 @@ class _Look:
         status: Status | None,
         buffer: memoryview,
     ) -> None:
-        codes[entry_id - stretch.first] = self._copy_of(status, known_there, entry_id, buffer)
+        codes[entry_id - fragment.first] = self._copy_of(status, known_there, entry_id, buffer)
         window.leave()
 
     def _copy_of(
         self, status: Status | None, known_there: bool, entry_id: int, buffer: memoryview
-    ) -> Copy:
+    ) -> ReplicaState:
         match status:
             case Status.OK:
                 try:
                     decode_entry(buffer, self._digester, self._ledger_id, entry_id)
                 except WireError:
-                    return Copy.DAMAGED
-                return Copy.PRESENT
+                    return ReplicaState.DAMAGED
+                return ReplicaState.PRESENT
             case Status.NO_ENTRY | Status.NO_LEDGER:
-                return Copy.MISSING
+                return ReplicaState.MISSING
             # The bookie has listed this entry: it has it, and its disk does not return it.
             case Status.IO_ERROR if known_there:
-                return Copy.UNREADABLE
+                return ReplicaState.UNREADABLE
             case Status.IO_ERROR | Status.UNKNOWN_LEDGER_STATE:
-                return Copy.DOUBTFUL
+                return ReplicaState.DOUBTFUL
             case _:
-                return Copy.UNHEARD
+                return ReplicaState.NO_ANSWER
 
 
 class _Window:
@@ -245,6 +253,7 @@ class _Window:
         self._count += 1
 
     def leave(self) -> None:
+        assert self._count > 0
         self._count -= 1
         self._changed.set()
         self._changed = trio.Event()
@@ -254,5 +263,5 @@ class _Window:
             await self._changed.wait()
 
 
-def _replace(codes: bytearray, by: Copy) -> None:
-    codes[:] = codes.replace(bytes([Copy.UNHEARD]), bytes([by]))
+def _replace(codes: bytearray, by: ReplicaState) -> None:
+    codes[:] = codes.replace(bytes([ReplicaState.NO_ANSWER]), bytes([by]))

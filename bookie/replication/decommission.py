@@ -1,6 +1,6 @@
 """The removal of a bookie from the cluster; no entry has fewer copies meanwhile.
 
-    order       the bookie takes no new entries, no new ledger names it; writers replace it
+    request     the bookie takes no new entries, no new ledger names it; writers replace it
     migrate     every ledger that names it is marked; workers copy, the bookie is a source itself
     verify      all metadata are read in their newest state: none name the bookie
     forget      its cookie is deleted, and it may be stopped
@@ -26,10 +26,14 @@ from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import delete_cookie, known_bookies, read_cookie
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
-from daybook.bookie.replication.board import Board
-from daybook.bookie.replication.marks import Marks
-from daybook.bookie.replication.protocol.copies import bytes_to_copy, names, settled_stretches
-from daybook.bookie.replication.protocol.replace import newcomers
+from daybook.bookie.registry.underreplication import Underreplication
+from daybook.bookie.replication.protocol.replica_check import (
+    bookies_of,
+    bytes_to_copy,
+    newcomers,
+    sealed_fragments,
+)
+from daybook.bookie.replication.status_records import StatusRecords
 
 _SHOWN = 5
 
@@ -39,13 +43,13 @@ class DecommissionError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RemainingLedgers:
     """The ledgers that still name the bookie."""
 
     ledgers: tuple[int, ...]
     at_writers: tuple[int, ...]  # those not closed whose last fragment names it
     movable: tuple[int, ...]  # those with fragments that a worker can copy now
-    homeless: tuple[int, ...]  # movable ones for which no writable bookie is left
+    without_spare: tuple[int, ...]  # movable ones for which no writable bookie is left
     unreadable: tuple[int, ...]  # their metadata do not parse, and may name it
     size: int  # estimate of the bytes to copy
     ensemble_max: int
@@ -53,7 +57,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class DecommissionLimits:
-    obey_timeout_s: float = 30.0  # for the bookie to become read-only
+    read_only_timeout_s: float = 30.0  # for the bookie to become read-only
     poll_s: float = 2.0
     patience_s: float = 60.0  # while no progress is possible
 
@@ -64,124 +68,140 @@ class Decommission:
     def __init__(
         self,
         context: LedgerContext,
-        marks: Marks,
-        orders: AdminStates,
+        underreplication: Underreplication,
+        admin_states: AdminStates,
         bookie: BookieId,
         limits: DecommissionLimits | None = None,
     ) -> None:
         self.bookie = bookie
         self._context = context
-        self._marks = marks
-        self._orders = orders
+        self._underreplication = underreplication
+        self._admin_states = admin_states
         self._limits = limits or DecommissionLimits()
 
     async def run(
-        self, *, wait_retention: bool = False, told: Callable[[Kept], None] = lambda kept: None
+        self,
+        *,
+        wait_retention: bool = False,
+        on_progress: Callable[[RemainingLedgers], None] = lambda remaining: None,
     ) -> None:
-        """Return when the bookie is forgotten; call `told` with the remaining work each round.
+        """Return when the bookie is forgotten; call `on_progress` in each round.
 
         Raise DecommissionError if there are not enough other bookies, if the bookie does not become
         read-only, or if no progress is possible at present.
         """
         if not await self._was_forgotten():
-            await self.order(wait_retention=wait_retention)
-            await self._empty(wait_retention, told)
+            await self.request(wait_retention=wait_retention)
+            await self._empty(wait_retention, on_progress)
         await self.forget()
 
     async def _was_forgotten(self) -> bool:
         """Return True if an earlier run came to the last step."""
-        order = await self._orders.read(self.bookie)
-        known = await known_bookies(self._marks.store, self._marks.paths)
-        return order is not None and order.kind.goes and self.bookie not in known
+        record = await self._admin_states.read(self.bookie)
+        known = await known_bookies(self._underreplication.store, self._underreplication.paths)
+        return record is not None and record.kind.goes and self.bookie not in known
 
-    async def _empty(self, wait_retention: bool, told: Callable[[Kept], None]) -> None:
+    async def _empty(
+        self, wait_retention: bool, on_progress: Callable[[RemainingLedgers], None]
+    ) -> None:
         hindered_since: float | None = None
         while True:
             began = trio.current_time()
-            kept = await self.kept()
-            told(kept)
-            if not kept.ledgers and not kept.unreadable:
+            remaining = await self.remaining()
+            on_progress(remaining)
+            if not remaining.ledgers and not remaining.unreadable:
                 return
             if not wait_retention:
-                await self._migrate(kept)
-            hindrance = await self._hindrance(kept, wait_retention)
+                await self._migrate(remaining)
+            hindrance = await self._hindrance(remaining, wait_retention)
             if not hindrance:
                 hindered_since = None
             elif hindered_since is None:
                 hindered_since = began
             elif began >= hindered_since + self._limits.patience_s:
                 raise DecommissionError(
-                    f"{hindrance}.  {self.bookie} stays read-only meanwhile: begin again when that"
-                    " is put right, or take it back with `daybook bookies recommission`"
+                    f"{hindrance}. {self.bookie} stays read-only. Run the command again once it is"
+                    " solved, or cancel with `daybook bookies recommission`"
                 )
             # At most half of the time is spent on reading metadata.
             await trio.sleep(max(self._limits.poll_s, trio.current_time() - began))
 
-    async def _hindrance(self, kept: Kept, wait_retention: bool) -> str:
+    async def _hindrance(self, remaining: RemainingLedgers, wait_retention: bool) -> str:
         """Return why no progress is possible; empty if some is, as far as is known."""
-        if kept.unreadable and not kept.ledgers:
-            return f"the metadata of ledgers {_some(kept.unreadable)} do not parse, and may name it"
-        if wait_retention or not kept.movable:
-            return ""  # Progress depends on writers or on retention.
-        if await self._marks.is_paused():
-            return "auto-recovery is paused (`daybook autorecovery resume`)"
-        if len(kept.homeless) == len(kept.movable):
+        if remaining.unreadable and not remaining.ledgers:
             return (
-                f"no bookie that can be written to could take its place in ledgers"
-                f" {_some(kept.homeless)}: start another one"
+                f"the metadata of ledgers {_some(remaining.unreadable)} do not parse, so they may"
+                " name the bookie"
             )
-        if not await Board(self._marks.store, self._marks.paths).workers():
-            return "nobody copies: no bookie runs auto-recovery (`daybook autorecovery run`)"
+        if wait_retention or not remaining.movable:
+            return ""  # Progress depends on writers or on retention.
+        if await self._underreplication.is_paused():
+            return "auto-recovery is paused (`daybook autorecovery resume`)"
+        if len(remaining.without_spare) == len(remaining.movable):
+            return (
+                "no writable bookie outside the ensembles can take its place in ledgers"
+                f" {_some(remaining.without_spare)}: start another bookie"
+            )
+        if not await StatusRecords(
+            self._underreplication.store, self._underreplication.paths
+        ).workers():
+            return "nothing is copied: no process runs auto-recovery (`daybook autorecovery run`)"
         return ""
 
-    async def order(self, *, wait_retention: bool) -> None:
-        store, paths = self._marks.store, self._marks.paths
+    async def request(self, *, wait_retention: bool) -> None:
+        """Tell the bookie to leave; return once it is not registered as writable.
+
+        Raise DecommissionError if the bookie is unknown, or too few others could take its place.
+        """
+        store, paths = self._underreplication.store, self._underreplication.paths
         if self.bookie not in await known_bookies(store, paths):
             raise DecommissionError(
-                f"no bookie {self.bookie} belongs to this cluster: `daybook bookies list` shows"
-                " which do"
+                f"bookie {self.bookie} does not belong to this cluster: `daybook bookies list`"
+                " shows those that do"
             )
-        kept = await self.kept()
-        others = await self._takers()
-        if not wait_retention and len(others) < kept.ensemble_max:
+        remaining = await self.remaining()
+        others = await self._spares()
+        if not wait_retention and len(others) < remaining.ensemble_max:
             raise DecommissionError(
-                f"{len(others)} other bookies can be written to and stay, and there are ledgers on"
-                f" {kept.ensemble_max}: nobody could take the place of {self.bookie}; start"
-                " another bookie first, or wait until all is deleted (--wait-retention)"
+                f"no bookie could take the place of {self.bookie}: there are ledgers on"
+                f" {remaining.ensemble_max} bookies, and only {len(others)} other bookies are"
+                " writable and stay. Start another bookie first, or wait until all its ledgers are"
+                " deleted (--wait-retention)"
             )
         kind = AdminState.RETIRE if wait_retention else AdminState.LEAVE
-        await self._orders.give(self.bookie, AdminRecord(kind, self._context.clock.now_ms()))
-        await self.wait_obeyed()
+        await self._admin_states.give(self.bookie, AdminRecord(kind, self._context.clock.now_ms()))
+        await self.wait_read_only()
 
-    async def _takers(self) -> list[BookieId]:
+    async def _spares(self) -> list[BookieId]:
         """Return the bookies that could take copies over."""
-        names_of_writable = await writable_bookies(self._marks.store, self._marks.paths)
-        going = {self.bookie, *await self._orders.leaving()}
-        return [BookieId(name) for name in names_of_writable if name not in going]
+        store, paths = self._underreplication.store, self._underreplication.paths
+        leaving = {self.bookie, *await self._admin_states.leaving()}
+        writable = await writable_bookies(store, paths)
+        return [BookieId(name) for name in writable if name not in leaving]
 
-    async def wait_obeyed(self) -> None:
+    async def wait_read_only(self) -> None:
         """Wait until the bookie is not registered as writable; an absent bookie is enough."""
-        store, paths = self._marks.store, self._marks.paths
-        with trio.move_on_after(self._limits.obey_timeout_s):
+        store, paths = self._underreplication.store, self._underreplication.paths
+        with trio.move_on_after(self._limits.read_only_timeout_s):
             while True:
                 changed = trio.Event()
                 if self.bookie not in await writable_bookies(store, paths, changed.set):
                     return
                 await changed.wait()
         raise DecommissionError(
-            f"{self.bookie} takes new entries still: a bookie that does not follow orders (Apache's"
-            " does not) has to be made read-only by its own means, or stopped"
+            f"{self.bookie} still accepts new entries. A bookie that does not follow Daybook's"
+            " admin states (Apache's does not) must be made read-only by its own tools, or stopped"
         )
 
-    async def kept(self) -> Kept:
+    async def remaining(self) -> RemainingLedgers:
         """Return all ledgers that name the bookie, from the newest state of the metadata store."""
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         await store.sync(paths.root)  # A server of the store that lags may lack a ledger.
-        takers = await self._takers()
+        spares = await self._spares()
         ledgers: list[int] = []
         at_writers: list[int] = []
         movable: list[int] = []
-        homeless: list[int] = []
+        without_spare: list[int] = []
         unreadable: list[int] = []
         size = ensemble_max = 0
         async for ledger_id in self._context.metadata_store.list():
@@ -192,59 +212,60 @@ class Decommission:
             except MalformedMetadataError:
                 unreadable.append(ledger_id)
                 continue
-            if self.bookie not in names(metadata):
+            if self.bookie not in bookies_of(metadata):
                 continue
             ledgers.append(ledger_id)
             ensemble_max = max(ensemble_max, metadata.quorums.ensemble)
             size += bytes_to_copy(metadata, [self.bookie])
             if not metadata.closed and self.bookie in metadata.last_fragment.ensemble:
                 at_writers.append(ledger_id)
-            held = [s for s in settled_stretches(metadata) if self.bookie in s.ensemble]
+            held = [s for s in sealed_fragments(metadata) if self.bookie in s.ensemble]
             if held:
                 movable.append(ledger_id)
-            if held and not any(newcomers(stretch, takers) for stretch in held):
-                homeless.append(ledger_id)
-        return Kept(
+            if held and not any(newcomers(fragment, spares) for fragment in held):
+                without_spare.append(ledger_id)
+        return RemainingLedgers(
             tuple(ledgers),
             tuple(at_writers),
             tuple(movable),
-            tuple(homeless),
+            tuple(without_spare),
             tuple(unreadable),
             size,
             ensemble_max,
         )
 
-    async def _migrate(self, kept: Kept) -> None:
+    async def _migrate(self, remaining: RemainingLedgers) -> None:
+        """Mark the ledgers that a worker can copy now."""
         now_ms = self._context.clock.now_ms()
-        for ledger_id in kept.movable:
-            mark = await self._marks.read(ledger_id)
+        for ledger_id in remaining.movable:
+            mark = await self._underreplication.read_mark(ledger_id)
             if mark is None or self.bookie not in mark.missing:
                 # Marking it again would change the version, and its worker could not resolve it.
-                await self._marks.mark(ledger_id, [self.bookie], now_ms)
+                await self._underreplication.mark(ledger_id, [self.bookie], now_ms)
 
     async def forget(self) -> None:
         """Delete the bookie's cookie; raise DecommissionError if a ledger names the bookie.
 
         A running bookie goes on serving entries that no reader needs, but it cannot restart.
         """
-        kept = await self.kept()
-        if kept.ledgers or kept.unreadable:
+        remaining = await self.remaining()
+        if remaining.ledgers or remaining.unreadable:
             raise DecommissionError(
-                f"{len(kept.ledgers)} ledgers name {self.bookie}, and the metadata of"
-                f" {len(kept.unreadable)} do not parse"
+                f"{len(remaining.ledgers)} ledgers name {self.bookie}, and the metadata of"
+                f" {len(remaining.unreadable)} do not parse"
             )
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         cookie = await read_cookie(store, paths, self.bookie)
         if cookie is not None:
             await delete_cookie(store, paths, self.bookie, cookie.version)
         # In this order: LEFT with a cookie means that the bookie is back with empty directories.
-        await self._orders.give(
+        await self._admin_states.give(
             self.bookie, AdminRecord(AdminState.LEFT, self._context.clock.now_ms())
         )
 
     async def cancel(self) -> None:
         """Withdraw the admin state: the bookie is as before, without the copies already moved."""
-        await self._orders.withdraw(self.bookie)
+        await self._admin_states.withdraw(self.bookie)
 
 
 def _some(ledger_ids: Sequence[int]) -> str:
@@ -252,8 +273,9 @@ def _some(ledger_ids: Sequence[int]) -> str:
     return shown + (f" and {len(ledger_ids) - _SHOWN} more" if len(ledger_ids) > _SHOWN else "")
 
 
-async def is_registered(marks: Marks, bookie: BookieId) -> bool:
+async def is_registered(underreplication: Underreplication, bookie: BookieId) -> bool:
+    """Return True if the bookie serves now, writable or read-only."""
     return bookie in [
-        *await writable_bookies(marks.store, marks.paths),
-        *await readonly_bookies(marks.store, marks.paths),
+        *await writable_bookies(underreplication.store, underreplication.paths),
+        *await readonly_bookies(underreplication.store, underreplication.paths),
     ]

@@ -1,7 +1,7 @@
 """Auto-recovery as a function of its seams, for the process and for each bookie that embeds it.
 
     election --- auditor --.
-                           +--> marks --> worker --> copies, metadata
+                           +--> marks --> worker --> copies of entries, ledger metadata
     writers ---------------'
 
 There is one auditor in the whole cluster, and one worker in each process that runs auto-recovery.
@@ -18,12 +18,11 @@ import trio
 from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.replication.auditor import Auditor
-from daybook.bookie.replication.board import Board
-from daybook.bookie.replication.election import Election
+from daybook.bookie.registry.underreplication import Underreplication
+from daybook.bookie.replication.auditor import Auditor, Election
+from daybook.bookie.replication.bookie_watcher import BookieWatcher
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.marks import Marks
-from daybook.bookie.replication.members import Members
+from daybook.bookie.replication.status_records import StatusRecords
 from daybook.bookie.replication.worker import Worker
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
@@ -42,9 +41,9 @@ class AutoRecovery:
     election: Election
     auditor: Auditor
     worker: Worker
-    members: Members
-    marks: Marks
-    board: Board
+    watcher: BookieWatcher
+    underreplication: Underreplication
+    status_records: StatusRecords
 
 
 @asynccontextmanager
@@ -55,17 +54,19 @@ async def open_autorecovery(
     limits = limits or ReplicationLimits()
     context = client.context
     store, paths = context.metadata_store.store, LedgerPaths(context.metadata_store.paths.root)
-    marks = Marks(store, paths, name)
-    board = Board(store, paths)
-    members = Members(marks, AdminStates(store, paths), delay_s=limits.lost_delay_s)
+    underreplication = Underreplication(store, paths, name)
+    status_records = StatusRecords(store, paths)
+    watcher = BookieWatcher(
+        underreplication, AdminStates(store, paths), delay_s=limits.lost_delay_s
+    )
     election = Election(store, paths, name)
-    auditor = Auditor(context, marks, members, limits)
-    worker = Worker(context, marks, members, board, limits, name)
+    auditor = Auditor(context, underreplication, watcher, limits)
+    worker = Worker(context, underreplication, watcher, status_records, limits, name)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(members.run)
+        nursery.start_soon(watcher.run)
         nursery.start_soon(election.run, auditor.run)
         nursery.start_soon(worker.run)
-        yield AutoRecovery(election, auditor, worker, members, marks, board)
+        yield AutoRecovery(election, auditor, worker, watcher, underreplication, status_records)
         nursery.cancel_scope.cancel()
 
 
@@ -99,5 +100,5 @@ async def run_autorecovery(
                 ):
                     await trio.sleep_forever()
         except* Exception as errors:
-            _log.error("auto-recovery has failed and starts again", exc_info=errors)
+            _log.error("auto-recovery has failed and will restart", exc_info=errors)
         await trio.sleep(_RESTART_S)

@@ -2,7 +2,7 @@
 
 An entry is sent with the bytes of its other copies, after a check of its digest, as a recovery add:
 a fenced ledger accepts it, and an existing copy stays as it is.  The metadata change after every
-entry is acknowledged, which means durable; `protocol.replace` says when they may change.  They
+entry is acknowledged, which means durable; `replica_check.replace_bookie` says when they may.  They
 change only if the newcomer still has the cookie generation in which it acknowledged the first
 entry: a bookie that lost its disks finds in the metadata what it has to restore
 (`metadata_store.update`).
@@ -27,10 +27,14 @@ from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.ledger.reader import digester_of, read_entries
-from daybook.bookie.registry.cookies import Life
-from daybook.bookie.replication.protocol.copies import Stretch, entry_bytes
-from daybook.bookie.replication.protocol.pace import Pace
-from daybook.bookie.replication.protocol.replace import Replacement, replace_bookie
+from daybook.bookie.registry.cookies import CookieGeneration
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import (
+    Replacement,
+    SealedFragment,
+    entry_bytes,
+    replace_bookie,
+)
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, encode_header
 from daybook.wire.messages.bookie import Status, encode_add_header
@@ -64,12 +68,12 @@ class Replicator:
     def __init__(
         self,
         context: LedgerContext,
-        pace: Pace,
+        rate_limit: RateLimit,
         copied: Callable[[int, int], None] = lambda entries, size: None,
         limits: CopyLimits | None = None,
     ) -> None:
         self._context = context
-        self._pace = pace
+        self._rate_limit = rate_limit
         self._copied = copied
         self._limits = limits or CopyLimits()
 
@@ -96,6 +100,7 @@ class Replicator:
                         )
                         count = max(1, size // flow.entry_bytes)
                         piece = range(first, min(run.stop, first + count))
+                        # Both before the task starts: pending pieces stay bounded in memory.
                         await self._wait_turn(size)
                         await flow.room.enter(size)
                         nursery.start_soon(
@@ -142,20 +147,21 @@ class Replicator:
             flow.room.leave(size)
 
     async def _wait_turn(self, size: int) -> None:
-        await trio.sleep(self._pace.take(size, trio.current_time()))
+        await trio.sleep(self._rate_limit.take(size, trio.current_time()))
 
     async def replace(
         self,
         ledger_id: int,
         stored: StoredMetadata,
-        stretch: Stretch,
+        fragment: SealedFragment,
         position: int,
-        newcomer: Life,
+        newcomer: CookieGeneration,
     ) -> Replaced:
         """Name the newcomer in the metadata, after it has acknowledged all entries of the position.
 
-        It has acknowledged them in the cookie generation that `newcomer` names."""
-        decide = replace_bookie(Replacement(stretch, position, BookieId(newcomer.bookie_id)))
+        It has acknowledged them in the cookie generation that `newcomer` names.
+        """
+        decide = replace_bookie(Replacement(fragment, position, BookieId(newcomer.bookie_id)))
         result = await self._context.metadata_store.update(ledger_id, stored, decide, [newcomer])
         match result:
             case Settled():
@@ -189,6 +195,8 @@ class Room:
     def leave(self, size: int) -> None:
         self._pieces -= 1
         self._bytes -= size
+        assert self._pieces >= 0
+        assert self._bytes >= 0
         self._left.set()
         self._left = trio.Event()
 
@@ -228,6 +236,7 @@ class _Sending:
 
     async def send(self, entries: Sequence[Entry]) -> None:
         """Return when all entries are acknowledged; raise TargetError if the bookie fails."""
+        assert entries, "nothing would ever set the event"
         together = _Unconfirmed(len(entries))
         # All are registered before the first add: a failure may come during an add.
         for entry in entries:
@@ -236,6 +245,7 @@ class _Sending:
             self._channel.add(entry.entry_id, self._frame(entry))
         if self._failure is None:
             await together.done.wait()
+        # The event is also set by a failure; only without one are the entries durable.
         if self._failure is not None:
             raise self._failure
 

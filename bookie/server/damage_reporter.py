@@ -16,8 +16,8 @@ import trio
 from daybook.bookie.errors import LedgerError, NoSuchLedgerError, RegistryError
 from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.ledger.underreplication import mark_under_replicated
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import mark_under_replicated
 from daybook.bookie.storage.scrub import Finding
 from daybook.bookie.storage.store import LedgerStore
 from daybook.wire.clock import WallClock

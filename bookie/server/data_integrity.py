@@ -47,19 +47,19 @@ from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.reader import digester_of, read_entries
 from daybook.bookie.ledger.recovery import recover_ledger
-from daybook.bookie.ledger.underreplication import mark_under_replicated
 from daybook.bookie.registry.cookies import Cookie, renew_cookie
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import mark_under_replicated
 from daybook.bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
-from daybook.bookie.replication.protocol.copies import (
-    Copy,
-    Stretch,
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import (
+    ReplicaState,
+    SealedFragment,
     entry_bytes,
-    expected,
-    runs,
-    settled_stretches,
+    expected_replicas,
+    runs_of,
+    sealed_fragments,
 )
-from daybook.bookie.replication.protocol.pace import Pace
 from daybook.bookie.server.garbage_collector import ForeignMetadataError, check_cluster
 from daybook.bookie.storage.limbo import LimboMark
 from daybook.bookie.storage.status import StoreError, StoreStatus
@@ -129,7 +129,7 @@ class DataIntegrityCheck:
         self._cookie = cookie
         self._bookie = BookieId(cookie.bookie_id)
         self._open_client = open_client
-        self._pace = Pace(bytes_per_s, _BURST_BYTES)
+        self._pace = RateLimit(bytes_per_s, _BURST_BYTES)
         self._clock = clock
         self._rng = rng
         self._log = log
@@ -321,21 +321,23 @@ class DataIntegrityCheck:
 
     async def _missing(self, ledger_id: int, metadata: LedgerMetadata) -> list[range]:
         """Return the ranges of entries that should be here and are not."""
-        stretches = settled_stretches(metadata)
-        if (count := sum(max(0, stretch.count) for stretch in stretches)) > ENTRIES_MAX:
+        fragments = sealed_fragments(metadata)
+        if (count := sum(max(0, fragment.count) for fragment in fragments)) > ENTRIES_MAX:
             raise TooManyEntriesError(f"ledger {ledger_id} has {count} entries, for all it says")
         here = await self._store.entry_ids(ledger_id)
-        return [run for stretch in stretches for run in self._gaps(stretch, metadata, here)]
+        return [run for fragment in fragments for run in self._gaps(fragment, metadata, here)]
 
-    def _gaps(self, stretch: Stretch, metadata: LedgerMetadata, here: list[int]) -> list[range]:
-        if self._bookie not in stretch.ensemble:
+    def _gaps(
+        self, fragment: SealedFragment, metadata: LedgerMetadata, here: list[int]
+    ) -> list[range]:
+        if self._bookie not in fragment.ensemble:
             return []
-        position = stretch.ensemble.index(self._bookie)
-        codes = expected(stretch, metadata.quorums, position)
+        position = fragment.ensemble.index(self._bookie)
+        codes = expected_replicas(fragment, metadata.quorums, position)
         for entry_id in here:
-            if stretch.first <= entry_id <= stretch.last:
-                codes[entry_id - stretch.first] = Copy.PRESENT
-        return runs(codes, [Copy.UNHEARD], stretch.first)
+            if fragment.first <= entry_id <= fragment.last:
+                codes[entry_id - fragment.first] = ReplicaState.PRESENT
+        return runs_of(codes, [ReplicaState.NO_ANSWER], fragment.first)
 
     async def _copy(
         self, context: LedgerContext, ledger_id: int, metadata: LedgerMetadata, run: range

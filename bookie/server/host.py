@@ -28,7 +28,7 @@ from daybook.bookie.errors import MalformedRecordError, RegistryError
 from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.client import open_ledger_client
 from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.registry.instance import read_bound
+from daybook.bookie.registry.instance import read_binding
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo, bookie_info
@@ -461,7 +461,7 @@ async def _warn_if_topics_elsewhere(
 ) -> None:
     """Warn if the topics use another cluster of ledgers: that is allowed, and may be a mistake."""
     with suppress(MetadataError, MalformedRecordError):
-        bound = await read_bound(metadata)
+        bound = await read_binding(metadata)
         if bound is not None and bound.instance_id != instance_id:
             log.warning(
                 "no topics are kept in these ledgers: brokers of this ZooKeeper use another"

@@ -34,7 +34,7 @@ import trio
 
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.registry.starts import NUMBER_MAX, StartRecord, StoredStarts, read_starts
+from daybook.bookie.registry.start_counts import NUMBER_MAX, StartRecord, StoredStarts, read_starts
 from daybook.bookie.server.cookie_validation import StartError
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.store import LedgerStore

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import trio
 from msgspec import UNSET
 
-from daybook.bookie.registry.instance import PATH, Bound, read_bound
+from daybook.bookie.registry.instance import PATH, InstanceBinding, read_binding
 from daybook.broker.errors import CannotJoinError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import BrokerRecord, GuardRecord, OwnerRecord
@@ -158,7 +158,7 @@ async def _read_all(store: MetadataStore, paths: Sequence[str]) -> list[Record |
 DeathCheck = Callable[[Member], Awaitable[bool]]
 
 
-async def check_others(store: MetadataStore, bound: Bound) -> None:
+async def check_others(store: MetadataStore, bound: InstanceBinding) -> None:
     """Raise CannotJoinError if a registered broker uses the ledgers of another instance.
 
     Pulsar's brokers have no guards, and older brokers of ours do not announce their instance.  They
@@ -189,7 +189,7 @@ async def join(
     term: int,
     wanted: Callable[[], bool],
     is_dead: DeathCheck,
-    bound: Bound | None = None,
+    bound: InstanceBinding | None = None,
 ) -> Guard | None:
     """Write guard and registration and return the guard; return None once not `wanted`.
 
@@ -240,11 +240,11 @@ async def join(
     return None
 
 
-async def _still(store: MetadataStore, bound: Bound) -> Bound:
+async def _still(store: MetadataStore, bound: InstanceBinding) -> InstanceBinding:
     """Return the binding as it is now.  Raises CannotJoinError if it names another instance."""
     while True:
         try:
-            found = await read_bound(store)
+            found = await read_binding(store)
         except StoreUnavailableError:
             await trio.sleep(_RETRY_S)
             continue

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import trio
 
-from daybook.bookie.registry.instance import Bound
+from daybook.bookie.registry.instance import InstanceBinding
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
@@ -117,7 +117,7 @@ class Ownership:
         self._asking: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # their records have a watch
-        self._bound: Bound | None = None
+        self._bound: InstanceBinding | None = None
         self._joining = trio.Lock()
         self._joined = trio.Event()
         self._closing = False
@@ -136,7 +136,7 @@ class Ownership:
                 self._nursery = None
                 self._store.remove_session_listener(self._session_changed)
 
-    def bind(self, bound: Bound) -> None:
+    def bind(self, bound: InstanceBinding) -> None:
         """Join only while the metadata store names that instance.  Call it before `run`."""
         self._bound = bound
 

@@ -77,17 +77,22 @@ def _switch(zookeeper: str, root: str, what: Literal["pause", "resume", "trigger
     """Pause, resume or trigger auto-recovery; return True if it is paused afterwards."""
     from daybook.bookie.registry.layout import check_layout
     from daybook.bookie.registry.paths import LedgerPaths
-    from daybook.bookie.replication.marks import Marks
+    from daybook.bookie.registry.underreplication import Underreplication
     from daybook.clients.cli.metadata import run_on_ledgers
     from daybook.wire.metadata.store import MetadataStore
 
     async def switch(store: MetadataStore) -> bool:
-        await check_layout(
-            store, LedgerPaths(root)
-        )  # otherwise `marks` would create a layout there
-        marks = Marks(store, LedgerPaths(root), "")
-        await {"pause": marks.pause, "resume": marks.resume, "trigger": marks.trigger}[what]()
-        return await marks.is_paused()
+        # Otherwise the calls below would create a layout there.
+        await check_layout(store, LedgerPaths(root))
+        underreplication = Underreplication(store, LedgerPaths(root), "")
+        match what:
+            case "pause":
+                await underreplication.pause()
+            case "resume":
+                await underreplication.resume()
+            case "trigger":
+                await underreplication.request_audit()
+        return await underreplication.is_paused()
 
     return run_on_ledgers(zookeeper, root, switch, writes=True)
 

@@ -18,7 +18,11 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
-from daybook.bookie.replication.protocol.copies import Presence, Report, names
+from daybook.bookie.replication.protocol.replica_check import (
+    BookieStatus,
+    FragmentReport,
+    bookies_of,
+)
 from daybook.wire.errors import ConnectionLostError, NobodyListensError
 
 _PROBE_S = 3.0
@@ -38,27 +42,27 @@ class BookieLiveness:
         self._answering: set[BookieId] = set()  # of those that are not registered
         self._registered: set[str] = set()
 
-    async def for_ledger(self, metadata: LedgerMetadata) -> dict[BookieId, Presence]:
+    async def for_ledger(self, metadata: LedgerMetadata) -> dict[BookieId, BookieStatus]:
         """Return the status of each bookie in the ensembles; AWAY means that nothing is known."""
         writable = await writable_bookies(self._store, self._paths)
         readonly = await readonly_bookies(self._store, self._paths)
         self._registered = {*writable, *readonly}
-        presence: dict[BookieId, Presence] = {}
-        for bookie in sorted(names(metadata)):
+        statuses: dict[BookieId, BookieStatus] = {}
+        for bookie in sorted(bookies_of(metadata)):
             if trio.current_time() < self._silent_until.get(bookie, 0.0):
-                presence[bookie] = Presence.AWAY
+                statuses[bookie] = BookieStatus.AWAY
             elif bookie in self._registered:
                 here = bookie in writable
-                presence[bookie] = Presence.WRITABLE if here else Presence.READONLY
+                statuses[bookie] = BookieStatus.WRITABLE if here else BookieStatus.READONLY
             else:
                 # Not registered is not enough: a frozen host loses its registration, too.
                 gone = await self._is_gone(bookie)
-                presence[bookie] = Presence.LOST if gone else Presence.AWAY
-        return presence
+                statuses[bookie] = BookieStatus.LOST if gone else BookieStatus.AWAY
+        return statuses
 
-    async def note_report(self, report: Report) -> None:
+    async def note_report(self, report: FragmentReport) -> None:
         """Mark the bookies that did not answer as silent, so that other ledgers skip them."""
-        for bookie in report.unheard:
+        for bookie in report.silent:
             if trio.current_time() < self._silent_until.get(bookie, 0.0):
                 continue
             if not await self._answers(bookie):

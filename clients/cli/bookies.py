@@ -28,15 +28,15 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import bookie_info, readonly_bookies, writable_bookies
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import (
     Decommission,
     DecommissionError,
-    Kept,
+    RemainingLedgers,
     is_registered,
 )
-from daybook.bookie.replication.marks import Marks
-from daybook.bookie.replication.protocol.copies import names
-from daybook.bookie.replication.readmission import DiskReplacement, Readmission
+from daybook.bookie.replication.protocol.replica_check import bookies_of
+from daybook.bookie.replication.replace_disk import DiskReplacement, Readmission
 from daybook.clients.cli.control import ask
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.ledger_client import open_client
@@ -168,7 +168,7 @@ async def _health(store: MetadataStore, root: str) -> tuple[list[dict[str, Any]]
                 "at_writers": 0,
                 "marked": 0,
             }
-        await _count(client, Marks(store, paths, ""), rows)
+        await _count(client, Underreplication(store, paths, ""), rows)
         async with trio.open_nursery() as nursery:
             for row in rows.values():
                 if row["state"] != "away":
@@ -181,14 +181,16 @@ async def _ask(client: LedgerClient, row: dict[str, Any]) -> None:
         row["answers"] = await client.context.bookies.probe(BookieId(row["bookie"]))
 
 
-async def _count(client: LedgerClient, marks: Marks, rows: dict[str, dict[str, Any]]) -> None:
+async def _count(
+    client: LedgerClient, underreplication: Underreplication, rows: dict[str, dict[str, Any]]
+) -> None:
     async for ledger_id in client.list_ledgers():
         try:
             metadata = await client.metadata(ledger_id)
         except (NoSuchLedgerError, MalformedMetadataError):
             continue
-        mark = await marks.read(ledger_id)
-        for name in sorted(names(metadata)):
+        mark = await underreplication.read_mark(ledger_id)
+        for name in sorted(bookies_of(metadata)):
             # A bookie without a cookie has left, or belongs to another cluster.
             row = rows.setdefault(
                 name,
@@ -233,7 +235,7 @@ async def _read_only(store: MetadataStore, root: str, bookie: BookieId, off: boo
     await orders.give(bookie, AdminRecord(AdminState.READ_ONLY, SystemClock().now_ms()))
     async with open_client(store, root) as client:
         try:
-            await _decommission(store, client, root, bookie).wait_obeyed()
+            await _decommission(store, client, root, bookie).wait_read_only()
         except DecommissionError as error:
             raise UserError(f"{error}.") from error
     return f"{bookie} takes no new entries."
@@ -330,15 +332,15 @@ async def _run_decommission(
         leaving = _decommission(store, client, root, bookie)
         try:
             if no_wait:
-                await leaving.order(wait_retention=wait_retention)
+                await leaving.request(wait_retention=wait_retention)
             else:
-                await leaving.run(wait_retention=wait_retention, told=_progress_of(advance))
+                await leaving.run(wait_retention=wait_retention, on_progress=_progress_of(advance))
         except DecommissionError as error:
             raise UserError(f"{error}.") from error
         except (KeyboardInterrupt, trio.Cancelled):
             _say_order_stands(bookie)
             raise
-        return await is_registered(Marks(store, LedgerPaths(root), ""), bookie)
+        return await is_registered(Underreplication(store, LedgerPaths(root), ""), bookie)
 
 
 def _say_order_stands(bookie: BookieId) -> None:
@@ -350,12 +352,12 @@ def _say_order_stands(bookie: BookieId) -> None:
     )
 
 
-def _progress_of(advance: Advance) -> Callable[[Kept], None]:
+def _progress_of(advance: Advance) -> Callable[[RemainingLedgers], None]:
     """Return a callback that shows the rest, and reports once if all of it waits for writers."""
-    most: list[Kept] = []
+    most: list[RemainingLedgers] = []
     said: list[bool] = []
 
-    def told(kept: Kept) -> None:
+    def told(kept: RemainingLedgers) -> None:
         if not most or kept.size > most[0].size or len(kept.ledgers) > len(most[0].ledgers):
             most[:] = [kept]
         now = f"{len(kept.ledgers)} ledgers, {as_bytes(kept.size)}"
@@ -380,8 +382,8 @@ def _decommission(
     store: MetadataStore, client: LedgerClient, root: str, bookie: BookieId
 ) -> Decommission:
     paths = LedgerPaths(root)
-    marks = Marks(store, paths, "decommission")
-    return Decommission(client.context, marks, AdminStates(store, paths), bookie)
+    underreplication = Underreplication(store, paths, "decommission")
+    return Decommission(client.context, underreplication, AdminStates(store, paths), bookie)
 
 
 @bookies.command(short_help="Take back a bookie that was told to leave.")
@@ -420,8 +422,8 @@ def _readmission(
     store: MetadataStore, client: LedgerClient, root: str, bookie: BookieId
 ) -> Readmission:
     paths = LedgerPaths(root)
-    marks = Marks(store, paths, "readmission")
-    return Readmission(client.context, marks, AdminStates(store, paths), bookie)
+    underreplication = Underreplication(store, paths, "readmission")
+    return Readmission(client.context, underreplication, AdminStates(store, paths), bookie)
 
 
 @bookies.command("replace-disk", short_help="Empty a bookie, and bring it back with new disks.")

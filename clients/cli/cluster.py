@@ -18,10 +18,10 @@ import msgspec
 from daybook.bookie.errors import LayoutError, MalformedRecordError
 from daybook.bookie.registry.instance import (
     PATH,
-    Bound,
-    create_bound,
-    encoded,
-    read_bound,
+    InstanceBinding,
+    create_binding,
+    encode_binding,
+    read_binding,
     root_instance_id,
 )
 from daybook.bookie.registry.paths import LedgerPaths
@@ -75,7 +75,7 @@ def show(zookeeper: str, root: str, output: OutputFormat) -> None:
 async def _show(
     store: MetadataStore, root: str
 ) -> tuple[dict[str, Any], list[dict[str, str | None]]]:
-    bound = await read_bound(store)
+    bound = await read_binding(store)
     names = await store.get_children(_CLUSTERS) or []
     record = {
         "topics_in": None if bound is None else bound.instance_id,
@@ -129,7 +129,7 @@ def bind(yes: bool, zookeeper: str, root: str) -> None:
         click.echo(f"The topics are bound to the ledgers below {root} already.")
         return
     _confirm(wrong, root, yes=yes)
-    bound = run_with_store(zookeeper, lambda store: create_bound(store, instance_id))
+    bound = run_with_store(zookeeper, lambda store: create_binding(store, instance_id))
     if bound.instance_id != instance_id:
         raise _bound_elsewhere(bound, root, instance_id)
     click.echo(f"The topics are bound to the ledgers below {root}: instance {instance_id}.")
@@ -137,7 +137,7 @@ def bind(yes: bool, zookeeper: str, root: str) -> None:
 
 async def _look_to_bind(store: MetadataStore, root: str) -> tuple[str | None, list[Misfit]]:
     """Return the instance to bind to, None if it is bound already; and the misfits."""
-    instance_id, bound = await _known_instance(store, root), await read_bound(store)
+    instance_id, bound = await _known_instance(store, root), await read_binding(store)
     if bound is not None and bound.instance_id != instance_id:
         raise _bound_elsewhere(bound, root, instance_id)
     if bound is not None:
@@ -155,7 +155,7 @@ async def _known_instance(store: MetadataStore, root: str) -> str:
     return instance_id
 
 
-def _bound_elsewhere(bound: Bound, root: str, instance_id: str) -> UserError:
+def _bound_elsewhere(bound: InstanceBinding, root: str, instance_id: str) -> UserError:
     return UserError(
         f"The topics are bound to the instance {bound.instance_id}, and the ledgers below {root}"
         f" are {instance_id}: if ledgers or ZooKeeper were restored from a copy on purpose, use"
@@ -230,7 +230,7 @@ async def _look_to_rebind(store: MetadataStore, root: str) -> tuple[str, str, li
     await _check_nobody_is_there(store)
     instance_id = await _known_instance(store, root)
     try:
-        bound = await read_bound(store)
+        bound = await read_binding(store)
     except MalformedRecordError as error:
         click.echo(f"{error}.", err=True)
         bound = None
@@ -262,12 +262,12 @@ async def _rebind(store: MetadataStore, instance_id: str, left: frozenset[str]) 
     while True:
         record = await store.get(PATH)
         if record is None:
-            await create_bound(store, instance_id)
+            await create_binding(store, instance_id)
             record = await store.get(PATH)
-        if record is not None and record.value == encoded(instance_id):
+        if record is not None and record.value == encode_binding(instance_id):
             return changed
         try:
             version = ANY if record is None else record.stat.version
-            await store.set(PATH, encoded(instance_id), version)
+            await store.set(PATH, encode_binding(instance_id), version)
         except VersionConflictError:
             continue  # another process wrote the record: read it again

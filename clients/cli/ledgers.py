@@ -35,10 +35,10 @@ from daybook.bookie.ledger.metadata_store import LedgerMetadataStore
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
-from daybook.bookie.replication.forced import accept_loss
-from daybook.bookie.replication.marks import Marks
-from daybook.bookie.replication.protocol.copies import Report
+from daybook.bookie.replication.protocol.replica_check import FragmentReport
+from daybook.bookie.replication.unsafe_recovery import accept_loss
 from daybook.clients.cli.bookie_liveness import BookieLiveness
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.ledger_client import new_rng, open_client
@@ -383,7 +383,7 @@ def check(
 async def _check(
     store: MetadataStore, root: str, ids: Sequence[int], read: bool, mend: bool
 ) -> list[dict[str, Any]]:
-    marks = Marks(store, LedgerPaths(root), "")
+    underreplication = Underreplication(store, LedgerPaths(root), "")
     rows: list[dict[str, Any]] = []
     async with open_client(store, root) as client, open_progress("Checking") as advance:
         chosen = ids or [ledger_id async for ledger_id in client.list_ledgers()]
@@ -399,10 +399,10 @@ async def _check(
             except MalformedMetadataError as error:
                 rows.append(_unreadable(ledger_id, str(error)))
                 continue
-            presence = await liveness.for_ledger(metadata)
-            verify = list(presence) if read else ()
+            statuses = await liveness.for_ledger(metadata)
+            verify = list(statuses) if read else ()
             try:
-                reports = await checker.check(ledger_id, metadata, presence, verify=verify)
+                reports = await checker.check(ledger_id, metadata, statuses, verify=verify)
             except TooManyEntriesError as error:
                 rows.append(_unreadable(ledger_id, str(error)))
                 continue
@@ -411,25 +411,25 @@ async def _check(
                 rows.append(_check_row(ledger_id, metadata, report, liveness))
             lacking = _lacking(reports)
             if mend and lacking:
-                await marks.mark(ledger_id, lacking, SystemClock().now_ms())
+                await underreplication.mark(ledger_id, lacking, SystemClock().now_ms())
     return rows
 
 
-def _lacking(reports: Sequence[Report]) -> list[BookieId]:
+def _lacking(reports: Sequence[FragmentReport]) -> list[BookieId]:
     filled = {fill.bookie for report in reports for fill in report.fills}
     return sorted(filled | {move.bookie for report in reports for move in report.moves})
 
 
 def _check_row(
-    ledger_id: int, metadata: LedgerMetadata, report: Report, liveness: BookieLiveness
+    ledger_id: int, metadata: LedgerMetadata, report: FragmentReport, liveness: BookieLiveness
 ) -> dict[str, Any]:
     what = [f"{fill.bookie} lacks {_spans(fill.entries)}" for fill in report.fills]
     what += [f"{move.bookie}: {move.why}{liveness.why_gone(move.bookie)}" for move in report.moves]
-    what += [liveness.describe_silence(bookie) for bookie in report.unheard]
+    what += [liveness.describe_silence(bookie) for bookie in report.silent]
     if report.no_copy:
         what.append(f"no copy of {_spans(report.no_copy)}")
-    if report.no_answer:
-        what.append(f"no copy found of {_spans(report.no_answer)}")
+    if report.unknown:
+        what.append(f"no copy found of {_spans(report.unknown)}")
     state = "whole"
     if report.no_copy:
         state = "no copy"
@@ -439,8 +439,8 @@ def _check_row(
         state = "unknown"
     return {
         "ledger": ledger_id,
-        "first": report.stretch.first,
-        "last": report.stretch.last,
+        "first": report.fragment.first,
+        "last": report.fragment.last,
         "copies": report.copies,
         "of": metadata.quorums.write,
         "state": state,

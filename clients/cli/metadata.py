@@ -13,7 +13,7 @@ from daybook.bookie.errors import (
     ReadUnknownError,
     RegistryError,
 )
-from daybook.bookie.registry.instance import check_bound, read_bound, root_instance_id
+from daybook.bookie.registry.instance import check_binding, read_binding, root_instance_id
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import other_instance_allowed
@@ -57,7 +57,7 @@ def run_on_ledgers(
 
 
 async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: bool) -> None:
-    bound = await read_bound(store)
+    bound = await read_binding(store)
     if bound is None:
         return
     paths = LedgerPaths(root)
@@ -68,7 +68,7 @@ async def _compare(store: MetadataStore, zookeeper: str, root: str, *, writes: b
     except LayoutError:
         found = None  # The layout is that of an old BookKeeper, so it is not the bound instance.
     try:
-        check_bound(bound, found, f"{zookeeper} below {root}")
+        check_binding(bound, found, f"{zookeeper} below {root}")
     except ForeignInstanceError as error:
         if not writes:
             click.echo(f"Warning: {error}.", err=True)

@@ -9,9 +9,9 @@ from typing import Any
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.layout import check_layout
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.replication.board import Alarm, Board, Status
-from daybook.bookie.replication.election import Election
-from daybook.bookie.replication.marks import Check, Marks
+from daybook.bookie.registry.underreplication import Check, Underreplication
+from daybook.bookie.replication.auditor import Election
+from daybook.bookie.replication.status_records import Alarm, StatusRecords, WorkerStatus
 from daybook.wire.metadata.store import MetadataStore
 
 _LATEST_MS = 253402300799999  # the last one of the year 9999
@@ -25,7 +25,7 @@ class RecoveryStatus:
     locked: int
     delay_s: int | None
     checked_ms: int | None
-    workers: Sequence[Status]
+    workers: Sequence[WorkerStatus]
     alarms: Sequence[Alarm]
 
     @property
@@ -69,24 +69,24 @@ class RecoveryStatus:
 
 async def describe(store: MetadataStore, root: str) -> RecoveryStatus:
     paths = LedgerPaths(root)
-    marks, board = Marks(store, paths, ""), Board(store, paths)
+    underreplication, status = Underreplication(store, paths, ""), StatusRecords(store, paths)
     await check_layout(store, paths)
-    await marks.check_layout()
+    await underreplication.check_layout()
     checked_ms = delay_s = None
     with suppress(MalformedRecordError):
-        checked_ms = await marks.checked_ms(Check.LEDGERS)
+        checked_ms = await underreplication.check_began_ms(Check.LEDGERS)
     with suppress(MalformedRecordError):
-        delay_s = await marks.delay_s()
-    marked = [ledger_id async for ledger_id in marks.list()]
+        delay_s = await underreplication.lost_delay_s()
+    marked = [ledger_id async for ledger_id in underreplication.marked_ledgers()]
     return RecoveryStatus(
-        paused=await marks.is_paused(),
+        paused=await underreplication.is_paused(),
         auditor=await Election(store, paths, "").auditor(),
         marked=len(marked),
-        locked=len(await marks.locked()),
+        locked=len(await underreplication.locks()),
         delay_s=delay_s,
         checked_ms=checked_ms,
-        workers=await board.workers(),
-        alarms=await board.alarms(),
+        workers=await status.workers(),
+        alarms=await status.alarms(),
     )
 
 

@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 
 import pytest
 
-from daybook.bookie.ledger.underreplication import mark_path
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import mark_path
 from daybook.clients import ledgers
 from tests.interop.cluster import Bookie, Cluster
 from tests.interop.faults import assert_whole, away, member

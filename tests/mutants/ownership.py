@@ -121,7 +121,7 @@ MUTANTS = [
         id="W05 instance",
         rule="a broker with the ledgers of another instance does not join -> it does",
         module="daybook.bookie.registry.instance",
-        name="check_bound",
+        name="check_binding",
         replacement=Edit("if instance_id == bound.instance_id:", "if bound.instance_id:"),
         caught_by=_INSTANCE,
     ),

@@ -1,15 +1,15 @@
 """Rules of re-replication, broken one at a time; its own tests must notice."""
 
-from daybook.bookie.replication.protocol.copies import Copy
+from daybook.bookie.replication.protocol.replica_check import ReplicaState
 from tests.mutants.patch import Edit, Mutant
 
 _TESTS = "tests:tests/bookie/replication"
-_COPIES = f"{_TESTS}/test_copies.py"
+_CHECK_TESTS = f"{_TESTS}/test_replica_check.py"
 _WORKER = f"{_TESTS}/test_worker.py"
-_P_COPIES = "daybook.bookie.replication.protocol.copies"
-_P_REPLACE = "daybook.bookie.replication.protocol.replace"
-_MENDER = "daybook.bookie.replication.mender"
-_CATALOG = "daybook.bookie.ledger.metadata_store"
+_CHECK = "daybook.bookie.replication.protocol.replica_check"
+
+_REREPLICATOR = "daybook.bookie.replication.rereplicator"
+_METADATA_STORE = "daybook.bookie.ledger.metadata_store"
 _LIVES = "tests:tests/bookie/ledger/test_metadata_store.py"
 _NEWCOMERS = f"{_TESTS}/test_newcomers.py"
 
@@ -25,110 +25,110 @@ MUTANTS = [
     Mutant(
         id="RR02",
         rule="the metadata of a ledger in recovery is not changed -> its fragments may change",
-        module=_P_COPIES,
-        name="settled_stretches",
+        module=_CHECK,
+        name="sealed_fragments",
         replacement=Edit("            return []\n", "            fragments = fragments[:-1]\n"),
-        caught_by=_COPIES,
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR03",
         rule="the last fragment of an open ledger belongs to its writer -> it is copied as well",
-        module=_P_COPIES,
-        name="settled_stretches",
+        module=_CHECK,
+        name="sealed_fragments",
         replacement=Edit(
             "            fragments = fragments[:-1]\n", "            starts.append(1 << 62)\n"
         ),
-        caught_by=_COPIES,
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR04",
         rule="a copy whose bookie does not answer is not missing -> it is",
-        module=_P_COPIES,
-        name="judge",
+        module=_CHECK,
+        name="plan_repairs",
         replacement=Edit(
-            "runs(codes, _LACKED, stretch.first)",
-            "runs(codes, (*_LACKED, Copy.UNHEARD), stretch.first)",
+            "runs_of(codes, _TO_REWRITE, fragment.first)",
+            "runs_of(codes, (*_TO_REWRITE, ReplicaState.NO_ANSWER), fragment.first)",
         ),
-        caught_by=_COPIES,
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR05",
         rule="whole lists of entries are compared -> a run is assumed from the first one on",
-        module=_P_COPIES,
-        name="listed",
-        replacement=Edit("group.first + group.size - stretch.first)", "len(there))"),
-        caught_by=_COPIES,
+        module=_CHECK,
+        name="apply_entry_list",
+        replacement=Edit("group.first + group.size - fragment.first)", "len(there))"),
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR06",
         rule="a damaged copy is replaced by another bookie's -> rewritten in place",
-        module=_P_COPIES,
+        module=_CHECK,
         name="_why_moved",
-        replacement=Edit("if Copy.DAMAGED in codes:", "if False:"),
-        caught_by=_COPIES,
+        replacement=Edit("if ReplicaState.DAMAGED in codes:", "if False:"),
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR07",
         rule="a bookie occurs once in a fragment -> it may occur twice",
-        module=_P_REPLACE,
+        module=_CHECK,
         name="newcomers",
-        replacement=Edit(" if bookie not in stretch.ensemble", ""),
-        caught_by=_COPIES,
+        replacement=Edit(" if bookie not in fragment.ensemble", ""),
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR08",
         rule="a fragment that has grown is not changed -> copying a part suffices",
-        module=_P_REPLACE,
+        module=_CHECK,
         name="replace_bookie",
-        replacement=Edit("if now.last > stretch.last:", "if False:"),
-        caught_by=_COPIES,
+        replacement=Edit("if now.last > fragment.last:", "if False:"),
+        caught_by=_CHECK_TESTS,
     ),
     Mutant(
         id="RR09",
         rule="a bookie that may have the last copy stays in the ensemble -> it is replaced",
-        module=_MENDER,
-        name="Mender._move",
-        replacement=Edit("if _without(move.entries, report) != move.entries:", "if False:"),
+        module=_REREPLICATOR,
+        name="Rereplicator._move",
+        replacement=Edit("if _readable(move.entries, report) != move.entries:", "if False:"),
         caught_by=f"{_WORKER} -k no_copy_left",
     ),
     Mutant(
         id="RR10",
         rule="an open ledger is not fenced because a bookie is missing -> it is",
-        module=_MENDER,
-        name="Mender._close_if_due",
+        module=_REREPLICATOR,
+        name="Rereplicator._close_if_due",
         replacement=Edit("self._limits.fence_open_after_s if lost else None", "0.0"),
         caught_by=f"{_WORKER} -k left_to_its_writer",
     ),
     Mutant(
         id="RR11",
         rule="copying ends when the bookie is back -> it goes on",
-        module=_MENDER,
-        name="Mender._unless_back",
-        replacement=Edit("if not was_here and self._members.is_here(bookie):", "if False:"),
+        module=_REREPLICATOR,
+        name="Rereplicator._cancelled_if_back",
+        replacement=Edit("if not was_staying and self._watcher.is_staying(bookie):", "if False:"),
         caught_by=f"{_WORKER} -k when_the_bookie_is_back",
     ),
     Mutant(
         id="RR12",
         rule="without a spare nothing is locked -> it is",
-        module=_MENDER,
-        name="Mender._has_spares",
+        module=_REREPLICATOR,
+        name="Rereplicator._has_spares",
         replacement=Edit("return not needy or", "return True or"),
         caught_by=f"{_WORKER} -k nothing_is_locked",
     ),
     Mutant(
         id="RR13",
         rule="a mark is deleted at the version read before the work -> at the present one",
-        module="daybook.bookie.replication.marks",
-        name="Marks.resolve",
+        module="daybook.bookie.registry.underreplication",
+        name="Underreplication.resolve",
         replacement=Edit("delete(path, mark.version)", "delete(path, record.stat.version)"),
-        caught_by=f"{_TESTS}/test_marks.py",
+        caught_by="tests:tests/bookie/registry/test_underreplication.py",
     ),
     Mutant(
         id="RR14",
         rule="a bookie is forgotten when no ledger names it -> although some do",
         module="daybook.bookie.replication.decommission",
         name="Decommission.forget",
-        replacement=Edit("if kept.ledgers or kept.unreadable:", "if False:"),
+        replacement=Edit("if remaining.ledgers or remaining.unreadable:", "if False:"),
         caught_by=f"{_TESTS}/test_decommission.py -k what_is_named",
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         id="RR16",
         rule="a single missing bookie is waited for -> it is lost at once",
-        module="daybook.bookie.replication.protocol.lost",
+        module="daybook.bookie.replication.bookie_watcher",
         name="LostBookies.look",
         replacement=Edit("len(fresh) + len(waited_before) > 1", "True"),
         caught_by=f"{_TESTS}/test_lost.py",
@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(
         id="RR17",
         rule="damage found again is written to the mark again -> the mark stays as it is",
-        module="daybook.bookie.ledger.underreplication",
+        module="daybook.bookie.registry.underreplication",
         name="mark_under_replicated",
         replacement=Edit(
             "        mark.ctime = now_ms\n",
@@ -158,7 +158,7 @@ MUTANTS = [
             "            return\n"
             "        mark.ctime = now_ms\n",
         ),
-        caught_by=f"{_TESTS}/test_marks.py -k found_again",
+        caught_by="tests:tests/bookie/registry/test_underreplication.py -k found_again",
     ),
     Mutant(
         id="RR18",
@@ -172,36 +172,36 @@ MUTANTS = [
         id="RR19",
         rule="a busy bookie has no damage -> entries that it does not return are damaged",
         module="daybook.bookie.replication.checker",
-        name="_Look._copy_of",
+        name="_LedgerCheck._copy_of",
         replacement=Edit(
-            "        case _:\n            return Copy.UNHEARD",
-            "        case _:\n            return Copy.DAMAGED",
+            "        case _:\n            return ReplicaState.NO_ANSWER",
+            "        case _:\n            return ReplicaState.DAMAGED",
         ),
-        caught_by=f"{_TESTS}/test_mender.py -k too_much_to_do",
+        caught_by=f"{_TESTS}/test_rereplicator.py -k too_much_to_do",
     ),
     Mutant(
         id="RR20",
         rule="after an unreadable source every copy is read -> it is tried forever",
-        module=_MENDER,
-        name="Mender._mend_locked",
+        module=_REREPLICATOR,
+        name="Rereplicator._repair_locked",
         replacement=Edit("except (NoSuchEntryError, ReadUnknownError):", "except KeyError:"),
-        caught_by=f"{_TESTS}/test_mender.py -k is_an_alarm_and_no_loop",
+        caught_by=f"{_TESTS}/test_rereplicator.py -k is_an_alarm_and_no_loop",
     ),
     Mutant(
         id="RR21",
         rule="an entry whose bookies are all in limbo raises an alarm -> it is waited for",
-        module=_MENDER,
-        name="_bare",
-        replacement=Edit("if report.unheard", "if True"),
-        caught_by=f"{_TESTS}/test_mender.py -k in_doubt",
+        module=_REREPLICATOR,
+        name="_without_copy",
+        replacement=Edit("if report.silent", "if True"),
+        caught_by=f"{_TESTS}/test_rereplicator.py -k in_doubt",
     ),
     Mutant(
         id="RR22",
         rule="an entry that a disk has lost is written there again -> it is not",
-        module=_P_COPIES,
-        name="_LACKED",
-        replacement=(Copy.MISSING, Copy.DOUBTFUL),
-        caught_by=f"{_COPIES} -k does_not_give",
+        module=_CHECK,
+        name="_TO_REWRITE",
+        replacement=(ReplicaState.MISSING, ReplicaState.DOUBTFUL),
+        caught_by=f"{_CHECK_TESTS} -k does_not_give",
     ),
     Mutant(
         id="RR23",
@@ -230,10 +230,10 @@ MUTANTS = [
     Mutant(
         id="RR26",
         rule="a bookie with new disks gets its fences before it takes entries -> after",
-        module="daybook.bookie.replication.readmission",
+        module="daybook.bookie.replication.replace_disk",
         name="Readmission.admit",
         replacement=Edit("await fence.begin(nursery, ledger_id, metadata)", "pass"),
-        caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
+        caught_by=f"{_TESTS}/test_replace_disk.py -k old_disks",
         also=(
             Mutant(
                 id="RR26 reborn",
@@ -241,31 +241,31 @@ MUTANTS = [
                 module="daybook.bookie.storage.unknown_ledgers",
                 name="ledger_status",
                 replacement=Edit("if generation == NEVER_LOST:", "if True:"),
-                caught_by=f"{_TESTS}/test_readmission.py -k old_disks",
+                caught_by=f"{_TESTS}/test_replace_disk.py -k old_disks",
             ),
         ),
     ),
     Mutant(
         id="RR27",
         rule="an unanswered fence keeps the bookie out -> it is admitted",
-        module="daybook.bookie.replication.readmission",
+        module="daybook.bookie.replication.replace_disk",
         name="Readmission.admit",
         replacement=Edit("raise DecommissionError(fence.failure)", "pass"),
-        caught_by=f"{_TESTS}/test_readmission.py -k without_its_fences",
+        caught_by=f"{_TESTS}/test_replace_disk.py -k without_its_fences",
     ),
     Mutant(
         id="RR28",
         rule="with loss accepted, a silent bookie is waited for -> given up",
-        module="daybook.bookie.replication.forced",
+        module="daybook.bookie.replication.unsafe_recovery",
         name="_who_cannot_say",
         replacement=Edit("            return\n", "            return found.append(bookie)\n"),
-        caught_by=f"{_TESTS}/test_forced.py -k silent",
+        caught_by=f"{_TESTS}/test_unsafe_recovery.py -k silent",
     ),
     Mutant(
         id="RR29",
         rule="a copy goes to a bookie with which its write sets span racks -> to any bookie",
-        module=_MENDER,
-        name="Mender._best",
+        module=_REREPLICATOR,
+        name="Rereplicator._best",
         replacement=Edit("return best", "return drawn[0]"),
         caught_by=f"{_TESTS}/test_moved_copies.py -k rack_that_is_missing",
     ),
@@ -306,13 +306,13 @@ MUTANTS = [
         rule="a leftover lock is released before the next ledger -> after all of them",
         module="daybook.bookie.replication.worker",
         name="Worker._round",
-        replacement=Edit("if self._mender.lock_left:", "if False:"),
+        replacement=Edit("if self._rereplicator.lock_left:", "if False:"),
         caught_by=f"{_TESTS}/test_locks.py -k before_the_next",
     ),
     Mutant(
         id="RR35",
         rule="a bookie that lost its disks during the change is not named -> it is",
-        module=_CATALOG,
+        module=_METADATA_STORE,
         name="LedgerMetadataStore._write",
         replacement=Edit(", *checks]", "]"),
         caught_by=f"{_LIVES} -k on_its_way",
@@ -321,7 +321,7 @@ MUTANTS = [
         id="RR36",
         rule="a recreated cookie means new disks -> only its version counts",
         module="daybook.bookie.registry.cookies",
-        name="read_life",
+        name="read_cookie_generation",
         replacement=Edit("record.stat.created_txid", "0"),
         caught_by=f"{_LIVES} -k life_is_over",
     ),
@@ -336,16 +336,16 @@ MUTANTS = [
     Mutant(
         id="RR38",
         rule="a new bookie's cookie is read before the first copy -> after the last one",
-        module=_MENDER,
-        name="Mender._move",
+        module=_REREPLICATOR,
+        name="Rereplicator._move",
         replacement=Edit(
-            """        (life,) = await self._context.metadata_store.lives_of([newcomer])
+            """        (generation,) = await self._context.metadata_store.generations_of([newcomer])
         try:
             await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
 """,
             """        try:
             await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
-            (life,) = await self._context.metadata_store.lives_of([newcomer])
+            (generation,) = await self._context.metadata_store.generations_of([newcomer])
 """,
         ),
         caught_by=f"{_NEWCOMERS} -k copies",
@@ -355,7 +355,7 @@ MUTANTS = [
         rule="recovered entries count under the cookie under which they were written -> under any",
         module="daybook.bookie.ledger.recovery",
         name="recover_ledger",
-        replacement=Edit("decide, lives)", "decide)"),
+        replacement=Edit("decide, generations)", "decide)"),
         caught_by=f"{_NEWCOMERS} -k recovery",
     ),
     Mutant(

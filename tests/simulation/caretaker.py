@@ -19,12 +19,12 @@ from daybook.bookie.ledger.metadata import LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, fragment_at
 from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.underreplication import Check, Underreplication
 from daybook.bookie.replication.decommission import (
     Decommission,
     DecommissionError,
     DecommissionLimits,
 )
-from daybook.bookie.replication.marks import Check, Marks
 from daybook.wire.arena import ArenaPool
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.outbox import Flusher
@@ -91,8 +91,11 @@ async def take_out(cluster: Cluster, bookie: str, interrupted_s: float | None) -
         nonlocal interrupted_s
         patience_s, interrupted_s = interrupted_s, None
         store = client.context.metadata_store.store
-        marks, orders = Marks(store, _PATHS, "decommission"), AdminStates(store, _PATHS)
-        decommission = Decommission(client.context, marks, orders, leaving, _LIMITS)
+        underreplication, orders = (
+            Underreplication(store, _PATHS, "decommission"),
+            AdminStates(store, _PATHS),
+        )
+        decommission = Decommission(client.context, underreplication, orders, leaving, _LIMITS)
         with trio.move_on_after(float("inf") if patience_s is None else patience_s) as scope:
             await decommission.run()
         if scope.cancelled_caught:
@@ -143,20 +146,20 @@ async def replicate(cluster: Cluster, recorder: Recorder) -> None:
 
 async def _replicate(sleep: Callable[[float], Awaitable[None]], client: LedgerClient) -> None:
     store = client.context.metadata_store.store
-    marks = Marks(store, _PATHS, "caretaker")
+    underreplication = Underreplication(store, _PATHS, "caretaker")
     for _ in range(2):  # The first check may have begun before it was asked for.
-        before = await _checks(marks)
-        await marks.trigger()
-        while await _checks(marks) == before:
+        before = await _checks(underreplication)
+        await underreplication.request_audit()
+        while await _checks(underreplication) == before:
             await sleep(_AGAIN_S)
-    while [ledger_id async for ledger_id in marks.list()]:
+    while [ledger_id async for ledger_id in underreplication.marked_ledgers()]:
         await sleep(_AGAIN_S)
 
 
-async def _checks(marks: Marks) -> int:
+async def _checks(underreplication: Underreplication) -> int:
     """Return a number that changes with each completed check of all ledgers."""
-    path = f"{marks.paths.underreplication}/{Check.LEDGERS.value}"
-    record = await marks.store.get(path)
+    path = f"{underreplication.paths.underreplication}/{Check.LEDGERS.value}"
+    record = await underreplication.store.get(path)
     return -1 if record is None else record.stat.version
 
 

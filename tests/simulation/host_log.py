@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger as Log
 
 from tests.simulation.scheduler import HOST
 
-_ALARMS = "daybook.bookie.replication.mender"  # logs alarms as errors
+_ALARMS = "daybook.bookie.replication.rereplicator"  # logs alarms as errors
 
 
 class HostLogs:

@@ -5,7 +5,7 @@ from math import inf
 
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.registry.starts import StartRecord
+from daybook.bookie.registry.start_counts import StartRecord
 from daybook.bookie.server.start_count import STARTS_FILE
 from tests.simulation.cluster import Cluster
 from tests.simulation.disk import Image

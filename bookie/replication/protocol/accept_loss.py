@@ -27,7 +27,7 @@ class AcceptLoss(RecoverProtocol):
     ) -> None:
         super().__init__(quorums, fragments, reads_max=reads_max)
         self.lost_from: int | None = None  # it and all later entries may have been confirmed
-        self.stuck: int | None = None  # an entry unknown to a bookie not given up
+        self.stuck: int | None = None  # an entry that a bookie not given up may still know
         self._given_up = frozenset(given_up)
 
     def _fence_answered(self, bookie: BookieId, fenced: bool, last: LastEntry | None) -> None:
@@ -40,6 +40,8 @@ class AcceptLoss(RecoverProtocol):
         inquiry = self._inquiries.get(entry_id)
         if inquiry is not None and verdict is not Verdict.FOUND and entry_id > self._base:
             inquiry.answered(bookie, verdict)
+            # Enough absences prove that the entry was not confirmed: then nothing is lost, and the
+            # usual rule below ends the ledger.
             doubtful = inquiry.absences < self.quorums.absent
             if doubtful and inquiry.exhausted and inquiry.unknown <= self._given_up:
                 self.lost_from = entry_id

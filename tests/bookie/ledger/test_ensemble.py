@@ -11,11 +11,11 @@ from trio.abc import Clock
 from daybook.bookie.errors import NotEnoughBookiesError
 from daybook.bookie.ledger.ensemble import BookieDirectory, DirectoryLimits
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
-from daybook.bookie.ledger.underreplication import mark_path, mark_under_replicated
 from daybook.bookie.registry.cookies import Cookie, create_cookie
 from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo, register_bookie, unregister_bookie
+from daybook.bookie.registry.underreplication import mark_path, mark_under_replicated
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.messages.bookie import Status

@@ -12,8 +12,11 @@ from daybook.bookie.ledger.metadata_store import LedgerMetadataStore, StoredMeta
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.registry.cookies import Cookie, create_cookie, renew_cookie
-from daybook.bookie.replication.protocol.copies import Stretch
-from daybook.bookie.replication.protocol.replace import Replacement, replace_bookie
+from daybook.bookie.replication.protocol.replica_check import (
+    Replacement,
+    SealedFragment,
+    replace_bookie,
+)
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import DirectLink, MemoryStore, Request
 from daybook.wire.metadata.store import ANY, MetadataStore
@@ -25,7 +28,7 @@ COOKIE = Cookie(TWO, ("j",), ("d",), "cluster")
 NAMES_ONE = LedgerMetadata(quorums=Quorums(1, 1, 1), fragments=(Fragment(0, (ONE,)),)).closed_at(
     0, 9
 )
-TO_TWO = replace_bookie(Replacement(Stretch(0, 0, (ONE,)), 0, TWO))
+TO_TWO = replace_bookie(Replacement(SealedFragment(0, 0, (ONE,)), 0, TWO))
 
 Event = Callable[[MetadataStore], Awaitable[None]]
 
@@ -85,9 +88,9 @@ async def another_one_is_reborn(store: MetadataStore) -> None:
 async def test_a_bookie_whose_life_is_over_is_not_named(event: Event) -> None:
     """A cookie of the same version with other contents counts as another one, too."""
     async with a_ledger() as (catalog, stored, theirs, _):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         await event(theirs)
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, NotAllowed)
         assert (await catalog.read(0)).version == 0
 
@@ -95,9 +98,9 @@ async def test_a_bookie_whose_life_is_over_is_not_named(event: Event) -> None:
 @pytest.mark.parametrize("event", [reborn, forgotten])
 async def test_its_life_may_end_while_the_change_is_on_its_way(event: Event) -> None:
     async with a_ledger() as (catalog, stored, theirs, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.event = lambda: event(theirs)
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, NotAllowed)
         assert (await catalog.read(0)).version == 0
 
@@ -106,9 +109,9 @@ async def test_its_life_may_end_while_the_change_is_on_its_way(event: Event) -> 
 @pytest.mark.parametrize("cookie", [True, False])
 async def test_it_is_named_in_its_life_with_a_cookie_or_without(event: Event, cookie: bool) -> None:
     async with a_ledger(cookie=cookie) as (catalog, stored, theirs, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.event = lambda: event(theirs)
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, Settled)
         named = await catalog.read(0)
         assert (named.metadata.fragments, named.version) == ((Fragment(0, (TWO,)),), 1)
@@ -116,14 +119,14 @@ async def test_it_is_named_in_its_life_with_a_cookie_or_without(event: Event, co
 
 async def test_one_that_had_no_cookie_and_has_one_now_may_be_another_one() -> None:
     async with a_ledger(cookie=False) as (catalog, stored, theirs, _):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         await create_cookie(theirs, PATHS, COOKIE)
-        assert isinstance(await catalog.update(0, stored, TO_TWO, lives), NotAllowed)
+        assert isinstance(await catalog.update(0, stored, TO_TWO, generations), NotAllowed)
 
 
 async def test_other_changes_of_the_ledger_are_no_new_life() -> None:
     async with a_ledger() as (catalog, stored, theirs, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
 
         async def touched() -> None:
             record = await theirs.get(PATH)
@@ -131,30 +134,30 @@ async def test_other_changes_of_the_ledger_are_no_new_life() -> None:
             await theirs.set(PATH, record.value, ANY)
 
         link.event = touched
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, Settled)
         assert result.version == 2
 
 
 async def test_a_ledger_that_is_deleted_meanwhile_is_gone() -> None:
     async with a_ledger() as (catalog, stored, theirs, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.event = lambda: theirs.delete(PATH, ANY)
-        assert await catalog.update(0, stored, TO_TWO, lives) == Gone()
+        assert await catalog.update(0, stored, TO_TWO, generations) == Gone()
 
 
 @pytest.mark.parametrize("applied", [True, False])
 async def test_a_change_that_nobody_heard_of_is_looked_up(applied: bool) -> None:
     async with a_ledger() as (catalog, stored, _, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.lose_next(applied=applied, operation="multi")
-        result = await catalog.update(0, stored, TO_TWO, lives)
+        result = await catalog.update(0, stored, TO_TWO, generations)
         assert isinstance(result, Settled)
         assert result.version == 1
 
 
 async def test_a_life_that_cannot_be_looked_up_is_not_over(autojump_clock: trio.abc.Clock) -> None:
     async with a_ledger() as (catalog, stored, _, link):
-        lives = await catalog.lives_of([TWO])
+        generations = await catalog.generations_of([TWO])
         link.lose_next(applied=False, operation="get")
-        assert await catalog.update(0, stored, TO_TWO, lives) == NotDone()
+        assert await catalog.update(0, stored, TO_TWO, generations) == NotDone()

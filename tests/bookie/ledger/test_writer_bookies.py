@@ -9,7 +9,7 @@ from daybook.bookie.errors import (
 )
 from daybook.bookie.ledger.bookie_client import BookieLimits
 from daybook.bookie.ledger.client import LedgerLimits, Quorums
-from daybook.bookie.ledger.underreplication import mark_path
+from daybook.bookie.registry.underreplication import mark_path
 from daybook.wire.messages.bookie import Status
 from tests.bookie.ledger.cluster import PATHS, Cluster
 from tests.bookie.ledger.writing import QUORUMS, append, contents, expected

@@ -15,10 +15,10 @@ from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.replication.board import Board
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.host import AutoRecovery, open_autorecovery
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.marks import Marks
+from daybook.bookie.replication.status_records import StatusRecords
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import SystemClock
 from daybook.wire.digest import Digester, DigestType, master_key
@@ -74,12 +74,12 @@ class Cluster:
     written: dict[int, list[bytes]] = field(default_factory=dict)
 
     @property
-    def marks(self) -> Marks:
-        return Marks(self.store, PATHS, "test")
+    def underreplication(self) -> Underreplication:
+        return Underreplication(self.store, PATHS, "test")
 
     @property
-    def board(self) -> Board:
-        return Board(self.store, PATHS)
+    def status_records(self) -> StatusRecords:
+        return StatusRecords(self.store, PATHS)
 
     @property
     def orders(self) -> AdminStates:

@@ -7,7 +7,7 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from daybook.bookie.replication.marks import Check
+from daybook.bookie.registry.underreplication import Check
 from tests.bookie.replication.cluster import (
     LIMITS,
     Cluster,
@@ -30,7 +30,7 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 async def marked(cluster: Cluster) -> list[int]:
-    return [ledger_id async for ledger_id in cluster.marks.list()]
+    return [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
 async def test_ledgers_of_a_lost_bookie_are_marked_with_its_name(
@@ -39,12 +39,12 @@ async def test_ledgers_of_a_lost_bookie_are_marked_with_its_name(
     on_it = await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": WHOLE, "b2": WHOLE})
     await cluster.plant(closed_on((0, ["b2"])), {"b2": WHOLE})
     async with cluster.recovering() as running:
-        await cluster.marks.pause()
+        await cluster.underreplication.pause()
         cluster.lose("b1")
         await trio.sleep(2 * MARKING.lost_delay_s)
         assert await running.auditor.audit_bookies() == 1
         assert await marked(cluster) == [on_it]
-        mark = await cluster.marks.read(on_it)
+        mark = await cluster.underreplication.read_mark(on_it)
         assert mark is not None
         assert mark.missing == (bookie_id("b1"),)
 
@@ -63,7 +63,7 @@ async def test_all_lists_are_compared_when_somebody_asks(
     async with cluster.recovering():
 
         async def checked() -> bool:
-            return await cluster.marks.checked_ms(Check.LEDGERS) is not None
+            return await cluster.underreplication.check_began_ms(Check.LEDGERS) is not None
 
         await until(checked)
         ledger_id = await cluster.plant(
@@ -71,7 +71,7 @@ async def test_all_lists_are_compared_when_somebody_asks(
         )
         await trio.sleep(600)
         assert not await cluster.fully_copied([ledger_id])
-        await cluster.marks.trigger()
+        await cluster.underreplication.request_audit()
         await until(lambda: cluster.fully_copied([ledger_id]))
 
 
@@ -80,27 +80,27 @@ async def test_nobody_is_waited_for_when_somebody_asks(
 ) -> None:
     ledger_id = await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": WHOLE, "b2": WHOLE})
     async with cluster.recovering(limits=replace(LIMITS, lost_delay_s=1e6)) as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         await trio.sleep(10)
         cluster.lose("b1")
         await trio.sleep(300)
         assert await marked(cluster) == []
-        await cluster.marks.trigger()
+        await cluster.underreplication.request_audit()
         await until(lambda: cluster.fully_copied([ledger_id]))
 
 
 async def test_being_cut_off_makes_nobody_lost(cluster: Cluster, autojump_clock: Clock) -> None:
     await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": WHOLE, "b2": WHOLE})
     async with cluster.recovering() as running:
-        await running.members.wait_looked()
-        before = running.members.all()
+        await running.watcher.wait_ready()
+        before = running.watcher.statuses()
         cluster.world.sessions["r1"].suspend()
         for name in ("b1", "b2"):
             cluster.lose(name)
         await trio.sleep(3 * MARKING.lost_delay_s)
-        assert running.members.all() == before
+        assert running.watcher.statuses() == before
         cluster.world.sessions["r1"].resume()
-        await until(lambda: changed(running.members.all() != before))
+        await until(lambda: changed(running.watcher.statuses() != before))
 
 
 async def changed(condition: bool) -> bool:

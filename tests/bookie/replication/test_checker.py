@@ -9,13 +9,13 @@ from trio.abc import Clock
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.request_channel import Encode
 from daybook.bookie.replication.checker import Checker
-from daybook.bookie.replication.protocol.copies import Fill, Presence, Report
+from daybook.bookie.replication.protocol.replica_check import BookieStatus, Fill, FragmentReport
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.proto import bookkeeper_pb2 as pb
 from tests.bookie.replication.cluster import Cluster, Entry, bookie_id, closed_on, open_cluster
 
 B1, B2, B3, B4 = (bookie_id(f"b{n}") for n in range(1, 5))
-HERE = dict.fromkeys((B1, B2, B3, B4), Presence.WRITABLE)
+HERE = dict.fromkeys((B1, B2, B3, B4), BookieStatus.WRITABLE)
 WHOLE: dict[int, Entry] = dict.fromkeys(range(4), "good")
 
 
@@ -29,13 +29,13 @@ async def check(
     cluster: Cluster,
     copies: Mapping[str, Mapping[int, Entry]],
     *,
-    presence: Mapping[BookieId, Presence] = HERE,
+    statuses: Mapping[BookieId, BookieStatus] = HERE,
     thorough: bool = False,
-) -> Report:
+) -> FragmentReport:
     metadata = closed_on((0, ["b1", "b2", "b3"]))
     ledger_id = await cluster.plant(metadata, copies)
     (report,) = await Checker(cluster.client.context).check(
-        ledger_id, metadata, presence, verify=list(presence) if thorough else ()
+        ledger_id, metadata, statuses, verify=list(statuses) if thorough else ()
     )
     return report
 
@@ -79,13 +79,13 @@ async def test_a_bookie_that_does_not_answer_is_unknown(
     report = await check(cluster, {"b1": WHOLE, "b2": WHOLE})
     assert not report.fills
     assert not report.moves
-    assert report.unheard == (B3,)
+    assert report.silent == (B3,)
     assert report.copies == 2
 
 
 async def test_a_lost_bookie_is_not_asked(cluster: Cluster, autojump_clock: Clock) -> None:
     copies = {"b1": WHOLE, "b2": WHOLE, "b3": WHOLE}
-    report = await check(cluster, copies, presence={**HERE, B3: Presence.LOST})
+    report = await check(cluster, copies, statuses={**HERE, B3: BookieStatus.LOST})
     assert [(move.bookie, move.entries) for move in report.moves] == [(B3, (range(4),))]
     assert report.copies == 2
 
@@ -101,12 +101,12 @@ async def test_a_bookie_in_doubt_is_not_taken_at_its_list(
     (directory,) = cluster.world.running["b2"].store._directories.ledger_directories
     directory.bookie_in_doubt = True
     (report,) = await checker.check(ledger_id, metadata, HERE)
-    assert report.no_answer == (range(1, 3),)
+    assert report.unknown == (range(1, 3),)
     assert not report.no_copy
     directory.bookie_in_doubt = False
     (report,) = await checker.check(ledger_id, metadata, HERE)
     assert report.no_copy == (range(1, 3),)
-    assert not report.no_answer
+    assert not report.unknown
 
 
 async def test_one_that_never_answers_a_question_for_lists_is_asked_for_entries(
@@ -138,7 +138,7 @@ async def test_one_that_never_answers_a_question_for_lists_is_asked_for_entries(
     assert asked.count(B3) == 1
     cluster.world.network.crash("b3")
     (silent,) = await checker.check(ledger_id, metadata, HERE)
-    assert silent.unheard == (B3,)
+    assert silent.silent == (B3,)
 
 
 async def test_all_fragments_are_compared(cluster: Cluster, autojump_clock: Clock) -> None:

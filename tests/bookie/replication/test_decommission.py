@@ -12,20 +12,20 @@ from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminSta
 from daybook.bookie.ledger.protocol.placement import Quorums
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import (
     Decommission,
     DecommissionError,
     DecommissionLimits,
-    Kept,
+    RemainingLedgers,
 )
-from daybook.bookie.replication.marks import Marks
 from daybook.wire.metadata.memory import DirectLink, Request
 from daybook.wire.metadata.store import ANY
 from tests.bookie.replication.cluster import LIMITS as RECOVERING
 from tests.bookie.replication.cluster import PATHS, Cluster, bookie_id, open_cluster, until
 
 B1 = bookie_id("b1")
-LIMITS = DecommissionLimits(obey_timeout_s=30.0, poll_s=5.0)
+LIMITS = DecommissionLimits(read_only_timeout_s=30.0, poll_s=5.0)
 
 
 @pytest.fixture
@@ -35,11 +35,13 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 def leaving(cluster: Cluster) -> Decommission:
-    return Decommission(cluster.client.context, cluster.marks, cluster.orders, B1, LIMITS)
+    return Decommission(
+        cluster.client.context, cluster.underreplication, cluster.orders, B1, LIMITS
+    )
 
 
 async def named(cluster: Cluster) -> bool:
-    return bool((await leaving(cluster).kept()).ledgers)
+    return bool((await leaving(cluster).remaining()).ledgers)
 
 
 async def test_all_is_moved_and_then_it_is_forgotten(
@@ -48,9 +50,9 @@ async def test_all_is_moved_and_then_it_is_forgotten(
     for count in (0, 1, 30, 30, 30):
         await cluster.write(count)
     assert await named(cluster)
-    told: list[Kept] = []
+    told: list[RemainingLedgers] = []
     async with cluster.recovering():
-        await leaving(cluster).run(told=told.append)
+        await leaving(cluster).run(on_progress=told.append)
     assert not await named(cluster)
     assert told[0].ledgers
     assert not told[-1].ledgers
@@ -83,14 +85,14 @@ async def test_no_entry_has_fewer_copies_meanwhile(cluster: Cluster, autojump_cl
 async def test_a_writer_goes_on_without_it(cluster: Cluster, autojump_clock: Clock) -> None:
     writers = [await cluster.write(5, close=False) for _ in range(4)]
     async with cluster.recovering():
-        await leaving(cluster).order(wait_retention=False)
+        await leaving(cluster).request(wait_retention=False)
         assert B1 not in await writable_bookies(cluster.store, PATHS)
         assert B1 in await readonly_bookies(cluster.store, PATHS)
-        kept = await leaving(cluster).kept()
+        kept = await leaving(cluster).remaining()
         assert kept.at_writers == kept.ledgers != ()
         for writer in writers:
             await cluster.append(writer, 5)
-        assert not (await leaving(cluster).kept()).at_writers
+        assert not (await leaving(cluster).remaining()).at_writers
         await leaving(cluster).run()
         for writer in writers:
             await writer.close()
@@ -100,7 +102,7 @@ async def test_a_writer_goes_on_without_it(cluster: Cluster, autojump_clock: Clo
 async def test_it_may_be_cancelled(cluster: Cluster, autojump_clock: Clock) -> None:
     for _ in range(3):
         await cluster.write(10)
-    await leaving(cluster).order(wait_retention=False)
+    await leaving(cluster).request(wait_retention=False)
     await leaving(cluster).cancel()
 
     async def back() -> bool:
@@ -141,7 +143,7 @@ async def test_without_others_to_take_the_place_nothing_begins(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     await cluster.write(5, Quorums(4, 3, 2))
-    with pytest.raises(DecommissionError, match="nobody could take the place"):
+    with pytest.raises(DecommissionError, match="no bookie could take the place"):
         await leaving(cluster).run()
     assert await cluster.orders.read(B1) is None
 
@@ -150,7 +152,7 @@ async def test_whoever_leaves_is_not_named_by_new_ledgers(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     """It is not named even as an absent bookie in the place of a third one."""
-    await leaving(cluster).order(wait_retention=False)
+    await leaving(cluster).request(wait_retention=False)
     cluster.lose("b2")
     await trio.sleep(1)
     for _ in range(20):
@@ -170,7 +172,7 @@ async def test_with_nobody_left_to_take_the_place_it_says_so(
     for _ in range(5):
         await cluster.write(5)
     async with cluster.recovering(), trio.open_nursery() as nursery:
-        await leaving(cluster).order(wait_retention=False)
+        await leaving(cluster).request(wait_retention=False)
 
         async def leave_too() -> None:
             await trio.sleep(0.1)
@@ -178,8 +180,8 @@ async def test_with_nobody_left_to_take_the_place_it_says_so(
                 await cluster.orders.give(bookie_id(name), AdminRecord(AdminState.LEAVE, 0))
 
         nursery.start_soon(leave_too)
-        with pytest.raises(DecommissionError, match="start another one") as raised:
-            await leaving(cluster)._empty(wait_retention=False, told=lambda kept: None)
+        with pytest.raises(DecommissionError, match="start another bookie") as raised:
+            await leaving(cluster)._empty(wait_retention=False, on_progress=lambda kept: None)
         assert "recommission" in str(raised.value)
         # With another bookie the decommission goes on where it stopped.
         await cluster.orders.withdraw(bookie_id("b2"))
@@ -196,13 +198,13 @@ async def writable(cluster: Cluster, count: int) -> bool:
 async def test_while_nobody_copies_it_says_so(cluster: Cluster, autojump_clock: Clock) -> None:
     for _ in range(4):
         await cluster.write(5)
-    with pytest.raises(DecommissionError, match="nobody copies"):
+    with pytest.raises(DecommissionError, match="nothing is copied"):
         await leaving(cluster).run()
-    await cluster.marks.pause()
+    await cluster.underreplication.pause()
     async with cluster.recovering():
         with pytest.raises(DecommissionError, match="autorecovery resume"):
             await leaving(cluster).run()
-        await cluster.marks.resume()
+        await cluster.underreplication.resume()
         await leaving(cluster).run()
 
 
@@ -227,10 +229,12 @@ async def test_it_is_begun_again_wherever_it_was_killed(
     async with cluster.recovering():
         while True:
             session = cluster.world.metadata.session(f"cli{kills}")
-            orders, marks = AdminStates(session, PATHS), Marks(session, PATHS, "cli")
+            orders = AdminStates(session, PATHS)
+            underreplication = Underreplication(session, PATHS, "cli")
+            context = cluster.client.context
             with trio.CancelScope() as scope:
                 session.link = _Killing(scope, after=kills)
-                await Decommission(cluster.client.context, marks, orders, B1, LIMITS).run()
+                await Decommission(context, underreplication, orders, B1, LIMITS).run()
             if not scope.cancelled_caught:
                 break
             kills += 1
@@ -275,7 +279,7 @@ async def test_one_that_does_not_obey_is_not_waited_for(
     cluster.lose("b1")
     await cluster.world.start("b1")
     cluster.world.sessions["b1"].crash()  # its registration stays, and it gets no notices
-    with pytest.raises(DecommissionError, match="takes new entries still"):
+    with pytest.raises(DecommissionError, match="still accepts new entries"):
         await leaving(cluster).run()
 
 

@@ -12,9 +12,9 @@ import trio
 from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
-from daybook.bookie.replication.election import Election
-from daybook.bookie.replication.marks import Check, Lock, Marks
+from daybook.bookie.registry.underreplication import Check, Lock, Underreplication
+from daybook.bookie.replication.auditor import Election
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords, WorkerStatus
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 
@@ -23,8 +23,8 @@ PATHS = LedgerPaths()
 ROOT = "/ledgers/underreplication"
 NOW_MS = 1_700_000_000_000
 B1, B2 = BookieId("127.0.0.1:3181"), BookieId("127.0.0.1:3182")
-ALARM = Alarm(12345, Trouble.NO_COPY, "b1 and b2 are gone", NOW_MS, ((2, 4), (9, 9)))
-STATUS = Status(B1, "mending", 12345, 3, 2, 10, 2500, 5000, 100.0, 50.0)
+ALARM = Alarm(12345, AlarmKind.NO_COPY, "b1 and b2 are gone", NOW_MS, ((2, 4), (9, 9)))
+STATUS = WorkerStatus(B1, "mending", 12345, 3, 2, 10, 2500, 5000, 100.0, 50.0)
 
 
 def golden(name: str) -> bytes:
@@ -52,12 +52,12 @@ MARK = "ledgers/0000/0000/0000/3039/urL0000012345"
 
 
 async def test_what_apache_reads_is_written_as_ever(store: MemorySession) -> None:
-    marks = Marks(store, PATHS, B1)
-    await marks.mark(12345, [B1, B2], NOW_MS)
-    assert await marks.lock(12345)
-    await marks.set_delay_s(60)
-    await marks.set_checked_ms(Check.LEDGERS, NOW_MS)
-    await marks.pause()
+    underreplication = Underreplication(store, PATHS, B1)
+    await underreplication.mark(12345, [B1, B2], NOW_MS)
+    assert await underreplication.lock(12345)
+    await underreplication.set_lost_delay_s(60)
+    await underreplication.set_check_began_ms(Check.LEDGERS, NOW_MS)
+    await underreplication.pause()
     assert await value(store, "LAYOUT") == golden("layout")
     assert await value(store, MARK) == golden("mark")
     assert await value(store, "locks/urL0000012345") == golden("lock")
@@ -72,16 +72,16 @@ async def test_what_apache_writes_is_read(store: MemorySession) -> None:
     await fill(store, golden("lock"), "locks/urL0000012345")
     await fill(store, golden("delay"), "lostBookieRecoveryDelay")
     await fill(store, golden("checked"), "checkallledgersctime")
-    marks = Marks(store, PATHS, B2)
-    await marks.check_layout()
-    mark = await marks.read(12345)
+    underreplication = Underreplication(store, PATHS, B2)
+    await underreplication.check_layout()
+    mark = await underreplication.read_mark(12345)
     assert mark is not None
     assert (mark.missing, mark.since_ms) == ((B1, B2), NOW_MS)
-    assert [each async for each in marks.list()] == [12345]
-    assert await marks.locked() == {12345: Lock(B1, ours=False)}
-    assert await marks.delay_s() == 60
-    assert await marks.checked_ms(Check.LEDGERS) == NOW_MS
-    assert not await marks.is_paused()
+    assert [each async for each in underreplication.marked_ledgers()] == [12345]
+    assert await underreplication.locks() == {12345: Lock(B1, ours=False)}
+    assert await underreplication.lost_delay_s() == 60
+    assert await underreplication.check_began_ms(Check.LEDGERS) == NOW_MS
+    assert not await underreplication.is_paused()
 
 
 async def test_a_vote_for_the_auditor(store: MemorySession) -> None:
@@ -109,10 +109,10 @@ async def test_orders(store: MemorySession, kind: AdminState) -> None:
 
 
 async def test_alarms_and_workers(store: MemorySession) -> None:
-    board = Board(store, PATHS)
-    await board.raise_alarm(ALARM)
-    await board.show(STATUS)
+    status_records = StatusRecords(store, PATHS)
+    await status_records.raise_alarm(ALARM)
+    await status_records.write_status(STATUS)
     assert await value(store, "alarms/0000012345") == golden("alarm")
     assert await value(store, f"workers/{B1}") == golden("worker")
-    assert await board.alarms() == [ALARM]
-    assert await board.workers() == [STATUS]
+    assert await status_records.alarms() == [ALARM]
+    assert await status_records.workers() == [STATUS]

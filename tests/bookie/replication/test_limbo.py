@@ -276,7 +276,7 @@ async def test_a_loss_that_nobody_can_make_good_is_an_alarm_and_stays_unknown(
 
 
 async def has_alarm(cluster: Cluster) -> bool:
-    return bool(await cluster.board.alarms())
+    return bool(await cluster.status_records.alarms())
 
 
 # ---- a bookie that lost its disks does not trust ledgers that it does not know

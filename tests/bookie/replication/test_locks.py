@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from trio.abc import Clock
 
-from daybook.bookie.replication.marks import Marks
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.wire.metadata.memory import DirectLink
 from tests.bookie.replication.cluster import (
     LIMITS,
@@ -42,7 +42,7 @@ def lose_the_release(cluster: Cluster) -> None:
 
 
 async def marked(cluster: Cluster) -> list[int]:
-    return [ledger_id async for ledger_id in cluster.marks.list()]
+    return [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
 async def test_a_lock_that_could_not_be_given_back_is_later(
@@ -55,14 +55,14 @@ async def test_a_lock_that_could_not_be_given_back_is_later(
         return not await marked(cluster)
 
     async with cluster.recovering() as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         lose_the_release(cluster)
-        await cluster.marks.mark(ledger_id, [B1], 0)
+        await cluster.underreplication.mark(ledger_id, [B1], 0)
         await until(whole)
         assert f"the lock of ledger {ledger_id} stays for now" in caplog.text
-        await cluster.marks.mark(ledger_id, [B1], 0)
+        await cluster.underreplication.mark(ledger_id, [B1], 0)
         await until(whole)
-        assert await cluster.marks.locked() == {}
+        assert await cluster.underreplication.locks() == {}
 
 
 async def test_a_lock_that_came_about_late_is_given_back(
@@ -70,12 +70,12 @@ async def test_a_lock_that_came_about_late_is_given_back(
 ) -> None:
     """The request was carried out after the worker had given up."""
     async with cluster.recovering() as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         session = cluster.world.sessions["r1"]
-        await Marks(session, PATHS, "r1").lock(7)
+        await Underreplication(session, PATHS, "r1").lock(7)
 
         async def unlocked() -> bool:
-            return await cluster.marks.locked() == {}
+            return await cluster.underreplication.locks() == {}
 
         await until(unlocked)
 
@@ -87,7 +87,7 @@ async def test_it_is_given_back_before_the_next_ledger_is_mended(
     here = closed_on((0, ["b1", "b2", "b3"]), entries=40)
     ledgers = [await cluster.plant(here, dict.fromkeys(("b1", "b2", "b3"), WHOLE)) for _ in "12"]
     async with cluster.recovering(limits=SLOW) as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         lose_the_release(cluster)
         cluster.lose("b1")
 
@@ -97,4 +97,4 @@ async def test_it_is_given_back_before_the_next_ledger_is_mended(
         await until(at_the_second, every_s=0.5)
         (second,) = await marked(cluster)
         assert second in ledgers
-        assert [*await cluster.marks.locked()] == [second]
+        assert [*await cluster.underreplication.locks()] == [second]

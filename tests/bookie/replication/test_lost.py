@@ -3,8 +3,9 @@
 import pytest
 
 from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.replication.protocol.lost import LostBookies
-from daybook.bookie.replication.protocol.pace import Pace, Progress
+from daybook.bookie.replication.bookie_watcher import LostBookies
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.worker import Progress
 
 A, B, C = (BookieId(name) for name in "abc")
 
@@ -71,7 +72,7 @@ def test_nobody_is_waited_for_when_somebody_asks() -> None:
 
 
 def test_the_rate_is_kept_whatever_the_pieces() -> None:
-    pace = Pace(100, burst=50)
+    pace = RateLimit(100, burst=50)
     now = 1000.0
     used = 0
     for piece in (10, 200, 5, 85, 300):
@@ -82,7 +83,7 @@ def test_the_rate_is_kept_whatever_the_pieces() -> None:
 
 
 def test_what_was_not_used_is_not_saved_up() -> None:
-    pace = Pace(100, burst=50)
+    pace = RateLimit(100, burst=50)
     assert pace.take(50, 1000) == 0
     assert pace.take(100, 5000) == pytest.approx(0.5)
 

@@ -12,8 +12,8 @@ from daybook.bookie.ledger.admin_states import AdminRecord, AdminState
 from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.replication.host import AutoRecovery
-from daybook.bookie.replication.protocol.copies import Presence
-from daybook.bookie.replication.protocol.pace import Pace
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import BookieStatus
 from daybook.bookie.replication.replicator import CopyLimits, Replicator, Room
 from tests.bookie.replication.cluster import (
     Cluster,
@@ -76,7 +76,7 @@ async def test_a_member_that_takes_no_entries_has_a_rack(
 
 
 async def is_readonly(running: AutoRecovery, name: str) -> bool:
-    return running.members.all().get(bookie_id(name)) is Presence.READONLY
+    return running.watcher.statuses().get(bookie_id(name)) is BookieStatus.READONLY
 
 
 async def test_one_rack_is_better_than_one_copy_less(autojump_clock: Clock) -> None:
@@ -98,7 +98,10 @@ async def copy_a_third(cluster: Cluster, ledger_id: int, to: BookieId, limits: C
     held = [range(n, n + 1) for n in range(0, metadata.last_entry_id + 1, 3)]
     copied: list[int] = []
     replicator = Replicator(
-        cluster.client.context, Pace(1e9, 1e9), lambda entries, size: copied.append(entries), limits
+        cluster.client.context,
+        RateLimit(1e9, 1e9),
+        lambda entries, size: copied.append(entries),
+        limits,
     )
     began = trio.current_time()
     await replicator.copy(ledger_id, metadata, held, to)
@@ -128,7 +131,7 @@ async def test_a_read_that_fails_among_many_is_told(autojump_clock: Clock) -> No
         to = next(b for b in map(BookieId, cluster.world.bookies) if b not in named)
         cluster.world.stop(named[1].partition(":")[0])
         metadata = await cluster.metadata(ledger_id)
-        replicator = Replicator(cluster.client.context, Pace(1e9, 1e9))
+        replicator = Replicator(cluster.client.context, RateLimit(1e9, 1e9))
         with pytest.raises(ReadUnknownError):
             await replicator.copy(ledger_id, metadata, [range(300)], to)
 

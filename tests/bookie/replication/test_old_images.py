@@ -9,7 +9,7 @@ from trio.abc import Clock
 from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.metadata import LedgerState
 from daybook.bookie.ledger.recovery import recover_ledger
-from daybook.bookie.registry.starts import read_starts
+from daybook.bookie.registry.start_counts import read_starts
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.replication.cluster import PATHS, Cluster, open_cluster, until
 from tests.bookie.replication.test_limbo import is_free, store_of

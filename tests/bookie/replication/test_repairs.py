@@ -49,7 +49,7 @@ async def restart(cluster: Cluster, name: str) -> None:
 
 
 async def unmarked(cluster: Cluster) -> bool:
-    return not [ledger_id async for ledger_id in cluster.marks.list()]
+    return not [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
 async def ensemble(cluster: Cluster, ledger_id: int) -> tuple[BookieId, ...]:
@@ -103,7 +103,7 @@ async def test_damage_on_two_bookies_is_repaired_from_the_third(
             await cluster.world.running[name].store.maintenance.scrub()
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
-    assert await cluster.board.alarms() == []
+    assert await cluster.status_records.alarms() == []
 
 
 async def test_damage_without_another_copy_is_an_alarm(
@@ -117,13 +117,13 @@ async def test_damage_without_another_copy_is_an_alarm(
     async with cluster.recovering():
         await cluster.world.running[name].store.maintenance.scrub()
         await until(lambda: has_alarm(cluster))
-        (alarm,) = await cluster.board.alarms()
+        (alarm,) = await cluster.status_records.alarms()
         assert (alarm.ledger_id, alarm.entries) == (ledger_id, ((9, 9),))
     assert await ensemble(cluster, ledger_id) == (only,)
 
 
 async def has_alarm(cluster: Cluster) -> bool:
-    return bool(await cluster.board.alarms())
+    return bool(await cluster.status_records.alarms())
 
 
 async def test_a_directory_that_fails_is_emptied_onto_others(autojump_clock: Clock) -> None:

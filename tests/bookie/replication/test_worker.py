@@ -13,10 +13,10 @@ from trio.abc import Clock
 
 from daybook.bookie.ledger.metadata import LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
-from daybook.bookie.replication.board import Trouble
 from daybook.bookie.replication.host import AutoRecovery
 from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.mender import Outcome
+from daybook.bookie.replication.rereplicator import RepairOutcome
+from daybook.bookie.replication.status_records import AlarmKind
 from daybook.wire.metadata.memory import DirectLink, Request
 from daybook.wire.metadata.store import ANY
 from tests.bookie.replication.cluster import (
@@ -41,27 +41,30 @@ async def cluster() -> AsyncGenerator[Cluster]:
         yield cluster
 
 
-async def names(cluster: Cluster, ledger_id: int) -> set[BookieId]:
+async def bookies_of(cluster: Cluster, ledger_id: int) -> set[BookieId]:
     return {b for f in (await cluster.metadata(ledger_id)).fragments for b in f.ensemble}
 
 
 async def marked(cluster: Cluster) -> list[int]:
-    return [ledger_id async for ledger_id in cluster.marks.list()]
+    return [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
 async def unmarked(cluster: Cluster) -> bool:
     return not await marked(cluster)
 
 
-async def mend(running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str) -> Outcome:
+async def mend(
+    running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str
+) -> RepairOutcome:
     """Mark the ledger as damaged and re-replicate it, after the bookies have been checked."""
-    await running.members.wait_looked()
-    await cluster.marks.mark(ledger_id, [bookie_id(name) for name in lacking or ("b3",)], 0)
-    return await running.worker.mend(ledger_id)
+    await running.watcher.wait_ready()
+    bookies = [bookie_id(name) for name in lacking or ("b3",)]
+    await cluster.underreplication.mark(ledger_id, bookies, 0)
+    return await running.worker.rereplicate(ledger_id)
 
 
-async def alarms(cluster: Cluster) -> list[tuple[int, Trouble]]:
-    return [(alarm.ledger_id, alarm.trouble) for alarm in await cluster.board.alarms()]
+async def alarms(cluster: Cluster) -> list[tuple[int, AlarmKind]]:
+    return [(alarm.ledger_id, alarm.trouble) for alarm in await cluster.status_records.alarms()]
 
 
 # -- its purpose
@@ -78,8 +81,8 @@ async def test_all_is_copied_again_when_a_bookie_is_gone(
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
         for ledger_id in (*ledgers, striped.ledger_id):
-            assert B1 not in await names(cluster, ledger_id)
-        assert running.worker.mended >= 1
+            assert B1 not in await bookies_of(cluster, ledger_id)
+        assert running.worker.repaired >= 1
     cluster.lose("b2")
     for ledger_id in ledgers[1:]:
         assert await cluster.readable(ledger_id)
@@ -111,7 +114,7 @@ async def test_a_damaged_copy_is_replaced(cluster: Cluster, autojump_clock: Cloc
     async with cluster.recovering(limits=replace(LIMITS, thorough=True)):
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
-        assert await names(cluster, ledger_id) == {B1, B3, B4}
+        assert await bookies_of(cluster, ledger_id) == {B1, B3, B4}
 
 
 async def test_a_lock_that_could_not_be_given_back_keeps_nobody_from_mending_again(
@@ -125,7 +128,7 @@ async def test_a_lock_that_could_not_be_given_back_keeps_nobody_from_mending_aga
         link = cluster.world.sessions["r1"].link
         assert isinstance(link, DirectLink)
         link.lose_next(applied=False, operation="get", path=lock)
-        assert await mend(running, cluster, ledger_id) is Outcome.MENDED
+        assert await mend(running, cluster, ledger_id) is RepairOutcome.REPAIRED
         assert await cluster.store.get(lock) is not None
         cluster.lose("b3")
         await until(lambda: cluster.fully_copied())
@@ -170,7 +173,7 @@ async def test_metadata_name_a_bookie_only_when_it_has_everything(
         cluster.world.sessions["r1"].link = Looking()
         cluster.lose("b3")
         await until(lambda: cluster.fully_copied())
-        assert await names(cluster, ledger_id) == {B1, B2, B4}
+        assert await bookies_of(cluster, ledger_id) == {B1, B2, B4}
         assert seen == [40]
 
 
@@ -181,14 +184,17 @@ async def test_a_target_that_fails_changes_nothing(cluster: Cluster, autojump_cl
     cluster.world.network.crash("b4")  # it does not answer, and is still registered
     async with cluster.recovering() as running:
         await trio.sleep(LIMITS.lost_delay_s + 1)
-        assert await mend(running, cluster, ledger_id) in (Outcome.LATER, Outcome.NO_SPARE)
-        assert await names(cluster, ledger_id) == {B1, B2, B3}
+        assert await mend(running, cluster, ledger_id) in (
+            RepairOutcome.LATER,
+            RepairOutcome.NO_SPARE,
+        )
+        assert await bookies_of(cluster, ledger_id) == {B1, B2, B3}
         assert ledger_id in await marked(cluster)
         cluster.lose("b4")
         await cluster.world.start("b4")
         await trio.sleep(LIMITS.poll_s)
-        assert await mend(running, cluster, ledger_id) is Outcome.MENDED
-        assert await names(cluster, ledger_id) == {B1, B2, B4}
+        assert await mend(running, cluster, ledger_id) is RepairOutcome.REPAIRED
+        assert await bookies_of(cluster, ledger_id) == {B1, B2, B4}
 
 
 # -- open ledgers
@@ -198,8 +204,8 @@ async def test_an_open_ledger_is_left_to_its_writer(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(10, close=False)
-    (spare,) = {B1, B2, B3, B4} - await names(cluster, writer.ledger_id)
-    gone = sorted(await names(cluster, writer.ledger_id))[0]
+    (spare,) = {B1, B2, B3, B4} - await bookies_of(cluster, writer.ledger_id)
+    gone = sorted(await bookies_of(cluster, writer.ledger_id))[0]
     async with cluster.recovering():
         cluster.lose(gone.partition(":")[0])
         await trio.sleep(2 * LIMITS.lost_delay_s)
@@ -218,7 +224,7 @@ async def test_settled_fragments_of_an_open_ledger_are_copied(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(10, close=False)
-    gone = sorted(await names(cluster, writer.ledger_id))[0]
+    gone = sorted(await bookies_of(cluster, writer.ledger_id))[0]
     cluster.lose(gone.partition(":")[0])
     await cluster.append(writer, 10)
     metadata = await cluster.metadata(writer.ledger_id)
@@ -227,7 +233,7 @@ async def test_settled_fragments_of_an_open_ledger_are_copied(
         await until(lambda: unmarked(cluster))
         await trio.sleep(2 * LIMITS.lost_delay_s)
         await until(lambda: cluster.fully_copied())
-        assert gone not in await names(cluster, writer.ledger_id)
+        assert gone not in await bookies_of(cluster, writer.ledger_id)
         assert (await cluster.metadata(writer.ledger_id)).state is LedgerState.OPEN
     await cluster.append(writer, 10)
     await writer.close()
@@ -238,7 +244,7 @@ async def test_an_open_ledger_is_fenced_only_if_that_is_set(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(10, close=False)
-    gone = sorted(await names(cluster, writer.ledger_id))[0]
+    gone = sorted(await bookies_of(cluster, writer.ledger_id))[0]
     async with cluster.recovering(limits=replace(LIMITS, fence_open_after_s=60.0)):
         cluster.lose(gone.partition(":")[0])
         await until(lambda: unmarked(cluster))
@@ -253,9 +259,9 @@ async def test_a_recovery_that_nobody_ended_is_ended(
     catalog = cluster.client.context.metadata_store
     stored = await catalog.read(writer.ledger_id)
     await catalog.update(writer.ledger_id, stored, lambda m, v: m.in_recovery())
-    gone = sorted(await names(cluster, writer.ledger_id))[0]
+    gone = sorted(await bookies_of(cluster, writer.ledger_id))[0]
     async with cluster.recovering() as running:
-        assert await mend(running, cluster, writer.ledger_id) is Outcome.LATER
+        assert await mend(running, cluster, writer.ledger_id) is RepairOutcome.LATER
         in_recovery = await cluster.metadata(writer.ledger_id)
         assert in_recovery.state is LedgerState.IN_RECOVERY
         cluster.lose(gone.partition(":")[0])
@@ -276,12 +282,12 @@ async def test_no_copy_left_is_an_alarm_and_no_loop(
     async with cluster.recovering() as running:
         cluster.lose("b3")
         await until(lambda: has_alarm(cluster))
-        assert await alarms(cluster) == [(ledger_id, Trouble.NO_COPY)]
-        (alarm,) = await cluster.board.alarms()
+        assert await alarms(cluster) == [(ledger_id, AlarmKind.NO_COPY)]
+        (alarm,) = await cluster.status_records.alarms()
         assert alarm.entries == ((2, 2),)
         assert "b3:3181: gone, and may have one" in alarm.why
         # The bookie that may have the last copy stays in the ensemble, and no work is repeated.
-        assert B3 in await names(cluster, ledger_id)
+        assert B3 in await bookies_of(cluster, ledger_id)
         copied = running.worker.status().copied_entries
         await trio.sleep(120)
         assert running.worker.status().copied_entries == copied
@@ -293,7 +299,7 @@ async def test_no_copy_left_is_an_alarm_and_no_loop(
 
 
 async def has_alarm(cluster: Cluster) -> bool:
-    return bool(await cluster.board.alarms())
+    return bool(await cluster.status_records.alarms())
 
 
 async def test_without_a_spare_nothing_is_locked(cluster: Cluster, autojump_clock: Clock) -> None:
@@ -302,7 +308,7 @@ async def test_without_a_spare_nothing_is_locked(cluster: Cluster, autojump_cloc
     async with cluster.recovering() as running:
         cluster.lose("b3")
         await until(lambda: has_alarm(cluster))
-        assert await alarms(cluster) == [(writer.ledger_id, Trouble.NO_SPARE)]
+        assert await alarms(cluster) == [(writer.ledger_id, AlarmKind.NO_SPARE)]
         creations: list[str] = []
         session = cluster.world.sessions["r1"]
 
@@ -313,7 +319,7 @@ async def test_without_a_spare_nothing_is_locked(cluster: Cluster, autojump_cloc
                 await super().request(request, execute)
 
         session.link = Looking()
-        assert await mend(running, cluster, writer.ledger_id) is Outcome.NO_SPARE
+        assert await mend(running, cluster, writer.ledger_id) is RepairOutcome.NO_SPARE
         assert not [path for path in creations if "/locks/" in path]
         await cluster.world.start("b4")
         await until(lambda: cluster.fully_copied())
@@ -361,30 +367,30 @@ async def under_way(running: AutoRecovery) -> bool:
 async def test_paused_means_that_nothing_is_copied(cluster: Cluster, autojump_clock: Clock) -> None:
     writer = await cluster.write(10)
     async with cluster.recovering() as running:
-        await cluster.marks.pause()
-        for bookie in sorted(await names(cluster, writer.ledger_id))[:1]:
+        await cluster.underreplication.pause()
+        for bookie in sorted(await bookies_of(cluster, writer.ledger_id))[:1]:
             cluster.lose(bookie.partition(":")[0])
         await trio.sleep(2 * LIMITS.lost_delay_s)
         assert running.worker.status().copied_entries == 0
         assert await marked(cluster) == []
-        await cluster.marks.resume()
+        await cluster.underreplication.resume()
         await until(lambda: cluster.fully_copied())
 
 
 async def test_pausing_ends_what_is_under_way(cluster: Cluster, autojump_clock: Clock) -> None:
     writer = await cluster.write(40)
-    gone = sorted(await names(cluster, writer.ledger_id))[0].partition(":")[0]
+    gone = sorted(await bookies_of(cluster, writer.ledger_id))[0].partition(":")[0]
     async with cluster.recovering(limits=SLOW) as running:
         cluster.lose(gone)
         await until(lambda: under_way(running))
-        await cluster.marks.pause()
+        await cluster.underreplication.pause()
         await trio.sleep(5)
         copied = running.worker.status().copied_entries
         assert not await under_way(running)
-        assert await cluster.marks.locked() == {}
+        assert await cluster.underreplication.locks() == {}
         await trio.sleep(100)
         assert running.worker.status().copied_entries == copied
-        await cluster.marks.resume()
+        await cluster.underreplication.resume()
         await until(lambda: cluster.fully_copied())
 
 
@@ -393,18 +399,18 @@ async def test_whoever_has_no_cookie_any_more_is_replaced_too(
 ) -> None:
     ledger_id = await cluster.plant(closed_on((0, ["b1", "b2", "b9"])), {"b1": WHOLE, "b2": WHOLE})
     async with cluster.recovering() as running:
-        await running.members.wait_looked()
-        assert await mend(running, cluster, ledger_id, "b9") is Outcome.LATER  # it may be new
+        await running.watcher.wait_ready()
+        assert await mend(running, cluster, ledger_id, "b9") is RepairOutcome.LATER  # it may be new
         await until(lambda: cluster.fully_copied())
-        assert bookie_id("b9") not in await names(cluster, ledger_id)
+        assert bookie_id("b9") not in await bookies_of(cluster, ledger_id)
 
 
 async def test_the_rate_is_bounded(cluster: Cluster, autojump_clock: Clock) -> None:
     ledger_id = (await cluster.write(40, size=1000)).ledger_id
-    gone = sorted(await names(cluster, ledger_id))[0].partition(":")[0]
+    gone = sorted(await bookies_of(cluster, ledger_id))[0].partition(":")[0]
     limits = replace(LIMITS, rate_bytes_per_s=1000.0, burst_bytes=1.0)
     async with cluster.recovering(limits=limits) as running:
-        await running.members.wait_looked()
+        await running.watcher.wait_ready()
         cluster.lose(gone)
         await until(lambda: under_way(running))
         started = trio.current_time()
@@ -424,20 +430,20 @@ async def test_what_has_the_fewest_copies_comes_first(autojump_clock: Clock) -> 
         )
         order: list[int] = []
         async with cluster.recovering(limits=replace(LIMITS, lost_delay_s=0.0)) as running:
-            mend_one = running.worker.mend
+            mend_one = running.worker.rereplicate
 
-            async def noted(ledger_id: int) -> Outcome:
+            async def noted(ledger_id: int) -> RepairOutcome:
                 order.append(ledger_id)
                 return await mend_one(ledger_id)
 
-            running.worker.mend = noted  # type: ignore[method-assign]
-            await cluster.marks.pause()
+            running.worker.rereplicate = noted  # type: ignore[method-assign]
+            await cluster.underreplication.pause()
             cluster.lose("b4")
             cluster.lose("b3")
             await trio.sleep(60)
             for ledger_id in (*ledgers, worse, worst):
-                await cluster.marks.mark(ledger_id, [B3], 0)
-            await cluster.marks.resume()
+                await cluster.underreplication.mark(ledger_id, [B3], 0)
+            await cluster.underreplication.resume()
             await until(lambda: unmarked(cluster))
         # The ensemble of `worst` has one bookie left, the others two.
         assert order[0] == worst
@@ -459,14 +465,14 @@ async def test_two_workers_share_the_work(cluster: Cluster, autojump_clock: Cloc
         cluster.lose("b2")
         await until(lambda: cluster.fully_copied())
         await until(lambda: unmarked(cluster))
-        assert await cluster.marks.locked() == {}
+        assert await cluster.underreplication.locks() == {}
 
 
 async def test_a_session_that_is_lost_ends_the_work_and_it_is_taken_up(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(40)
-    gone = sorted(await names(cluster, writer.ledger_id))[0].partition(":")[0]
+    gone = sorted(await bookies_of(cluster, writer.ledger_id))[0].partition(":")[0]
     async with cluster.recovering(limits=SLOW) as running:
         cluster.lose(gone)
         await until(lambda: under_way(running))
@@ -491,7 +497,7 @@ async def test_the_mark_of_a_deleted_ledger_goes(cluster: Cluster, autojump_cloc
     writer = await cluster.write(5)
     async with cluster.recovering() as running:
         await cluster.client.delete(writer.ledger_id)
-        assert await mend(running, cluster, writer.ledger_id) is Outcome.GONE
+        assert await mend(running, cluster, writer.ledger_id) is RepairOutcome.GONE
         assert await marked(cluster) == []
 
 
@@ -499,19 +505,19 @@ async def test_a_ledger_that_somebody_else_mends_is_left_alone(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(5)
-    other = cluster.marks
+    other = cluster.underreplication
     async with cluster.recovering() as running:
         await other.lock(writer.ledger_id)
-        assert await mend(running, cluster, writer.ledger_id) is Outcome.TAKEN
+        assert await mend(running, cluster, writer.ledger_id) is RepairOutcome.TAKEN
         await other.release(writer.ledger_id)
-        assert await mend(running, cluster, writer.ledger_id) is Outcome.MENDED
+        assert await mend(running, cluster, writer.ledger_id) is RepairOutcome.REPAIRED
 
 
 async def test_marks_of_another_layout_are_left_alone(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     writer = await cluster.write(5)
-    await cluster.marks.mark(writer.ledger_id, [B1], 0)
+    await cluster.underreplication.mark(writer.ledger_id, [B1], 0)
     await cluster.store.set(f"{PATHS.underreplication}/LAYOUT", b'type: "X"\nversion: 1\n', ANY)
     async with cluster.recovering() as running:
         await trio.sleep(30)
@@ -527,9 +533,9 @@ async def test_progress_is_shown_to_everybody(cluster: Cluster, autojump_clock: 
         cluster.lose("b2")
 
         async def copying() -> bool:
-            return any(status.rest_bytes > 0 for status in await cluster.board.workers())
+            return any(status.rest_bytes > 0 for status in await cluster.status_records.workers())
 
         await until(copying)
-        (status,) = await cluster.board.workers()
+        (status,) = await cluster.status_records.workers()
         assert status.worker == "r1"
         assert status.pending == 1

@@ -11,7 +11,7 @@ import trio.testing
 
 from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.registry.cookies import read_life
+from daybook.bookie.registry.cookies import read_cookie_generation
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.cookie_validation import (
@@ -216,14 +216,14 @@ async def test_it_is_not_born_anew_while_another_process_is_that_bookie(cluster:
             await free(second)
 
     async with cluster.run(one), trio.open_nursery() as nursery:
-        before = await read_life(cluster.looking, PATHS, "b1")
+        before = await read_cookie_generation(cluster.looking, PATHS, "b1")
         nursery.start_soon(start)
         while not (cluster.tmp_path / "d1" / "REGISTRATION").exists():  # noqa: ASYNC110
             await trio.sleep(0.01)
         await trio.testing.wait_all_tasks_blocked(0.1)
         assert not born.is_set()
         assert await readonly_bookies(cluster.looking, PATHS) == []
-        assert await read_life(cluster.looking, PATHS, "b1") == before
+        assert await read_cookie_generation(cluster.looking, PATHS, "b1") == before
         nursery.cancel_scope.cancel()
 
 

@@ -18,7 +18,7 @@ from daybook.bookie.ledger.admin_states import AdminStates
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import create_cookie, delete_cookie, read_cookie
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.registry.starts import StartRecord, read_starts
+from daybook.bookie.registry.start_counts import StartRecord, read_starts
 from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.cookie_validation import NEW_FILE, StartError
 from daybook.bookie.server.data_integrity import DataIntegrityCheck

@@ -18,9 +18,9 @@ from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo
 from daybook.bookie.registry.registrations import register_bookie as register
-from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.bookie.replication.decommission import Decommission
-from daybook.bookie.replication.marks import Marks
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords, WorkerStatus
 from daybook.managed_ledger.records import custom_metadata, log_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from daybook.wire.clock import SystemClock
@@ -103,7 +103,7 @@ def test_trigger_writes_the_delay_again(daybook: Daybook, stored: Stored) -> Non
 
     assert daybook("autorecovery", "trigger")[0] == 0
     assert trio.run(version) == -1  # no delay is set, and this does not set one
-    trio.run(Marks(stored.session, PATHS, "").set_delay_s, 90)
+    trio.run(Underreplication(stored.session, PATHS, "").set_lost_delay_s, 90)
     first = trio.run(version)
     assert daybook("autorecovery", "trigger")[0] == 0
     assert trio.run(version) == first + 1
@@ -120,7 +120,7 @@ def test_where_there_are_no_ledgers_that_is_said(
 
 
 def test_status_when_nobody_works(daybook: Daybook, stored: Stored) -> None:
-    trio.run(Marks(stored.session, PATHS, "").mark, 7, [B1], 5)
+    trio.run(Underreplication(stored.session, PATHS, "").mark, 7, [B1], 5)
     assert daybook("autorecovery", "status")[0] == 5
 
 
@@ -137,8 +137,8 @@ def test_status_of_records_that_make_no_sense(daybook: Daybook, stored: Stored) 
             "checkallledgersctime": b"\x08\xff\xff\xff\xff\xff\xff\xff\x7f",
         }.items():
             await stored.session.create(f"{base}/{path}", value, make_parents=True)
-        late = Alarm(8, Trouble.NO_SPARE, "none", 1 << 60)
-        await Board(stored.session, PATHS).raise_alarm(late)
+        late = Alarm(8, AlarmKind.NO_SPARE, "none", 1 << 60)
+        await StatusRecords(stored.session, PATHS).raise_alarm(late)
 
     trio.run(fill)
     code, out, _ = daybook("autorecovery", "status")
@@ -151,10 +151,12 @@ def test_status_of_records_that_make_no_sense(daybook: Daybook, stored: Stored) 
 
 def test_status_shows_workers_and_alarms(daybook: Daybook, stored: Stored) -> None:
     async def fill() -> None:
-        board = Board(stored.session, PATHS)
-        await board.show(Status("w1", "mending", 7, 3, 2, 10, 2_500_000, 5_000_000, 1e6, 5.0))
-        await board.raise_alarm(Alarm(7, Trouble.NO_COPY, "nobody has it", 0, ((2, 4),)))
-        await Marks(stored.session, PATHS, "w").mark(7, [B1], 1)
+        status_records = StatusRecords(stored.session, PATHS)
+        await status_records.write_status(
+            WorkerStatus("w1", "mending", 7, 3, 2, 10, 2_500_000, 5_000_000, 1e6, 5.0)
+        )
+        await status_records.raise_alarm(Alarm(7, AlarmKind.NO_COPY, "nobody has it", 0, ((2, 4),)))
+        await Underreplication(stored.session, PATHS, "w").mark(7, [B1], 1)
 
     trio.run(fill)
     code, out, _ = daybook("autorecovery", "status")
@@ -188,7 +190,7 @@ def test_a_bookie_that_nobody_knows_is_said(daybook: Daybook, stored: Stored) ->
         code, _, err = daybook("bookies", *arguments)
         assert code == 1
         assert "b9" in err
-        assert "`daybook bookies list` shows which" in err
+        assert "`daybook bookies list` shows" in err
 
 
 def test_an_order_that_is_taken_back_is_said_to_programs_too(
@@ -222,7 +224,7 @@ def test_a_bookie_that_nothing_names_leaves_at_once(daybook: Daybook, stored: St
     # Its process runs on; it has to come back with empty directories before it is taken back.
     code, _, err = daybook("bookies", "recommission", "b1")
     assert code == 1
-    assert "start it with empty directories first" in err
+    assert "Start it with empty directories first" in err
     trio.run(stored.come_back)
     assert daybook("bookies", "recommission", "b1")[0] == 0
 
@@ -231,7 +233,10 @@ def test_waiting_for_retention_moves_nothing(daybook: Daybook, stored: Stored) -
     trio.run(stored.ledger, closed())
 
     async def left() -> tuple[AdminRecord | None, list[int]]:
-        marks = [ledger_id async for ledger_id in Marks(stored.session, PATHS, "").list()]
+        marks = [
+            ledger_id
+            async for ledger_id in Underreplication(stored.session, PATHS, "").marked_ledgers()
+        ]
         return await AdminStates(stored.session, PATHS).read(B1), marks
 
     code, out, _ = daybook("bookies", "decommission", "b1", "--wait-retention", "--no-wait")
@@ -252,7 +257,7 @@ def test_who_interrupts_is_told_that_the_order_stands(
     async def interrupted(_: Decommission) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Decommission, "kept", interrupted)
+    monkeypatch.setattr(Decommission, "remaining", interrupted)
     code, out, err = daybook("bookies", command, "b1")
     assert (code, out) == (1, "")
     assert "stays read-only" in err
@@ -360,7 +365,7 @@ def test_check_of_empty_ledgers_asks_nobody(daybook: Daybook, stored: Stored) ->
     assert [row["state"] for row in json.loads(out)] == ["whole", "no copy"]
 
     async def marked() -> list[int]:
-        return [i async for i in Marks(stored.session, PATHS, "").list()]
+        return [i async for i in Underreplication(stored.session, PATHS, "").marked_ledgers()]
 
     assert trio.run(marked) == [1]
 

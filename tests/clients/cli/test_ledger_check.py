@@ -18,7 +18,7 @@ from daybook.bookie.registry.layout import ensure_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.registrations import BookieInfo
 from daybook.bookie.registry.registrations import register_bookie as register
-from daybook.bookie.replication.marks import Marks
+from daybook.bookie.registry.underreplication import Underreplication
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from tests.clients.cli.conftest import Daybook
@@ -58,7 +58,10 @@ class Cluster:
         await self.session.set(f"{PATHS.underreplication}/orders/{self.bookie}", b"{}", -1)
 
     async def marked(self) -> list[int]:
-        return [ledger_id async for ledger_id in Marks(self.session, PATHS, "").list()]
+        return [
+            ledger_id
+            async for ledger_id in Underreplication(self.session, PATHS, "").marked_ledgers()
+        ]
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
 from daybook.bookie.ledger.protocol.recover import Phase, Start
 from daybook.bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
 from daybook.bookie.ledger.recovery import Recovery
-from daybook.bookie.registry.cookies import Life
+from daybook.bookie.registry.cookies import CookieGeneration
 from daybook.wire.entry import Entry
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
 from tests.model.ledger.clients import (
@@ -248,11 +248,11 @@ class _Run:
         return changed
 
     def start_soon(self, call: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
-        """Bookies have one life here: nothing is waited for."""
+        """Bookies have one generation here: nothing is waited for."""
         with suppress(StopIteration):
             call(*args).send(None)
 
-    async def lives_of(self, _: object) -> list[Life]:
+    async def generations_of(self, _: object) -> list[CookieGeneration]:
         return []
 
     # -- what happens

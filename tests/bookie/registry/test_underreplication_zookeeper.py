@@ -14,7 +14,7 @@ from daybook.clients.cli.ports import PortChooser
 from daybook.clients.cli.zookeeper import find_server
 from daybook.wire.metadata.store import MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
-from tests.bookie.replication.marks_suite import MarksSuite
+from tests.bookie.registry.underreplication_suite import UnderreplicationSuite
 
 pytestmark = pytest.mark.real
 _serial = count()
@@ -56,5 +56,5 @@ def open_store(port: int, nursery: trio.Nursery) -> Callable[[], Awaitable[Metad
     return open_one
 
 
-class TestMarksInZooKeeper(MarksSuite):
+class TestMarksInZooKeeper(UnderreplicationSuite):
     pass

@@ -1,6 +1,6 @@
 """The rereplicator of one ledger: it finds the missing copies, makes them and removes the mark.
 
-    MENDED      the ledger is whole, and the mark is removed
+    REPAIRED      the ledger is whole, and the mark is removed
     GONE        the ledger does not exist (any longer), or has no mark
     TAKEN       another worker holds its lock
     WRITER      only its writer can replace the bookie: the mark stays until the ledger is closed
@@ -44,33 +44,32 @@ from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.ledger.protocol.racks import RackRule, Racks
 from daybook.bookie.ledger.recovery import recover_ledger
-from daybook.bookie.replication.board import Alarm, Board, Trouble
+from daybook.bookie.registry.underreplication import Mark, Underreplication
+from daybook.bookie.replication.bookie_watcher import BookieWatcher
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
-from daybook.bookie.replication.limits import ReplicationLimits
-from daybook.bookie.replication.marks import Mark, Marks
-from daybook.bookie.replication.members import Members
-from daybook.bookie.replication.protocol.copies import (
+from daybook.bookie.replication.limits import RateLimit, ReplicationLimits
+from daybook.bookie.replication.protocol.replica_check import (
     GONE,
+    BookieStatus,
     Fill,
+    FragmentReport,
     Move,
-    Presence,
-    Report,
-    Stretch,
-    names,
-    settled_stretches,
+    SealedFragment,
+    bookies_of,
+    newcomers,
+    sealed_fragments,
 )
-from daybook.bookie.replication.protocol.pace import Pace
-from daybook.bookie.replication.protocol.replace import newcomers
 from daybook.bookie.replication.replicator import Replaced, Replicator, TargetError
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords
 from daybook.wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
 _RELEASE_S = 5.0
-_NO_SPARE = "no bookie that can be written to could take the place: start another one"
+_NO_SPARE = "no writable bookie outside the ensemble can take the place: start another bookie"
 
 
-class Outcome(Enum):
-    MENDED = auto()
+class RepairOutcome(Enum):
+    REPAIRED = auto()
     GONE = auto()
     TAKEN = auto()
     WRITER = auto()
@@ -89,57 +88,58 @@ class _Tried:
     refused: set[BookieId] = field(default_factory=set[BookieId])  # did not accept copies
 
 
-class Mender:
+class Rereplicator:
     """`copied` is called with counts of entries and bytes as they become durable."""
 
     def __init__(
         self,
         context: LedgerContext,
-        marks: Marks,
-        members: Members,
-        board: Board,
+        underreplication: Underreplication,
+        watcher: BookieWatcher,
+        status_records: StatusRecords,
         limits: ReplicationLimits,
         copied: Callable[[int, int], None],
     ) -> None:
         self._context = context
-        self._marks = marks
-        self._members = members
-        self._board = board
+        self._underreplication = underreplication
+        self._watcher = watcher
+        self._status_records = status_records
         self._limits = limits
-        pace = Pace(limits.rate_bytes_per_s, limits.burst_bytes)
-        self._checker = Checker(context, pace)
-        self._replicator = Replicator(context, pace, copied)
+        rate_limit = RateLimit(limits.rate_bytes_per_s, limits.burst_bytes)
+        self._checker = Checker(context, rate_limit)
+        self._replicator = Replicator(context, rate_limit, copied)
         self._unclosed_since: dict[int, float] = {}
         self._suspects: dict[int, frozenset[BookieId]] = {}  # their lists are not trusted
         self.lock_left = False  # set when a lock could not be released
 
-    async def mend(self, ledger_id: int) -> Outcome:
+    async def rereplicate(self, ledger_id: int) -> RepairOutcome:
         """Repair a marked ledger as far as possible."""
-        mark = await self._marks.read(ledger_id)
+        mark = await self._underreplication.read_mark(ledger_id)
         if mark is None:
-            await self._board.clear_alarm(ledger_id)
-            return Outcome.GONE
+            await self._status_records.clear_alarm(ledger_id)
+            return RepairOutcome.GONE
         try:
-            return await self._mend_marked(mark)
+            return await self._repair_marked(mark)
         except NoSuchLedgerError:
             self._forget(ledger_id)
-            await self._marks.resolve(mark)
-            await self._board.clear_alarm(ledger_id)
-            return Outcome.GONE
+            await self._underreplication.resolve(mark)
+            await self._status_records.clear_alarm(ledger_id)
+            return RepairOutcome.GONE
         except (MalformedMetadataError, TooManyEntriesError) as error:
-            await self._alarm(ledger_id, Trouble.UNREADABLE, str(error), ())
-            return Outcome.UNREADABLE
+            await self._alarm(ledger_id, AlarmKind.UNREADABLE, str(error), ())
+            return RepairOutcome.UNREADABLE
 
-    async def _mend_marked(self, mark: Mark) -> Outcome:
+    async def _repair_marked(self, mark: Mark) -> RepairOutcome:
         ledger_id = mark.ledger_id
         stored = await self._context.metadata_store.read(ledger_id)
         if not self._has_spares(mark, stored):
-            await self._alarm(ledger_id, Trouble.NO_SPARE, _NO_SPARE, ())
-            return Outcome.NO_SPARE
-        if not await self._marks.lock(ledger_id):
-            return Outcome.TAKEN
+            await self._alarm(ledger_id, AlarmKind.NO_SPARE, _NO_SPARE, ())
+            return RepairOutcome.NO_SPARE
+        # Only now: without a spare, another worker that sees one must not be kept out.
+        if not await self._underreplication.lock(ledger_id):
+            return RepairOutcome.TAKEN
         try:
-            return await self._mend_locked(mark, stored)
+            return await self._repair_locked(mark, stored)
         finally:
             await self._release(ledger_id)
 
@@ -148,55 +148,59 @@ class Mender:
         # Shielded: a cancelled repair has to release its lock, too.
         with trio.move_on_after(_RELEASE_S, shield=True):
             try:
-                await self._marks.release(ledger_id)
+                await self._underreplication.release(ledger_id)
                 self.lock_left = False
             except MetadataError as error:
                 _log.warning("the lock of ledger %d stays for now: %s", ledger_id, error)
 
     def _has_spares(self, mark: Mark, stored: StoredMetadata) -> bool:
         """Return False if every known fault needs a spare bookie and there is none."""
-        presence = self._members.of(names(stored.metadata))
-        if any(presence.get(bookie) not in (None, *GONE) for bookie in mark.missing):
+        statuses = self._watcher.statuses_of(bookies_of(stored.metadata))
+        if any(statuses.get(BookieId(bookie)) not in (None, *GONE) for bookie in mark.missing):
             return True  # A registered bookie lacks entries.
-        stretches = settled_stretches(stored.metadata)
-        needy = [s for s in stretches if any(presence[b] in GONE for b in s.ensemble)]
-        return not needy or any(newcomers(s, self._members.writable()) for s in needy)
+        fragments = sealed_fragments(stored.metadata)
+        needy = [s for s in fragments if any(statuses[b] in GONE for b in s.ensemble)]
+        return not needy or any(newcomers(s, self._watcher.writable()) for s in needy)
 
-    async def _mend_locked(self, mark: Mark, stored: StoredMetadata) -> Outcome:
+    async def _repair_locked(self, mark: Mark, stored: StoredMetadata) -> RepairOutcome:
         ledger_id = mark.ledger_id
         # The marks may come from a client that has read damaged copies.
-        tried = _Tried({*mark.missing, *self._suspects.get(ledger_id, ())})
+        tried = _Tried({*map(BookieId, mark.missing), *self._suspects.get(ledger_id, ())})
         for _ in range(self._limits.rounds_max):
             if not stored.metadata.closed:
                 stored = await self._close_if_due(ledger_id, stored)
-            presence = self._members.of(names(stored.metadata))
+            statuses = self._watcher.statuses_of(bookies_of(stored.metadata))
             reports = await self._checker.check(
                 ledger_id,
                 stored.metadata,
-                presence,
+                statuses,
                 verify=tried.verified,
                 unfillable=tried.filled,
-                spares=self._members.writable(),
+                spares=self._watcher.writable(),
             )
-            outcome = await self._judge(mark, stored, reports)
+            outcome = await self._outcome_of(mark, stored, reports)
             if outcome is not None:
                 return outcome
             try:
                 changed = await self._copy(ledger_id, stored, reports, tried)
             except (NoSuchEntryError, ReadUnknownError):
                 # With every copy read the failure has another reason, and no further check helps.
-                if tried.verified >= set(presence):
+                if tried.verified >= set(statuses):
                     raise
-                tried.verified |= set(presence)
-                self._suspects[ledger_id] = frozenset(presence)  # for later attempts, too
+                tried.verified |= set(statuses)
+                self._suspects[ledger_id] = frozenset(statuses)  # for later attempts, too
                 changed = True
             if not changed:
                 return await self._stuck(ledger_id, reports)
             stored = await self._context.metadata_store.read(ledger_id)
-        return Outcome.LATER
+        return RepairOutcome.LATER
 
     async def _copy(
-        self, ledger_id: int, stored: StoredMetadata, reports: Sequence[Report], tried: "_Tried"
+        self,
+        ledger_id: int,
+        stored: StoredMetadata,
+        reports: Sequence[FragmentReport],
+        tried: "_Tried",
     ) -> bool:
         """Make the fills and moves of the reports; return True if one changed something."""
         changed = False
@@ -209,67 +213,69 @@ class Mender:
                     break  # One move at a time: the next check knows the newcomer.
         return changed
 
-    async def _judge(
-        self, mark: Mark, stored: StoredMetadata, reports: Sequence[Report]
-    ) -> Outcome | None:
+    async def _outcome_of(
+        self, mark: Mark, stored: StoredMetadata, reports: Sequence[FragmentReport]
+    ) -> RepairOutcome | None:
         """Return the outcome of a check; None if there are copies to make."""
         if any(report.fills or report.moves for report in reports):
             return None
-        if any(_bare(report) for report in reports):
+        if any(_without_copy(report) for report in reports):
             return await self._stuck(mark.ledger_id, reports)
         if not all(report.whole for report in reports):
-            return Outcome.LATER
+            return RepairOutcome.LATER
         if stored.metadata.state is LedgerState.IN_RECOVERY:
-            return Outcome.LATER
+            return RepairOutcome.LATER
         if stored.metadata.state is LedgerState.OPEN:
             # The checker does not check the last fragment: its writer replaces a bookie there.
             tail = stored.metadata.last_fragment.ensemble
-            presence = self._members.of(tail)
-            if any(b in mark.missing or presence[b] in GONE for b in tail):
-                return Outcome.WRITER
-        if not await self._marks.resolve(mark):
-            return Outcome.LATER
-        await self._board.clear_alarm(mark.ledger_id)
+            statuses = self._watcher.statuses_of(tail)
+            if any(b in mark.missing or statuses[b] in GONE for b in tail):
+                return RepairOutcome.WRITER
+        if not await self._underreplication.resolve(mark):
+            return RepairOutcome.LATER
+        await self._status_records.clear_alarm(mark.ledger_id)
         self._forget(mark.ledger_id)
-        return Outcome.MENDED
+        return RepairOutcome.REPAIRED
 
     def _forget(self, ledger_id: int) -> None:
         self._unclosed_since.pop(ledger_id, None)
         self._suspects.pop(ledger_id, None)
 
-    async def _stuck(self, ledger_id: int, reports: Sequence[Report]) -> Outcome:
+    async def _stuck(self, ledger_id: int, reports: Sequence[FragmentReport]) -> RepairOutcome:
         """Return the outcome when nothing can be done now; raise an alarm with the reason."""
-        bare = [(report, run) for report in reports for run in _bare(report)]
-        if bare:
-            runs = tuple((run.start, run.stop - 1) for _, run in bare)
+        without_copy = [(report, run) for report in reports for run in _without_copy(report)]
+        if without_copy:
+            runs = tuple((run.start, run.stop - 1) for _, run in without_copy)
             gone = sorted(
                 {
                     bookie
-                    for report, _ in bare
-                    for bookie, presence in self._members.of(report.stretch.ensemble).items()
-                    if presence is Presence.LOST
+                    for report, _ in without_copy
+                    for bookie, status in self._watcher.statuses_of(
+                        report.fragment.ensemble
+                    ).items()
+                    if status is BookieStatus.LOST
                 }
             )
-            why = "no bookie that is here can give a copy"
-            if any(report.no_answer for report, _ in bare):
+            why = "no registered bookie can give a copy"
+            if any(report.unknown for report, _ in without_copy):
                 why += "; some cannot say whether they had one"
             if gone:
                 why += f"; {', '.join(gone)}: gone, and may have one"
-            await self._alarm(ledger_id, Trouble.NO_COPY, why, runs)
-            return Outcome.NO_COPY
+            await self._alarm(ledger_id, AlarmKind.NO_COPY, why, runs)
+            return RepairOutcome.NO_COPY
         if any(
-            report.moves and not newcomers(report.stretch, self._members.writable())
+            report.moves and not newcomers(report.fragment, self._watcher.writable())
             for report in reports
         ):
-            await self._alarm(ledger_id, Trouble.NO_SPARE, _NO_SPARE, ())
-            return Outcome.NO_SPARE
-        return Outcome.LATER
+            await self._alarm(ledger_id, AlarmKind.NO_SPARE, _NO_SPARE, ())
+            return RepairOutcome.NO_SPARE
+        return RepairOutcome.LATER
 
     async def _alarm(
-        self, ledger_id: int, trouble: Trouble, why: str, entries: tuple[tuple[int, int], ...]
+        self, ledger_id: int, trouble: AlarmKind, why: str, entries: tuple[tuple[int, int], ...]
     ) -> None:
         now_ms = self._context.clock.now_ms()
-        if await self._board.raise_alarm(Alarm(ledger_id, trouble, why, now_ms, entries)):
+        if await self._status_records.raise_alarm(Alarm(ledger_id, trouble, why, now_ms, entries)):
             _log.error("ledger %d: %s: %s", ledger_id, trouble.value, why)
 
     # -- copying
@@ -278,12 +284,12 @@ class Mender:
         self,
         ledger_id: int,
         stored: StoredMetadata,
-        report: Report,
+        report: FragmentReport,
         fill: Fill,
         tried: "_Tried",
     ) -> bool:
         """Copy to a bookie the entries that it lacks; return True if a copy was attempted."""
-        entries = _without(fill.entries, report)
+        entries = _readable(fill.entries, report)
         if not entries:
             return False
         try:
@@ -298,23 +304,27 @@ class Mender:
         self,
         ledger_id: int,
         stored: StoredMetadata,
-        report: Report,
+        report: FragmentReport,
         move: Move,
         tried: "_Tried",
     ) -> bool:
-        """Copy to a newcomer and name it in the metadata; return True if an attempt was made."""
-        if _without(move.entries, report) != move.entries:
+        """Copy to a newcomer and name it in the metadata; return True if an attempt was made.
+
+        The order is: read the newcomer's cookie generation, copy, change the metadata.  A newcomer
+        that loses its disks before the metadata name it never learns what it has lost, so the
+        change is made only in the generation that was read first.
+        """
+        if _readable(move.entries, report) != move.entries:
             return False  # The bookie may have the last copy: it keeps its place.
         candidates = newcomers(
-            report.stretch, [b for b in self._members.writable() if b not in tried.refused]
+            report.fragment, [b for b in self._watcher.writable() if b not in tried.refused]
         )
         usable = [b for b in candidates if self._context.directory.is_usable(b)] or candidates
         if not usable:
             return False
-        newcomer = await self._best(usable, report.stretch, move, stored.metadata.quorums)
-        with self._unless_back(move.bookie):
-            # Before the copies: the update fails if the newcomer loses its disks after this.
-            (life,) = await self._context.metadata_store.lives_of([newcomer])
+        newcomer = await self._best(usable, report.fragment, move, stored.metadata.quorums)
+        with self._cancelled_if_back(move.bookie):
+            (generation,) = await self._context.metadata_store.generations_of([newcomer])
             try:
                 await self._replicator.copy(ledger_id, stored.metadata, move.entries, newcomer)
             except TargetError as error:
@@ -322,47 +332,47 @@ class Mender:
                 tried.refused.add(newcomer)
                 return True
             replaced = await self._replicator.replace(
-                ledger_id, stored, report.stretch, move.position, life
+                ledger_id, stored, report.fragment, move.position, generation
             )
             if replaced is Replaced.YES:
                 _log.info("ledger %d: %s for %s", ledger_id, newcomer, move.bookie)
         return True
 
     async def _best(
-        self, candidates: Sequence[BookieId], stretch: Stretch, move: Move, quorums: Quorums
+        self, candidates: Sequence[BookieId], fragment: SealedFragment, move: Move, quorums: Quorums
     ) -> BookieId:
         """Draw a candidate among those that keep the write sets in as many racks as possible.
 
-        Members of an unknown rack, and members whose copies will move, do not count.
+        BookieWatcher of an unknown rack, and members whose copies will move, do not count.
         """
-        members = [b for b in stretch.ensemble if b != move.bookie]
+        members = [b for b in fragment.ensemble if b != move.bookie]
         racks = await self._context.directory.racks_of([*members, *candidates])
-        presence = self._members.of(members)
-        missing = [b for b in members if b not in racks or presence[b] in GONE]
+        statuses = self._watcher.statuses_of(members)
+        missing = [b for b in members if b not in racks or statuses[b] in GONE]
         drawn = self._context.rng.sample(candidates, len(candidates))
         drawn.sort(key=lambda bookie: bookie not in racks)
         least = self._context.directory.rack_rule.least
         best = Racks(racks).replacement(
-            stretch.ensemble, move.position, drawn, quorums, RackRule(least), missing
+            fragment.ensemble, move.position, drawn, quorums, RackRule(least), missing
         )
         assert best is not None, "nothing is enforced, and there are candidates"
         return best
 
     @contextmanager
-    def _unless_back(self, bookie: BookieId) -> Generator[None]:
+    def _cancelled_if_back(self, bookie: BookieId) -> Generator[None]:
         """Cancel the block when a lost bookie is back: its copies are back, too."""
-        was_here = self._members.is_here(bookie)
+        was_staying = self._watcher.is_staying(bookie)
         with trio.CancelScope() as scope:
 
             def look() -> None:
-                if not was_here and self._members.is_here(bookie):
+                if not was_staying and self._watcher.is_staying(bookie):
                     scope.cancel()
 
-            self._members.add_listener(look)
+            self._watcher.add_listener(look)
             try:
                 yield
             finally:
-                self._members.remove_listener(look)
+                self._watcher.remove_listener(look)
 
     # -- ledgers that are not closed
 
@@ -373,8 +383,8 @@ class Mender:
         if metadata.state is LedgerState.IN_RECOVERY:
             grace_s: float | None = self._limits.recovery_grace_s
         else:
-            presence = self._members.of(metadata.last_fragment.ensemble)
-            lost = any(state is Presence.LOST for state in presence.values())
+            statuses = self._watcher.statuses_of(metadata.last_fragment.ensemble)
+            lost = any(status is BookieStatus.LOST for status in statuses.values())
             grace_s = self._limits.fence_open_after_s if lost else None
         if grace_s is None:
             self._unclosed_since.pop(ledger_id, None)
@@ -390,18 +400,18 @@ class Mender:
         return closed
 
 
-def _bare(report: Report) -> tuple[range, ...]:
+def _without_copy(report: FragmentReport) -> tuple[range, ...]:
     """Return the entries without a copy on any bookie that could still answer."""
-    return report.no_copy if report.unheard else (*report.no_copy, *report.no_answer)
+    return report.no_copy if report.silent else (*report.no_copy, *report.unknown)
 
 
-def _without(entries: Sequence[range], report: Report) -> tuple[range, ...]:
+def _readable(entries: Sequence[range], report: FragmentReport) -> tuple[range, ...]:
     """Return the entries that have a readable copy."""
-    bare = sorted((*report.no_copy, *report.no_answer), key=lambda run: run.start)
+    without_copy = sorted((*report.no_copy, *report.unknown), key=lambda run: run.start)
     kept: list[range] = []
     for run in entries:
         start = run.start
-        for hole in bare:
+        for hole in without_copy:
             if hole.stop <= start or hole.start >= run.stop:
                 continue
             if hole.start > start:

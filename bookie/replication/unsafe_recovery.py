@@ -66,7 +66,7 @@ async def accept_loss(
             stored = await context.metadata_store.read(ledger_id)
             more = await _who_cannot_say(context, ledger_id, stored.metadata, stuck)
             if set(more) <= set(given_up):
-                raise
+                raise  # Another attempt would end in the same way.
             given_up = sorted({*given_up, *more})
     lost_from = attempts[-1].lost_from if attempts else None
     _log.warning(

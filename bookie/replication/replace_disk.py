@@ -26,8 +26,12 @@ from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
-from daybook.bookie.replication.decommission import Decommission, DecommissionError, Kept
-from daybook.bookie.replication.marks import Marks
+from daybook.bookie.registry.underreplication import Underreplication
+from daybook.bookie.replication.decommission import (
+    Decommission,
+    DecommissionError,
+    RemainingLedgers,
+)
 from daybook.wire.digest import master_key
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
@@ -43,12 +47,16 @@ class Readmission:
     """The readmission of one bookie that has left."""
 
     def __init__(
-        self, context: LedgerContext, marks: Marks, orders: AdminStates, bookie: BookieId
+        self,
+        context: LedgerContext,
+        underreplication: Underreplication,
+        admin_states: AdminStates,
+        bookie: BookieId,
     ) -> None:
         self.bookie = bookie
         self._context = context
-        self._marks = marks
-        self._orders = orders
+        self._underreplication = underreplication
+        self._admin_states = admin_states
 
     async def wait_back(self) -> None:
         """Wait until the bookie is registered as read-only, with a new cookie."""
@@ -56,25 +64,25 @@ class Readmission:
             await trio.sleep(_POLL_S)
 
     async def is_back(self) -> bool:
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         return self.bookie in await known_bookies(
             store, paths
         ) and self.bookie in await readonly_bookies(store, paths)
 
-    async def admit(self, fenced: Callable[[int], None] = lambda count: None) -> int:
+    async def admit(self, on_fenced: Callable[[int], None] = lambda count: None) -> int:
         """Fence the ledgers, then admit the bookie; return the number of fenced ledgers.
 
         Raise DecommissionError if the bookie is writable or not back, or a ledger is not fenced.
         """
-        store, paths = self._marks.store, self._marks.paths
+        store, paths = self._underreplication.store, self._underreplication.paths
         if self.bookie in await writable_bookies(store, paths):
             raise DecommissionError(
-                f"{self.bookie} takes new entries already: whoever it is, it does not follow orders"
+                f"{self.bookie} already accepts new entries, so it does not follow its admin state"
             )
         if not await self.is_back():
             raise DecommissionError(
-                f"{self.bookie} has left: start it with empty directories first; it takes no new"
-                " entries until it is taken back"
+                f"{self.bookie} has left the cluster. Start it with empty directories first; it"
+                " accepts no new entries until it is taken back"
             )
         await store.sync(paths.root)
         count = 0
@@ -86,8 +94,8 @@ class Readmission:
                 except NoSuchLedgerError:
                     continue
                 except MalformedMetadataError as error:
-                    # The key of the fence is in the metadata.
-                    fence.failure = f"{error}: nobody can fence that ledger"
+                    # The password, which a fence needs, is in the metadata.
+                    fence.failure = f"{error}: that ledger cannot be fenced"
                     break
                 if metadata.state is LedgerState.OPEN:
                     continue
@@ -95,10 +103,11 @@ class Readmission:
                 if fence.failure:
                     break
                 count += 1
-                fenced(count)
+                on_fenced(count)
         if fence.failure:
             raise DecommissionError(fence.failure)
-        await self._orders.withdraw(self.bookie)
+        # Last: a writer may use the bookie from now on, and every fence is durable there.
+        await self._admin_states.withdraw(self.bookie)
         return count
 
 
@@ -131,7 +140,7 @@ class _Fencing:
         else:
             status = from_v3(answer.status)
             if status not in _FENCED:
-                self.failure = f"ledger {ledger_id} is not fenced there: it said {status.name}"
+                self.failure = f"ledger {ledger_id} is not fenced there: it answered {status.name}"
         finally:
             self._room.release_on_behalf_of(token)
 
@@ -140,24 +149,26 @@ class DiskReplacement:
     """The replacement of a bookie's disks: empty the bookie, wait until it is back, admit it."""
 
     def __init__(
-        self, decommission: Decommission, readmission: Readmission, orders: AdminStates
+        self, decommission: Decommission, readmission: Readmission, admin_states: AdminStates
     ) -> None:
         self._decommission = decommission
         self._readmission = readmission
-        self._orders = orders
+        self._admin_states = admin_states
 
-    async def empty(self, told: Callable[[Kept], None] = lambda kept: None) -> None:
+    async def empty(
+        self, on_progress: Callable[[RemainingLedgers], None] = lambda remaining: None
+    ) -> None:
         """Return when the bookie's disks may be replaced: no ledger needs their entries."""
-        order = await self._orders.read(self._decommission.bookie)
+        order = await self._admin_states.read(self._decommission.bookie)
         if order is None or order.kind is not AdminState.LEFT:
-            await self._decommission.run(told=told)
+            await self._decommission.run(on_progress=on_progress)
         elif not await self._readmission.is_back():
             await self._decommission.forget()  # a repeated last step does no harm
 
     async def is_back(self) -> bool:
         return await self._readmission.is_back()
 
-    async def finish(self, fenced: Callable[[int], None] = lambda count: None) -> int:
+    async def finish(self, on_fenced: Callable[[int], None] = lambda count: None) -> int:
         """Wait until the bookie is back, and admit it."""
         await self._readmission.wait_back()
-        return await self._readmission.admit(fenced)
+        return await self._readmission.admit(on_fenced)

@@ -1,18 +1,22 @@
 """The underreplication records in the metadata store: BookKeeper's own, shared with its workers.
 
     <root>/underreplication
-      LAYOUT                                   the layout of these records
+      LAYOUT                                   the layout of these records, as protobuf text
       ledgers/hhhh/hhhh/hhhh/hhhh/urL<id>      a mark: which bookies lack entries, since when
       locks/urL<id>                            ephemeral: a worker repairs it
       disable                                  present while auto-recovery is paused
-      lostBookieRecoveryDelay                  seconds, as text; writing it also asks for an audit
+      lostBookieRecoveryDelay                  seconds, as text; writing it also requests an audit
       checkallledgersctime (and two more)      when a check of all ledgers last began
 
-A mark is removed under the version that was read *before* the work on it began: the mark stays if
-the ledger is marked again meanwhile.  A lock only saves work: two workers may safely repair the
-same ledger at once.  A lock ends with the session of its owner.  A session may last for months, and
-a create or delete of a lock without an answer may have taken effect or not, so an owner looks for
-locks that it holds and does not work on.
+`hhhh` are the 16-bit pieces of the ledger id.
+
+A new finding is added to an existing mark and never replaces it.  The mark is written even if it
+already names the bookie: a rereplicator deletes the version it began with, so a finding made
+meanwhile has to change the version.
+
+A lock only saves work: two workers may safely repair the same ledger at once.  A lock ends with the
+session of its owner.  A session may last for months, and a create or delete of a lock without an
+answer may have taken effect or not, so an owner looks for locks that it holds and does not work on.
 
 No call here takes a request without an answer for done: `MetadataError` passes through, and every
 call may be repeated.
@@ -29,10 +33,7 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from daybook.bookie.errors import LayoutError, MalformedRecordError
-from daybook.bookie.ledger.protocol.placement import BookieId
-from daybook.bookie.ledger.underreplication import mark_path, mark_under_replicated
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import (
     ANY,
@@ -58,7 +59,55 @@ _PIECE = re.compile(r"[0-9a-f]{4}")
 _DEPTH = 4
 _LEDGER_ID_MAX = (1 << 63) - 1
 _DELAY_DIGITS_MAX = 9
-_USUAL = ReplicationLimits()
+_LAYOUT = LedgerRereplicationLayoutFormat(type="BASIC", version=1)
+LOST_DELAY_S = 60  # while the record has no value
+
+
+def mark_path(paths: LedgerPaths, ledger_id: int) -> str:
+    """Return the path of the mark, as BookKeeper has it."""
+    digits = f"{ledger_id:016x}"
+    pieces = "/".join(digits[start : start + 4] for start in range(0, 16, 4))
+    return f"{paths.underreplication}/ledgers/{pieces}/urL{ledger_id:010d}"
+
+
+async def mark_under_replicated(
+    store: MetadataStore,
+    paths: LedgerPaths,
+    ledger_id: int,
+    missing: Sequence[str],
+    now_ms: int,
+) -> None:
+    """Mark the ledger: these bookies lack entries of it."""
+    await _ensure_layout(store, paths)
+    path = mark_path(paths, ledger_id)
+    while True:
+        record = await store.get(path)
+        mark = UnderreplicatedLedgerFormat()
+        if record is not None:
+            # A mark that does not parse is of no use to any reader, and is replaced.
+            with suppress(text_format.ParseError, UnicodeDecodeError):
+                text_format.Parse(record.value.decode(), mark)
+        mark.replica.extend(bookie for bookie in missing if bookie not in mark.replica)
+        mark.ctime = now_ms
+        value = text_format.MessageToString(mark).encode()
+        try:
+            if record is None:
+                await store.create(path, value, make_parents=True)
+            else:
+                await store.set(path, value, record.stat.version)
+        except (RecordExistsError, VersionConflictError, NoRecordError, OutcomeUnknownError):
+            continue  # Read again: the ledger was marked or rereplicated meanwhile.
+        return
+
+
+async def _ensure_layout(store: MetadataStore, paths: LedgerPaths) -> None:
+    path = f"{paths.underreplication}/LAYOUT"
+    while await store.get(path) is None:
+        try:
+            value = text_format.MessageToString(_LAYOUT).encode()
+            await store.create(path, value, make_parents=True)
+        except (RecordExistsError, OutcomeUnknownError):
+            continue
 
 
 class Check(Enum):
@@ -74,7 +123,7 @@ class Mark:
     """A mark: a check at `since_ms` found that the `missing` bookies lack entries."""
 
     ledger_id: int
-    missing: tuple[BookieId, ...]
+    missing: tuple[str, ...]
     since_ms: int | None
     version: int
     created_txid: int
@@ -86,13 +135,13 @@ class Lock:
     ours: bool  # held by this session, under our name
 
 
-class Marks:
-    """The records of one cluster; `who` is the owner's name in its locks."""
+class Underreplication:
+    """The records of one cluster; `owner` is the name that this process writes into its locks."""
 
-    def __init__(self, store: MetadataStore, paths: LedgerPaths, who: str) -> None:
+    def __init__(self, store: MetadataStore, paths: LedgerPaths, owner: str) -> None:
         self.store = store
         self.paths = paths
-        self._who = who
+        self._owner = owner
         self._root = paths.underreplication
 
     # -- marks
@@ -108,13 +157,16 @@ class Marks:
         except (text_format.ParseError, UnicodeDecodeError) as error:
             raise LayoutError(f"{self._root}/LAYOUT does not parse: {error}") from error
         if (layout.type, layout.version) != ("BASIC", 1):
-            raise LayoutError(f"marks are kept as {layout.type} {layout.version}, not BASIC 1")
+            raise LayoutError(
+                f"the layout of underreplicated ledgers is {layout.type} {layout.version}, and this"
+                " release knows BASIC 1"
+            )
 
-    async def mark(self, ledger_id: int, missing: Sequence[BookieId], now_ms: int) -> None:
+    async def mark(self, ledger_id: int, missing: Sequence[str], now_ms: int) -> None:
         """Mark that these bookies lack entries of the ledger; add them to an existing mark."""
         await mark_under_replicated(self.store, self.paths, ledger_id, missing, now_ms)
 
-    async def read(self, ledger_id: int) -> Mark | None:
+    async def read_mark(self, ledger_id: int) -> Mark | None:
         record = await self.store.get(mark_path(self.paths, ledger_id))
         if record is None:
             return None
@@ -124,13 +176,13 @@ class Marks:
             text_format.Parse(record.value.decode(), message)
         return Mark(
             ledger_id,
-            tuple(map(BookieId, message.replica)),
+            tuple(message.replica),
             message.ctime if message.HasField("ctime") else None,
             record.stat.version,
             record.stat.created_txid,
         )
 
-    async def list(self) -> AsyncIterator[int]:
+    async def marked_ledgers(self) -> AsyncIterator[int]:
         """Yield the ids of all marked ledgers, ascending."""
         async for ledger_id in self._below(f"{self._root}/ledgers", _DEPTH):
             yield ledger_id
@@ -157,6 +209,8 @@ class Marks:
                 return True
             if record.stat.created_txid != mark.created_txid:
                 return False  # A new mark at this path may have the same version.
+            # Under the version that was read *before* the repair began: a finding of the meantime
+            # has changed the version, and its mark stays.
             try:
                 await self.store.delete(path, mark.version)
             except VersionConflictError:
@@ -187,7 +241,7 @@ class Marks:
             try:
                 await self.store.create(path, value, ephemeral=True)
             except OutcomeUnknownError:
-                continue  # If the create succeeded, the next one finds our lock.
+                continue  # If the create succeeded, the next one finds this process's lock.
             except RecordExistsError:
                 record = await self.store.get(path)
                 if record is None:
@@ -196,7 +250,7 @@ class Marks:
             return True
 
     def _lock_value(self) -> bytes:
-        return text_format.MessageToString(LockDataFormat(bookieId=self._who)).encode()
+        return text_format.MessageToString(LockDataFormat(bookieId=self._owner)).encode()
 
     def _is_ours(self, lock: Record) -> bool:
         """Return True if this session holds it; a lock of an older session ends by itself."""
@@ -215,7 +269,7 @@ class Marks:
                 continue
             return
 
-    async def locked(self) -> dict[int, Lock]:
+    async def locks(self) -> dict[int, Lock]:
         """Return all locks by ledger id."""
         locks: dict[int, Lock] = {}
         for name in await self.store.get_children(f"{self._root}/locks") or []:
@@ -229,7 +283,7 @@ class Marks:
             locks[int(found[1])] = Lock(lock.bookieId, self._is_ours(record))
         return locks
 
-    # -- the switch
+    # -- pause and resume
 
     async def is_paused(self, watch: Watch | None = None) -> bool:
         return await self.store.get(f"{self._root}/disable", watch) is not None
@@ -243,7 +297,7 @@ class Marks:
 
     # -- the delay; writing it also requests an audit
 
-    async def delay_s(self, watch: Watch | None = None) -> int | None:
+    async def lost_delay_s(self, watch: Watch | None = None) -> int | None:
         """Return the delay before one missing bookie counts as lost; None if it is not set."""
         record = await self.store.get(f"{self._root}/lostBookieRecoveryDelay", watch)
         if record is None:
@@ -253,7 +307,7 @@ class Marks:
             raise MalformedRecordError(f"the delay for lost bookies is {text[:20]!r}")
         return int(text)
 
-    async def set_delay_s(self, seconds: int) -> None:
+    async def set_lost_delay_s(self, seconds: int) -> None:
         """Set the delay.  With any value, the auditor also checks all bookies immediately."""
         assert 0 <= seconds < 10**_DELAY_DIGITS_MAX
         path, value = f"{self._root}/lostBookieRecoveryDelay", b"%d" % seconds
@@ -265,19 +319,19 @@ class Marks:
                 continue  # Writing the same value twice costs one extra audit.
             return
 
-    async def trigger(self) -> None:
+    async def request_audit(self) -> None:
         """Request an audit now; the delay stays as it is."""
         try:
-            seconds = await self.delay_s()
+            seconds = await self.lost_delay_s()
         except MalformedRecordError:
             seconds = None
-        await self.set_delay_s(int(_USUAL.lost_delay_s) if seconds is None else seconds)
+        await self.set_lost_delay_s(LOST_DELAY_S if seconds is None else seconds)
         if seconds is None:  # No delay was set: leave none behind.
             await self._remove(f"{self._root}/lostBookieRecoveryDelay")
 
     # -- the last checks
 
-    async def checked_ms(self, check: Check) -> int | None:
+    async def check_began_ms(self, check: Check) -> int | None:
         """Return when that check last began; None if never."""
         record = await self.store.get(f"{self._root}/{check.value}")
         if record is None:
@@ -290,7 +344,7 @@ class Marks:
             raise MalformedRecordError(f"{check.value}: {error}") from error
         return message.ctime if message.HasField("ctime") else None
 
-    async def set_checked_ms(self, check: Check, now_ms: int) -> None:
+    async def set_check_began_ms(self, check: Check, now_ms: int) -> None:
         path = f"{self._root}/{check.value}"
         value = CheckTimeFormat(ctime=now_ms).SerializeToString()
         while True:
@@ -319,28 +373,28 @@ class Marks:
             return
 
 
-class Switch:
+class PauseWatcher:
     """The pause state of auto-recovery, cached under one watch."""
 
-    def __init__(self, marks: Marks) -> None:
-        self.changed: Callable[[], None] | None = None  # called when it may have been switched
-        self._marks = marks
+    def __init__(self, underreplication: Underreplication) -> None:
+        self.on_change: Callable[[], None] | None = None  # called when the state may have changed
+        self._underreplication = underreplication
         self._paused: bool | None = None  # None: read it again
-        self._moved = trio.Event()
+        self._changed = trio.Event()
 
     async def is_paused(self) -> bool:
         while self._paused is None:
-            moved = self._moved = trio.Event()
-            paused = await self._marks.is_paused(self._look_again)
-            if not moved.is_set():  # a switch before the answer makes the answer stale
+            changed = self._changed = trio.Event()
+            paused = await self._underreplication.is_paused(self._handle_change)
+            if not changed.is_set():  # A change before the answer makes the answer stale.
                 self._paused = paused
         return self._paused
 
     async def wait_changed(self) -> None:
-        await self._moved.wait()
+        await self._changed.wait()
 
-    def _look_again(self) -> None:
+    def _handle_change(self) -> None:
         self._paused = None
-        self._moved.set()
-        if self.changed is not None:
-            self.changed()
+        self._changed.set()
+        if self.on_change is not None:
+            self.on_change()

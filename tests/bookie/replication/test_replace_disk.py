@@ -15,13 +15,13 @@ from daybook.bookie.replication.decommission import (
     DecommissionError,
     DecommissionLimits,
 )
-from daybook.bookie.replication.readmission import DiskReplacement, Readmission
+from daybook.bookie.replication.replace_disk import DiskReplacement, Readmission
 from daybook.wire.digest import master_key
 from daybook.wire.messages.bookie import Status
 from daybook.wire.messages.bookie_v3 import encode_add, from_v3
 from tests.bookie.replication.cluster import PATHS, Cluster, entry_bytes, open_cluster, until
 
-LIMITS = DecommissionLimits(obey_timeout_s=30.0, poll_s=5.0)
+LIMITS = DecommissionLimits(read_only_timeout_s=30.0, poll_s=5.0)
 
 
 @pytest.fixture
@@ -31,10 +31,11 @@ async def cluster() -> AsyncGenerator[Cluster]:
 
 
 def replacement(cluster: Cluster, bookie: BookieId) -> DiskReplacement:
-    context, marks, orders = cluster.client.context, cluster.marks, cluster.orders
+    context, orders = cluster.client.context, cluster.orders
+    underreplication = cluster.underreplication
     return DiskReplacement(
-        Decommission(context, marks, orders, bookie, LIMITS),
-        Readmission(context, marks, orders, bookie),
+        Decommission(context, underreplication, orders, bookie, LIMITS),
+        Readmission(context, underreplication, orders, bookie),
         orders,
     )
 
@@ -112,10 +113,12 @@ async def test_it_is_not_admitted_before_it_is_back(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     _, bookie = await recovered_ledger(cluster)
-    readmission = Readmission(cluster.client.context, cluster.marks, cluster.orders, bookie)
+    readmission = Readmission(
+        cluster.client.context, cluster.underreplication, cluster.orders, bookie
+    )
     async with cluster.recovering():
         await replacement(cluster, bookie).empty()
-        with pytest.raises(DecommissionError, match="start it with empty directories"):
+        with pytest.raises(DecommissionError, match="Start it with empty directories"):
             await readmission.admit()  # the old process still runs
         order = await cluster.orders.read(bookie)
         assert order is not None

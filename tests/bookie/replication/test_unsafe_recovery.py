@@ -10,7 +10,7 @@ from daybook.bookie.errors import RecoveryAbortedError
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import Fragment, Quorums
 from daybook.bookie.ledger.recovery import recover_ledger
-from daybook.bookie.replication.forced import AcceptedLoss, accept_loss
+from daybook.bookie.replication.unsafe_recovery import AcceptedLoss, accept_loss
 from tests.bookie.replication.cluster import Cluster, Entry, bookie_id, open_cluster
 from tests.bookie.replication.test_repairs import damaged, flip_bits, restart
 

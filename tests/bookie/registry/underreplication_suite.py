@@ -9,8 +9,8 @@ import trio
 from daybook.bookie.errors import LayoutError, MalformedRecordError
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.replication.election import Election
-from daybook.bookie.replication.marks import Check, Lock, Marks
+from daybook.bookie.registry.underreplication import Check, Lock, Underreplication
+from daybook.bookie.replication.auditor import Election
 from daybook.wire.metadata.store import ANY, MetadataStore
 
 PATHS = LedgerPaths()
@@ -19,8 +19,8 @@ B1, B2, B3 = BookieId("b1:3181"), BookieId("b2:3181"), BookieId("b3:3181")
 Open = Callable[[], Awaitable[MetadataStore]]
 
 
-async def ids(marks: Marks) -> list[int]:
-    return [ledger_id async for ledger_id in marks.list()]
+async def ids(underreplication: Underreplication) -> list[int]:
+    return [ledger_id async for ledger_id in underreplication.marked_ledgers()]
 
 
 async def value(store: MetadataStore, path: str) -> bytes:
@@ -29,18 +29,18 @@ async def value(store: MetadataStore, path: str) -> bytes:
     return record.value
 
 
-class MarksSuite:
+class UnderreplicationSuite:
     """A test module derives a class from this, and has a fixture `open_store`."""
 
     async def test_records_are_the_bytes_that_apache_writes(self, open_store: Open) -> None:
         store = await open_store()
-        marks = Marks(store, PATHS, "host-1")
-        await marks.mark(12345, [B1, B2], 1700000000000)
-        await marks.mark(4294967301, [B3], 5)
-        assert await marks.lock(12345)
-        await marks.pause()
-        await marks.set_delay_s(90)
-        await marks.set_checked_ms(Check.LEDGERS, 300)
+        underreplication = Underreplication(store, PATHS, "host-1")
+        await underreplication.mark(12345, [B1, B2], 1700000000000)
+        await underreplication.mark(4294967301, [B3], 5)
+        assert await underreplication.lock(12345)
+        await underreplication.pause()
+        await underreplication.set_lost_delay_s(90)
+        await underreplication.set_check_began_ms(Check.LEDGERS, 300)
         assert await value(store, "LAYOUT") == b'type: "BASIC"\nversion: 1\n'
         assert await value(store, "ledgers/0000/0000/0000/3039/urL0000012345") == (
             b'replica: "b1:3181"\nreplica: "b2:3181"\nctime: 1700000000000\n'
@@ -54,26 +54,26 @@ class MarksSuite:
         assert await value(store, "checkallledgersctime") == bytes.fromhex("08ac02")
 
     async def test_what_is_written_is_read_again(self, open_store: Open) -> None:
-        marks = Marks(await open_store(), PATHS, "w")
-        assert await ids(marks) == []
-        assert await marks.read(7) is None
+        underreplication = Underreplication(await open_store(), PATHS, "w")
+        assert await ids(underreplication) == []
+        assert await underreplication.read_mark(7) is None
         for ledger_id in (7, 2**40, 0, 123456):
-            await marks.mark(ledger_id, [B1], ledger_id + 1)
-        assert await ids(marks) == [0, 7, 123456, 2**40]
-        mark = await marks.read(2**40)
+            await underreplication.mark(ledger_id, [B1], ledger_id + 1)
+        assert await ids(underreplication) == [0, 7, 123456, 2**40]
+        mark = await underreplication.read_mark(2**40)
         assert mark is not None
         assert (mark.missing, mark.since_ms, mark.version) == ((B1,), 2**40 + 1, 0)
-        assert await marks.checked_ms(Check.LEDGERS) is None
-        await marks.set_checked_ms(Check.LEDGERS, 17)
-        await marks.set_checked_ms(Check.LEDGERS, 2**41)
-        assert await marks.checked_ms(Check.LEDGERS) == 2**41
+        assert await underreplication.check_began_ms(Check.LEDGERS) is None
+        await underreplication.set_check_began_ms(Check.LEDGERS, 17)
+        await underreplication.set_check_began_ms(Check.LEDGERS, 2**41)
+        assert await underreplication.check_began_ms(Check.LEDGERS) == 2**41
 
     async def test_a_mark_is_added_to_and_its_version_changes(self, open_store: Open) -> None:
-        marks = Marks(await open_store(), PATHS, "w")
-        await marks.mark(7, [B1], 1)
-        first = await marks.read(7)
-        await marks.mark(7, [B2, B1], 3)
-        second = await marks.read(7)
+        underreplication = Underreplication(await open_store(), PATHS, "w")
+        await underreplication.mark(7, [B1], 1)
+        first = await underreplication.read_mark(7)
+        await underreplication.mark(7, [B2, B1], 3)
+        second = await underreplication.read_mark(7)
         assert first is not None
         assert second is not None
         assert (first.missing, first.since_ms, first.version) == ((B1,), 1, 0)
@@ -82,131 +82,131 @@ class MarksSuite:
     async def test_the_same_that_is_found_again_while_it_is_mended_stays_marked(
         self, open_store: Open
     ) -> None:
-        marks = Marks(await open_store(), PATHS, "w")
-        await marks.mark(7, [B1], 1)
-        before = await marks.read(7)
+        underreplication = Underreplication(await open_store(), PATHS, "w")
+        await underreplication.mark(7, [B1], 1)
+        before = await underreplication.read_mark(7)
         assert before is not None
-        await marks.mark(7, [B1], 2)  # another client has found more damage
-        assert not await marks.resolve(before)
-        assert await ids(marks) == [7]
+        await underreplication.mark(7, [B1], 2)  # another client has found more damage
+        assert not await underreplication.resolve(before)
+        assert await ids(underreplication) == [7]
 
     async def test_what_is_at_a_wrong_place_is_no_mark(self, open_store: Open) -> None:
         store = await open_store()
-        marks = Marks(store, PATHS, "w")
-        await marks.mark(7, [B1], 1)
+        underreplication = Underreplication(store, PATHS, "w")
+        await underreplication.mark(7, [B1], 1)
         for stray in ("urL0000000099", "urL9999999999999999999", "urL0x7", "x"):
             path = f"{BASE}/ledgers/0000/0000/0000/0007/{stray}"
             await store.create(path, b"", make_parents=True)
-        assert await ids(marks) == [7]
+        assert await ids(underreplication) == [7]
 
     async def test_a_ledger_that_is_marked_again_stays_marked(self, open_store: Open) -> None:
-        marks = Marks(await open_store(), PATHS, "w")
-        await marks.mark(7, [B1], 1)
-        before = await marks.read(7)
+        underreplication = Underreplication(await open_store(), PATHS, "w")
+        await underreplication.mark(7, [B1], 1)
+        before = await underreplication.read_mark(7)
         assert before is not None
-        await marks.mark(7, [B2], 2)
-        assert not await marks.resolve(before)
-        after = await marks.read(7)
+        await underreplication.mark(7, [B2], 2)
+        assert not await underreplication.resolve(before)
+        after = await underreplication.read_mark(7)
         assert after is not None
-        assert await marks.resolve(after)
-        assert await marks.read(7) is None
-        assert await marks.resolve(after)
+        assert await underreplication.resolve(after)
+        assert await underreplication.read_mark(7) is None
+        assert await underreplication.resolve(after)
 
     async def test_another_mark_of_the_same_version_stays(self, open_store: Open) -> None:
-        marks = Marks(await open_store(), PATHS, "w")
-        await marks.mark(7, [B1], 1)
-        old = await marks.read(7)
+        underreplication = Underreplication(await open_store(), PATHS, "w")
+        await underreplication.mark(7, [B1], 1)
+        old = await underreplication.read_mark(7)
         assert old is not None
-        await marks.resolve(old)
-        await marks.mark(7, [B2], 2)
-        assert not await marks.resolve(old)
-        assert await ids(marks) == [7]
+        await underreplication.resolve(old)
+        await underreplication.mark(7, [B2], 2)
+        assert not await underreplication.resolve(old)
+        assert await ids(underreplication) == [7]
 
     async def test_empty_directories_go_with_their_last_mark(self, open_store: Open) -> None:
         store = await open_store()
-        marks = Marks(store, PATHS, "w")
+        underreplication = Underreplication(store, PATHS, "w")
         for ledger_id in (1, 2**20, 2**20 + 1):
-            await marks.mark(ledger_id, [B1], 1)
+            await underreplication.mark(ledger_id, [B1], 1)
         for ledger_id in (1, 2**20):
-            mark = await marks.read(ledger_id)
+            mark = await underreplication.read_mark(ledger_id)
             assert mark is not None
-            assert await marks.resolve(mark)
+            assert await underreplication.resolve(mark)
         assert await store.get_children(f"{BASE}/ledgers/0000/0000") == ["0010"]
-        assert await ids(marks) == [2**20 + 1]
+        assert await ids(underreplication) == [2**20 + 1]
 
     async def test_one_works_on_a_ledger_until_it_lets_go_or_dies(self, open_store: Open) -> None:
         first, second = await two(open_store)
         assert await first.lock(7)
         assert await first.lock(7)  # the answer was lost: the lock is ours
         assert not await second.lock(7)
-        assert await second.locked() == {7: Lock("w1", ours=False)}
+        assert await second.locks() == {7: Lock("w1", ours=False)}
         await second.release(7)  # the lock is not ours
         assert not await second.lock(7)
         await first.release(7)
         assert await second.lock(7)
-        assert await first.locked() == {7: Lock("w2", ours=False)}
+        assert await first.locks() == {7: Lock("w2", ours=False)}
 
     async def test_the_switch_and_its_watch(self, open_store: Open) -> None:
-        marks, other = await two(open_store)
+        underreplication, other = await two(open_store)
         changed = trio.Event()
-        assert not await marks.is_paused(changed.set)
+        assert not await underreplication.is_paused(changed.set)
         await other.pause()
         await other.pause()
         await changed.wait()
         again = trio.Event()
-        assert await marks.is_paused(again.set)
+        assert await underreplication.is_paused(again.set)
         await other.resume()
         await other.resume()
         await again.wait()
-        assert not await marks.is_paused()
+        assert not await underreplication.is_paused()
 
     async def test_asking_for_an_audit_keeps_the_delay_and_is_heard(self, open_store: Open) -> None:
-        marks, other = await two(open_store)
-        assert await marks.delay_s() is None
-        await marks.set_delay_s(60)
+        underreplication, other = await two(open_store)
+        assert await underreplication.lost_delay_s() is None
+        await underreplication.set_lost_delay_s(60)
         heard = trio.Event()
-        assert await marks.delay_s(heard.set) == 60
-        await other.trigger()
+        assert await underreplication.lost_delay_s(heard.set) == 60
+        await other.request_audit()
         await heard.wait()
-        assert await marks.delay_s() == 60
+        assert await underreplication.lost_delay_s() == 60
 
     async def test_asking_for_an_audit_sets_no_delay(self, open_store: Open) -> None:
-        marks, other = await two(open_store)
+        underreplication, other = await two(open_store)
         heard = trio.Event()
-        assert await marks.delay_s(heard.set) is None
-        await other.trigger()
+        assert await underreplication.lost_delay_s(heard.set) is None
+        await other.request_audit()
         await heard.wait()
-        assert await marks.delay_s() is None
+        assert await underreplication.lost_delay_s() is None
 
     async def test_records_of_another_kind_are_refused(self, open_store: Open) -> None:
         store = await open_store()
-        marks = Marks(store, PATHS, "w")
-        await marks.check_layout()
-        await marks.mark(1, [B1], 1)
-        await marks.check_layout()
+        underreplication = Underreplication(store, PATHS, "w")
+        await underreplication.check_layout()
+        await underreplication.mark(1, [B1], 1)
+        await underreplication.check_layout()
         for layout in (b'type: "BASIC"\nversion: 2\n', b'type: "LISTS"\nversion: 1\n', b"\xff"):
             await store.set(f"{BASE}/LAYOUT", layout, ANY)
             with pytest.raises(LayoutError):
-                await marks.check_layout()
-        await marks.set_delay_s(1)
+                await underreplication.check_layout()
+        await underreplication.set_lost_delay_s(1)
         for delay in (b"soon", b"-1", b"1" * 30):
             await store.set(f"{BASE}/lostBookieRecoveryDelay", delay, ANY)
             with pytest.raises(MalformedRecordError):
-                await marks.delay_s()
-        await marks.set_checked_ms(Check.LEDGERS, 1)
+                await underreplication.lost_delay_s()
+        await underreplication.set_check_began_ms(Check.LEDGERS, 1)
         await store.set(f"{BASE}/checkallledgersctime", b"\xff", ANY)
         with pytest.raises(MalformedRecordError):
-            await marks.checked_ms(Check.LEDGERS)
+            await underreplication.check_began_ms(Check.LEDGERS)
 
     async def test_a_mark_that_does_not_parse_is_a_mark(self, open_store: Open) -> None:
         store = await open_store()
-        marks = Marks(store, PATHS, "w")
-        await marks.mark(7, [B1], 1)
+        underreplication = Underreplication(store, PATHS, "w")
+        await underreplication.mark(7, [B1], 1)
         await store.set(f"{BASE}/ledgers/0000/0000/0000/0007/urL0000000007", b"\xff{", ANY)
-        mark = await marks.read(7)
+        mark = await underreplication.read_mark(7)
         assert mark is not None
         assert mark.missing == ()
-        assert await ids(marks) == [7]
+        assert await ids(underreplication) == [7]
 
     async def test_the_first_candidate_is_elected_then_the_next(
         self, open_store: Open, nursery: trio.Nursery
@@ -264,8 +264,8 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await trio.sleep(0.01)
 
 
-async def two(open_store: Open) -> tuple[Marks, Marks]:
+async def two(open_store: Open) -> tuple[Underreplication, Underreplication]:
     return (
-        Marks(await open_store(), PATHS, "w1"),
-        Marks(await open_store(), PATHS, "w2"),
+        Underreplication(await open_store(), PATHS, "w1"),
+        Underreplication(await open_store(), PATHS, "w2"),
     )

@@ -10,12 +10,12 @@ from trio.abc import Clock
 from daybook.bookie.ledger.bookie_client import BookieClient
 from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
-from daybook.bookie.replication.board import Alarm, Trouble
 from daybook.bookie.replication.checker import Checker
 from daybook.bookie.replication.host import AutoRecovery
-from daybook.bookie.replication.mender import Outcome
-from daybook.bookie.replication.protocol.copies import Presence
-from daybook.bookie.replication.protocol.pace import Pace
+from daybook.bookie.replication.limits import RateLimit
+from daybook.bookie.replication.protocol.replica_check import BookieStatus
+from daybook.bookie.replication.rereplicator import RepairOutcome
+from daybook.bookie.replication.status_records import Alarm, AlarmKind
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.memory import DirectLink, Request
 from daybook.wire.metadata.store import ANY
@@ -31,7 +31,7 @@ from tests.bookie.replication.cluster import (
 )
 
 B1, B2, B3, B4 = (bookie_id(f"b{n}") for n in range(1, 5))
-HERE = dict.fromkeys((B1, B2, B3, B4), Presence.WRITABLE)
+HERE = dict.fromkeys((B1, B2, B3, B4), BookieStatus.WRITABLE)
 WHOLE: dict[int, Entry] = dict.fromkeys(range(4), "good")
 BAD: dict[int, Entry] = {**WHOLE, 2: "bad"}
 
@@ -42,22 +42,25 @@ async def cluster() -> AsyncGenerator[Cluster]:
         yield cluster
 
 
-async def mend(running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str) -> Outcome:
-    await running.members.wait_looked()
-    await cluster.marks.mark(ledger_id, [bookie_id(name) for name in lacking or ("b3",)], 0)
-    return await running.worker.mend(ledger_id)
+async def mend(
+    running: AutoRecovery, cluster: Cluster, ledger_id: int, *lacking: str
+) -> RepairOutcome:
+    await running.watcher.wait_ready()
+    bookies = [bookie_id(name) for name in lacking or ("b3",)]
+    await cluster.underreplication.mark(ledger_id, bookies, 0)
+    return await running.worker.rereplicate(ledger_id)
 
 
 async def marked(cluster: Cluster) -> list[int]:
-    return [ledger_id async for ledger_id in cluster.marks.list()]
+    return [ledger_id async for ledger_id in cluster.underreplication.marked_ledgers()]
 
 
-async def alarms(cluster: Cluster) -> list[tuple[int, Trouble]]:
-    return [(alarm.ledger_id, alarm.trouble) for alarm in await cluster.board.alarms()]
+async def alarms(cluster: Cluster) -> list[tuple[int, AlarmKind]]:
+    return [(alarm.ledger_id, alarm.trouble) for alarm in await cluster.status_records.alarms()]
 
 
 async def has_alarm(cluster: Cluster) -> bool:
-    return bool(await cluster.board.alarms())
+    return bool(await cluster.status_records.alarms())
 
 
 async def ensembles(cluster: Cluster, ledger_id: int) -> list[Sequence[BookieId]]:
@@ -75,10 +78,10 @@ async def test_a_source_that_is_damaged_is_an_alarm_and_no_loop(
     async with cluster.recovering() as running:
         cluster.lose("b1")
         await until(lambda: has_alarm(cluster))
-        (alarm,) = await cluster.board.alarms()
+        (alarm,) = await cluster.status_records.alarms()
         assert (alarm.ledger_id, alarm.trouble, alarm.entries) == (
             ledger_id,
-            Trouble.NO_COPY,
+            AlarmKind.NO_COPY,
             ((2, 2),),
         )
         assert "b1:3181: gone, and may have one" in alarm.why
@@ -112,8 +115,8 @@ async def test_an_entry_of_which_all_who_are_left_are_in_doubt_is_an_alarm(
             cluster.world.running[name].store._directories.ledger_directories[
                 0
             ].bookie_in_doubt = True
-        assert await mend(running, cluster, ledger_id, "b1") is Outcome.NO_COPY
-        (alarm,) = await cluster.board.alarms()
+        assert await mend(running, cluster, ledger_id, "b1") is RepairOutcome.NO_COPY
+        (alarm,) = await cluster.status_records.alarms()
         assert alarm.entries == ((2, 2),)
         assert "some cannot say whether they had one" in alarm.why
 
@@ -143,7 +146,7 @@ async def test_a_bookie_that_has_too_much_to_do_has_no_damage(
     (report,) = await Checker(cluster.client.context).check(
         ledger_id, metadata, HERE, verify=list(HERE)
     )
-    assert report.unheard == (B2,)
+    assert report.silent == (B2,)
     assert (report.moves, report.fills, report.no_copy) == ((), (), ())
 
 
@@ -151,7 +154,7 @@ async def test_reading_all_copies_has_its_pace(cluster: Cluster, autojump_clock:
     entries: dict[int, Entry] = dict.fromkeys(range(40), "good")
     metadata = closed_on((0, ["b1", "b2"]), entries=40)
     ledger_id = await cluster.plant(metadata, {"b1": entries, "b2": entries})
-    checker = Checker(cluster.client.context, Pace(9.0, burst=1.0))  # one entry per second
+    checker = Checker(cluster.client.context, RateLimit(9.0, burst=1.0))  # one entry per second
     began = trio.current_time()
     await checker.check(ledger_id, metadata, HERE, verify=[B1])
     assert trio.current_time() - began > 35
@@ -174,12 +177,12 @@ async def test_metadata_that_make_no_sense_are_an_alarm_and_hold_up_nobody(
     healthy = await cluster.plant(closed_on((0, ["b1", "b2"])), {"b1": WHOLE})
     async with cluster.recovering() as running:
         for ledger_id in (absurd, garbled, healthy):
-            await cluster.marks.mark(ledger_id, [B2], 0)
+            await cluster.underreplication.mark(ledger_id, [B2], 0)
         await until(lambda: cluster.fully_copied([healthy]))
         await until(lambda: settled(cluster, [absurd, garbled]))
         assert await alarms(cluster) == [
-            (absurd, Trouble.UNREADABLE),
-            (garbled, Trouble.UNREADABLE),
+            (absurd, AlarmKind.UNREADABLE),
+            (garbled, AlarmKind.UNREADABLE),
         ]
         assert await running.auditor.check_ledgers() == 0
 
@@ -203,7 +206,7 @@ async def test_what_goes_wrong_with_one_ledger_holds_up_nobody(
     monkeypatch.setattr(Checker, "check", failing)
     async with cluster.recovering():
         for ledger_id in (first, second):
-            await cluster.marks.mark(ledger_id, [B2], 0)
+            await cluster.underreplication.mark(ledger_id, [B2], 0)
         await until(lambda: cluster.fully_copied([second]))
         await trio.sleep(120)
         assert first in await marked(cluster)
@@ -213,7 +216,7 @@ async def test_an_alarm_goes_when_somebody_else_has_mended_it(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
     """The other worker is Apache's, which knows no alarms."""
-    await cluster.board.raise_alarm(Alarm(77, Trouble.NO_SPARE, "none", 5))
+    await cluster.status_records.raise_alarm(Alarm(77, AlarmKind.NO_SPARE, "none", 5))
     async with cluster.recovering():
         await trio.sleep(2 * LIMITS.poll_s)
         assert await alarms(cluster) == []
@@ -232,15 +235,15 @@ async def test_a_second_loss_comes_before_what_is_in_the_queue(autojump_clock: C
         )
         order: list[int] = []
         async with cluster.recovering(limits=replace(slow, lost_delay_s=1.0)) as running:
-            mend_one = running.worker.mend
+            mend_one = running.worker.rereplicate
 
-            async def noted(ledger_id: int) -> Outcome:
+            async def noted(ledger_id: int) -> RepairOutcome:
                 order.append(ledger_id)
                 return await mend_one(ledger_id)
 
-            running.worker.mend = noted  # type: ignore[method-assign]
+            running.worker.rereplicate = noted  # type: ignore[method-assign]
             for ledger_id in (*queue, urgent):
-                await cluster.marks.mark(ledger_id, [B4], 0)
+                await cluster.underreplication.mark(ledger_id, [B4], 0)
             await until(lambda: counted(order, 3), every_s=0.5)
             del order[:]
             cluster.lose("b3")
@@ -275,13 +278,13 @@ class _Held(DirectLink):
 
 async def mend_while(
     cluster: Cluster, running: AutoRecovery, ledger_id: int, happen: Callable[[], Awaitable[None]]
-) -> Outcome:
+) -> RepairOutcome:
     """Re-replicate a ledger; `happen` runs after the copying, before the metadata update."""
     held = _Held(PATHS.ledger(ledger_id))
-    await cluster.marks.pause()  # the worker does nothing by itself
-    await running.members.wait_looked()
+    await cluster.underreplication.pause()  # the worker does nothing by itself
+    await running.watcher.wait_ready()
     await until(lambda: lost(running, B3))
-    outcomes: list[Outcome] = []
+    outcomes: list[RepairOutcome] = []
     async with trio.open_nursery() as nursery:
 
         async def work() -> None:
@@ -296,7 +299,7 @@ async def mend_while(
 
 
 async def lost(running: AutoRecovery, bookie: BookieId) -> bool:
-    return running.members.all()[bookie] is Presence.LOST
+    return running.watcher.statuses()[bookie] is BookieStatus.LOST
 
 
 async def test_a_worker_that_lost_its_lock_changes_nothing_that_another_has_mended(
@@ -314,11 +317,11 @@ async def test_a_worker_that_lost_its_lock_changes_nothing_that_another_has_mend
                 lock = f"{PATHS.underreplication}/locks/urL{ledger_id:010d}"
                 await cluster.store.delete(lock, ANY)  # its session has ended, unnoticed
                 await until(lambda: lost(other, B3))
-                assert await mend(other, cluster, ledger_id) is Outcome.MENDED
+                assert await mend(other, cluster, ledger_id) is RepairOutcome.REPAIRED
                 after.append(await cluster.metadata(ledger_id))
 
             outcome = await mend_while(cluster, frozen, ledger_id, other_mends)
-            assert outcome in (Outcome.MENDED, Outcome.LATER)
+            assert outcome in (RepairOutcome.REPAIRED, RepairOutcome.LATER)
             assert await cluster.metadata(ledger_id) == after[0]
             assert B3 not in after[0].fragments[0].ensemble
             assert await cluster.fully_copied()
@@ -336,7 +339,7 @@ async def test_a_ledger_that_is_deleted_meanwhile_is_gone(
         async def delete() -> None:
             await cluster.client.delete(ledger_id)
 
-        assert await mend_while(cluster, running, ledger_id, delete) is Outcome.GONE
+        assert await mend_while(cluster, running, ledger_id, delete) is RepairOutcome.GONE
         assert await marked(cluster) == []
         assert await cluster.store.get(PATHS.ledger(ledger_id)) is None
 
@@ -360,11 +363,11 @@ async def test_a_ledger_that_goes_into_recovery_meanwhile_keeps_its_fragments(
             await catalog.update(ledger_id, stored, lambda m, version: m.in_recovery())
 
         # Fragment 0 has no other bookie to go to but b4, which serves.
-        assert await mend_while(cluster, running, ledger_id, begin_recovery) is Outcome.LATER
+        assert await mend_while(cluster, running, ledger_id, begin_recovery) is RepairOutcome.LATER
         assert await ensembles(cluster, ledger_id) == [(B1, B2, B3), (B1, B2, B4)]
         reader = await cluster.client.open(ledger_id, recover=True)
         assert reader.last_add_confirmed == 3
-        await cluster.marks.resume()
+        await cluster.underreplication.resume()
         await until(lambda: moved(cluster, ledger_id))
         assert await ensembles(cluster, ledger_id) == [(B1, B2, B4), (B1, B2, B4)]
 

@@ -10,16 +10,16 @@ import pytest
 from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.ledger.admin_states import AdminRecord, AdminState, AdminStates
 from daybook.bookie.registry.paths import LedgerPaths
-from daybook.bookie.replication.board import Alarm, Board, Status, Trouble
 from daybook.bookie.replication.config import load
-from daybook.bookie.replication.protocol.backlog import Backlog, Candidate
+from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords, WorkerStatus
+from daybook.bookie.replication.worker import Backlog, Candidate
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.settings import ConfigError
 
 PATHS = LedgerPaths()
-ALARM = Alarm(7, Trouble.NO_COPY, "nobody has it", 5, ((2, 4), (9, 9)))
-STATUS = Status("w1", "mending", 7, 3, 2, 10, 2500, 5000, 100.0, 50.0)
+ALARM = Alarm(7, AlarmKind.NO_COPY, "nobody has it", 5, ((2, 4), (9, 9)))
+STATUS = WorkerStatus("w1", "mending", 7, 3, 2, 10, 2500, 5000, 100.0, 50.0)
 
 
 def test_records_are_json_with_a_version() -> None:
@@ -29,7 +29,7 @@ def test_records_are_json_with_a_version() -> None:
     )
     assert Alarm.decode(7, ALARM.encode()) == ALARM
     assert json.loads(STATUS.encode())["version"] == 1
-    assert Status.decode(STATUS.encode()) == STATUS
+    assert WorkerStatus.decode(STATUS.encode()) == STATUS
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"\xff", b'{"version": 2}', b'{"version": 1}'])
@@ -37,7 +37,7 @@ def test_records_of_another_kind_are_said(value: bytes) -> None:
     with pytest.raises(MalformedRecordError):
         Alarm.decode(1, value)
     with pytest.raises(MalformedRecordError):
-        Status.decode(value)
+        WorkerStatus.decode(value)
     with pytest.raises(MalformedRecordError):
         AdminRecord.decode(value)
 
@@ -58,36 +58,36 @@ def test_records_with_nonsense_in_them_are_said(kind: str, value: bytes) -> None
     decode: dict[str, Callable[[bytes], object]] = {
         "order": AdminRecord.decode,
         "alarm": partial(Alarm.decode, 1),
-        "status": Status.decode,
+        "status": WorkerStatus.decode,
     }
     with pytest.raises(MalformedRecordError):
         decode[kind](value)
 
 
 async def test_an_alarm_that_says_the_same_keeps_its_time() -> None:
-    board = Board(MemoryStore(SystemClock()).session("w"), PATHS)
-    await board.raise_alarm(ALARM)
-    await board.raise_alarm(Alarm(7, ALARM.trouble, ALARM.why, 99, ALARM.entries))
-    assert await board.alarms() == [ALARM]
-    other = Alarm(7, Trouble.NO_SPARE, "none", 100)
-    await board.raise_alarm(other)
-    assert await board.alarms() == [other]
-    await board.clear_alarm(7)
-    await board.clear_alarm(7)
-    assert await board.alarms() == []
+    status_records = StatusRecords(MemoryStore(SystemClock()).session("w"), PATHS)
+    await status_records.raise_alarm(ALARM)
+    await status_records.raise_alarm(Alarm(7, ALARM.trouble, ALARM.why, 99, ALARM.entries))
+    assert await status_records.alarms() == [ALARM]
+    other = Alarm(7, AlarmKind.NO_SPARE, "none", 100)
+    await status_records.raise_alarm(other)
+    assert await status_records.alarms() == [other]
+    await status_records.clear_alarm(7)
+    await status_records.clear_alarm(7)
+    assert await status_records.alarms() == []
 
 
 async def test_the_status_of_a_worker_goes_with_its_session() -> None:
     memory = MemoryStore(SystemClock())
     first, second = memory.session("w"), memory.session("w2")
-    await Board(first, PATHS).show(STATUS)
-    await Board(first, PATHS).show(STATUS)
-    assert await Board(second, PATHS).workers() == [STATUS]
-    await Board(second, PATHS).show(STATUS)  # the same worker after a restart
+    await StatusRecords(first, PATHS).write_status(STATUS)
+    await StatusRecords(first, PATHS).write_status(STATUS)
+    assert await StatusRecords(second, PATHS).workers() == [STATUS]
+    await StatusRecords(second, PATHS).write_status(STATUS)  # the same worker after a restart
     memory.expire(first.session_id)
-    assert await Board(second, PATHS).workers() == [STATUS]
+    assert await StatusRecords(second, PATHS).workers() == [STATUS]
     memory.expire(second.session_id)
-    assert await Board(memory.session("x"), PATHS).workers() == []
+    assert await StatusRecords(memory.session("x"), PATHS).workers() == []
 
 
 async def test_an_order_that_does_not_parse_is_an_order() -> None:

@@ -9,34 +9,36 @@ from hypothesis import strategies as st
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.ledger.protocol.update import Ruling
-from daybook.bookie.replication.protocol.copies import (
-    Copy,
+from daybook.bookie.replication.protocol.replica_check import (
+    BookieStatus,
     Fill,
+    FragmentReport,
     Move,
-    Presence,
-    Report,
-    Stretch,
-    expected,
+    Replacement,
+    ReplicaState,
+    SealedFragment,
+    apply_entry_list,
+    expected_replicas,
     fewest_copies,
-    judge,
-    listed,
-    runs,
-    settled_stretches,
+    newcomers,
+    plan_repairs,
+    replace_bookie,
+    runs_of,
+    sealed_fragments,
 )
-from daybook.bookie.replication.protocol.replace import Replacement, newcomers, replace_bookie
 from daybook.wire.messages.entry_list import group_entries
 
 A, B, C, D, X = (BookieId(name) for name in "abcdx")
-ALL = dict.fromkeys((A, B, C, D, X), Presence.WRITABLE)
-THREE = Stretch(10, 12, (A, B, C))
+ALL = dict.fromkeys((A, B, C, D, X), BookieStatus.WRITABLE)
+THREE = SealedFragment(10, 12, (A, B, C))
 P, M, Q, G, U, L, N = (
-    Copy.PRESENT,
-    Copy.MISSING,
-    Copy.DOUBTFUL,
-    Copy.DAMAGED,
-    Copy.UNHEARD,
-    Copy.LOST,
-    Copy.UNREADABLE,
+    ReplicaState.PRESENT,
+    ReplicaState.MISSING,
+    ReplicaState.DOUBTFUL,
+    ReplicaState.DAMAGED,
+    ReplicaState.NO_ANSWER,
+    ReplicaState.LOST,
+    ReplicaState.UNREADABLE,
 )
 
 
@@ -52,22 +54,25 @@ TWO_FRAGMENTS = metadata(Fragment(0, (A, B, C)), Fragment(5, (A, B, D)))
 
 def test_all_fragments_of_a_closed_ledger_are_settled() -> None:
     closed = TWO_FRAGMENTS.closed_at(9, 100)
-    assert settled_stretches(closed) == [Stretch(0, 4, (A, B, C)), Stretch(5, 9, (A, B, D))]
+    assert sealed_fragments(closed) == [
+        SealedFragment(0, 4, (A, B, C)),
+        SealedFragment(5, 9, (A, B, D)),
+    ]
 
 
 def test_the_last_fragment_of_an_open_ledger_is_its_writers() -> None:
-    assert settled_stretches(TWO_FRAGMENTS) == [Stretch(0, 4, (A, B, C))]
+    assert sealed_fragments(TWO_FRAGMENTS) == [SealedFragment(0, 4, (A, B, C))]
 
 
 def test_nothing_of_a_ledger_in_recovery_is_settled() -> None:
-    assert settled_stretches(TWO_FRAGMENTS.in_recovery()) == []
+    assert sealed_fragments(TWO_FRAGMENTS.in_recovery()) == []
 
 
 @pytest.mark.parametrize(("end", "lasts"), [(4, [4, 4]), (2, [2, 2]), (-1, [-1, -1])])
 def test_a_fragment_behind_the_end_is_empty(end: int, lasts: list[int]) -> None:
-    stretches = settled_stretches(TWO_FRAGMENTS.closed_at(end, 0))
-    assert [stretch.last for stretch in stretches] == lasts
-    assert stretches[1].count <= 0
+    fragments = sealed_fragments(TWO_FRAGMENTS.closed_at(end, 0))
+    assert [fragment.last for fragment in fragments] == lasts
+    assert fragments[1].count <= 0
 
 
 # -- whole lists are compared
@@ -80,34 +85,36 @@ def test_a_whole_list_is_compared_whatever_the_striping(data: st.DataObject) -> 
     first, count = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 40))
     position = data.draw(st.integers(0, ensemble - 1))
     quorums = Quorums(ensemble, write, 1)
-    stretch = Stretch(first, first + count - 1, tuple(BookieId(str(n)) for n in range(ensemble)))
+    fragment = SealedFragment(
+        first, first + count - 1, tuple(BookieId(str(n)) for n in range(ensemble))
+    )
     there = data.draw(st.sets(st.integers(0, 70)))
-    codes = expected(stretch, quorums, position)
-    listed(stretch, codes, group_entries(sorted(there)))
+    codes = expected_replicas(fragment, quorums, position)
+    apply_entry_list(fragment, codes, group_entries(sorted(there)))
     for entry in range(first, first + count):
         code = codes[entry - first]
         if not quorums.holds(position, entry):
-            assert code == Copy.NONE
+            assert code == ReplicaState.NONE
         else:
-            assert code == (Copy.PRESENT if entry in there else Copy.UNHEARD)
+            assert code == (ReplicaState.PRESENT if entry in there else ReplicaState.NO_ANSWER)
 
 
 def test_runs_are_ranges_of_entries() -> None:
-    assert runs(bytes([P, M, M, P, Q]), (M, Q), 10) == [range(11, 13), range(14, 15)]
+    assert runs_of(bytes([P, M, M, P, Q]), (M, Q), 10) == [range(11, 13), range(14, 15)]
 
 
 # -- actions
 
 
 def judged(
-    *copies: list[Copy],
+    *copies: list[ReplicaState],
     unfillable: tuple[BookieId, ...] = (),
     spare: bool = True,
-    **presence: Presence,
-) -> Report:
-    here = {**ALL, **{BookieId(name): state for name, state in presence.items()}}
+    **statuses: BookieStatus,
+) -> FragmentReport:
+    here = {**ALL, **{BookieId(name): state for name, state in statuses.items()}}
     codes = [bytes(each) for each in copies]
-    return judge(THREE, codes, here, unfillable=unfillable, spare=spare)
+    return plan_repairs(THREE, codes, here, unfillable=unfillable, spare=spare)
 
 
 def test_whole_is_whole() -> None:
@@ -131,20 +138,20 @@ def test_an_unheard_copy_is_neither_missing_nor_present() -> None:
     assert not report.fills
     assert not report.moves
     assert not report.whole
-    assert report.unheard == (C,)
+    assert report.silent == (C,)
     assert report.copies == 2
 
 
 def test_the_last_copy_may_be_with_somebody_who_is_silent() -> None:
-    report = judged([M] * 3, [L] * 3, [U, P, P], b=Presence.LOST)
-    assert report.no_answer == (range(10, 11),)
+    report = judged([M] * 3, [L] * 3, [U, P, P], b=BookieStatus.LOST)
+    assert report.unknown == (range(10, 11),)
     assert not report.no_copy
 
 
 def test_no_copy_left_is_a_state_of_its_own() -> None:
-    report = judged([M, P, P], [L] * 3, [G, P, P], b=Presence.LOST)
+    report = judged([M, P, P], [L] * 3, [G, P, P], b=BookieStatus.LOST)
     assert report.no_copy == (range(10, 11),)
-    assert not report.no_answer
+    assert not report.unknown
     assert report.copies == 0
 
 
@@ -155,24 +162,24 @@ def test_a_damaged_copy_moves_for_a_bookie_keeps_its_first_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("presence", "moved"),
+    ("statuses", "moved"),
     [
-        (Presence.LOST, True),
-        (Presence.LEAVING, True),
-        (Presence.AWAY, False),
-        (Presence.READONLY, False),
-        (Presence.WRITABLE, False),
+        (BookieStatus.LOST, True),
+        (BookieStatus.LEAVING, True),
+        (BookieStatus.AWAY, False),
+        (BookieStatus.READONLY, False),
+        (BookieStatus.WRITABLE, False),
     ],
 )
-def test_whose_copies_move_though_none_is_missing(presence: Presence, moved: bool) -> None:
-    report = judged([P] * 3, [P] * 3, [P] * 3, b=presence)
+def test_whose_copies_move_though_none_is_missing(statuses: BookieStatus, moved: bool) -> None:
+    report = judged([P] * 3, [P] * 3, [P] * 3, b=statuses)
     assert bool(report.moves) == moved
-    assert (report.unheard == (B,)) == (presence is Presence.AWAY)
+    assert (report.silent == (B,)) == (statuses is BookieStatus.AWAY)
 
 
 def test_a_bookie_that_takes_no_entries_is_not_filled() -> None:
     for report in (
-        judged([P] * 3, [M] * 3, [P] * 3, b=Presence.READONLY),
+        judged([P] * 3, [M] * 3, [P] * 3, b=BookieStatus.READONLY),
         judged([P] * 3, [Q] * 3, [P] * 3, unfillable=(B,)),
     ):
         assert [move.bookie for move in report.moves] == [B]
@@ -181,10 +188,10 @@ def test_a_bookie_that_takes_no_entries_is_not_filled() -> None:
 
 def test_a_read_only_bookie_is_filled_where_nobody_else_is() -> None:
     lacking = ([P] * 3, [M] * 3, [P] * 3)
-    report = judged(*lacking, spare=False, b=Presence.READONLY)
+    report = judged(*lacking, spare=False, b=BookieStatus.READONLY)
     assert [fill.bookie for fill in report.fills] == [B]
     assert not report.moves
-    report = judged(*lacking, spare=False, unfillable=(B,), b=Presence.READONLY)
+    report = judged(*lacking, spare=False, unfillable=(B,), b=BookieStatus.READONLY)
     assert [move.bookie for move in report.moves] == [B]
 
 
@@ -199,9 +206,9 @@ def test_what_a_disk_does_not_give_is_written_in_place_first() -> None:
 
 
 def test_of_an_empty_stretch_only_the_names_matter() -> None:
-    empty = Stretch(5, 4, (A, B, C))
-    assert judge(empty, [b"", b"", b""], ALL).whole
-    report = judge(empty, [b"", b"", b""], {**ALL, B: Presence.LOST})
+    empty = SealedFragment(5, 4, (A, B, C))
+    assert plan_repairs(empty, [b"", b"", b""], ALL).whole
+    report = plan_repairs(empty, [b"", b"", b""], {**ALL, B: BookieStatus.LOST})
     assert report.moves == (Move(1, B, (), "it is gone"),)
     assert not report.no_copy
 
@@ -218,7 +225,7 @@ def test_what_lacks_the_most_comes_first() -> None:
 
 
 CLOSED = TWO_FRAGMENTS.closed_at(9, 100)
-FIRST = settled_stretches(CLOSED)[0]
+FIRST = sealed_fragments(CLOSED)[0]
 WANTED = Replacement(FIRST, 2, X)
 
 

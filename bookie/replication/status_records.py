@@ -34,7 +34,7 @@ _VERSION = 1
 _ALARM_NAME = re.compile(r"\d{10}|[1-9]\d{10,18}")
 
 
-class Trouble(Enum):
+class AlarmKind(Enum):
     NO_COPY = "no copy"
     NO_SPARE = "no spare"
     UNREADABLE = "unreadable"
@@ -43,7 +43,7 @@ class Trouble(Enum):
 @dataclass(frozen=True, slots=True)
 class Alarm:
     ledger_id: int
-    trouble: Trouble
+    trouble: AlarmKind  # the record has this name
     why: str
     since_ms: int
     entries: tuple[tuple[int, int], ...] = ()  # first and last of each run
@@ -63,14 +63,14 @@ class Alarm:
         record = _load(value)
         try:
             entries = tuple((int(first), int(last)) for first, last in record["entries"])
-            trouble, since_ms = Trouble(record["trouble"]), int(record["since_ms"])
+            trouble, since_ms = AlarmKind(record["trouble"]), int(record["since_ms"])
             return cls(ledger_id, trouble, str(record["why"]), since_ms, entries)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise MalformedRecordError(f"an alarm that does not parse: {value[:200]!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WorkerStatus:
     """One worker's status.  `pending` counts the marked ledgers it saw; bytes are estimates."""
 
     worker: str
@@ -88,7 +88,7 @@ class Status:
         return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
     @classmethod
-    def decode(cls, value: bytes) -> "Status":
+    def decode(cls, value: bytes) -> "WorkerStatus":
         record = _load(value)
         try:
             return msgspec.convert(record, cls)
@@ -101,13 +101,15 @@ def _load(value: bytes) -> dict[str, Any]:
         record: dict[str, Any] = json.loads(value)
         version = record["version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise MalformedRecordError(f"no record of ours: {value[:200]!r}") from error
+        raise MalformedRecordError(
+            f"neither an alarm nor a worker's status: {value[:200]!r}"
+        ) from error
     if version != _VERSION:
         raise MalformedRecordError(f"a record of version {version!r}")
     return record
 
 
-class Board:
+class StatusRecords:
     def __init__(self, store: MetadataStore, paths: LedgerPaths) -> None:
         self._store = store
         self._alarms = f"{paths.underreplication}/alarms"
@@ -142,14 +144,14 @@ class Board:
             with suppress(NoRecordError, OutcomeUnknownError):
                 await self._store.delete(path, ANY)
 
-    async def alarmed(self) -> Sequence[int]:
+    async def alarmed_ledgers(self) -> Sequence[int]:
         """Return the ledgers that have an alarm, also one that does not parse."""
         names = await self._store.get_children(self._alarms) or []
         return [int(name) for name in names if _ALARM_NAME.fullmatch(name)]
 
     async def alarms(self) -> Sequence[Alarm]:
         alarms: list[Alarm] = []
-        for ledger_id in await self.alarmed():
+        for ledger_id in await self.alarmed_ledgers():
             record = await self._store.get(self._alarm(ledger_id))
             if record is not None:
                 with suppress(MalformedRecordError):
@@ -159,7 +161,7 @@ class Board:
     def _alarm(self, ledger_id: int) -> str:
         return f"{self._alarms}/{ledger_id:010d}"
 
-    async def show(self, status: Status) -> None:
+    async def write_status(self, status: WorkerStatus) -> None:
         """Write a worker's status; the record disappears with its session."""
         path = f"{self._workers}/{status.worker}"
         record = await self._store.get(path)
@@ -176,11 +178,11 @@ class Board:
                     await self._store.create(self._workers, b"", make_parents=True)
             await self._store.create(path, status.encode(), ephemeral=True)
 
-    async def workers(self) -> Sequence[Status]:
-        found: list[Status] = []
+    async def workers(self) -> Sequence[WorkerStatus]:
+        found: list[WorkerStatus] = []
         for name in await self._store.get_children(self._workers) or []:
             record = await self._store.get(f"{self._workers}/{name}")
             if record is not None:
                 with suppress(MalformedRecordError):
-                    found.append(Status.decode(record.value))
+                    found.append(WorkerStatus.decode(record.value))
         return found

@@ -44,7 +44,7 @@ class StartRecord:
         try:
             record = json.loads(value)
             if record["version"] != _VERSION:
-                raise MalformedRecordError(f"a count of starts of version {record['version']}")
+                raise MalformedRecordError(f"a start count of version {record['version']}")
             positions = {
                 str(directory): _number(position)
                 for directory, position in record["positions"].items()
@@ -52,9 +52,7 @@ class StartRecord:
             return cls(_number(record["starts"]), str(record["process"]), positions)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             shown = value[:200]
-            raise MalformedRecordError(
-                f"a count of starts that does not parse: {shown!r}"
-            ) from error
+            raise MalformedRecordError(f"a start count that does not parse: {shown!r}") from error
 
 
 def _number(value: object) -> int:
