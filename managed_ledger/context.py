@@ -255,7 +255,7 @@ class LogContext:
             await self.verified_metadata(ledger_id, owner)
             await self.client.delete(ledger_id)
         except LogCorruptError as error:
-            _log.warning("a ledger is not deleted: %s", error)
+            _log.warning("ledger %d is kept, because it may not be ours: %s", ledger_id, error)
             return False
         except (LedgerError, MetadataError):
             return False  # The ledger is gone, its owner is not known, or the store is away.

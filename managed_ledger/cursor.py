@@ -404,7 +404,7 @@ class Cursor:
             try:
                 await self._record.store(pointing(self._record.info, ledger_id, mark_delete))
             except MetadataError as error:
-                text = "the cursor %s of %s is not stored now: %s"
+                text = "the cursor %s of %s cannot be stored now, and is tried again: %s"
                 _log.warning(text, self.name, self._owner.log, error)
             else:
                 return

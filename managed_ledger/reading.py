@@ -131,7 +131,7 @@ class LogReader:
             # skipped, so the position stays unread.
             if at.ledger_id not in self._foreign:
                 self._foreign.add(at.ledger_id)
-                _log.error("%s: %s", self._ledgers.owner, error)
+                _log.error("%s cannot be read: %s", self._ledgers.owner, error)
             raise ReadUnknownError(at.ledger_id, at.entry_id, str(error)) from error
         return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
 

@@ -142,8 +142,8 @@ class LedgerClient:
         if quorums.ack == 1 and quorums.write > 1 and not self._warned:
             self._warned = True
             _log.warning(
-                "an ack quorum of 1: an entry is confirmed while only one bookie holds it, and one"
-                " bookie away stalls recovery"
+                "the ack quorum of a new ledger is 1: an entry is confirmed while only one bookie"
+                " holds it, and a single bookie that is away stalls recovery. Use 2 or more"
             )
 
     async def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:

@@ -169,7 +169,11 @@ class Endpoints(Generic[PartsT]):
         except ClientDisconnect:
             return reason(400, "the client has disconnected")
         except Exception as error:
-            self._log.error("a request failed", path=request.scope["path"], exc_info=error)
+            self._log.error(
+                "an HTTP request failed because of a bug: please report it",
+                path=request.scope["path"],
+                exc_info=error,
+            )
             return reason(500, "the broker failed; its log has the reason")
 
 

@@ -260,11 +260,15 @@ class Peers:
     async def _remove(self, member: Member) -> None:
         """Remove the records of a dead broker, so that its bundles are free."""
         self._dead.add(member.session)
-        self._log.warning("a peer is dead", peer=member.broker_id)
+        self._log.warning(
+            "another broker is dead; its bundles will be released", peer=member.broker_id
+        )
         while True:
             try:
                 if await remove(self._store, member):
-                    self._log.info("removed a dead peer", peer=member.broker_id)
+                    self._log.info(
+                        "the bundles of a dead broker are released", peer=member.broker_id
+                    )
                     return
             except MetadataError:
                 pass

@@ -355,4 +355,4 @@ class ClientConnection:
         # The queues close in the same turn, so no waiting request begins while frames are sent.
         self.closing = True
         self._on_closing()
-        self._context.log.info("a client is cut", peer=self.peer, why=reason)
+        self._context.log.info("the broker cuts a client", peer=self.peer, why=reason)

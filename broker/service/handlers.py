@@ -99,7 +99,7 @@ async def serve_client(stream: Stream, broker: BrokerContext) -> None:
     try:
         await Handlers(frames, broker).run()
         if frames.cut_reason:
-            broker.log.info("a client is cut", peer=frames.peer, why=frames.cut_reason)
+            broker.log.info("the broker cuts a client", peer=frames.peer, why=frames.cut_reason)
     finally:
         frames.close("the broker closed the connection")
 

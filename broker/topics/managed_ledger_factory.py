@@ -134,10 +134,14 @@ class LogConfigs:
         try:
             known = len(await known_bookies(self._store, self._paths))
         except MetadataError as error:
-            raise UnavailableError(f"the bookies: {error}") from error
+            raise UnavailableError(f"the bookies cannot be counted now: {error}") from error
         if known < 3 and not self._warned:
             self._warned = True
-            self._log.warning("too few bookies for three copies", bookies=known)
+            self._log.warning(
+                "there are too few bookies for three copies, so new ledgers have fewer: start more"
+                " bookies, or set `quorums`",
+                bookies=known,
+            )
         return automatic(known)
 
 

@@ -162,7 +162,11 @@ class Topics:
         except FencedError as error:
             self._topic_failed(topic, error)
         except (ManagedLedgerError, LedgerError, MetadataError) as error:
-            self._log.info("not trimmed now", topic=topic.name.full, why=str(error))
+            self._log.info(
+                "a topic could not be trimmed; the broker tries again",
+                topic=topic.name.full,
+                why=str(error),
+            )
 
     def _check_list(self, topic: Topic) -> None:
         """Warn operators while there is time: once per used sixteenth, from half on."""
@@ -170,7 +174,8 @@ class Topics:
         warned, used = self._warned_sixteenths.get(name, 0), 16 * room.bytes // room.bytes_max
         if room.alarming and used > warned:
             self._log.warning(
-                "the list of ledgers of a topic fills up",
+                "the list of ledgers of a topic fills up: when it is full, the topic takes no"
+                " messages. Delete unused subscriptions, or reduce the retention",
                 topic=name,
                 bytes=room.bytes,
                 bytes_max=room.bytes_max,
@@ -288,7 +293,7 @@ class Topics:
     def drop_all(self, reason: str) -> None:
         """Drop all topics."""
         if self._protocol.names:
-            self._log.warning("all topics are dropped", why=reason)
+            self._log.warning("the broker drops all topics; clients look them up again", why=reason)
         for name in self._protocol.names:
             self._handle(Drop(name))
 
@@ -359,7 +364,7 @@ class Topics:
             if self._nursery is not None:
                 await self._nursery.start(self._run_topic, topic)
             if not topic.closed:
-                self._log.info("loaded", topic=name.full)
+                self._log.info("a topic is loaded", topic=name.full)
                 self._handle(Loaded(name.full, load))
                 return
             # The log was lost before anybody got the topic: another broker may have it now.
@@ -368,7 +373,7 @@ class Topics:
             self._failures[load] = UnavailableError(f"{name} was lost while it was loaded")
         error = self._failures[load]
         kind = (name.full, type(error))
-        self._log_limiter.info("not loaded", kind, topic=name.full, why=str(error))
+        self._log_limiter.info("a topic could not be loaded", kind, topic=name.full, why=str(error))
         self._handle(LoadFailed(name.full, load, fenced, trio.current_time(), self._spread()))
         self._failures.pop(load)
 
@@ -405,7 +410,11 @@ class Topics:
         try:
             await topic.run(task_status=task_status)
         except Exception as error:
-            self._log.error("a topic failed", topic=topic.name.full, exc_info=error)
+            self._log.error(
+                "a topic failed because of a bug: please report it",
+                topic=topic.name.full,
+                exc_info=error,
+            )
             self._topic_failed(topic, error)
 
     def _topic_failed(self, topic: Topic, error: Exception) -> None:
@@ -413,7 +422,11 @@ class Topics:
         if self._loaded.get(name) is not topic:
             topic.drop()  # It is not served yet, or no longer.
             return
-        self._log.warning("a topic is dropped", topic=name, why=str(error))
+        self._log.warning(
+            "a topic failed and is loaded again when a client asks for it",
+            topic=name,
+            why=str(error),
+        )
         self._handle(Drop(name, fenced=True, now_s=trio.current_time(), spread=self._spread()))
 
     async def _close(self, name: str, load: int) -> None:
@@ -423,7 +436,11 @@ class Topics:
                 await (topic.delete() if name in self._deleting else topic.close())
             except (BrokerError, FencedError) as error:
                 # The next owner recovers the log.
-                self._log.warning("not closed in good order", topic=name, why=str(error))
+                self._log.warning(
+                    "a topic was not closed in order; its next owner recovers it",
+                    topic=name,
+                    why=str(error),
+                )
         # A drop during the close has removed the topic already, and a new load may be there now.
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)

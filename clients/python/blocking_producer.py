@@ -193,7 +193,10 @@ class Producer(Closing):
         unseen = self._failed_messages + self._producer.failed_messages
         if unseen:
             _log.warning(
-                "the client was closed: %d messages to %s have no receipt", unseen, self.topic
+                "the client was closed: %d messages to %s have no receipt, so they may be lost;"
+                " close the producer, which waits for the receipts, before the client",
+                unseen,
+                self.topic,
             )
 
     async def _flush(self) -> None:

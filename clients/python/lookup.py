@@ -41,9 +41,9 @@ class Lookups:
     @trouble.setter
     def trouble(self, error: BrokerError | None) -> None:
         if error is not None and self._trouble is None:  # Once, not for each attempt.
-            _log.warning("%s; trying again", error)
+            _log.warning("the client found no broker and is trying again: %s", error)
         elif error is None and self._trouble is not None:
-            _log.info("the brokers answer again")
+            _log.info("a broker answers again")
         self._trouble = error
 
     async def connection(self, topic: TopicName) -> BrokerConnection:
