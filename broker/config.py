@@ -97,16 +97,21 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if isinstance(quorums, QuorumsConfig) and not (
             quorums.ensemble >= quorums.write >= quorums.ack
         ):
-            raise ConfigError("quorums: ensemble >= write >= ack must hold")
+            raise ConfigError(
+                f"quorums: ensemble >= write >= ack must hold, but they are {quorums.ensemble},"
+                f" {quorums.write} and {quorums.ack}"
+            )
         if (self.default_retention_minutes == 0) != (self.default_retention_mb == 0):
-            raise ConfigError("default_retention: minutes and mb must both be 0, or neither")
+            raise ConfigError(
+                "default_retention_minutes and default_retention_mb must both be 0, or neither"
+            )
         if self.arena_bytes_max < 4 * self.max_message_size:
             raise ConfigError(
                 f"arena_bytes_max: {self.arena_bytes_max} bytes hold fewer than four messages of"
                 " max_message_size; raise it, or lower max_message_size"
             )
         if not self.zookeeper:
-            raise ConfigError("zookeeper: host:port, or several separated by commas")
+            raise ConfigError("zookeeper is empty: write host:port, or several separated by commas")
         if self.host in ANY_ADDRESS and not self.advertised_host:
             raise ConfigError(
                 f"host is {self.host}, to which nobody can connect: set advertised_host to the name"

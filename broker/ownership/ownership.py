@@ -184,7 +184,7 @@ class Ownership:
         timeout_s = _CLOSE_TIMEOUT_S + _ACQUIRE_TIMEOUT_S
         await self._wait(self._releasing, bundle, waiter, Release(bundle), timeout_s)
         if waiter.answer is not Answer.OURS:
-            raise UnavailableError(f"the bundle {bundle} cannot be released now")
+            raise UnavailableError(f"the bundle {bundle} cannot be released now: try again")
 
     async def withdraw(self) -> None:
         """Begin to leave: no bundle is placed on this broker or acquired by it from now on."""

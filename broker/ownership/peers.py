@@ -73,16 +73,16 @@ def why_not_served(frame: bytes) -> str:
     try:
         command = decode_frame(memoryview(frame))
     except WireError as error:
-        return f"the answer cannot be parsed: {error}"
+        return f"the answer is not one of a broker: {error}"
     match command:
         case Command(body=pb.CommandConnected()):
             return ""
         case Command(body=pb.CommandError() as refused):
             if refused.error in (pb.AuthenticationError, pb.AuthorizationError):
                 return ""
-            return f"the broker refuses: {refused.message}"
+            return f"the broker refuses the connection: {refused.message}"
         case _:
-            return "the answer is not CONNECTED"
+            return "the broker did not answer with CONNECTED"
 
 
 def serves(member: Member) -> bool | None:

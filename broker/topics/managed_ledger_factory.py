@@ -179,7 +179,9 @@ async def translated(what: str) -> AsyncGenerator[None]:
     except ClosedError as error:
         raise UnavailableError(f"{what}: {error}") from error
     except NotEnoughBookiesError as error:
-        raise UnavailableError(f"{what}: {error}; start more bookies") from error
+        raise UnavailableError(
+            f"{what}: {error}; start more bookies, or lower the quorums"
+        ) from error
     except (LedgerError, MetadataError, ManagedLedgerError) as error:
         raise UnavailableError(f"{what}: {error}") from error
 
@@ -213,7 +215,7 @@ class ManagedLedgerFactory:
             try:
                 return await self._ledgers.open(name.managed_ledger_name, config, create=create)
             except NoSuchLogError:
-                raise NotFoundError(f"there is no topic {name.full}") from None
+                raise NotFoundError(f"the topic {name.full} does not exist") from None
 
     async def delete(self, log: TopicLog) -> None:
         managed = _managed(log)

@@ -223,7 +223,7 @@ class Topics:
         if topic is not None and topic.serving:
             return topic  # The usual case, without a task switch.
         if not name.persistent:
-            raise NotAllowedError(f"{name}: this broker has persistent topics only")
+            raise NotAllowedError(f"this broker has persistent topics only, and {name} is not one")
         self._check_ours(name)
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
@@ -239,7 +239,7 @@ class Topics:
 
     def _check_ours(self, name: TopicName) -> None:
         if not self._may_load(name):
-            raise NotOwnerError(f"{name} is not served by this broker")
+            raise NotOwnerError(f"this broker does not serve {name}: look it up again")
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create an empty topic.  Raise ConflictError if it exists."""
@@ -260,7 +260,9 @@ class Topics:
         """
         topic = await self.get(name, create=False)
         if topic.in_use and not force:
-            raise PreconditionError(f"{name} has producers or consumers that are connected")
+            raise PreconditionError(
+                f"{name} has producers or consumers that are connected: close them, or use force"
+            )
         # `_close` looks here when the machine asks for the close.
         self._deleting.add(name.full)
         try:
@@ -268,7 +270,7 @@ class Topics:
         finally:
             self._deleting.discard(name.full)
         if await self.logs.exists(name):
-            raise UnavailableError(f"{name} could not be deleted")
+            raise UnavailableError(f"{name} could not be deleted: try again")
 
     async def _wait_end(self, event: Callable[[str, int], Unload], name: TopicName) -> None:
         waiter, number = _Waiter(), next(self._waiter_ids)
@@ -370,7 +372,9 @@ class Topics:
             # The log was lost before anybody got the topic: another broker may have it now.
             del self._by_load[load]
             fenced = True
-            self._failures[load] = UnavailableError(f"{name} was lost while it was loaded")
+            self._failures[load] = UnavailableError(
+                f"another broker may have taken over {name} while it was loaded: look it up again"
+            )
         error = self._failures[load]
         kind = (name.full, type(error))
         self._log_limiter.info("a topic could not be loaded", kind, topic=name.full, why=str(error))
@@ -383,7 +387,7 @@ class Topics:
         if not self._owns(name):
             # The bundle was lost while the log was opened.  Its next owner recovers the log.
             log.abandon()
-            raise NotOwnerError(f"{name} has just been given up by this broker")
+            raise NotOwnerError(f"this broker lost {name} while it loaded it: look it up again")
         return Topic(
             name,
             log,
@@ -399,10 +403,15 @@ class Topics:
         partitions = await self._policies.partitions(name.base)
         if name.partition < 0:
             if partitions:
-                raise NotAllowedError(f"{name} has {partitions} partitions; name one of them")
+                raise NotAllowedError(
+                    f"{name} has {partitions} partitions: name one of them, such as"
+                    f" {name}-partition-0"
+                )
             return create
         if partitions and name.partition >= partitions:
-            raise NotAllowedError(f"{name.base} has {partitions} partitions only")
+            raise NotAllowedError(
+                f"{name} does not exist: {name.base} has only {partitions} partitions"
+            )
         return create or bool(partitions)  # Its partitioned topic exists, so it exists too.
 
     async def _run_topic(self, topic: Topic, *, task_status: trio.TaskStatus[None]) -> None:
