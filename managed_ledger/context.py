@@ -70,10 +70,13 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.roll_entries < ENTRIES_MAX:
-            raise ValueError(f"roll_entries: 1 to {ENTRIES_MAX - 1}, not {self.roll_entries}")
+            raise ValueError(
+                f"roll_entries must be from 1 to {ENTRIES_MAX - 1}, not {self.roll_entries}"
+            )
         if not LIST_BYTES_MIN <= self.list_bytes_max <= VALUE_BYTES_MAX:
             raise ValueError(
-                f"list_bytes_max: {LIST_BYTES_MIN} to {VALUE_BYTES_MAX}, not {self.list_bytes_max}"
+                f"list_bytes_max must be from {LIST_BYTES_MIN} to {VALUE_BYTES_MAX}, not"
+                f" {self.list_bytes_max}"
             )
 
 
@@ -274,7 +277,7 @@ class LogContext:
         Raise FencedError if the nursery is cancelled before the end.
         """
         if self.stopped:
-            raise FencedError("the log was given up before")
+            raise FencedError("the log was closed or lost before this call, so nothing was done")
         done = trio.Event()
         results: list[T] = []
         errors: list[Exception] = []
@@ -292,7 +295,9 @@ class LogContext:
         if errors:
             raise errors[0]
         if not results:
-            raise FencedError("the log was given up meanwhile: the outcome is not known")
+            raise FencedError(
+                "the log was closed or lost during this call, so the outcome is unknown"
+            )
         return results[0]
 
 

@@ -629,7 +629,10 @@ class Cursors:
         except WireError as error:
             raise LogCorruptError(f"{path}: {error}") from error
         if url_encode(name) != encoded:
-            raise LogCorruptError(f"{path}: this is not how the name of a cursor is encoded")
+            raise LogCorruptError(
+                f"the record {path} is not the record of a cursor: its name is not encoded as"
+                " Pulsar does"
+            )
         lengths = self._ledgers.lengths
         recovered = await recover_state(self._context, owner, info, lengths)
         assert recovered.mark_delete is not None

@@ -135,7 +135,9 @@ class ManagedLedger:
         self._trimming = trio.Lock()  # one trim at a time
         self._terminating = trio.Lock()
         if self.terminated is not None:
-            self._refused = TerminatedError(f"{name} was terminated")
+            self._refused = TerminatedError(
+                f"the log {name} was terminated: nothing can be appended"
+            )
         self._check_room()
         self._listen(writer)
 
@@ -243,7 +245,12 @@ class ManagedLedger:
         size_max = self._writer.payload_bytes_max
         if size > size_max:
             # The offsets of a refused entry are not used up.
-            done(None, EntryTooLargeError(f"an entry of {size} bytes; at most {size_max} fit"))
+            done(
+                None,
+                EntryTooLargeError(
+                    f"the entry has {size} bytes, and bookies take at most {size_max}"
+                ),
+            )
             return
         self.next_offset += messages
         self._adds.add(PendingAdd(buffers, size, last_offset, done))
@@ -520,15 +527,14 @@ class ManagedLedger:
         room = self.room = Room(self.ledgers.bytes, self.config.list_bytes_max)
         if not room.allows_append:
             self._full = ListFullError(
-                f"{self.name}: its list of {len(self.ledgers.ids)} ledgers takes {room.bytes}"
-                f" bytes, of at most {room.bytes_max}: nothing is appended until ledgers leave it."
-                f" {_MAKE_ROOM}"
+                f"{self.name} takes no messages: its list of {len(self.ledgers.ids)} ledgers takes"
+                f" {room.bytes} of at most {room.bytes_max} bytes. {_MAKE_ROOM}"
             )
         elif self.current_entries >= APPEND_ENTRIES_MAX and not room.allows_roll:
             self._full = ListFullError(
-                f"{self.name}: ledger {self._writer.ledger_id} is full, and its list of ledgers has"
-                f" no room for another one ({room.bytes} bytes, of at most {room.bytes_max})."
-                f" {_MAKE_ROOM}"
+                f"{self.name} takes no messages: its ledger {self._writer.ledger_id} is full, and"
+                f" its list of ledgers has no room for another one ({room.bytes} of at most"
+                f" {room.bytes_max} bytes). {_MAKE_ROOM}"
             )
         else:
             self._full = None
@@ -718,7 +724,12 @@ class ManagedLedger:
         """
         if self.usable:
             self._step_and_wake(Stop())
-            self._drop(FencedError(f"{self.name} was given up by its owner"))
+            self._drop(
+                FencedError(
+                    f"this broker gave up {self.name}, so appends that are not confirmed are in"
+                    " doubt"
+                )
+            )
 
     def _drop(self, error: ManagedLedgerError) -> None:
         """Stop everything that the log runs, and end every pending call with `error`."""

@@ -125,7 +125,7 @@ class LogReader:
             source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id, last)
             entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
         except MetadataError as error:
-            raise ReadUnknownError(at.ledger_id, at.entry_id, f"metadata: {error}") from error
+            raise ReadUnknownError(at.ledger_id, at.entry_id, f"no metadata: {error}") from error
         except LogCorruptError as error:
             # The ledger belongs to another topic: none of its entries is returned, and none is
             # skipped, so the position stays unread.

@@ -74,12 +74,16 @@ class PortProbe:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            raise NotAskedError(f"no socket for the probe: {error.strerror}") from error
+            raise NotAskedError(
+                f"this process cannot open a socket for the probe: {error.strerror}"
+            ) from error
         try:
             sock.bind((self._host, 0))
         except OSError as error:
             sock.close()
-            raise NotAskedError(f"no local port for the probe: {error.strerror}") from error
+            raise NotAskedError(
+                f"this process cannot bind a local port for the probe: {error.strerror}"
+            ) from error
         return sock
 
     async def why_not_ready(self) -> str:

@@ -160,7 +160,9 @@ class LedgerClient:
     ) -> LedgerReader:
         """As `open`, for a caller that checked the metadata before anything is fenced."""
         if stored.metadata.password not in (None, password):
-            raise UnauthorizedError(f"ledger {ledger_id} has another password")
+            raise UnauthorizedError(
+                f"ledger {ledger_id} has another password than the one that was given"
+            )
         if recover and not stored.metadata.closed:
             stored = await recover_ledger(self._context, ledger_id, stored)
         return await open_reader(self._context, ledger_id, stored)

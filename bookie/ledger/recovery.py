@@ -107,7 +107,9 @@ async def recover_ledger(
             stored = StoredMetadata(result.metadata, result.version)
             continue
         return _stored(ledger_id, result)
-    raise RecoveryAbortedError(f"the metadata of ledger {ledger_id} keep changing")
+    raise RecoveryAbortedError(
+        f"the metadata of ledger {ledger_id} keep changing during its recovery: try again"
+    )
 
 
 def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
@@ -117,7 +119,10 @@ def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
         case Gone():
             raise NoSuchLedgerError(ledger_id)
         case NotDone():
-            raise StoreUnavailableError(f"ledger {ledger_id} could not be recovered now")
+            raise StoreUnavailableError(
+                f"ledger {ledger_id} could not be recovered, because the metadata store does not"
+                " answer: try again"
+            )
         case _:
             assert_never(result)
 
@@ -192,7 +197,12 @@ class Recovery:
         last: LastEntry | None = None
         fenced = verdict_of(status) is Verdict.ABSENT
         if status is Status.UNAUTHORIZED:
-            self._fail(UnauthorizedError(f"ledger {self._ledger_id}: bookie {bookie} has a key"))
+            self._fail(
+                UnauthorizedError(
+                    f"bookie {bookie} rejected the key of ledger {self._ledger_id}: the ledger has"
+                    " another password"
+                )
+            )
         elif status is Status.OK:
             fenced = True
             try:

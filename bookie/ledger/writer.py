@@ -289,7 +289,9 @@ class LedgerWriter:
         for buffer in payload:
             size += len(buffer)
         if size > self._payload_bytes_max:
-            raise EntryTooLargeError(f"{size} bytes; at most {self._payload_bytes_max} fit")
+            raise EntryTooLargeError(
+                f"the entry has {size} bytes, and bookies take at most {self._payload_bytes_max}"
+            )
         return size
 
     async def wait_confirmed(self, entry_id: int) -> None:
@@ -345,7 +347,10 @@ class LedgerWriter:
                 del self._metadata_scopes[scope]
         match result:
             case None:  # `abandon` has cancelled the scope.
-                raise OutcomeUnknownError(f"ledger {self.ledger_id} was abandoned during its close")
+                raise OutcomeUnknownError(
+                    f"the writer of ledger {self.ledger_id} was abandoned during the close, so it"
+                    " is unknown whether the ledger is closed"
+                )
             case Settled(metadata, version):
                 self._stored = StoredMetadata(metadata, version)
             case NotAllowed(metadata):
@@ -353,7 +358,10 @@ class LedgerWriter:
             case Gone():
                 raise NoSuchLedgerError(self.ledger_id)
             case NotDone():
-                raise StoreUnavailableError(f"ledger {self.ledger_id} could not be closed")
+                raise StoreUnavailableError(
+                    f"ledger {self.ledger_id} could not be closed, because the metadata store"
+                    " does not answer: close it again"
+                )
             case _:
                 assert_never(result)
 

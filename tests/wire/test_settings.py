@@ -36,7 +36,7 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_an_error(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as raised:
         load(Settings, "T_", None, environment)
-    assert "(no settings file was given; T_* in the environment go over it)" in str(raised.value)
+    assert "(no settings file was given; variables T_* override it)" in str(raised.value)
 
 
 @pytest.mark.parametrize("content", ["count = ", f"name = {DEEP}", "conut = 1"])

@@ -63,23 +63,25 @@ def decode_block(frame: memoryview) -> AddBlock:
     adds = frame[_HEADER_BYTES:]
     end = len(adds)
     if end < _ADD.size:
-        raise TruncatedError(f"a block of {len(frame)} bytes")
+        raise TruncatedError(f"a block of adds has {len(frame)} bytes, which is too few")
     _, first_packet, ledger_id, first = _ADD.unpack_from(adds)
     if U32.unpack_from(first_packet)[0] != ADD_HEADER:
-        raise MalformedError("a block of something else than plain adds")
+        raise MalformedError("a block holds something else than plain adds")
     sizes: list[int] = []
     at, entry_id = 0, first
     unpack = _ADD.unpack_from
     while at < end:
         if end - at < ADD_BYTES + ENTRY_HEADER_BYTES:
-            raise TruncatedError("a block ends inside an add")
+            raise TruncatedError("a block of adds ends inside an add")
         size, packet, ledger, entry = unpack(adds, at)
         if entry != entry_id or ledger != ledger_id or packet != first_packet:
-            raise MalformedError(f"entry {entry} of ledger {ledger} is not the next of its block")
+            raise MalformedError(
+                f"entry {entry} of ledger {ledger} is not the next one of its block"
+            )
         size -= ADD_REQUEST_HEADER_BYTES
         at += ADD_BYTES + size
         if size < ENTRY_HEADER_BYTES or at > end:
-            raise TruncatedError(f"an entry of {size} bytes in a block")
+            raise TruncatedError(f"a block holds an entry of {size} bytes, which is too few")
         sizes.append(size)
         entry_id += 1
     return AddBlock(ledger_id, first, first_packet[U32.size :], adds, sizes)
@@ -91,8 +93,10 @@ def encode_block_answer(status: int, ledger_id: int, first: int, last: int) -> b
 
 def decode_block_answer(frame: memoryview) -> AddRun:
     if len(frame) != _ANSWER.size:
-        raise MalformedError(f"an answer to a block of {len(frame)} bytes")
+        raise MalformedError(f"the answer to a block has {len(frame)} bytes, which is wrong")
     _, status, ledger_id, first, last = _ANSWER.unpack(frame)
     if first > last:
-        raise MalformedError(f"an answer to a block from {first} to {last}")
+        raise MalformedError(
+            f"the answer to a block names entries {first} to {last}, which is no range"
+        )
     return AddRun(status, ledger_id, first, last)

@@ -217,7 +217,7 @@ def encode_auth(plugin: str, payload: bytes = b"", *, version: int = VERSION) ->
 def decode_request(frame: memoryview) -> Request:
     """A request.  What does not parse, so that it cannot even be answered, is a WireError."""
     if len(frame) < 4:
-        raise TruncatedError(f"a packet of {len(frame)} bytes")
+        raise TruncatedError(f"a packet has {len(frame)} bytes, too few for its header")
     (header,) = _HEADER.unpack_from(frame)
     version, operation, flags = header >> 24, header >> 16 & 0xFF, header & 0xFFFF
     if version == 0:  # Very old clients have the opcode in the last byte, and no flags.
@@ -239,14 +239,14 @@ def decode_request(frame: memoryview) -> Request:
 
 def _decode_add(frame: memoryview, flags: int) -> Add:
     if len(frame) < _ADD.size:
-        raise TruncatedError(f"an add of {len(frame)} bytes")
+        raise TruncatedError(f"an add request has {len(frame)} bytes, which is too few")
     header, key, ledger_id, entry_id = _ADD.unpack_from(frame)
     return Add(header, flags, key, ledger_id, entry_id, frame[ADD_REQUEST_HEADER_BYTES:])
 
 
 def _decode_read(frame: memoryview, flags: int) -> Read:
     if len(frame) < _READ.size:
-        raise TruncatedError(f"a read of {len(frame)} bytes")
+        raise TruncatedError(f"a read request has {len(frame)} bytes, which is too few")
     header, ledger_id, entry_id = _READ.unpack_from(frame)
     key = _fence_key(frame, _READ.size, header, flags)
     return Read(header, flags, ledger_id, entry_id, key)
@@ -254,7 +254,7 @@ def _decode_read(frame: memoryview, flags: int) -> Read:
 
 def _decode_batch_read(frame: memoryview, flags: int) -> BatchRead:
     if len(frame) < _BATCH_READ.size:
-        raise TruncatedError(f"a batch read of {len(frame)} bytes")
+        raise TruncatedError(f"a batch read request has {len(frame)} bytes, which is too few")
     header, ledger_id, entry_id, request_id, count, size = _BATCH_READ.unpack_from(frame)
     key = _fence_key(frame, _BATCH_READ.size, header, flags)
     return BatchRead(header, flags, ledger_id, entry_id, request_id, count, size, key)
@@ -265,7 +265,7 @@ def _fence_key(frame: memoryview, offset: int, header: int, flags: int) -> bytes
         return None
     key = bytes(frame[offset : offset + MASTER_KEY_BYTES])
     if len(key) < MASTER_KEY_BYTES:
-        raise TruncatedError("a fencing read without the master key")
+        raise TruncatedError("a fencing read request has no master key")
     return key
 
 
@@ -278,7 +278,7 @@ def _auth_message(frame: memoryview) -> AuthMessage:
     try:
         message.ParseFromString(bytes(frame[4:]))
     except DecodeError as error:
-        raise MalformedError("an AUTH packet that does not parse") from error
+        raise MalformedError("an AUTH packet cannot be parsed") from error
     return message
 
 
@@ -363,7 +363,7 @@ def decode_add_answers(frames: Sequence[memoryview]) -> tuple[list[AddRun], list
             continue
         header, status, ledger_id, entry_id = unpack(frame)
         if header != ADD_HEADER:
-            raise MalformedError(f"an answer to an add with header {header:#010x}")
+            raise MalformedError(f"the answer to an add has the unknown header {header:#010x}")
         if entry_id == run_last + 1 and ledger_id == run_ledger and status == run_status:
             run_last = entry_id
             continue
@@ -378,16 +378,16 @@ def decode_add_answers(frames: Sequence[memoryview]) -> tuple[list[AddRun], list
 def decode_answer(frame: memoryview) -> Answer:
     """One answer of any kind; an answer to an add is a run of one."""
     if len(frame) < 4:
-        raise TruncatedError(f"an answer of {len(frame)} bytes")
+        raise TruncatedError(f"an answer has {len(frame)} bytes, which is too few")
     (header,) = _HEADER.unpack_from(frame)
     if header >> 24 > VERSION or header & 0xFFFF:
-        raise MalformedError(f"an answer with header {header:#010x}")
+        raise MalformedError(f"an answer has the unknown header {header:#010x}")
     operation = header >> 16 & 0xFF
     if operation == Operation.AUTH:
         message = _auth_message(frame)
         return AuthAnswer(message.authPluginName, message.payload)
     if len(frame) < _ANSWER.size:
-        raise TruncatedError(f"an answer of {len(frame)} bytes")
+        raise TruncatedError(f"an answer has {len(frame)} bytes, which is too few")
     _, status, ledger_id, entry_id = _ANSWER.unpack_from(frame)
     match operation:
         case Operation.ADD:
@@ -395,26 +395,28 @@ def decode_answer(frame: memoryview) -> Answer:
         case Operation.READ:
             entry = frame[_ANSWER.size :]
             if status == Status.OK and len(entry) < ENTRY_HEADER_BYTES:
-                raise TruncatedError(f"an entry of {len(entry)} bytes in an answer")
+                raise TruncatedError(
+                    f"the answer to a read has an entry of {len(entry)} bytes, which is too few"
+                )
             return ReadAnswer(status, ledger_id, entry_id, entry)
         case Operation.BATCH_READ:
             return _decode_batch_answer(frame)
         case _:
-            raise MalformedError(f"an answer with header {header:#010x}")
+            raise MalformedError(f"an answer has the unknown header {header:#010x}")
 
 
 def _decode_batch_answer(frame: memoryview) -> BatchReadAnswer:
     if len(frame) < _BATCH_ANSWER.size:
-        raise TruncatedError(f"a batch answer of {len(frame)} bytes")
+        raise TruncatedError(f"the answer to a batch read has {len(frame)} bytes, which is too few")
     _, status, ledger_id, entry_id, request_id = _BATCH_ANSWER.unpack_from(frame)
     entries: list[memoryview] = []
     offset = _BATCH_ANSWER.size
     while offset < len(frame):
         if len(frame) - offset < _SIZE.size:
-            raise TruncatedError("a batch answer ends inside the size of an entry")
+            raise TruncatedError("the answer to a batch read ends inside the size of an entry")
         (size,) = _SIZE.unpack_from(frame, offset)
         offset += _SIZE.size + size
         if offset > len(frame):
-            raise TruncatedError("a batch answer ends inside an entry")
+            raise TruncatedError("the answer to a batch read ends inside an entry")
         entries.append(frame[offset - size : offset])
     return BatchReadAnswer(status, ledger_id, entry_id, request_id, entries)

@@ -74,10 +74,10 @@ def _parse(message: Message, frame: Buffer) -> None:
     try:
         message.ParseFromString(bytes(frame))
     except DecodeError as error:
-        raise MalformedError(f"a {message.DESCRIPTOR.name} that does not parse") from error
+        raise MalformedError(f"a {message.DESCRIPTOR.name} cannot be parsed") from error
     # An operation that we do not know counts as missing.
     if not message.IsInitialized():
-        raise MalformedError(f"a {message.DESCRIPTOR.name} without a field that it needs")
+        raise MalformedError(f"a {message.DESCRIPTOR.name} lacks a required field")
 
 
 def _header(operation: pb.OperationType, txn_id: int, priority: int = 0) -> pb.BKPacketHeader:

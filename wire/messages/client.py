@@ -37,10 +37,10 @@ class Send:
     @classmethod
     def of(cls, command: pb.CommandSend, payload: memoryview) -> Self:
         if not command.IsInitialized():
-            raise MalformedError("SEND without its ids")
+            raise MalformedError("a SEND lacks the producer id or the sequence id")
         count = command.num_messages
         if count < 0:
-            raise MalformedError(f"SEND of {count} messages")
+            raise MalformedError(f"a SEND announces {count} messages")
         least, most = command.txnid_least_bits, command.txnid_most_bits
         return cls(
             command.producer_id,
@@ -67,7 +67,7 @@ class SendReceipt:
     @classmethod
     def of(cls, command: pb.CommandSendReceipt) -> Self:
         if not command.IsInitialized():
-            raise MalformedError("SEND_RECEIPT without its ids")
+            raise MalformedError("a SEND_RECEIPT lacks the producer id or the sequence id")
         ledger_id, entry_id = _ABSENT, _ABSENT
         if command.HasField("message_id"):
             ledger_id, entry_id = command.message_id.ledgerId, command.message_id.entryId

@@ -29,7 +29,7 @@ def decode_ack_set(words: Sequence[int]) -> int | None:
     if not words:
         return None
     if len(words) > _ACK_SET_WORDS_MAX:
-        raise MalformedError(f"an acknowledgement set of {len(words)} words")
+        raise MalformedError(f"an acknowledgement set has {len(words)} words, which is too many")
     return int.from_bytes(
         b"".join((word & _WORD_MASK).to_bytes(8, "little") for word in words), "little"
     )
@@ -67,7 +67,7 @@ class Delivery:
     @classmethod
     def of(cls, command: pb.CommandMessage, payload: memoryview) -> Self:
         if not command.IsInitialized():
-            raise MalformedError("MESSAGE without its ids")
+            raise MalformedError("a MESSAGE lacks the consumer id or the message id")
         message_id = command.message_id
         return cls(
             command.consumer_id,
@@ -105,11 +105,11 @@ class Ack:
     @classmethod
     def of(cls, command: pb.CommandAck) -> Self:
         if not command.IsInitialized():
-            raise MalformedError("ACK without its ids")
+            raise MalformedError("an ACK lacks the consumer id or a message id")
         properties = {pair.key: pair.value for pair in command.properties}
         keys: list[object] = list(properties)
         if not all(isinstance(key, str) for key in keys):
-            raise MalformedError("ACK with a property that is not UTF-8")
+            raise MalformedError("an ACK has a property that is not UTF-8")
         return cls(
             command.consumer_id,
             command.ack_type == pb.CommandAck.Cumulative,

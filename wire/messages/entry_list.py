@@ -73,17 +73,19 @@ def encode_entry_list(groups: list[Group]) -> bytes:
 
 def decode_entry_list(data: bytes) -> list[Group]:
     if len(data) < _HEADER.size:
-        raise TruncatedError(f"a list of entries of {len(data)} bytes")
+        raise TruncatedError(f"a list of entries has {len(data)} bytes, too few for its header")
     version, count = _HEADER.unpack_from(data)
     if version != 0:
-        raise MalformedError(f"a list of entries of version {version}")
+        raise MalformedError(f"a list of entries has the unknown version {version}")
     if count < 0 or len(data) < _HEADER.size + count * _GROUP.size:
-        raise TruncatedError(f"{count} groups of entries in {len(data)} bytes")
+        raise TruncatedError(
+            f"a list of entries announces {count} groups and has only {len(data)} bytes"
+        )
     groups: list[Group] = []
     for first, last, size, period in _GROUP.iter_unpack(
         data[_HEADER.size : _HEADER.size + count * _GROUP.size]
     ):
         if size < 1 or last < first or period < 0 or (period == 0 and last > first):
-            raise MalformedError("a group of entries that is none")
+            raise MalformedError("a list of entries has a group that names no entries")
         groups.append(Group(first, last, size, period))
     return groups

@@ -106,11 +106,11 @@ def encode(message: Message) -> bytes:
 def decode_frame(frame: memoryview) -> AnyCommand:
     """The command in a frame (without its length).  Raises a WireError, nothing else."""
     if len(frame) < _HEAD_BYTES:
-        raise TruncatedError(f"a frame of {len(frame)} bytes")
+        raise TruncatedError(f"a frame has {len(frame)} bytes, too few for a command")
     (size,) = U32.unpack_from(frame)
     end = _HEAD_BYTES + size
     if end > len(frame):
-        raise TruncatedError(f"a command of {size} bytes in a frame of {len(frame)}")
+        raise TruncatedError(f"a frame of {len(frame)} bytes announces a command of {size} bytes")
     try:
         if size > _SLIM_HEAD_BYTES and frame[4] == _TYPE_TAG and frame[7] == size - 4 <= 0x7F:
             # The head as every client writes it: what follows is the command and nothing else.
@@ -119,7 +119,7 @@ def decode_frame(frame: memoryview) -> AnyCommand:
                 return decode(bytes(frame[8:end]), frame[end:])
         return _decode_base(pb.BaseCommand.FromString(bytes(frame[4:end])), frame[end:])
     except DecodeError as error:
-        raise MalformedError(f"a command does not parse: {error}") from None
+        raise MalformedError(f"a command cannot be parsed: {error}") from None
 
 
 def _send(command: bytes, payload: memoryview) -> AnyCommand:
@@ -150,9 +150,9 @@ def _decode_base(base: pb.BaseCommand, payload: memoryview) -> AnyCommand:
     number = int(base.type)
     name = _FIELD_BY_TYPE.get(number)
     if name is None or not base.HasField("type"):
-        raise MalformedError("a command without a type that is known")
+        raise MalformedError("a command has an unknown type")
     if not base.HasField(name):
-        raise MalformedError(f"{type_name(number)} without its message")
+        raise MalformedError(f"a {type_name(number)} has no content")
     body: Message = getattr(base, name)
     match body:
         case pb.CommandSend():

@@ -277,13 +277,17 @@ class MemorySession:
         try:
             return await self._request(Request(self._host, operation, path, False), act)
         except NoAnswerError:
-            raise StoreUnavailableError(f"no answer: {operation} {path}") from None
+            raise StoreUnavailableError(
+                f"the metadata store did not answer to {operation} {path}"
+            ) from None
 
     async def _write(self, operation: str, path: str, act: Callable[[Tree, int], T]) -> T:
         try:
             return await self._request(Request(self._host, operation, path, True), act)
         except NoAnswerError:
-            raise OutcomeUnknownError(f"no answer: {operation} {path}") from None
+            raise OutcomeUnknownError(
+                f"the metadata store did not answer to {operation} {path}"
+            ) from None
 
     async def _request(self, request: Request, act: Callable[[Tree, int], T]) -> T:
         await self._view.wait_connected(self._request_timeout_s)
@@ -299,7 +303,11 @@ class MemorySession:
             except MetadataError as error:
                 errors.append(error)
             except SessionExpiredError:
-                errors.append(StoreUnavailableError("the session is over; nothing was done"))
+                errors.append(
+                    StoreUnavailableError(
+                        "the session with the metadata store has ended; nothing was done"
+                    )
+                )
 
         with trio.CancelScope() as scope:
             self._in_flight.append(scope)

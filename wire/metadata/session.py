@@ -89,10 +89,12 @@ class HostSession:
                     return
                 await self._changed.wait()
         if self.closed:
-            raise StoreUnavailableError("the metadata store was closed")
+            raise StoreUnavailableError("the session with the metadata store was closed")
         if self._times_lost != times_lost:
             raise StoreUnavailableError("the session with the metadata store was lost")
-        raise StoreUnavailableError(f"no contact with the metadata store for {timeout_s} s")
+        raise StoreUnavailableError(
+            f"there was no contact with the metadata store for {timeout_s:g} s"
+        )
 
 
 async def create_with_parents(

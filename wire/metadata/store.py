@@ -165,7 +165,7 @@ def check_request(operations: Iterable[Operation]) -> None:
     size = request_bytes(operations)
     if size > REQUEST_BYTES_MAX:
         raise MetadataError(
-            f"{size} bytes in one request, and the metadata store takes at most {REQUEST_BYTES_MAX}"
+            f"a request has {size} bytes, and the metadata store takes at most {REQUEST_BYTES_MAX}"
         )
 
 

@@ -186,7 +186,7 @@ class Tree:
             case Delete(path, version):
                 node = self._node(path, version)
                 if path == "/":
-                    raise MetadataError("the root cannot be deleted")
+                    raise MetadataError("the root of the metadata store cannot be deleted")
                 if node.children:
                     raise NotEmptyError(path)
                 self._remove(path)

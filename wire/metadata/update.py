@@ -60,7 +60,9 @@ async def update(
                 raise unknown from error
             if record.stat.version == version + 1 and record.value == value:
                 return value, version + 1
-    raise StoreUnavailableError(f"{path}: lost the race {_ATTEMPTS} times")
+    raise StoreUnavailableError(
+        f"{path} was not changed: others changed it {_ATTEMPTS} times meanwhile"
+    )
 
 
 async def _read(store: MetadataStore, path: str) -> Record:

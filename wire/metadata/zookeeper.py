@@ -213,13 +213,18 @@ class ZooKeeperStore:
         try:
             return await self._request(submit)
         except _NoAnswerError as error:
-            raise StoreUnavailableError(f"no answer to a read: {error}") from error.__cause__
+            raise StoreUnavailableError(
+                f"ZooKeeper did not answer to a read: {error}"
+            ) from error.__cause__
 
     async def _write(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         try:
             return await self._request(submit)
         except _NoAnswerError as error:
-            raise OutcomeUnknownError(f"no answer to a write: {error}") from error.__cause__
+            raise OutcomeUnknownError(
+                "ZooKeeper did not answer to a write, so it is unknown whether it was carried"
+                f" out: {error}"
+            ) from error.__cause__
 
     async def _request(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         deadline = trio.current_time() + self._request_timeout_s
@@ -240,7 +245,7 @@ class ZooKeeperStore:
         with trio.move_on_at(deadline):
             await answered.wait()
         if not answers:
-            raise _NoAnswerError(f"after {self._request_timeout_s} s")
+            raise _NoAnswerError(f"the request timed out after {self._request_timeout_s:g} s")
         error = answers[0].exception
         if error is None:
             return answers[0].value
@@ -314,7 +319,9 @@ class ZooKeeperStore:
             await self._session.wait_connected(timeout_s)
         except StoreUnavailableError as error:
             why = str(self._failure or await why_no_session(self._hosts))
-            raise NoContactError(f"ZooKeeper at {self._hosts}: {error}", why) from None
+            raise NoContactError(
+                f"there is no session with ZooKeeper at {self._hosts}: {error}", why
+            ) from None
         await self._check_chroot()
         if self._root:
             for path in [*ancestors_of(self._root), self._root]:
