@@ -25,11 +25,11 @@ from daybook.wire.probe import NoAnswerError, NotAskedError, PortProbe
 
 EXIT_CODE = 4
 _SCHEDSTAT = Path("/proc/self/schedstat")
-_PATIENCE_SHARE = 1 / 3  # of the time without an answer, for one probe
+_PATIENCE_SHARE = 1 / 3  # the share of the time without an answer that one probe may take
 _PAUSE_SHARE = 1 / 12
 _WRITING_S = 5.0
 _OTHERS_ASKED_MAX = 8
-_FRAMES_MAX = 50  # of one task; endless recursion must not fill the log
+_FRAMES_MAX = 50  # frames of one task; endless recursion must not fill the log
 
 
 class Watchdog:

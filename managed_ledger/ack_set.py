@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from daybook.managed_ledger.position import Position
 
-ENTRIES_MAX = 1 << 26  # of one ledger; this many bits take 8 MB
+ENTRIES_MAX = 1 << 26  # entries of one ledger; this many bits take 8 MB
 _WORD_BYTES = 8
 _WORD = 64
 

@@ -54,7 +54,7 @@ class LogConfig:
     roll_bytes: int = 2 << 30
     roll_age_s: float = 4 * 3600.0
     roll_age_min_s: float = 0.0  # a younger ledger is not rolled, even if it is full
-    list_bytes_max: int = VALUE_BYTES_MAX  # of the list of ledgers, see `protocol.room`
+    list_bytes_max: int = VALUE_BYTES_MAX  # the largest list of ledgers, see `protocol.room`
     heal_interval_s: float = 60.0  # the least time between rollovers that restore missing copies
     stuck_s: float = 30.0  # a ledger is left after this time without an ack quorum
     flush_s: float = 1.0  # acknowledgements without a receipt are durable after this time

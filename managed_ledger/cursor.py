@@ -92,7 +92,7 @@ class Cursor:
         self._ledgers = ledgers
         self._config = config
         self._on_lost = on_lost
-        self._owner = LedgerOwner(log_name, url_encode(name))  # of the cursor's ledgers
+        self._owner = LedgerOwner(log_name, url_encode(name))  # its ledgers name this owner
         self._stored = mark_delete
         self._state = CursorState(
             mark_delete, acked or AckSet(), ledgers.next_position, recording=durable
@@ -104,7 +104,7 @@ class Cursor:
         self._records = 0
         self._since_snapshot = 0  # changes behind the last snapshot of the ledger
         self._snapshot_due_s = math.inf  # the time by which another snapshot must follow them
-        self._old_records = 0  # of version 1, in the ledger that the record names
+        self._old_records = 0  # records of version 1 in the ledger that the record names
         self._renewing = False  # a new ledger without records of version 1 is wanted
         self._recorded = 0  # the number of changes that are durable
         self._wanted = trio.Event()  # something is to be recorded

@@ -62,7 +62,7 @@ class LedgerList:
         self.version = version
         self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # all listed ledgers, ascending
         self.sealed: list[SealedLedger] = []  # the sealed ones among them, in order
-        self.bytes = info.ByteSize()  # of the list as it was read or written last
+        self.bytes = info.ByteSize()  # the size of the list as it was read or written last
         self.doubtful = False  # a write of this handle may have been, or may yet be, carried out
         self._first = self.ids[0] if self.ids else -1
         self.last_confirmed = self.before_first  # the log moves it on

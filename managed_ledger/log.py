@@ -75,7 +75,7 @@ ROLL_ENTRIES_MAX = ENTRIES_MAX // 4 * 3
 # Beyond this a ledger takes no new appends; what is pending still has room.
 APPEND_ENTRIES_MAX = ENTRIES_MAX // 8 * 7
 _CREATE_RETRY_S = 1.0
-_LEAVE_SPREAD = 0.25  # of the heal interval
+_LEAVE_SPREAD = 0.25  # the share of the heal interval
 _MAKE_ROOM = (
     "Acknowledge what subscriptions hold back, delete subscriptions that nobody uses, or shorten"
     " the retention of the namespace (`daybook topics retention`)"
@@ -122,16 +122,16 @@ class ManagedLedger:
         self._writer = writer
         self._next_writer: LedgerWriter | None = None  # listed, and takes no entries yet
         self._previous: tuple[LedgerWriter, SealedLedger] | None = None  # being closed
-        self._writers = {writer.ledger_id: writer}  # of ledgers that are not closed; for reads
+        self._writers = {writer.ledger_id: writer}  # for reads; no ledger is closed
         self._opened_s = trio.current_time()  # when the present ledger became that
         self._reader = LogReader(context, ledgers, self._writers)
-        # What ends or moves the present ledger.
+        # These decide when the log leaves the present ledger.
         self._healing = Healing(context.rng.random())
         self._stall = StallWatch(context, name)
         self._leaving = False
         self._refused: ManagedLedgerError | None = None  # the reason why no append is taken
         self._full: ListFullError | None = None
-        self.room = Room(ledgers.bytes, config.list_bytes_max)  # of the list of ledgers
+        self.room = Room(ledgers.bytes, config.list_bytes_max)  # the room in the list of ledgers
         self._trimming = trio.Lock()  # one trim at a time
         self._terminating = trio.Lock()
         if self.terminated is not None:

@@ -27,7 +27,7 @@ _READERS_MAX = 16
 _TAILING_S = 10.0
 _TAILING_ENTRIES = 1000
 _STREAMS_MAX = 256
-_AHEAD_BYTES = 8 << 20  # of one stream
+_AHEAD_BYTES = 8 << 20  # chunks of one stream
 _CHUNK_BYTES = 1 << 20
 _CHUNKS_AT_ONCE = 4  # so that one is sent while others wait for the disk
 

@@ -52,7 +52,7 @@ _OURS = {"application": b"pulsar", "component": b"managed-ledger"}
 _UNNAMED = "no log"
 _COMPRESSED = b"\x47\x78"
 _INFLATED_BYTES_MAX = 64 << 20
-_NAME_BYTES_MAX = 4096  # of a name, and of its encoded form
+_NAME_BYTES_MAX = 4096  # the length of a name, and of its encoded form
 
 LedgerInfo = ManagedLedgerInfo.LedgerInfo
 _M = TypeVar("_M", ManagedLedgerInfo, ManagedCursorInfo)

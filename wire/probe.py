@@ -117,7 +117,7 @@ class PortProbe:
 def ask_port(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
     """Return the first frame that the port answers, or raise NoAnswerError or NotAskedError.
 
-    It blocks.  It is for ports of other processes, whose host may be a name.
+    This function blocks.  It is for ports of other processes, whose host may be a name.
     """
     until = monotonic() + timeout_s
     try:

@@ -17,7 +17,7 @@ _LOOK_S = 0.01
 
 
 def recovery(bench: Bench, sizes: Sizes) -> list[Row]:
-    """Open, with recovery, what another client has left open."""
+    """Open, with recovery, ledgers that another client has left open."""
     short: dict[Pair, float] = {}
     long: dict[Pair, float] = {}
     slowest: dict[Pair, float] = {}
@@ -52,8 +52,10 @@ def _leave(load: Load, ledgers: int, entries: int) -> list[int]:
 
 
 def restart(bench: Bench, sizes: Sizes) -> list[Row]:
-    """From the start of a bookie that was killed, with nothing of it in memory, to the first entry
-    that it gives out, which is the last one that it had taken."""
+    """Measure the restart of a killed bookie until it returns the last entry that it had stored.
+
+    The page cache holds nothing of the bookie's files at the start.
+    """
     total = int(10e9 * sizes.scale)
     took: dict[Pair, float] = {}
     for pair in (JAVA, OURS):

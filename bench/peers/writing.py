@@ -43,9 +43,10 @@ def append_100b(bench: Bench, sizes: Sizes) -> list[Row]:
 def _append_all(
     bench: Bench, sizes: Sizes, size: int, window: int
 ) -> tuple[dict[Pair, float], dict[Pair, float], str]:
-    """Entries a second in the median round: each pair; the Java pair and ours in blocks; notes.
+    """Return entries a second in the median round, for each pair, and notes.
 
-    The pairs take turns.  Entries of 64 KB are not worth a block, so both are the same there.
+    The pairs take turns.  The Java pair and ours in blocks come with them; entries of 64 KB are not
+    worth a block, so both are the same there.
     """
     plain: dict[Pair, list[Appended]] = {pair: [] for pair in sizes.pairs}
     blocks: list[Appended] = []
@@ -72,7 +73,7 @@ class Appended:
     busy: Cores
 
     def us(self, kind: str) -> float:
-        """Processor time of an entry."""
+        """Return the processor time of an entry."""
         return self.busy.us_of_each(kind, self.total)
 
     def __str__(self) -> str:
@@ -114,7 +115,7 @@ def _with_limit(
     share: float | None,
     note: str,
 ) -> Row:
-    """In MB/s, beside the relay that writes three files."""
+    """Convert to MB/s, and add the relay that writes three files."""
     chunk_bytes = size if size > _SMALL_BYTES else _CHUNK_BYTES
     most = limit.writing_mb_s(chunk_bytes, sizes.relayed_bytes)
     speed = {pair: rate * size / 1e6 for pair, rate in found.items()}
@@ -125,7 +126,7 @@ def _with_limit(
 
 
 def latency(bench: Bench, sizes: Sizes) -> list[Row]:
-    """1 KB entries at a fixed rate, each timed from when it was due."""
+    """Append 1 KB entries at a fixed rate; each time counts from when the entry was due."""
     halves: dict[Pair, list[float]] = {pair: [] for pair in sizes.pairs}
     tails: dict[Pair, list[float]] = {pair: [] for pair in sizes.pairs}
     least: list[tuple[float, float]] = []
@@ -145,7 +146,7 @@ def latency(bench: Bench, sizes: Sizes) -> list[Row]:
 
 
 def paced(load: Load, sizes: Sizes) -> tuple[float, float]:
-    """The median and the 99th of a hundred, in milliseconds."""
+    """Return the median and the 99th percentile in milliseconds."""
     answer = load.do(
         "paced",
         copies=BOOKIES,
@@ -161,7 +162,7 @@ def paced(load: Load, sizes: Sizes) -> tuple[float, float]:
 def _latency_row(
     which: str, rounds: dict[Pair, list[float]], most_ms: float, least_ms: float, note: str
 ) -> Row:
-    """Beside three plain processes that write what they get and answer."""
+    """Compare with three plain processes that write what they get and answer."""
     found = {pair: median(values) for pair, values in rounds.items()}
     demands = [
         Demand("ours", found[OURS], at_most=most_ms),
@@ -172,12 +173,15 @@ def _latency_row(
 
 
 def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
-    """One bookie, plain v2: to one ledger, then to many in turn; readers are told of no LAC."""
+    """Append to one ledger, then to many in turn, on one bookie.
+
+    Both use plain v2, and no explicit LAC.
+    """
     single: dict[Pair, float] = {}
     many: dict[Pair, float] = {}
     memory: dict[Pair, float] = {}
     before: dict[Pair, float] = {}  # its memory, with one ledger
-    share: dict[Pair, float] = {}  # of the bookie's processor time
+    share: dict[Pair, float] = {}  # the share of the bookie's processor time
     notes: list[str] = []
     for pair in (JAVA, OURS, JAVA_ON_OURS):
         with bench.one_bookie(pair.bookies) as cluster:

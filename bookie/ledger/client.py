@@ -107,7 +107,7 @@ class LedgerClient:
         digest_type: DigestType = DigestType.CRC32C,
         ledger_id: int | None = None,
     ) -> DeferredLedgerWriter:
-        """As `create`, with a deferred sync: entries are confirmed by `force`."""
+        """Create a ledger as `create` does, with a deferred sync: `force` confirms the entries."""
         return DeferredLedgerWriter(
             self._context,
             *await self._create(quorums, custom, password, digest_type, ledger_id),
@@ -158,7 +158,7 @@ class LedgerClient:
     async def open_stored(
         self, ledger_id: int, stored: StoredMetadata, *, recover: bool, password: bytes = b""
     ) -> LedgerReader:
-        """As `open`, for a caller that checked the metadata before anything is fenced."""
+        """Open a ledger as `open` does, for a caller that has checked its metadata."""
         if stored.metadata.password not in (None, password):
             raise UnauthorizedError(
                 f"ledger {ledger_id} has another password than the one that was given"

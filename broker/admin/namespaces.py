@@ -166,7 +166,7 @@ async def _remove_retention(call: OpsCall) -> None:
 async def _persistence(call: OpsCall) -> object:
     persistence = (await call.parts.policies.namespace(call.namespace)).persistence
     if persistence is None:
-        raise NotFoundError(f"the namespace {call.namespace} has no persistence policy of its own")
+        raise NotFoundError(f"{call.namespace} has no persistence policy of its own")
     return persistence
 
 

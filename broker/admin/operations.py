@@ -227,7 +227,7 @@ class Operations:
     async def unload_bundle(self, namespace: str, range_: str) -> None:
         """Close the topics of the bundle, then release it, so that any broker can own it."""
         if range_ not in (await self.policies.bundles(namespace)).ranges():
-            raise NotFoundError(f"the namespace {namespace} has no bundle {range_}")
+            raise NotFoundError(f"there is no bundle {range_} in {namespace}")
         bundle = bundle_name(namespace, range_)
         try:
             record = await self._store.get(records.owner_path(bundle))
@@ -348,7 +348,7 @@ class Operations:
         await self.delete_here(topic, force=force)
 
     async def unload_topic(self, topic: TopicName, *, authoritative: bool = False) -> None:
-        """Close a topic, or all its partitions, in good order.  The next client loads it again."""
+        """Close a topic, or all its partitions, in order.  The next client loads it again."""
         call = RestCall("PUT", "/unload")
         await self._on_owners(
             topic, self.unload_here, call, authoritative=authoritative, missing=NotFoundError

@@ -116,7 +116,7 @@ class Consumer:
         self.chunks = 0
         self.acked_ms = 0
         self.consumed_ms = 0
-        self.refused_ack: BrokerError | None = None  # of an ACK that asked for no answer
+        self.refused_ack: BrokerError | None = None  # the error of an ACK that asked for no answer
         self._end_sent = False
         self._active: bool | None = None  # to be sent when the client knows the consumer
         self._registered = False
@@ -630,8 +630,8 @@ class Subscription:
     ) -> Callable[[], Awaitable[None]]:
         """Close all consumers, admit no new ones, and return a function that awaits the move.
 
-        The move goes on if the caller stops waiting: it is done as a whole, or not begun.  If this
-        raises a BrokerError, nothing was done.
+        The move continues if the caller stops waiting: it is done as a whole, or not begun.  If
+        this raises a BrokerError, nothing was done.
         """
         if self._moving is not None:
             raise BrokerError(
@@ -709,9 +709,9 @@ class Subscription:
 def _is_unread(consumer: Consumer, ack: Ack) -> bool:
     """Return True if the client discards an entry unread and returns one permit, batch or not.
 
-    The C++ client does that, and so do those of Python and Node, which are built on it.  Of other
-    clients, and of a batch that was read in part, the broker does not know how many permits come
-    back: a client must never get more messages than it has room for.
+    The C++ client does that, and so do those of Python and Node, which are built on it.  The broker
+    does not know how many permits other clients return, or any client for a batch that it has read
+    in part: a client must never get more messages than it has room for.
     """
     return (
         ack.validation_error in _UNREAD

@@ -113,7 +113,7 @@ class Ownership:
         self._is_dead = is_dead
         self._protocol = OwnershipProtocol()
         self._nursery: trio.Nursery | None = None
-        self._guard: Guard | None = None  # of the latest join
+        self._guard: Guard | None = None  # the guard of the latest join
         self._asking: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # their records have a watch

@@ -66,7 +66,7 @@ class Tick:
     received_bytes: int  # since the connection began
     reading: bool = True
     sent_bytes: int = 0  # since the connection began
-    pending_bytes: int = 0  # that the client has still to take
+    pending_bytes: int = 0  # bytes that wait for the client
 
 
 @dataclass(frozen=True, slots=True)

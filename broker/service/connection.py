@@ -47,7 +47,7 @@ class ConnectionContext:
     clock: WallClock
     arenas: ArenaPool
     flusher: Flusher
-    server_version: str  # what the broker calls itself in CONNECTED
+    server_version: str  # the name and version that the broker sends in CONNECTED
     own_urls: tuple[str, ...]  # the URLs under which clients know this broker
     log: Log
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -244,7 +244,7 @@ class ClientConnection:
         self._at_flush.append(call)
 
     def flush(self) -> bool:
-        """For the flusher: send the receipts that were collected in this turn."""
+        """Send the receipts that were collected in this turn; the flusher calls this."""
         # Swapped first: a call may register itself for the next flush.
         calls, self._at_flush = self._at_flush, []
         for call in calls:
@@ -252,7 +252,7 @@ class ClientConnection:
         return True
 
     async def drain(self) -> None:
-        """For the flusher, which calls this when `flush` has left a rest.  It never does."""
+        """Do nothing: the flusher calls this if `flush` has left a rest, which it never does."""
         await trio.lowlevel.checkpoint()
 
     async def wait_takes_answers(self) -> None:

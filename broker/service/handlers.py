@@ -82,7 +82,7 @@ FRAME_PADDING_BYTES = 10 * 1024
 # Clients compare `max_message_size` with the message, without its properties and key.  A frame that
 # is read can be refused alone; one that is not read ends the connection for everybody who uses it.
 _FRAME_MESSAGES = 2
-_FRAMES_PER_TURN = 128  # of one connection; then other tasks run
+_FRAMES_PER_TURN = 128  # frames of one connection; then other tasks run
 _SIGN_OF_LIFE_S = 1.0  # this project's clients give up after 3 s without one
 
 

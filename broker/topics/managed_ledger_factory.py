@@ -52,7 +52,7 @@ EPOCH = "pulsar.topic.epoch"
 _MINUTE_MS = 60_000
 _MB = 1 << 20
 _SNAPSHOT_BYTES_MAX = 4 * _MB  # also at most what a bookie's frame takes, as for topics' entries
-_RANGES_MAX = 1_000  # of one cursor, in statistics for people
+_RANGES_MAX = 1_000  # ranges of one cursor that the statistics show
 
 
 # -- how logs are kept

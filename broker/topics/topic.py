@@ -732,8 +732,8 @@ class TopicSubscriptions:
     ) -> Subscription:
         """Create a subscription whose name nobody has and nobody changes at the moment.
 
-        The creation goes on if the caller stops waiting.  Then the subscription exists: its cursor
-        would hold back trimming otherwise, and nobody would see it.
+        The creation continues if the caller stops waiting.  Then the subscription exists: its
+        cursor would hold back trimming otherwise, and nobody would see it.
         """
         topic = self._topic
         assert name not in self.by_name

@@ -54,7 +54,7 @@ from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 
-_SPREAD = (0.5, 1.5)  # of a back-off
+_SPREAD = (0.5, 1.5)  # the random factor of a back-off
 
 
 def _no_topic(_topic: TopicName) -> bool:

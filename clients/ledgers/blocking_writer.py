@@ -46,7 +46,9 @@ def call_within(
             with trio.fail_after(inf if timeout_s is None else timeout_s):
                 return await work()
         except trio.TooSlowError:
-            raise TimeoutError(f"not done within {timeout_s:g} s") from None
+            raise TimeoutError(
+                f"the call was not done within {timeout_s:g} s, so its outcome may be unknown"
+            ) from None
 
     return portal.call(run)
 
@@ -315,7 +317,9 @@ class Writer(_Handle):
         return f"{count} entries of ledger {self.ledger_id} are not confirmed" if count else ""
 
     def _why_ended(self) -> LedgerError:
-        return self._handle.error or LedgerClosedError("the client was closed")
+        return self._handle.error or LedgerClosedError(
+            "the client was closed, and the writer with it"
+        )
 
     def _fail(self, entry: _Handed, error: LedgerError) -> None:
         self._failure = self._failure or error

@@ -193,7 +193,7 @@ class Client:
         self._life.check()
         digest = options.get("digest", "crc32c")
         if digest not in _DIGESTS:
-            raise ValueError(f"digest is one of {', '.join(_DIGESTS)}, not {digest!r}")
+            raise ValueError(f"digest must be one of {', '.join(_DIGESTS)}, not {digest!r}")
         ledger_id = options.get("ledger_id")
         if ledger_id is not None:
             _check_id(ledger_id)
@@ -225,7 +225,7 @@ class Client:
 
 def _check_id(ledger_id: int) -> None:
     if not 0 <= ledger_id < _LEDGER_IDS_END:
-        raise ValueError(f"no ledger has the id {ledger_id}")
+        raise ValueError(f"a ledger id must be from 0 to 2**63-1, not {ledger_id}")
 
 
 @asynccontextmanager

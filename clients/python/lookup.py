@@ -70,13 +70,19 @@ class Lookups:
                 return url, through_service
             connection = await self._connect(url, through_service=through_service)
             authoritative = answer.authoritative
-        raise NotReadyError(pb.ServiceNotReady, f"the look-up of {topic} is redirected in a circle")
+        raise NotReadyError(
+            pb.ServiceNotReady,
+            f"the brokers redirect the look-up of {topic} in a circle: try again",
+        )
 
     async def _connect(self, url: str, *, through_service: bool) -> BrokerConnection:
         try:
             return await self._pool.broker(url, through_service=through_service)
         except ValueError as error:
-            raise NotReadyError(pb.ServiceNotReady, f"a look-up led nowhere: {error}") from None
+            raise NotReadyError(
+                pb.ServiceNotReady,
+                f"a broker answered a look-up with an address that is not valid: {error}",
+            ) from None
 
     async def partitions(self, topic: TopicName, *, create: bool = True) -> int:
         """Return the number of partitions of `topic`; 0 if it is not partitioned."""

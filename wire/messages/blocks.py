@@ -1,15 +1,15 @@
 """Many adds in one frame with one answer: an extension of protocol v2 among bookies of ours.
 
-A bookie that takes blocks says so in its registration record (`BLOCKS_PROPERTY`); nobody sends one
-to a bookie that does not, and Apache's software passes the property over.
+A bookie that takes blocks says so in its registration record (`BLOCKS_PROPERTY`).  No writer sends
+a block to another bookie, and Apache's software ignores the property.
 
     block     header 4 | { size 4 | add }      adds as in `wire.messages.bookie`, with their sizes
     answer    header 4 | status 4 | ledger 8 | first entry 8 | last entry 8
 
-So what a writer has made for a bookie that takes single adds is what it sends here, behind four
-bytes more.  The adds are plain ones (no flags), of one ledger, with one master key and consecutive
-ids.  The answer is about all of them together: OK says that each is durable, anything else proves
-nothing of any of them.
+A writer thus sends the same bytes as to a bookie that takes single adds, behind four more bytes.
+The adds are plain ones (no flags), of one ledger, with one master key and consecutive ids.  The
+answer is about all of them together: OK means that each entry is durable, and any other status
+proves nothing about any of them.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _ADD = Struct(">I24sqq")  # size, packet header and master key, ledger, entry
 _ANSWER = Struct(">IIqqq")
 _FRAMED_ANSWER = Struct(">IIIqqq")
 _HEADER_BYTES = 4
-ADD_BYTES = 4 + ADD_REQUEST_HEADER_BYTES  # of an add, in front of its entry
+ADD_BYTES = 4 + ADD_REQUEST_HEADER_BYTES  # the fields of an add in front of its entry
 BLOCK_HEADER = packet_header(Operation.ADD_BLOCK)
 
 
@@ -46,7 +46,7 @@ class AddBlock:
     first: int
     master_key: bytes
     adds: memoryview  # each entry behind ADD_BYTES of its add
-    sizes: list[int]  # of the entries
+    sizes: list[int]  # the bytes of all entries
 
     @property
     def last(self) -> int:
@@ -54,12 +54,12 @@ class AddBlock:
 
 
 def encode_block_header(adds_bytes: int) -> bytes:
-    """What goes in front of `adds_bytes` of adds, each behind its size."""
+    """Return the bytes in front of `adds_bytes` of adds, each behind its size."""
     return _FRAMED.pack(_HEADER_BYTES + adds_bytes, BLOCK_HEADER)
 
 
 def decode_block(frame: memoryview) -> AddBlock:
-    """A WireError if it is not the adds that belong together, whole."""
+    """Return the adds of a block; raise WireError unless they are complete and belong together."""
     adds = frame[_HEADER_BYTES:]
     end = len(adds)
     if end < _ADD.size:

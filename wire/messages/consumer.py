@@ -6,9 +6,9 @@ that is passed on as it was stored:
     | total u32 | command_size u32 | 08 09 4a size | CommandMessage | payload ... |
 
 An acknowledgement set is the bits of a batch that are still *pending*, in words of 64 bits, the
-first messages in the lowest bits.  An empty one speaks of the whole entry.  Words are signed on the
-wire, trailing zero words are left out.  Here a set is one `int` (bit i: message i is pending), and
-`None` is the whole entry.
+first messages in the lowest bits.  An empty set means the whole entry.  Words are signed on the
+wire, and trailing zero words are left out.  In this module a set is one `int` (bit i: message i is
+pending), and `None` is the whole entry.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ _ACK_SET_WORDS_MAX = 1 << 12  # 262,144 messages in an entry
 
 
 def decode_ack_set(words: Sequence[int]) -> int | None:
-    """The pending messages as bits of an int; None for the whole entry."""
+    """Return the pending messages as the bits of an int; None for the whole entry."""
     if not words:
         return None
     if len(words) > _ACK_SET_WORDS_MAX:
@@ -36,7 +36,7 @@ def decode_ack_set(words: Sequence[int]) -> int | None:
 
 
 def encode_ack_set(pending: int | None) -> list[int]:
-    """The words of a set; one zero word if nothing is pending, none for the whole entry."""
+    """Return the words of a set: one zero word if nothing is pending, none for the whole entry."""
     if pending is None:
         return []
     words: list[int] = []
@@ -53,7 +53,10 @@ def _signed(value: int) -> int:
 
 @dataclass(slots=True)
 class Delivery:
-    """MESSAGE: an entry for a consumer.  `ack_set`: what of it is still pending, if not all."""
+    """MESSAGE: an entry for a consumer.
+
+    `ack_set` has the messages that are still pending; None means all of them.
+    """
 
     consumer_id: int
     ledger_id: int
@@ -83,7 +86,10 @@ class Delivery:
 
 @dataclass(slots=True, frozen=True)
 class AckedId:
-    """What an ACK names.  `ack_set`: the messages of the batch that stay pending; None: no one."""
+    """The id of an acknowledged entry.
+
+    `ack_set` has the messages of the batch that stay pending; None acknowledges the whole entry.
+    """
 
     ledger_id: int
     entry_id: int
@@ -140,8 +146,8 @@ def encode_message(
     payload_bytes: int,
     consumer_epoch: int | None = None,
 ) -> bytes:
-    """The frame of MESSAGE up to its payload, which the caller sends behind it."""
-    # partition is always there, -1 included: clients of old take its absence for something else.
+    """Return the frame of MESSAGE up to its payload, which the caller sends behind it."""
+    # The partition is always sent, even -1: old clients misread its absence.
     message_id = b"\x08%b\x10%b\x18%b" % (
         encode_varint(ledger_id),
         encode_varint(entry_id),
@@ -167,7 +173,10 @@ def encode_ack(
     request_id: int | None = None,
     validation_error: int | None = None,
 ) -> bytes:
-    """The whole frame of an ACK of (ledger id, entry id, pending messages or None) each."""
+    """Return the whole frame of an ACK.
+
+    Each acknowledged entry is (ledger id, entry id, pending messages or None).
+    """
     command = bytearray(b"\x08%b\x10%c" % (encode_varint(consumer_id), cumulative))
     for ledger_id, entry_id, pending in ids:
         each = b"\x08%b\x10%b" % (encode_varint(ledger_id), encode_varint(entry_id))

@@ -26,8 +26,8 @@ _I32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    first: int  # where its first run starts
-    last: int  # where its last run starts
+    first: int  # the start of the first run
+    last: int  # the start of the last run
     size: int
     period: int
 
@@ -39,7 +39,7 @@ class Group:
 
 
 def group_entries(entry_ids: Iterable[int]) -> list[Group]:
-    """`entry_ids`, ascending and without repetition, as groups."""
+    """Return `entry_ids`, which ascend without repetition, as groups."""
     groups: list[Group] = []
     for start, size in _runs(entry_ids):
         if groups:

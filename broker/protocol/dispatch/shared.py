@@ -69,7 +69,7 @@ class SharedDispatch:
         self._by_key: dict[ConsumerKey, SharedConsumer] = {}
         # The ranks of those that can take something: by priority, equals as they came.
         self._available: list[tuple[int, ConsumerKey]] = []
-        self._permits = 0  # of all those
+        self._permits = 0  # the sum of their permits
         self._over: dict[ConsumerKey, None] = {}  # those that are blocked
         self._unacked = Unacked()
         self._replay = ReplayQueue()

@@ -97,7 +97,7 @@ class AckTracker:
 
     @property
     def pending_batches(self) -> int:
-        """How many batches have messages that are not acknowledged."""
+        """The number of batches with messages that are not acknowledged."""
         return len(self._pending)
 
     def delivered(self, key: EntryKey, count: int, ack_set: int | None) -> int:
@@ -176,11 +176,11 @@ class AckTracker:
 
     @property
     def waiting(self) -> int:
-        """How many acknowledgements wait to be sent."""
+        """The number of acknowledgements that wait to be sent."""
         return len(self._done) + len(self._changed) + (self._cumulative is not None)
 
     def untold(self) -> tuple[AckTuple | None, list[AckTuple]]:
-        """Return all acknowledgements that wait to be sent; they go on waiting."""
+        """Return all acknowledgements that wait to be sent; they keep waiting."""
         single = [(*key, self._pending.get(key)) for key in (*self._done, *self._changed)]
         return self._cumulative, single
 
@@ -201,7 +201,7 @@ class AckTracker:
             return
         if rest and key in self._pending:
             rest &= self._pending[key]
-        elif rest:  # What is done of the entry itself is told by itself.
+        elif rest:  # The acknowledged messages of the entry itself are sent separately.
             key, rest = (key[0], key[1] - 1), 0
         self._cover(key, rest)
         self._cumulative = (*key, rest or None)

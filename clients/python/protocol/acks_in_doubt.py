@@ -45,7 +45,7 @@ class AcksInDoubt:
     def __init__(self, entries_max: int) -> None:
         self.told = 0  # the number of the last group that was sent
         self.lost = 0  # entries that were dropped and that no receipt can cover any longer
-        self.newest: Told | None = None  # what this attachment sent last
+        self.newest: Told | None = None  # the group that this attachment sent last
         self._entries_max = entries_max
         self._entries: dict[EntryKey, tuple[int, bool]] = {}  # the group's number; the whole entry?
         self._cumulative: tuple[int, AckTuple] | None = None
