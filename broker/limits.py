@@ -44,8 +44,8 @@ class ConnectionLimits:
     lookups: RequestLimits = field(
         default_factory=lambda: RequestLimits(under_way_max=20, total_max=1_000)
     )
-    feed_bytes_max: int = 4 << 20  # with more queued to send, a connection gets no messages
-    feed_total_bytes: int = 256 << 20  # for all slow connections together
+    dispatch_bytes_max: int = 4 << 20  # with more queued to send, a connection gets no messages
+    dispatch_total_bytes: int = 256 << 20  # for all slow connections together
     unread_bytes_max: int = 16 << 20  # with more queued to send, a connection is not read
     unread_total_bytes: int = 512 << 20  # queued for all connections; above it, they get less each
     names_chars_max: int = 1 << 10  # names of producers, consumers, subscriptions

@@ -240,7 +240,7 @@ class SingleMetadata:
     compacted_out: bool
 
     @classmethod
-    def of(cls, single: pb.SingleMessageMetadata) -> "SingleMetadata":
+    def from_message(cls, single: pb.SingleMessageMetadata) -> "SingleMetadata":
         if not single.IsInitialized() or single.payload_size < 0:
             raise MalformedError("a message of a batch has no size")
         properties = tuple((pair.key, pair.value) for pair in single.properties)
@@ -325,7 +325,7 @@ class BatchReader:
 
     def _learn(self, raw: bytes) -> SingleMetadata:
         try:
-            single = SingleMetadata.of(pb.SingleMessageMetadata.FromString(raw))
+            single = SingleMetadata.from_message(pb.SingleMessageMetadata.FromString(raw))
         except DecodeError as error:
             raise MalformedError(
                 f"the metadata of a message in a batch cannot be parsed: {error}"

@@ -34,9 +34,11 @@ def recovery(bench: Bench, sizes: Sizes) -> list[Row]:
         long[pair] = float(answer["ms"])
     asked = [Demand("ours", short[OURS], at_most=100)]
     return [
-        Row.of("recovery of a ledger with one entry: median", "ms", short, asked),
-        Row.of("  the slowest of 20", "ms", slowest, [Demand("ours", slowest[OURS], at_most=100)]),
-        Row.of(
+        Row.for_pairs("recovery of a ledger with one entry: median", "ms", short, asked),
+        Row.for_pairs(
+            "  the slowest of 20", "ms", slowest, [Demand("ours", slowest[OURS], at_most=100)]
+        ),
+        Row.for_pairs(
             f"  with {sizes.recovered_entries:,} entries of 1 KB, just written",
             "ms",
             long,
@@ -72,7 +74,7 @@ def restart(bench: Bench, sizes: Sizes) -> list[Row]:
             _wait_read(bookie, last, _TAIL_ENTRIES - 1)
             took[pair] = time.monotonic() - started
     name = f"a bookie with {total / 1e9:g} GB after kill -9: ready to serve"
-    return [Row.of(name, "s", took, [Demand("ours", took[OURS], at_most=3.0)])]
+    return [Row.for_pairs(name, "s", took, [Demand("ours", took[OURS], at_most=3.0)])]
 
 
 def _wait_read(bookie: Bookie, ledger_id: int, entry_id: int) -> None:

@@ -57,7 +57,7 @@ def sequential(bench: Bench, sizes: Sizes) -> list[Row]:
             Demand("ours / limit", found[OURS] / most, at_least=share),
         ]
         note = "; ".join(notes) if what == "warm" else ""
-        rows.append(Row.of(f"{name}: {what}", "MB/s", found, demands, limit=most, note=note))
+        rows.append(Row.for_pairs(f"{name}: {what}", "MB/s", found, demands, limit=most, note=note))
     return rows
 
 
@@ -123,14 +123,14 @@ def interleaved(bench: Bench, sizes: Sizes) -> list[Row]:
     kb = sizes.interleaved_entries * _SHORT_ENTRY_BYTES // 1000
     share = {pair: before[pair] / alone[pair] for pair in before}
     return [
-        Row.of(f"read ledgers of {kb:,} KB in 4 KB entries, written alone", "MB/s", alone),
-        Row.of(
+        Row.for_pairs(f"read ledgers of {kb:,} KB in 4 KB entries, written alone", "MB/s", alone),
+        Row.for_pairs(
             f"  {_INTERLEAVED:,} written interleaved",
             "MB/s",
             before,
             note=f"of one written alone: Java {share[JAVA]:.2f}, ours {share[OURS]:.2f}",
         ),
-        Row.of(
+        Row.for_pairs(
             "  after reclaiming",
             "MB/s",
             after,
@@ -204,7 +204,9 @@ def draining(bench: Bench, sizes: Sizes) -> list[Row]:
     ratio = beside[OURS] / without[OURS]
     name = f"append p99 while {total / 1e9:g} GB are drained at {_DRAIN_MB_S} MB/s"
     return [
-        Row.of("append p99 without a reader", "ms", without),
-        Row.of(name, "ms", beside, [Demand("with / without", ratio, at_most=2.0)]),
-        Row.of("  the reader had", "MB/s", speed, [Demand("ours", speed[OURS], at_least=190)]),
+        Row.for_pairs("append p99 without a reader", "ms", without),
+        Row.for_pairs(name, "ms", beside, [Demand("with / without", ratio, at_most=2.0)]),
+        Row.for_pairs(
+            "  the reader had", "MB/s", speed, [Demand("ours", speed[OURS], at_least=190)]
+        ),
     ]

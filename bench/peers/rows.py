@@ -77,7 +77,7 @@ class Row:
     note: str = ""
 
     @classmethod
-    def of(
+    def for_pairs(
         cls,
         name: str,
         unit: str,

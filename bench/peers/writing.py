@@ -32,7 +32,7 @@ def append_64kb(bench: Bench, sizes: Sizes) -> list[Row]:
 def append_100b(bench: Bench, sizes: Sizes) -> list[Row]:
     found, blocks, note = _append_all(bench, sizes, 100, WINDOW)
     return [
-        Row.of(name, "entries/s", rates, times_java(rates, wanted), note=note)
+        Row.for_pairs(name, "entries/s", rates, times_java(rates, wanted), note=note)
         for name, rates, wanted in (
             ("append 100 B, plain v2", found, 1.0),
             ("append 100 B, in blocks", blocks, 3.0),
@@ -122,7 +122,9 @@ def _with_limit(
     demands = times_java(found, wanted)
     demands.append(Demand("ours / limit", speed[OURS] / most, at_least=share))
     rates = ", ".join(f"{found[pair]:,.0f}" for pair in (JAVA, OURS))
-    return Row.of(name, "MB/s", speed, demands, limit=most, note=f"entries/s: {rates}; {note}")
+    return Row.for_pairs(
+        name, "MB/s", speed, demands, limit=most, note=f"entries/s: {rates}; {note}"
+    )
 
 
 def latency(bench: Bench, sizes: Sizes) -> list[Row]:
@@ -169,7 +171,7 @@ def _latency_row(
         Demand("ours / Java", found[OURS] / found[JAVA], at_most=1.0),
     ]
     name = f"{RATE:,} appends/s of 1 KB: {which}"
-    return Row.of(name, "ms", found, demands, limit=least_ms, note=note)
+    return Row.for_pairs(name, "ms", found, demands, limit=least_ms, note=note)
 
 
 def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
@@ -206,9 +208,9 @@ def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
         Demand("our bookie's time for an entry / one ledger", share[OURS]),
     ]
     return [
-        Row.of("one ledger on one bookie, 1 KB", "entries/s", single, note="; ".join(notes)),
-        Row.of(f"{name}, in turn", "entries/s", many, demands),
-        Row.of(
+        Row.for_pairs("one ledger on one bookie, 1 KB", "entries/s", single, note="; ".join(notes)),
+        Row.for_pairs(f"{name}, in turn", "entries/s", many, demands),
+        Row.for_pairs(
             f"{name}: its memory",
             "MB",
             memory,

@@ -353,7 +353,7 @@ async def can_recover(context: LedgerContext, writer: LedgerWriter) -> bool:
     unheard = len(ensemble)
     decided = trio.Event()
 
-    def heard(position: int, status: Status | None, entry: Buffer) -> None:
+    def handle_answer(position: int, status: Status | None, entry: Buffer) -> None:
         nonlocal unheard
         unheard -= 1
         if verdict_of(status) is Verdict.ABSENT:
@@ -363,6 +363,6 @@ async def can_recover(context: LedgerContext, writer: LedgerWriter) -> bool:
 
     behind = writer.last_add_pushed + 1
     for position, bookie in enumerate(ensemble):
-        context.bookies.read(bookie, writer.ledger_id, behind, partial(heard, position))
+        context.bookies.read(bookie, writer.ledger_id, behind, partial(handle_answer, position))
     await decided.wait()
     return quorums.is_covered(absent)

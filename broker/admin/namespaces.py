@@ -179,7 +179,7 @@ async def _remove_persistence(call: OpsCall) -> None:
 
 
 async def _bundles(call: OpsCall) -> object:
-    return BundlesData.of(await call.parts.policies.bundles(call.namespace))
+    return BundlesData.from_bundles(await call.parts.policies.bundles(call.namespace))
 
 
 async def _unload_namespace(call: OpsCall) -> None:

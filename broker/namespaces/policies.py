@@ -114,7 +114,7 @@ class Policies:
         data = _part(await self._namespace_fields(namespace), "bundles", BundlesData)
         planned = Bundles.equal(self._config.bundles) if data is None else _checked(data)
         path = records.local_policies_path(namespace)
-        value = records.encode(LocalPolicies(BundlesData.of(planned)))
+        value = records.encode(LocalPolicies(BundlesData.from_bundles(planned)))
         try:
             await self._store.create(path, value, make_parents=True)
         except RecordExistsError:

@@ -54,7 +54,7 @@ class BundlesData(msgspec.Struct, rename="camel"):
     num_bundles: int
 
     @classmethod
-    def of(cls, bundles: Bundles) -> "BundlesData":
+    def from_bundles(cls, bundles: Bundles) -> "BundlesData":
         return cls(bundles.texts(), bundles.count)
 
 

@@ -69,7 +69,7 @@ class Tenancy:
     def _new_policies(self, bundles: Bundles) -> Fields:
         return {
             "replication_clusters": [self._config.cluster],
-            "bundles": BundlesData.of(bundles),
+            "bundles": BundlesData.from_bundles(bundles),
             "deleted": False,
             # Stored explicitly: a Pulsar broker that takes over has another default and drops data.
             "retention_policies": self._policies.default_retention,

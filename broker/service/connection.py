@@ -52,16 +52,17 @@ class ConnectionContext:
     log: Log
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     request_counts: RequestCounts = field(default_factory=RequestCounts)
-    feed_budget: DispatchMemoryLimit = field(init=False)
+    dispatch_memory: DispatchMemoryLimit = field(init=False)
     unread: PendingTotal = field(default_factory=PendingTotal)  # queued for all clients
     refusal_log: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
         budget = DispatchMemoryLimit(
-            total_bytes=self.limits.feed_total_bytes, connection_bytes=self.limits.feed_bytes_max
+            total_bytes=self.limits.dispatch_total_bytes,
+            connection_bytes=self.limits.dispatch_bytes_max,
         )
         # A frozen dataclass can set its derived fields only in this way.
-        object.__setattr__(self, "feed_budget", budget)
+        object.__setattr__(self, "dispatch_memory", budget)
         object.__setattr__(self, "refusal_log", RefusalLog(self.log, self.request_counts))
 
 
@@ -122,7 +123,7 @@ class ClientConnection:
         return self._session.is_ours
 
     def _room_bytes(self) -> int:
-        return self._context.feed_budget.share_bytes - self._frames.pending_bytes
+        return self._context.dispatch_memory.share_bytes - self._frames.pending_bytes
 
     @property
     def takes_answers(self) -> bool:
@@ -267,7 +268,7 @@ class ClientConnection:
 
     async def _wait_writable(self) -> None:
         """Wait until half of the share is sent.  A client that reads nothing at all is cut."""
-        budget, frames = self._context.feed_budget, self._frames
+        budget, frames = self._context.dispatch_memory, self._frames
         budget.slow += 1
         try:
             while frames.pending_bytes > budget.share_bytes // 2:

@@ -278,7 +278,7 @@ class Writer(_Handle):
                     await self._wait_done(self._sent[0].entry_id)
                 except LedgerError as error:
                     self._fail(self._sent.popleft(), error)
-                self._tell_done()
+                self._complete_confirmed()
         finally:
             self._end()
 
@@ -290,7 +290,7 @@ class Writer(_Handle):
         """Return the last entry whose future may complete."""
         return self._writer.last_add_confirmed
 
-    def _tell_done(self) -> None:
+    def _complete_confirmed(self) -> None:
         done = self._done()
         while self._sent and self._sent[0].entry_id <= done:
             entry = self._sent.popleft()
@@ -301,7 +301,7 @@ class Writer(_Handle):
     def _end(self) -> None:
         """Fail all pending entries after the writer or client ended: no caller waits forever."""
         self._drain.end()
-        self._tell_done()
+        self._complete_confirmed()
         self._portal.finished(self)
         while self._sent:
             entry = self._sent.popleft()

@@ -33,7 +33,7 @@ class Entry:
     length: int  # bytes of the ledger up to and including this entry
 
 
-class Life:
+class ClientScope:
     """The nursery of a client for its background tasks, and the state of the client."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -53,7 +53,7 @@ class Life:
             raise LedgerClosedError("the client was closed")
 
     @contextmanager
-    def lasting(self, error: type[LedgerError] = LedgerClosedError) -> Generator[None]:
+    def while_open(self, error: type[LedgerError] = LedgerClosedError) -> Generator[None]:
         """Run code that waits for bookies; raise `error` if the client ends meanwhile."""
         self.check()
         with trio.CancelScope() as scope:
@@ -116,8 +116,10 @@ class EntryStream:
     same link is not slow.
     """
 
-    def __init__(self, life: Life, source: Source, first: int, last: int, limits: Limits) -> None:
-        self._life = life
+    def __init__(
+        self, scope: ClientScope, source: Source, first: int, last: int, limits: Limits
+    ) -> None:
+        self._scope = scope
         self._source = source
         self._next = first
         self._last = last
@@ -147,7 +149,7 @@ class EntryStream:
             return await self._next_batch()
 
     async def _next_batch(self) -> list[Entry]:
-        self._life.check()
+        self._scope.check()
         self._fill()
         if not self._parts:
             await trio.lowlevel.checkpoint()
@@ -176,11 +178,11 @@ class EntryStream:
     def _may_ask(self) -> bool:
         """Return True if there is memory for another part; the first part is always allowed."""
         parts = len(self._parts)
-        return not parts or (parts < self._parts_max and self._life.reads < self._limits.reads_max)
+        return not parts or (parts < self._parts_max and self._scope.reads < self._limits.reads_max)
 
     def _start(self, part: _Part) -> None:
-        self._life.start(partial(self._read, part))
-        self._life.reads += 1
+        self._scope.start(partial(self._read, part))
+        self._scope.reads += 1
         part.asked_s, part.arrived = trio.current_time(), trio.Event()
 
     def _adapt(self, part: _Part) -> None:
@@ -209,5 +211,5 @@ class EntryStream:
             part.failure = LedgerClosedError("the client was closed while this ledger was read")
             raise
         finally:
-            self._life.reads -= 1
+            self._scope.reads -= 1
             part.arrived.set()

@@ -18,7 +18,7 @@ from daybook.bookie.errors import NoSuchEntryError
 from daybook.bookie.ledger.lac import TailingReader
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.reader import LedgerReader
-from daybook.clients.ledgers.entries import Entry, EntryStream, Life, Turn
+from daybook.clients.ledgers.entries import ClientScope, Entry, EntryStream, Turn
 from daybook.clients.ledgers.errors import translated
 from daybook.clients.ledgers.limits import Limits
 
@@ -31,12 +31,12 @@ class Reader:
 
     def __init__(
         self,
-        life: Life,
+        scope: ClientScope,
         reader: LedgerReader,
         follower: Callable[[], TailingReader],
         limits: Limits,
     ) -> None:
-        self._life = life
+        self._scope = scope
         self._reader = reader
         self._follower = follower
         self._limits = limits
@@ -73,7 +73,7 @@ class Reader:
 
         Raise ReadUnknownError if no bookie of the newest ensemble answers.
         """
-        with translated(), self._life.lasting():
+        with translated(), self._scope.while_open():
             return await self._follower().look()
 
     def read(self, first: int = 0, last: int | None = None) -> EntryStream:
@@ -97,7 +97,7 @@ class Reader:
         if last > newest and (last >= first or first > newest + 1):
             what = "the last one is" if self.closed else "confirmed are those up to"
             raise NoSuchEntryError(self.ledger_id, max(last, first), f"{what} {newest}")
-        return EntryStream(self._life, self._reader, first, last, self._limits)
+        return EntryStream(self._scope, self._reader, first, last, self._limits)
 
     def tail(self, first: int = 0) -> "Tail":
         """Read the entries from `first` on: those that exist, then each as it is confirmed.
@@ -107,7 +107,7 @@ class Reader:
         """
         if first < 0:
             raise ValueError(f"an entry id must be at least 0, not {first}")
-        return Tail(self._life, self, self._follower(), first)
+        return Tail(self._scope, self, self._follower(), first)
 
 
 class Tail:
@@ -119,9 +119,11 @@ class Tail:
     deleted.  One task at a time may read (BusyResourceError).
     """
 
-    def __init__(self, life: Life, reader: Reader, follower: TailingReader, first: int) -> None:
+    def __init__(
+        self, scope: ClientScope, reader: Reader, follower: TailingReader, first: int
+    ) -> None:
         self.next_entry = first  # the first entry that was not given out
-        self._life = life
+        self._scope = scope
         self._reader = reader
         self._follower = follower
         self._stream: EntryStream | None = None
@@ -154,7 +156,7 @@ class Tail:
 
     async def _wait_for_batch(self) -> list[Entry]:
         while True:
-            self._life.check()
+            self._scope.check()
             if self._stream is not None:
                 batch = await self._stream.next_batch()
                 if batch:
@@ -165,5 +167,5 @@ class Tail:
             elif self._reader.closed:
                 return []
             else:
-                with translated(), self._life.lasting():
+                with translated(), self._scope.while_open():
                     await self._follower.wait(self.next_entry - 1)

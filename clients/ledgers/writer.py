@@ -147,22 +147,22 @@ class LedgerHandle:
     def _stop(self) -> None:
         self._announcer.stop()
         self._ended(self)
-        self._tell()
+        self._wake_waiters()
 
     def _confirmed(self, first: int, last: int) -> None:
         self._announcer.confirmed()
-        self._tell()
+        self._wake_waiters()
 
     def _withdrawn(self, error: LedgerError) -> None:
         self._stop()
 
-    def _tell(self) -> None:
+    def _wake_waiters(self) -> None:
         """Wake the tasks that wait for room; they look again."""
         room, self._room = self._room, None
         if room is not None:
             room.set()
 
-    async def _wait_told(self) -> None:
+    async def _wait_woken(self) -> None:
         if self._room is None:
             self._room = trio.Event()
         await self._room.wait()
@@ -223,7 +223,7 @@ class Writer(LedgerHandle):
         async with self._queue:
             while not self._has_room(size):
                 self._make_room()
-                await self._wait_told()
+                await self._wait_woken()
             return self._writer.append([payload])
 
     def _make_room(self) -> None:
@@ -283,11 +283,11 @@ class AdvancedWriter(LedgerHandle):
         if self._turns.ended_by(len(payload)):
             await trio.lowlevel.checkpoint()
         while not self._may_take(entry_id, len(payload)):
-            await self._wait_told()
+            await self._wait_woken()
         before = self.last_add_pushed
         self._advanced.append(entry_id, [payload])
         if self.last_add_pushed > before:
-            self._tell()  # A waiting task may have its turn now.
+            self._wake_waiters()  # A waiting task may have its turn now.
 
     async def wait_confirmed(self, entry_id: int) -> None:
         """Return when the entry and all entries before it are confirmed.

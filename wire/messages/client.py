@@ -35,7 +35,7 @@ class Send:
     payload: memoryview
 
     @classmethod
-    def of(cls, command: pb.CommandSend, payload: memoryview) -> Self:
+    def from_command(cls, command: pb.CommandSend, payload: memoryview) -> Self:
         if not command.IsInitialized():
             raise MalformedError("a SEND lacks the producer id or the sequence id")
         count = command.num_messages
@@ -65,7 +65,7 @@ class SendReceipt:
     entry_id: int
 
     @classmethod
-    def of(cls, command: pb.CommandSendReceipt) -> Self:
+    def from_command(cls, command: pb.CommandSendReceipt) -> Self:
         if not command.IsInitialized():
             raise MalformedError("a SEND_RECEIPT lacks the producer id or the sequence id")
         ledger_id, entry_id = _ABSENT, _ABSENT

@@ -68,7 +68,7 @@ class Delivery:
     payload: memoryview
 
     @classmethod
-    def of(cls, command: pb.CommandMessage, payload: memoryview) -> Self:
+    def from_command(cls, command: pb.CommandMessage, payload: memoryview) -> Self:
         if not command.IsInitialized():
             raise MalformedError("a MESSAGE lacks the consumer id or the message id")
         message_id = command.message_id
@@ -109,7 +109,7 @@ class Ack:
     txn: tuple[int, int] | None
 
     @classmethod
-    def of(cls, command: pb.CommandAck) -> Self:
+    def from_command(cls, command: pb.CommandAck) -> Self:
         if not command.IsInitialized():
             raise MalformedError("an ACK lacks the consumer id or a message id")
         properties = {pair.key: pair.value for pair in command.properties}

@@ -123,19 +123,19 @@ def decode_frame(frame: memoryview) -> AnyCommand:
 
 
 def _send(command: bytes, payload: memoryview) -> AnyCommand:
-    return Send.of(pb.CommandSend.FromString(command), payload)
+    return Send.from_command(pb.CommandSend.FromString(command), payload)
 
 
 def _send_receipt(command: bytes, _: memoryview) -> AnyCommand:
-    return SendReceipt.of(pb.CommandSendReceipt.FromString(command))
+    return SendReceipt.from_command(pb.CommandSendReceipt.FromString(command))
 
 
 def _message(command: bytes, payload: memoryview) -> AnyCommand:
-    return Delivery.of(pb.CommandMessage.FromString(command), payload)
+    return Delivery.from_command(pb.CommandMessage.FromString(command), payload)
 
 
 def _ack(command: bytes, _: memoryview) -> AnyCommand:
-    return Ack.of(pb.CommandAck.FromString(command))
+    return Ack.from_command(pb.CommandAck.FromString(command))
 
 
 _SLIM: dict[int, Callable[[bytes, memoryview], AnyCommand]] = {
@@ -156,13 +156,13 @@ def _decode_base(base: pb.BaseCommand, payload: memoryview) -> AnyCommand:
     body: Message = getattr(base, name)
     match body:
         case pb.CommandSend():
-            return Send.of(body, payload)
+            return Send.from_command(body, payload)
         case pb.CommandSendReceipt():
-            return SendReceipt.of(body)
+            return SendReceipt.from_command(body)
         case pb.CommandMessage():
-            return Delivery.of(body, payload)
+            return Delivery.from_command(body, payload)
         case pb.CommandAck():
-            return Ack.of(body)
+            return Ack.from_command(body)
         case _:
             check_readable(body)
             return Command(number, body, payload if len(payload) else None)

@@ -287,7 +287,7 @@ class ZooKeeperStore:
     async def run(self, nursery: trio.Nursery) -> None:
         """Run one client after the other, each when the session of the last one has ended."""
         while True:
-            kazoo = new_client(self._hosts, self._session_timeout_s, self._heard)
+            kazoo = new_client(self._hosts, self._session_timeout_s, self._handle_state)
             self._kazoo, self._kazoo_lost = kazoo, trio.Event()
             self._failure = start_client(kazoo)
             if self._failure is not None:
@@ -300,7 +300,7 @@ class ZooKeeperStore:
             nursery.start_soon(_stop, kazoo)
             await trio.sleep(RETRY_DELAY_S)
 
-    def _heard(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
+    def _handle_state(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
         """Handle a change of the state; kazoo calls this in its own thread."""
         self._soon(self._state_changed, kazoo, state, session_id)
 

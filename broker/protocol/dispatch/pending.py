@@ -58,7 +58,7 @@ class Unacked:
         del self._entries[consumer], self._messages[consumer]
         return places
 
-    def of(self, consumer: ConsumerKey) -> int:
+    def count_of(self, consumer: ConsumerKey) -> int:
         """Return the number of messages that the consumer has."""
         return self._messages[consumer]
 
