@@ -219,7 +219,7 @@ async def test_a_wrong_argument_is_named() -> None:
                 await consumer.ack(refused)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"message must be .*, not int"):
             await consumer.ack_cumulative(5)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="wanted here, not int"):
+        with pytest.raises(TypeError, match="a Message or a MessageId, not int"):
             consumer.nack(5)  # type: ignore[arg-type]
         await producer.send(b"and all goes on")
 
