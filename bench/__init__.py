@@ -1,4 +1,4 @@
-"""What is measured, and how.  `make bench` prints a table and writes JSON beside it.
+"""The measurements: `make bench` prints a table and writes JSON beside it.
 
     limit       what this machine can do for the same flow of bytes, without a broker
     cluster     a standalone cluster as a child process, and its load generators

@@ -50,7 +50,7 @@ def main(names: list[str]) -> int:
 
 
 def _on_a_cluster(name: str) -> list[Figure]:
-    """Each case has a cluster of its own: none has to live with what another one left."""
+    """Run each case on a cluster of its own, so that no case affects another one."""
     with StandaloneProcess() as cluster:
         return trio.run(CASES[name], cluster)
 

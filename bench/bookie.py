@@ -95,7 +95,7 @@ class Writer:
 async def measure(
     port: int, pid: int, size: int, connections: int, seconds: float, first_ledger: int
 ) -> dict[str, float]:
-    """Adds of `size` bytes for so many seconds, after a warm-up."""
+    """Add entries of `size` bytes for so many seconds, after a warm-up."""
     async with trio.open_nursery() as nursery:
         flusher, arenas = Flusher(), ArenaPool()
         nursery.start_soon(flusher.run)
@@ -127,13 +127,13 @@ async def measure(
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process so far, all of its threads."""
+    """Return the processor time of a process so far, all of its threads included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def serve(directory: str) -> None:
-    """The bookie process: say the port, serve until the end of standard input."""
+    """Run the bookie process: print the port, and serve until the end of standard input."""
     clock = SystemClock()
     async with trio.open_nursery() as nursery:
 
@@ -158,11 +158,11 @@ async def serve(directory: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--sizes", default="1024,65536")
-    parser.add_argument("--connections", type=int, default=1)
-    parser.add_argument("--directory", default=None)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--seconds", type=float, default=5.0, help="the time for each size")
+    parser.add_argument("--sizes", default="1024,65536", help="sizes of entries, in bytes")
+    parser.add_argument("--connections", type=int, default=1, help="the number of connections")
+    parser.add_argument("--directory", default=None, help="where to put the temporary data")
     parser.add_argument("--serve", default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve is not None:

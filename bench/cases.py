@@ -25,7 +25,7 @@ MEASURE_S = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line: what, how much, in which unit, and what was asked for."""
+    """One line of the table: name, value, unit, and the target."""
 
     name: str
     value: float
@@ -36,7 +36,7 @@ class Figure:
 
 
 class _Rate:
-    """Counts what is acknowledged after the warm-up."""
+    """Counts acknowledged messages after the warm-up."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -50,7 +50,7 @@ class _Rate:
 
 
 async def _produce(client: Client, topic: str, size: int, batch_bytes: int) -> float:
-    """Messages a second that were acknowledged, after the warm-up."""
+    """Return the messages a second that were acknowledged after the warm-up."""
     data = random.Random(1).randbytes(size)
     rate = _Rate()
     async with await client.create_producer(
@@ -73,7 +73,7 @@ async def _produce(client: Client, topic: str, size: int, batch_bytes: int) -> f
 
 
 async def produce_1kb(cluster: StandaloneProcess) -> list[Figure]:
-    """1 KB messages in batches of 128 KB, against the relay that writes three files."""
+    """Send 1 KB messages in batches of 128 KB; compare with the relay that writes three files."""
     async with connect(cluster.service_url) as client:
         with Profile(cluster) as profile:
             rate = await _produce(client, "bench-1kb", 1024, BATCH_BYTES)
@@ -95,7 +95,10 @@ async def produce_100b(cluster: StandaloneProcess) -> list[Figure]:
 
 
 async def latency(cluster: StandaloneProcess) -> list[Figure]:
-    """1 KB at 1,000 a second, unbatched by circumstance: from the call to the receipt."""
+    """Measure 1 KB messages at 1,000 a second, from the call to the receipt.
+
+    At this rate batches do not fill.
+    """
     async with (
         connect(cluster.service_url) as client,
         await client.create_producer("bench-latency", batch_delay_s=0.0) as producer,
@@ -111,7 +114,7 @@ async def latency(cluster: StandaloneProcess) -> list[Figure]:
 
 
 async def _publish_in_time(producer: Producer) -> list[float]:
-    """Seconds from the call to the receipt, sorted."""
+    """Return the seconds from the call to the receipt, sorted."""
     data = random.Random(1).randbytes(1024)
     took: list[float] = []
     start = trio.current_time() + 0.1
@@ -129,7 +132,7 @@ async def _publish_in_time(producer: Producer) -> list[float]:
 
 
 async def consume(cluster: StandaloneProcess) -> list[Figure]:
-    """A backlog of 1 KB messages, one by one and in batches, each on a subscription of its own."""
+    """Read a backlog of 1 KB messages, one by one and in batches, each on its own subscription."""
     topic, count = "bench-backlog", 1_000_000
     await _fill(cluster, topic, ("single", "batch"), count)
     most = await trio.to_thread.run_sync(limit.reading_mb_s, BATCH_BYTES, 1 << 30)
@@ -183,7 +186,7 @@ async def _drain_batches(consumer: Consumer, count: int) -> None:
 
 
 async def takeover(cluster: StandaloneProcess) -> list[Figure]:
-    """Kill the owner 20 times: from the kill to the next acknowledged publish."""
+    """Kill the owner 20 times, and measure from the kill to the next acknowledged publish."""
     topic, times, lost = "bench-takeover", [], 0
     async with (
         connect(cluster.service_url) as client,
@@ -231,7 +234,7 @@ async def _all_ready(cluster: StandaloneProcess) -> None:
 
 
 def standalone_start() -> list[Figure]:
-    """A fresh `daybook standalone`: to the first acknowledged publish, and its memory when idle."""
+    """Measure a fresh `daybook standalone`: time to the first receipt, and idle memory."""
     started = time.perf_counter()
     with StandaloneProcess() as cluster:
 
@@ -244,7 +247,7 @@ def standalone_start() -> list[Figure]:
 
         trio.run(first)
         took = time.perf_counter() - started
-        time.sleep(3)  # until it is idle
+        time.sleep(3)  # time until the cluster is idle
         memory = sum(map(_pss_mb, _family(cluster.pid)))
     return [
         Figure("standalone: first acknowledged publish", took, "s", "<= 8", took <= 8),

@@ -39,7 +39,7 @@ class _Peer:
         self.refused = 0
 
     async def expect(self, count: int = 1) -> None:
-        """Receive until so many frames have come."""
+        """Receive until so many frames have arrived."""
         while count > 0:
             batch = await self.frames.receive()
             assert batch, self.frames.close_reason
@@ -54,10 +54,10 @@ class _Peer:
 
 
 async def lookups_beside(cluster: StandaloneProcess) -> list[Figure]:
-    """Latencies of a second connection, idle and beside three floods of 20,000 look-ups.
+    """Return latencies of a second connection, idle and during three floods of 20,000 look-ups.
 
-    First at the broker that serves the topic, which answers from memory; then at one that does not,
-    and asks the metadata store each time.
+    The first floods go to the broker that serves the topic, which answers from memory; the last
+    ones go to a broker that does not, which asks the metadata store each time.
     """
     owner = await _owner_of_the_topic(cluster)
     urls = [str(broker["service_url"]) for broker in cluster.ready["brokers"]]

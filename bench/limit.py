@@ -26,7 +26,7 @@ FILE_BYTES = 256 << 20
 
 
 def writing_mb_s(chunk_bytes: int, total_bytes: int) -> float:
-    """MB/s that reach all three files when `total_bytes` are produced in chunks."""
+    """Return the MB/s that reach all three files when `total_bytes` are sent in chunks."""
     chunks = max(1, total_bytes // chunk_bytes)
     with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=data_dir()) as directory:
         sinks = [_listener() for _ in range(SINKS)]
@@ -51,9 +51,9 @@ def writing_mb_s(chunk_bytes: int, total_bytes: int) -> float:
 
 
 def reading_mb_s(chunk_bytes: int, total_bytes: int, *, cold: bool = False) -> float:
-    """MB/s from a file over a relay into a sink that throws it away.
+    """Return the MB/s from a file through a relay into a sink that drops the data.
 
-    The file is in the page cache, or, if `cold`, not there.
+    The file is in the page cache unless `cold` is set.
     """
     chunks = max(1, total_bytes // chunk_bytes)
     with tempfile.NamedTemporaryFile(prefix="daybook-limit-", dir=data_dir()) as file:
@@ -81,7 +81,7 @@ def reading_mb_s(chunk_bytes: int, total_bytes: int, *, cold: bool = False) -> f
 
 
 def sync_ms(times: int = 500) -> float:
-    """Milliseconds until 4 KB are on the disk: the median, a millisecond apart."""
+    """Return the median of the milliseconds until 4 KB are on the disk, one write a millisecond."""
     took: list[float] = []
     with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=data_dir()) as directory:
         path = Path(directory) / "file"
@@ -98,9 +98,9 @@ def sync_ms(times: int = 500) -> float:
 
 
 def answered_ms(rate: int, seconds: float, size: int = 1024) -> tuple[float, float]:
-    """Median and 99th of a hundred until two sinks of three have an entry on the disk.
+    """Return the median and the 99th percentile until two of three sinks have an entry on disk.
 
-    Each is timed from when it was due, at `rate` a second, as latency is measured elsewhere.
+    Each time counts from when the entry was due, at `rate` a second, as for other latencies.
     """
     with tempfile.TemporaryDirectory(prefix="daybook-limit-", dir=data_dir()) as directory:
         sinks = [_listener() for _ in range(SINKS)]
@@ -123,7 +123,7 @@ def answered_ms(rate: int, seconds: float, size: int = 1024) -> tuple[float, flo
 
 
 def _send_paced(outs: list[socket.socket], rate: int, count: int, data: bytes) -> list[float]:
-    """Seconds from when each was due until its second answer."""
+    """Return the seconds from when each entry was due until its second answer."""
     answers = [0] * len(outs)
     took: list[float] = []
     sent = 0
@@ -145,7 +145,7 @@ def _send_paced(outs: list[socket.socket], rate: int, count: int, data: bytes) -
 
 
 def data_dir() -> str:
-    """Where the measured files lie: a disk, not a file system in memory."""
+    """Return the directory of the measured files: on a disk, not on a file system in memory."""
     return os.environ.get("DAYBOOK_BENCH_DIR", os.getcwd())
 
 
@@ -218,7 +218,7 @@ def _write_file(
 
 
 def _zeroed(path: Path, size: int = FILE_BYTES) -> None:
-    """A file that has been written once, so that a sync changes no metadata."""
+    """Create a file that has been written once, so that a sync changes no metadata."""
     with path.open("wb") as file:
         for _ in range(-(-size >> 20)):
             file.write(bytes(1 << 20))

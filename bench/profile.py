@@ -13,7 +13,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(slots=True)
 class Profile:
-    """Used as a context; `text` says how busy a core was, by kind of process, and by whom."""
+    """A context manager; `text` says how busy the cores were, by kind of process."""
 
     cluster: StandaloneProcess
     text: str = ""
@@ -33,7 +33,7 @@ class Profile:
         self.text = "cores: " + ", ".join(f"{kind} {share:.2f}" for kind, share in shares.items())
 
     def _used(self) -> dict[str, float]:
-        """Processor seconds so far, by name of the process."""
+        """Return the processor seconds so far, by name of the process."""
         parts: list[dict[str, object]] = self.cluster.parts()
         used = {str(part["name"]): _seconds(part["pid"]) for part in parts}
         mine = os.times()

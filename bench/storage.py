@@ -91,10 +91,12 @@ async def measure(directory: str, size: int, window: int, seconds: float) -> dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--directory", default=None)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--sizes", default="1024,16384,65536,131072")
-    parser.add_argument("--windows", default="1,64,1024")
+    parser.add_argument("--directory", default=None, help="where to put the temporary data")
+    parser.add_argument("--seconds", type=float, default=2.0, help="the time for each case")
+    parser.add_argument(
+        "--sizes", default="1024,16384,65536,131072", help="sizes of entries, in bytes"
+    )
+    parser.add_argument("--windows", default="1,64,1024", help="numbers of entries in flight")
     arguments = parser.parse_args()
     results: list[dict[str, float]] = []
     for size in map(int, arguments.sizes.split(",")):

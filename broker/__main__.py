@@ -42,13 +42,17 @@ from daybook.wire.tcp import TcpNetwork
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
 _DESCRIPTORS_KEPT = 512  # left for the metadata store, bookies, brokers, probes, files
-_TICKS = 60  # of the watchdog, in the time after which it acts
+_TICKS = 60  # the ticks of the watchdog in the time after which it acts
 _START_ERRORS = (MetadataError, BrokerError, OSError)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m daybook.broker", description="Run a broker.")
-    parser.add_argument("--config", type=Path, help="a TOML file; the environment overrides it")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        help="a TOML file with the settings; variables DAYBOOK_BROKER_* override it",
+    )
     arguments = parser.parse_args()
     try:
         config = load(arguments.config, os.environ)
@@ -60,7 +64,7 @@ def main() -> int:
     try:
         config = _within_descriptors(config, log)
     except ConfigError as error:
-        log.error("cannot go on", why=str(error))
+        log.error("the broker cannot start", why=str(error))
         return _CANNOT_START
     try:
         trio.run(_run, config, log)
@@ -147,7 +151,7 @@ async def _stop_on_signal(
         nursery.start_soon(_wait_for_signals, signs)
         if config.exit_with_parent:
             nursery.start_soon(_wait_for_end_of_stdin, signs)
-        log.info("stopping", why=await receive.receive())
+        log.info("the broker is stopping", why=await receive.receive())
         with trio.move_on_after(config.shutdown_timeout_s):
             async with trio.open_nursery() as stopping:
                 stopping.start_soon(_cancel_at_next, receive, stopping.cancel_scope)
@@ -203,10 +207,10 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 def _report(log: Log, errors: list[BaseException]) -> int:
     if all(isinstance(error, _START_ERRORS) for error in errors):
         for error in errors:
-            log.error("cannot go on", why=str(error))
+            log.error("the broker cannot continue", why=str(error))
         return _CANNOT_START
     for error in errors:
-        log.error("failed", exc_info=error)
+        log.error("the broker has failed, which is a bug: please report it", exc_info=error)
     return _FAILED
 
 

@@ -41,7 +41,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     # How entries are kept.  "auto": three copies, or as many as there are bookies.
     quorums: QuorumsConfig | Literal["auto"] = "auto"
-    bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4  # of a new namespace
+    bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4  # the bundles of a new namespace
     default_namespace_bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16  # public/default
 
     # The retention of namespaces created from now on; existing ones keep their policies.
@@ -49,7 +49,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default_retention_minutes: Annotated[int, msgspec.Meta(ge=-1)] = 7 * 24 * 60
     default_retention_mb: Annotated[int, msgspec.Meta(ge=-1)] = -1
     trim_interval_s: Seconds = 60.0
-    roll_entries: Annotated[int, msgspec.Meta(ge=1, lt=1 << 26)] = 50_000  # of a topic's ledger
+    # A topic continues in a new ledger after so many entries, or after this time.
+    roll_entries: Annotated[int, msgspec.Meta(ge=1, lt=1 << 26)] = 50_000
     roll_age_s: Seconds = 4 * 3600.0
     roll_age_min_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0  # a younger ledger is not rolled
     # Bytes of the list of a topic's ledgers.  The fuller the list is, the larger and older (by
@@ -70,7 +71,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     orphan_age_s: Seconds = 24 * 3600.0
 
     auto_create_topics: bool = True
-    partitions_max: Positive = 1024  # of one topic
+    partitions_max: Positive = 1024  # the partitions of one topic
 
     max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame without headers
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room
@@ -97,16 +98,21 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if isinstance(quorums, QuorumsConfig) and not (
             quorums.ensemble >= quorums.write >= quorums.ack
         ):
-            raise ConfigError("quorums: ensemble >= write >= ack must hold")
+            raise ConfigError(
+                f"quorums: ensemble >= write >= ack must hold, but they are {quorums.ensemble},"
+                f" {quorums.write} and {quorums.ack}"
+            )
         if (self.default_retention_minutes == 0) != (self.default_retention_mb == 0):
-            raise ConfigError("default_retention: minutes and mb must both be 0, or neither")
+            raise ConfigError(
+                "default_retention_minutes and default_retention_mb must both be 0, or neither"
+            )
         if self.arena_bytes_max < 4 * self.max_message_size:
             raise ConfigError(
                 f"arena_bytes_max: {self.arena_bytes_max} bytes hold fewer than four messages of"
                 " max_message_size; raise it, or lower max_message_size"
             )
         if not self.zookeeper:
-            raise ConfigError("zookeeper: host:port, or several separated by commas")
+            raise ConfigError("zookeeper is empty: write host:port, or several separated by commas")
         if self.host in ANY_ADDRESS and not self.advertised_host:
             raise ConfigError(
                 f"host is {self.host}, to which nobody can connect: set advertised_host to the name"

@@ -42,5 +42,5 @@ class ConnectedClient:
 
     @property
     def room_bytes(self) -> int:
-        """How many more bytes may be queued for the client.  At 0 or below it gets no messages."""
+        """The bytes that may still be queued for the client.  At 0 or below it gets no messages."""
         return self.get_room_bytes()

@@ -85,7 +85,7 @@ class NotOwnerError(UnavailableError):
         self, message: str, *, http_url: str | None = None, authoritative: bool = False
     ) -> None:
         super().__init__(message)
-        self.http_url = http_url  # of the owner, or of a broker that knows the owner
+        self.http_url = http_url  # the URL of the owner, or of a broker that knows the owner
         self.authoritative = authoritative
 
 

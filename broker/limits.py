@@ -27,11 +27,11 @@ class TopicLimits:
 class RequestLimits:
     """The bounds for requests of one kind."""
 
-    under_way_max: int = 200  # of one connection
-    total_max: int = 10_000  # of all connections; one with none under way always gets a place
-    waiting_max: int = 20_000  # of one connection: the sum of its producers and consumers
-    waiting_bytes_max: int = 32 << 20  # of one connection
-    waiting_total_bytes: int = 128 << 20  # of all connections
+    under_way_max: int = 200  # one connection
+    total_max: int = 10_000  # all connections; one with none under way always gets a place
+    waiting_max: int = 20_000  # one connection: the sum of its producers and consumers
+    waiting_bytes_max: int = 32 << 20  # one connection
+    waiting_total_bytes: int = 128 << 20  # all connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class ConnectionLimits:
     lookups: RequestLimits = field(
         default_factory=lambda: RequestLimits(under_way_max=20, total_max=1_000)
     )
-    feed_bytes_max: int = 4 << 20  # with more queued to send, a connection gets no messages
-    feed_total_bytes: int = 256 << 20  # for all slow connections together
+    dispatch_bytes_max: int = 4 << 20  # with more queued to send, a connection gets no messages
+    dispatch_total_bytes: int = 256 << 20  # for all slow connections together
     unread_bytes_max: int = 16 << 20  # with more queued to send, a connection is not read
     unread_total_bytes: int = 512 << 20  # queued for all connections; above it, they get less each
-    names_chars_max: int = 1 << 10  # of producers, consumers, subscriptions
+    names_chars_max: int = 1 << 10  # names of producers, consumers, subscriptions
     topic_list_max: int = 100_000
 
 

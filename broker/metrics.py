@@ -19,8 +19,13 @@ from daybook.wire.arena import ArenaPool
 from daybook.wire.version import __version__
 
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
-_BACKLOG = "Messages not acknowledged; an estimate inside a ledger with batches."
-_BACKLOG_BYTES = "Bytes of the largest backlog, an estimate."
+_BACKLOG = "Messages not acknowledged by subscriptions; an estimate if messages are in batches."
+_BACKLOG_BYTES = "Bytes of the largest backlog of a subscription, an estimate."
+_MESSAGES_IN = "Messages received per second, averaged over the last minute."
+_MESSAGES_OUT = "Messages delivered per second, averaged over the last minute."
+_BYTES_IN = "Bytes received per second, averaged over the last minute."
+_BYTES_OUT = "Bytes delivered per second, averaged over the last minute."
+_STORED = "Bytes of messages that are stored."
 _SUBSCRIPTION_LABELS = (*_TOPIC_LABELS, "subscription")
 
 
@@ -64,42 +69,70 @@ class BrokerMetrics:
             metric.add_metric((self._cluster,), value)
             return metric
 
-        info = GaugeMetricFamily("pulsar_version_info", "Version.", labels=("cluster", "version"))
+        info = GaugeMetricFamily(
+            "pulsar_version_info",
+            "Always 1; the label `version` is the version of the broker.",
+            labels=("cluster", "version"),
+        )
         info.add_metric((self._cluster, __version__), 1)
         yield info
         each = [s for _, s in stats]
         subscriptions = [s for one in each for s in one.subscriptions.values()]
         for name, text, value in (
-            ("topics_count", "Loaded topics.", len(each)),
-            ("producers_count", "Connected producers.", sum(len(s.publishers) for s in each)),
+            ("topics_count", "Topics that this broker has loaded.", len(each)),
+            (
+                "producers_count",
+                "Producers connected to the topics of this broker.",
+                sum(len(s.publishers) for s in each),
+            ),
             (
                 "consumers_count",
-                "Consumers.",
+                "Consumers connected to the topics of this broker.",
                 sum(len(s.consumers) for s in subscriptions),
             ),
-            ("subscriptions_count", "Subscriptions.", len(subscriptions)),
-            ("rate_in", "Messages per second.", sum(s.msg_rate_in for s in each)),
-            ("rate_out", "Messages per second.", sum(s.msg_rate_out for s in each)),
-            ("throughput_in", "Bytes per second.", sum(s.msg_throughput_in for s in each)),
-            ("throughput_out", "Bytes per second.", sum(s.msg_throughput_out for s in each)),
+            (
+                "subscriptions_count",
+                "Subscriptions of the topics of this broker.",
+                len(subscriptions),
+            ),
+            ("rate_in", _MESSAGES_IN, sum(s.msg_rate_in for s in each)),
+            ("rate_out", _MESSAGES_OUT, sum(s.msg_rate_out for s in each)),
+            ("throughput_in", _BYTES_IN, sum(s.msg_throughput_in for s in each)),
+            ("throughput_out", _BYTES_OUT, sum(s.msg_throughput_out for s in each)),
             ("msg_backlog", _BACKLOG, sum(s.msg_backlog for s in subscriptions)),
-            ("storage_size", "Bytes stored.", sum(s.storage_size for s in each)),
+            ("storage_size", _STORED, sum(s.storage_size for s in each)),
         ):
             yield gauge(f"pulsar_broker_{name}", text, value)
         owned, in_contact = len(self._ownership.owned), self._ownership.contact
-        yield gauge("daybook_broker_connections", "Client connections.", self._clients.connections)
-        yield gauge("daybook_broker_bundles", "Bundles owned by this broker.", owned)
-        yield gauge("daybook_broker_in_contact", "1: the store is in reach.", in_contact)
+        yield gauge(
+            "daybook_broker_connections", "Open client connections.", self._clients.connections
+        )
+        yield gauge("daybook_broker_bundles", "Bundles of topics that this broker owns.", owned)
+        yield gauge(
+            "daybook_broker_in_contact",
+            "1 while this broker is in contact with the metadata store, else 0.",
+            in_contact,
+        )
         old = sum(c.old_records > 0 for topic, _ in stats for c in topic.log.cursors.values())
         yield gauge(
-            "daybook_broker_cursors_pulsar_misreads", "Cursors with records of version 1.", old
+            "daybook_broker_cursors_pulsar_misreads",
+            "Loaded cursors with records of version 1, which a Pulsar broker misreads.",
+            old,
         )
-        yield gauge("daybook_broker_arena_bytes", "Receive buffers.", self._arenas.total_bytes)
+        yield gauge(
+            "daybook_broker_arena_bytes",
+            "Memory of the receive buffers, in bytes.",
+            self._arenas.total_bytes,
+        )
         for name, text, count in (
-            ("connections_refused", "Refused connections.", self._clients.refused),
+            (
+                "connections_refused",
+                "Client connections refused because there were too many.",
+                self._clients.refused,
+            ),
             (
                 "orphaned_ledgers_removed",
-                "Ledgers that no record named.",
+                "Ledgers removed because no topic and no subscription names them.",
                 self._orphans.removed,
             ),
         ):
@@ -110,7 +143,7 @@ class BrokerMetrics:
     def _of_requests(self) -> Iterator[Metric]:
         received = CounterMetricFamily(
             "daybook_broker_commands",
-            "Commands received from clients, without SEND and ACK.",
+            "Commands received from clients, except SEND and ACK.",
             labels=("cluster", "command"),
         )
         for command, count in sorted(self._requests.received.items()):
@@ -118,7 +151,7 @@ class BrokerMetrics:
         yield received
         refused = CounterMetricFamily(
             "daybook_broker_commands_refused",
-            "Refused commands of clients, including SEND and ACK.",
+            "Commands of clients that were refused, with the error; SEND and ACK included.",
             labels=("cluster", "command", "error"),
         )
         for (command, error), count in sorted(self._requests.refused.items()):
@@ -149,7 +182,9 @@ class BrokerMetrics:
                 family.add_metric(labels, getattr(subscription, key))
             yield family
         family = GaugeMetricFamily(
-            "pulsar_subscription_consumers_count", "Consumers.", labels=_SUBSCRIPTION_LABELS
+            "pulsar_subscription_consumers_count",
+            "Consumers of the subscription.",
+            labels=_SUBSCRIPTION_LABELS,
         )
         for labels, subscription in rows:
             family.add_metric(labels, len(subscription.consumers))
@@ -166,14 +201,22 @@ class _Collector(Collector):
 
 _SUBSCRIPTION_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("back_log", _BACKLOG, "msg_backlog"),
-    ("back_log_entries", "Entries not acknowledged.", "backlog_entries"),
-    ("back_log_bytes", "Bytes not acknowledged, an estimate.", "backlog_size"),
+    ("back_log_entries", "Entries that the subscription has not acknowledged.", "backlog_entries"),
+    ("back_log_bytes", "Bytes that are not acknowledged, an estimate.", "backlog_size"),
     ("delayed", "Entries that wait for their delivery time.", "msg_delayed"),
-    ("msg_rate_out", "Messages per second.", "msg_rate_out"),
-    ("msg_throughput_out", "Bytes per second.", "msg_throughput_out"),
-    ("msg_rate_redeliver", "Messages per second.", "msg_rate_redeliver"),
+    ("msg_rate_out", _MESSAGES_OUT, "msg_rate_out"),
+    ("msg_throughput_out", _BYTES_OUT, "msg_throughput_out"),
+    (
+        "msg_rate_redeliver",
+        "Messages delivered again per second, averaged over the last minute.",
+        "msg_rate_redeliver",
+    ),
     ("unacked_messages", "Messages delivered and not acknowledged.", "unacked_messages"),
-    ("last_acked_timestamp", "Time of the last acknowledgement, in ms.", "last_acked_timestamp"),
+    (
+        "last_acked_timestamp",
+        "Time of the last acknowledgement, in milliseconds since 1970.",
+        "last_acked_timestamp",
+    ),
 )
 assert all(key in SubscriptionStats.__struct_fields__ for _, _, key in _SUBSCRIPTION_GAUGES)
 
@@ -189,31 +232,66 @@ def _backlog(stats: TopicStats) -> int:
 _Make: TypeAlias = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 _TOPIC_METRICS: tuple[tuple[_Make, str, str, Callable[[TopicStats], float]], ...] = (
-    (GaugeMetricFamily, "subscriptions_count", "Subscriptions.", lambda s: len(s.subscriptions)),
-    (GaugeMetricFamily, "producers_count", "Producers.", lambda s: len(s.publishers)),
-    (GaugeMetricFamily, "consumers_count", "Consumers.", _consumers),
-    (GaugeMetricFamily, "rate_in", "Messages per second.", lambda s: s.msg_rate_in),
-    (GaugeMetricFamily, "rate_out", "Messages per second.", lambda s: s.msg_rate_out),
-    (GaugeMetricFamily, "throughput_in", "Bytes per second.", lambda s: s.msg_throughput_in),
-    (GaugeMetricFamily, "throughput_out", "Bytes per second.", lambda s: s.msg_throughput_out),
+    (
+        GaugeMetricFamily,
+        "subscriptions_count",
+        "Subscriptions of the topic.",
+        lambda s: len(s.subscriptions),
+    ),
+    (
+        GaugeMetricFamily,
+        "producers_count",
+        "Producers connected to the topic.",
+        lambda s: len(s.publishers),
+    ),
+    (GaugeMetricFamily, "consumers_count", "Consumers connected to the topic.", _consumers),
+    (GaugeMetricFamily, "rate_in", _MESSAGES_IN, lambda s: s.msg_rate_in),
+    (GaugeMetricFamily, "rate_out", _MESSAGES_OUT, lambda s: s.msg_rate_out),
+    (GaugeMetricFamily, "throughput_in", _BYTES_IN, lambda s: s.msg_throughput_in),
+    (GaugeMetricFamily, "throughput_out", _BYTES_OUT, lambda s: s.msg_throughput_out),
     (GaugeMetricFamily, "msg_backlog", _BACKLOG, _backlog),
     (GaugeMetricFamily, "backlog_size", _BACKLOG_BYTES, lambda s: s.backlog_size),
-    (GaugeMetricFamily, "storage_size", "Bytes stored.", lambda s: s.storage_size),
+    (GaugeMetricFamily, "storage_size", _STORED, lambda s: s.storage_size),
     (
         GaugeMetricFamily,
         "ml_ledger_list_bytes",
-        "Bytes of the list of ledgers in the metadata store.",
+        "Bytes that the topic's list of ledgers takes in the metadata store.",
         lambda s: s.ledger_list_bytes,
     ),
     (
         GaugeMetricFamily,
         "ml_ledger_list_alarm",
-        "1: half of the bytes of such a list are used; 2: it is full, no message is accepted.",
+        "1 if the topic's list of ledgers is half full; 2 if it is full and nothing is published.",
         lambda s: 2 if s.ledger_list_full else int(s.ledger_list_alarm),
     ),
-    (GaugeMetricFamily, "average_msg_size", "Bytes per message.", lambda s: s.average_msg_size),
-    (CounterMetricFamily, "in_messages", "Messages received.", lambda s: s.msg_in_counter),
-    (CounterMetricFamily, "out_messages", "Messages delivered.", lambda s: s.msg_out_counter),
-    (CounterMetricFamily, "in_bytes", "Bytes received.", lambda s: s.bytes_in_counter),
-    (CounterMetricFamily, "out_bytes", "Bytes delivered.", lambda s: s.bytes_out_counter),
+    (
+        GaugeMetricFamily,
+        "average_msg_size",
+        "Average size of a message, in bytes.",
+        lambda s: s.average_msg_size,
+    ),
+    (
+        CounterMetricFamily,
+        "in_messages",
+        "Messages received since the broker loaded the topic.",
+        lambda s: s.msg_in_counter,
+    ),
+    (
+        CounterMetricFamily,
+        "out_messages",
+        "Messages delivered since the broker loaded the topic.",
+        lambda s: s.msg_out_counter,
+    ),
+    (
+        CounterMetricFamily,
+        "in_bytes",
+        "Bytes received since the broker loaded the topic.",
+        lambda s: s.bytes_in_counter,
+    ),
+    (
+        CounterMetricFamily,
+        "out_bytes",
+        "Bytes delivered since the broker loaded the topic.",
+        lambda s: s.bytes_out_counter,
+    ),
 )

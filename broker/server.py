@@ -314,7 +314,11 @@ class _Broker:
             )
             await nursery.start(self.http.serve, app)
             nursery.start_soon(self.balancer.run)
-        self.log.info("serving", url=self.identity.service_url, admin=self.identity.http_url)
+        self.log.info(
+            "the broker serves clients",
+            url=self.identity.service_url,
+            admin=self.identity.http_url,
+        )
         return RunningBroker(
             name=self.config.name or self.identity.broker_id,
             identity=self.identity,
@@ -362,14 +366,18 @@ class _Broker:
                 self.ledgers.name_tree(await tree_id(self.store, self.rng))
                 break
             except (RegistryError, ForeignListsError) as error:
-                raise CannotJoinError(f"this broker does not join: {error}") from error
+                raise CannotJoinError(f"this broker cannot join the cluster: {error}") from error
             except MetadataError as error:
-                self.log.warning("the instance is not known yet", why=str(error))
+                self.log.warning(
+                    "the broker cannot check yet that the topics belong to its ledgers; it tries"
+                    " again",
+                    why=str(error),
+                )
                 await trio.sleep(_RETRY_S)
         if bound is None:
             self.log.warning(
-                "the ledgers have no INSTANCEID: a wrong ledgers_root of another broker is only"
-                " noticed by the names in ledgers",
+                "the ledgers have no INSTANCEID, because an old BookKeeper made them: if another"
+                " broker has a wrong ledgers_root, only the names in ledgers show that",
                 root=self.config.ledgers_root,
             )
             return
@@ -381,8 +389,9 @@ class _Broker:
         names = await self.tenancy.clusters()
         if names and self.config.cluster not in names:
             self.log.warning(
-                "this broker adds another cluster name to the ZooKeeper of existing clusters: it"
-                " serves the same topics, and namespaces created through it get its name",
+                "the setting `cluster` of this broker is new in this ZooKeeper: correct it if it is"
+                " a mistake. The broker serves the same topics as the others, and namespaces"
+                " created through it belong to this cluster name",
                 cluster=self.config.cluster,
                 others=", ".join(names),
             )
@@ -397,7 +406,10 @@ class _Broker:
                 await self.tenancy.bootstrap(data)
                 break
             except (MetadataError, UnavailableError) as error:
-                self.log.warning("the cluster is not prepared yet", why=str(error))
+                self.log.warning(
+                    "the broker cannot create the first namespace yet; it tries again",
+                    why=str(error),
+                )
                 await trio.sleep(_RETRY_S)
         if self.config.quorums == "auto":
             await self._wait_for_bookies()

@@ -1,4 +1,4 @@
-"""Changes that a client asks for, and that go on to their end if the client stops waiting."""
+"""Changes that a client requests, and that are completed even if the client stops waiting."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -19,10 +19,10 @@ def to_the_end(
 ) -> Callable[[], Awaitable[T]]:
     """Begin `act` in a task of its own, and return a function that waits for its outcome.
 
-    The caller has to call that function, and may be cancelled in it.  `over` lets others go on who
+    The caller has to call that function, and may be cancelled in it.  `over` wakes other tasks that
     wait for the change.  It is called when `act` is done: in the turn of the event loop in which
-    the caller goes on, so that the caller is first, or at once if the caller waits no longer.  The
-    function raises `ended` if the task was stopped before the end of `act`.
+    the caller continues, so that the caller is first, or at once if the caller no longer waits.
+    The function raises `ended` if the task was stopped before the end of `act`.
     """
     done, left = trio.Event(), trio.Event()
     results: list[T] = []

@@ -25,11 +25,11 @@ from daybook.wire.probe import NoAnswerError, NotAskedError, PortProbe
 
 EXIT_CODE = 4
 _SCHEDSTAT = Path("/proc/self/schedstat")
-_PATIENCE_SHARE = 1 / 3  # of the time without an answer, for one probe
+_PATIENCE_SHARE = 1 / 3  # the share of the time without an answer that one probe may take
 _PAUSE_SHARE = 1 / 12
 _WRITING_S = 5.0
 _OTHERS_ASKED_MAX = 8
-_FRAMES_MAX = 50  # of one task; endless recursion must not fill the log
+_FRAMES_MAX = 50  # frames of one task; endless recursion must not fill the log
 
 
 class Watchdog:
@@ -73,7 +73,11 @@ class Watchdog:
         try:
             work()
         except Exception as error:
-            self._log.error("the watchdog has failed and no longer watches", exc_info=error)
+            self._log.error(
+                "the watchdog has failed and no longer watches this broker: restart the broker,"
+                " and report this bug",
+                exc_info=error,
+            )
             self._stopped.set()
 
     def _ask_own_port(self) -> None:
@@ -102,7 +106,8 @@ class Watchdog:
                     effects = self._machine.others_serve(serve, monotonic())
                 if Effect.END not in effects and not self._stopped.is_set():
                     self._log.error(
-                        "this broker answers nobody, and goes on: no other broker is known to serve"
+                        "this broker answers nobody, and continues because no other broker is"
+                        " known to serve: restart it if this does not end"
                     )
             if Effect.END in effects and not self._stopped.is_set():
                 self._end_process(root)
@@ -128,7 +133,8 @@ class Watchdog:
     def _end_process(self, root: trio.lowlevel.Task | None) -> None:
         def write() -> None:
             self._log.error(
-                "this broker answers nobody and ends; its stacks follow",
+                "this broker answers nobody and ends, so that its supervisor restarts it; the"
+                " stacks of its threads and tasks follow",
                 silent_s=self._limits.silent_s,
                 exit_code=EXIT_CODE,
             )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from daybook.managed_ledger.position import Position
 
-ENTRIES_MAX = 1 << 26  # of one ledger; this many bits take 8 MB
+ENTRIES_MAX = 1 << 26  # entries of one ledger; this many bits take 8 MB
 _WORD_BYTES = 8
 _WORD = 64
 
@@ -61,7 +61,9 @@ class AckSet:
         try:
             data = struct.pack(f"<{len(words)}q", *words).rstrip(b"\0")
         except struct.error as error:
-            raise ValueError(f"not words of 64 bits: {error}") from error
+            raise ValueError(
+                f"the acknowledged entries are not words of 64 bits: {error}"
+            ) from error
         if data:
             bits = self._covered(ledger_id, 0, 8 * len(data) - 1)
             self._count += bits.merge(0, data)
@@ -69,7 +71,7 @@ class AckSet:
     def _covered(self, ledger_id: int, first: int, last: int) -> "_Bits":
         """Return the bits of a ledger, with room for the entries first to last."""
         if first < 0 or last >= ENTRIES_MAX:
-            raise ValueError(f"entries {first} to {last} of a ledger")
+            raise ValueError(f"no ledger has the entries {first} to {last}")
         bits = self._ledgers.get(ledger_id)
         if bits is None:
             bits = self._ledgers[ledger_id] = _Bits(first - first % _WORD)

@@ -30,10 +30,10 @@ class LogEnd:
     """The end of a log: its last confirmed entry, and the end of the ledgers before its opening."""
 
     ledgers: LedgerList
-    confirmed_offset: int  # of the last confirmed message
+    confirmed_offset: int  # the offset of the last confirmed message
     current_bytes: int  # in the present ledger
     opened_behind: Position  # the position behind which this handle appends
-    offset_before_opening: int  # of the message at that position
+    offset_before_opening: int  # the offset of the message at that position
 
     @property
     def last_confirmed(self) -> Position:

@@ -54,7 +54,7 @@ class LogConfig:
     roll_bytes: int = 2 << 30
     roll_age_s: float = 4 * 3600.0
     roll_age_min_s: float = 0.0  # a younger ledger is not rolled, even if it is full
-    list_bytes_max: int = VALUE_BYTES_MAX  # of the list of ledgers, see `protocol.room`
+    list_bytes_max: int = VALUE_BYTES_MAX  # the largest list of ledgers, see `protocol.room`
     heal_interval_s: float = 60.0  # the least time between rollovers that restore missing copies
     stuck_s: float = 30.0  # a ledger is left after this time without an ack quorum
     flush_s: float = 1.0  # acknowledgements without a receipt are durable after this time
@@ -70,10 +70,13 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         if not 1 <= self.roll_entries < ENTRIES_MAX:
-            raise ValueError(f"roll_entries: 1 to {ENTRIES_MAX - 1}, not {self.roll_entries}")
+            raise ValueError(
+                f"roll_entries must be from 1 to {ENTRIES_MAX - 1}, not {self.roll_entries}"
+            )
         if not LIST_BYTES_MIN <= self.list_bytes_max <= VALUE_BYTES_MAX:
             raise ValueError(
-                f"list_bytes_max: {LIST_BYTES_MIN} to {VALUE_BYTES_MAX}, not {self.list_bytes_max}"
+                f"list_bytes_max must be from {LIST_BYTES_MIN} to {VALUE_BYTES_MAX}, not"
+                f" {self.list_bytes_max}"
             )
 
 
@@ -255,7 +258,7 @@ class LogContext:
             await self.verified_metadata(ledger_id, owner)
             await self.client.delete(ledger_id)
         except LogCorruptError as error:
-            _log.warning("a ledger is not deleted: %s", error)
+            _log.warning("ledger %d is kept, because it may not be ours: %s", ledger_id, error)
             return False
         except (LedgerError, MetadataError):
             return False  # The ledger is gone, its owner is not known, or the store is away.
@@ -274,7 +277,7 @@ class LogContext:
         Raise FencedError if the nursery is cancelled before the end.
         """
         if self.stopped:
-            raise FencedError("the log was given up before")
+            raise FencedError("the log was closed or lost before this call, so nothing was done")
         done = trio.Event()
         results: list[T] = []
         errors: list[Exception] = []
@@ -292,7 +295,9 @@ class LogContext:
         if errors:
             raise errors[0]
         if not results:
-            raise FencedError("the log was given up meanwhile: the outcome is not known")
+            raise FencedError(
+                "the log was closed or lost during this call, so the outcome is unknown"
+            )
         return results[0]
 
 

@@ -92,7 +92,7 @@ class Cursor:
         self._ledgers = ledgers
         self._config = config
         self._on_lost = on_lost
-        self._owner = LedgerOwner(log_name, url_encode(name))  # of the cursor's ledgers
+        self._owner = LedgerOwner(log_name, url_encode(name))  # its ledgers name this owner
         self._stored = mark_delete
         self._state = CursorState(
             mark_delete, acked or AckSet(), ledgers.next_position, recording=durable
@@ -104,7 +104,7 @@ class Cursor:
         self._records = 0
         self._since_snapshot = 0  # changes behind the last snapshot of the ledger
         self._snapshot_due_s = math.inf  # the time by which another snapshot must follow them
-        self._old_records = 0  # of version 1, in the ledger that the record names
+        self._old_records = 0  # records of version 1 in the ledger that the record names
         self._renewing = False  # a new ledger without records of version 1 is wanted
         self._recorded = 0  # the number of changes that are durable
         self._wanted = trio.Event()  # something is to be recorded
@@ -404,7 +404,7 @@ class Cursor:
             try:
                 await self._record.store(pointing(self._record.info, ledger_id, mark_delete))
             except MetadataError as error:
-                text = "the cursor %s of %s is not stored now: %s"
+                text = "the cursor %s of %s cannot be stored now, and is tried again: %s"
                 _log.warning(text, self.name, self._owner.log, error)
             else:
                 return
@@ -629,7 +629,10 @@ class Cursors:
         except WireError as error:
             raise LogCorruptError(f"{path}: {error}") from error
         if url_encode(name) != encoded:
-            raise LogCorruptError(f"{path}: this is not how the name of a cursor is encoded")
+            raise LogCorruptError(
+                f"the record {path} is not the record of a cursor: its name is not encoded as"
+                " Pulsar does"
+            )
         lengths = self._ledgers.lengths
         recovered = await recover_state(self._context, owner, info, lengths)
         assert recovered.mark_delete is not None

@@ -186,7 +186,7 @@ def decode_change_1(data: bytes) -> Change:
     """Decode a change record of version 1.  Raise LogCorruptError."""
     ledger_id, entry, reset, count, *rest = _varints(data, 3, at_least=4)
     if len(rest) != 3 * count or reset > 1:
-        raise LogCorruptError("a change record of a cursor with the wrong number of runs")
+        raise LogCorruptError("a change record of a cursor has another number of runs than it says")
     return Change(Position(ledger_id, entry - 1), _runs(rest), bool(reset))
 
 
@@ -199,7 +199,7 @@ def decode_change(mark_delete: Position, body: bytes) -> Change:
             "newer Daybook; start that version to open the topic"
         )
     if len(rest) % 3 or reset > 1:
-        raise LogCorruptError("a change record of a cursor with half a run")
+        raise LogCorruptError("a change record of a cursor ends inside a run")
     return Change(mark_delete, _runs(rest), bool(reset))
 
 
@@ -241,7 +241,7 @@ class Recovered:
     def start(self, info: ManagedCursorInfo) -> None:
         """Start from the state in the record of the metadata store.  Raise LogCorruptError."""
         if not (info.HasField("markDeleteLedgerId") and info.HasField("markDeleteEntryId")):
-            raise LogCorruptError("the record of a cursor does not say where it stands")
+            raise LogCorruptError("the record of a cursor has no mark-delete position")
         self.mark_delete = Position(info.markDeleteLedgerId, info.markDeleteEntryId)
         self.properties = {p.name: p.value for p in info.properties}
         add_ranges(self.acked, info.individualDeletedMessages, self._lengths)
@@ -266,7 +266,10 @@ class Recovered:
 
     def _apply_1(self, data: bytes) -> None:
         if len(data) < 3 or data[1] != _VERSION_1:
-            raise LogCorruptError("a cursor record of a version that this Daybook does not know")
+            raise LogCorruptError(
+                "a cursor record was written by a newer Daybook; start that version to open the"
+                " topic"
+            )
         self.old_records += 1
         if data[2] == _PART:
             self._part(data, 3)
@@ -274,14 +277,14 @@ class Recovered:
             if self.mark_delete is not None:
                 self._change(decode_change_1(data))
         else:
-            raise LogCorruptError(f"a cursor record of the unknown kind {data[2]}")
+            raise LogCorruptError(f"a cursor record has the unknown kind {data[2]}")
 
     def _change(self, change: Change) -> None:
         assert self.mark_delete is not None
         try:
             self.mark_delete, self.acked = apply_change(self.mark_delete, self.acked, change)
         except ValueError as error:
-            raise LogCorruptError(f"a change record of a cursor: {error}") from error
+            raise LogCorruptError(f"a change record of a cursor is not valid: {error}") from error
 
     def _part_2(self, body: bytes) -> None:
         if body[:1] != bytes((VERSION,)):
@@ -318,7 +321,9 @@ class Recovered:
                 try:
                     self.acked.add_words(ledger.key, ledger.values)
                 except ValueError as error:
-                    raise LogCorruptError(f"a snapshot of a cursor: {error}") from error
+                    raise LogCorruptError(
+                        f"a snapshot of a cursor is not valid: {error}"
+                    ) from error
         self.acked.discard_through(self.mark_delete)
 
 
@@ -349,7 +354,7 @@ def add_ranges(acked: AckSet, ranges: Iterable[MessageRange], lengths: Mapping[i
                 first = 0
             acked.add_range(upper.ledger_id, first, upper.entry_id)
     except ValueError as error:
-        raise LogCorruptError(f"a range of a cursor: {error}") from error
+        raise LogCorruptError(f"an acknowledged range of a cursor is not valid: {error}") from error
 
 
 def recover(records: Sequence[bytes], lengths: Mapping[int, int]) -> Recovered:
@@ -413,7 +418,10 @@ class CursorRecord:
                     return
                 if isinstance(error, RecordExistsError):
                     raise
-                raise FencedError(f"{self.path} was changed by somebody else") from error
+                raise FencedError(
+                    f"another broker has changed the cursor record {self.path}: the topic was"
+                    " taken over"
+                ) from error
             else:
                 return
 
@@ -473,7 +481,7 @@ async def read_record(context: LogContext, owner: LedgerOwner) -> tuple[ManagedC
     path = f"{log_path(owner.log)}/{owner.cursor}"
     found = await context.read_newest(path)
     if found is None:
-        raise FencedError(f"{path} vanished while it was being recovered")
+        raise FencedError(f"the cursor record {path} was deleted while it was being recovered")
     return parse(ManagedCursorInfo(), found.value, path), found.stat.version
 
 

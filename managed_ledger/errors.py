@@ -36,7 +36,7 @@ class ListFullError(ManagedLedgerError):
 
 
 class EntryTooLargeError(ManagedLedgerError):
-    """An entry of that size is never stored; the log takes smaller ones."""
+    """The entry is larger than any bookie accepts; the log takes smaller ones."""
 
 
 class NoSuchLogError(ManagedLedgerError):

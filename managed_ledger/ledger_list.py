@@ -62,7 +62,7 @@ class LedgerList:
         self.version = version
         self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # all listed ledgers, ascending
         self.sealed: list[SealedLedger] = []  # the sealed ones among them, in order
-        self.bytes = info.ByteSize()  # of the list as it was read or written last
+        self.bytes = info.ByteSize()  # the size of the list as it was read or written last
         self.doubtful = False  # a write of this handle may have been, or may yet be, carried out
         self._first = self.ids[0] if self.ids else -1
         self.last_confirmed = self.before_first  # the log moves it on
@@ -73,7 +73,9 @@ class LedgerList:
         self._lock = trio.Lock()
         self._stopped: ManagedLedgerError | None = None
         if any(a >= b for a, b in zip(self.ids, self.ids[1:], strict=False)):
-            raise LogCorruptError(f"{path}: the ids of ledgers do not ascend")
+            raise LogCorruptError(
+                f"the list {path} is damaged: the ids of its ledgers do not ascend"
+            )
 
     # -- positions
 
@@ -308,7 +310,9 @@ class LedgerList:
         raise self._fenced()
 
     def _fenced(self) -> FencedError:
-        return FencedError(f"{self.path} was changed by another owner")
+        return FencedError(
+            f"another broker has changed the list {self.path}: the topic was taken over"
+        )
 
     async def guarded(self, operations: Sequence[Operation]) -> list[int]:
         """Carry out operations only while the list is unchanged, and return their versions.
@@ -362,7 +366,9 @@ def stored_offset(info: ManagedLedgerInfo, path: str) -> int:
     if text is None:
         return 0
     if not (text.isascii() and text.isdecimal()) or len(text) > 19:  # 63 bits
-        raise LogCorruptError(f"{path}: the property {INDEX} is {text!r}, not an offset")
+        raise LogCorruptError(
+            f"the list {path} is damaged: its property {INDEX} is {text!r}, not an offset"
+        )
     return int(text) + 1
 
 

@@ -75,7 +75,7 @@ ROLL_ENTRIES_MAX = ENTRIES_MAX // 4 * 3
 # Beyond this a ledger takes no new appends; what is pending still has room.
 APPEND_ENTRIES_MAX = ENTRIES_MAX // 8 * 7
 _CREATE_RETRY_S = 1.0
-_LEAVE_SPREAD = 0.25  # of the heal interval
+_LEAVE_SPREAD = 0.25  # the share of the heal interval
 _MAKE_ROOM = (
     "Acknowledge what subscriptions hold back, delete subscriptions that nobody uses, or shorten"
     " the retention of the namespace (`daybook topics retention`)"
@@ -122,20 +122,22 @@ class ManagedLedger:
         self._writer = writer
         self._next_writer: LedgerWriter | None = None  # listed, and takes no entries yet
         self._previous: tuple[LedgerWriter, SealedLedger] | None = None  # being closed
-        self._writers = {writer.ledger_id: writer}  # of ledgers that are not closed; for reads
+        self._writers = {writer.ledger_id: writer}  # for reads; no ledger is closed
         self._opened_s = trio.current_time()  # when the present ledger became that
         self._reader = LogReader(context, ledgers, self._writers)
-        # What ends or moves the present ledger.
+        # These decide when the log leaves the present ledger.
         self._healing = Healing(context.rng.random())
         self._stall = StallWatch(context, name)
         self._leaving = False
         self._refused: ManagedLedgerError | None = None  # the reason why no append is taken
         self._full: ListFullError | None = None
-        self.room = Room(ledgers.bytes, config.list_bytes_max)  # of the list of ledgers
+        self.room = Room(ledgers.bytes, config.list_bytes_max)  # the room in the list of ledgers
         self._trimming = trio.Lock()  # one trim at a time
         self._terminating = trio.Lock()
         if self.terminated is not None:
-            self._refused = TerminatedError(f"{name} was terminated")
+            self._refused = TerminatedError(
+                f"the log {name} was terminated: nothing can be appended"
+            )
         self._check_room()
         self._listen(writer)
 
@@ -243,7 +245,12 @@ class ManagedLedger:
         size_max = self._writer.payload_bytes_max
         if size > size_max:
             # The offsets of a refused entry are not used up.
-            done(None, EntryTooLargeError(f"an entry of {size} bytes; at most {size_max} fit"))
+            done(
+                None,
+                EntryTooLargeError(
+                    f"the entry has {size} bytes, and bookies take at most {size_max}"
+                ),
+            )
             return
         self.next_offset += messages
         self._adds.add(PendingAdd(buffers, size, last_offset, done))
@@ -520,15 +527,14 @@ class ManagedLedger:
         room = self.room = Room(self.ledgers.bytes, self.config.list_bytes_max)
         if not room.allows_append:
             self._full = ListFullError(
-                f"{self.name}: its list of {len(self.ledgers.ids)} ledgers takes {room.bytes}"
-                f" bytes, of at most {room.bytes_max}: nothing is appended until ledgers leave it."
-                f" {_MAKE_ROOM}"
+                f"{self.name} takes no messages: its list of {len(self.ledgers.ids)} ledgers takes"
+                f" {room.bytes} of at most {room.bytes_max} bytes. {_MAKE_ROOM}"
             )
         elif self.current_entries >= APPEND_ENTRIES_MAX and not room.allows_roll:
             self._full = ListFullError(
-                f"{self.name}: ledger {self._writer.ledger_id} is full, and its list of ledgers has"
-                f" no room for another one ({room.bytes} bytes, of at most {room.bytes_max})."
-                f" {_MAKE_ROOM}"
+                f"{self.name} takes no messages: its ledger {self._writer.ledger_id} is full, and"
+                f" its list of ledgers has no room for another one ({room.bytes} of at most"
+                f" {room.bytes_max} bytes). {_MAKE_ROOM}"
             )
         else:
             self._full = None
@@ -718,7 +724,12 @@ class ManagedLedger:
         """
         if self.usable:
             self._step_and_wake(Stop())
-            self._drop(FencedError(f"{self.name} was given up by its owner"))
+            self._drop(
+                FencedError(
+                    f"this broker gave up {self.name}, so appends that are not confirmed are in"
+                    " doubt"
+                )
+            )
 
     def _drop(self, error: ManagedLedgerError) -> None:
         """Stop everything that the log runs, and end every pending call with `error`."""

@@ -190,12 +190,14 @@ async def facts_at(log: ManagedLedger, position: Position) -> EntryFacts:
     # `read` returns a later entry if the one at `position` is gone.
     if not found or found[0].position != position:
         if log.ledgers.lists(position.ledger_id):
-            raise ManagedLedgerError(f"{log.name}: there is no entry at {position}")
+            raise ManagedLedgerError(f"{log.name} has no entry at {position}")
         raise _TrimmedError(f"{log.name}: {position} was trimmed")
     try:
         stated = facts(found[0].data)
     except WireError as error:
-        raise LogCorruptError(f"{log.name}: the entry at {position}: {error}") from error
+        raise LogCorruptError(
+            f"{log.name}: the entry at {position} cannot be read: {error}"
+        ) from error
     return stated if stated.last_offset >= 0 else await _numbered(log, position, stated)
 
 
@@ -280,7 +282,9 @@ async def count(
                 if index is None:
                     index = base + num_messages(parse_metadata(payload)[0])
             except WireError as error:
-                raise LogCorruptError(f"{ledger.ledger_id}:{entry.entry_id}: {error}") from error
+                raise LogCorruptError(
+                    f"the entry {ledger.ledger_id}:{entry.entry_id} cannot be read: {error}"
+                ) from error
             base = index
             offsets.append(base)
     assert len(offsets) == ledger.entries
@@ -297,4 +301,6 @@ async def _stated(context: LogContext, owner: LedgerOwner, ledger: SealedLedger)
     try:
         return split_broker_metadata(entry.payload)[1]
     except WireError as error:
-        raise LogCorruptError(f"the last entry of ledger {ledger.ledger_id}: {error}") from error
+        raise LogCorruptError(
+            f"the last entry of ledger {ledger.ledger_id} cannot be read: {error}"
+        ) from error

@@ -342,7 +342,8 @@ async def _verified_metadata(
 
 def _gone(ledger_id: int) -> LogCorruptError:
     return LogCorruptError(
-        f"ledger {ledger_id} is on the list of its log and not in the metadata store"
+        f"ledger {ledger_id} is on the list of its log, but the metadata store has no such ledger:"
+        " it was probably deleted by hand, or ZooKeeper was restored from an old copy"
     )
 
 
@@ -359,7 +360,8 @@ async def _recover(context: LogContext, ledger: LedgerInfo, stored: StoredMetada
     # A length on the list is a promise: the ledger was closed before it was written.
     if ledger.HasField("entries") and ledger.entries != entries:
         raise LogCorruptError(
-            f"ledger {ledger_id} has {entries} entries, and {ledger.entries} by the list of its log"
+            f"ledger {ledger_id} has {entries} entries, but the list of its log says that it has"
+            f" {ledger.entries}"
         )
     return SealedLedger(ledger_id, entries, reader.length, known.closed_ms, known.last_offset)
 
@@ -415,7 +417,7 @@ async def _recover_cursors(log: ManagedLedger) -> None:
     except BaseException:
         # A cursor that was renewed has a writer already.
         for cursor in found.values():
-            cursor.abandon(FencedError(f"{log.name} could not be opened"))
+            cursor.abandon(FencedError(f"{log.name} was lost while it was being opened"))
         raise
     for name in sorted(found):
         log.adopt(found[name])

@@ -27,7 +27,7 @@ _READERS_MAX = 16
 _TAILING_S = 10.0
 _TAILING_ENTRIES = 1000
 _STREAMS_MAX = 256
-_AHEAD_BYTES = 8 << 20  # of one stream
+_AHEAD_BYTES = 8 << 20  # chunks of one stream
 _CHUNK_BYTES = 1 << 20
 _CHUNKS_AT_ONCE = 4  # so that one is sent while others wait for the disk
 
@@ -125,13 +125,13 @@ class LogReader:
             source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id, last)
             entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
         except MetadataError as error:
-            raise ReadUnknownError(at.ledger_id, at.entry_id, f"metadata: {error}") from error
+            raise ReadUnknownError(at.ledger_id, at.entry_id, f"no metadata: {error}") from error
         except LogCorruptError as error:
             # The ledger belongs to another topic: none of its entries is returned, and none is
             # skipped, so the position stays unread.
             if at.ledger_id not in self._foreign:
                 self._foreign.add(at.ledger_id)
-                _log.error("%s: %s", self._ledgers.owner, error)
+                _log.error("%s cannot be read: %s", self._ledgers.owner, error)
             raise ReadUnknownError(at.ledger_id, at.entry_id, str(error)) from error
         return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
 

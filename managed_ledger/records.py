@@ -52,7 +52,7 @@ _OURS = {"application": b"pulsar", "component": b"managed-ledger"}
 _UNNAMED = "no log"
 _COMPRESSED = b"\x47\x78"
 _INFLATED_BYTES_MAX = 64 << 20
-_NAME_BYTES_MAX = 4096  # of a name, and of its encoded form
+_NAME_BYTES_MAX = 4096  # the length of a name, and of its encoded form
 
 LedgerInfo = ManagedLedgerInfo.LedgerInfo
 _M = TypeVar("_M", ManagedLedgerInfo, ManagedCursorInfo)
@@ -66,7 +66,7 @@ def log_path(name: str) -> str:
     for part in name.split("/"):
         _check_part(part, name)
     if "\0" in name:
-        raise InvalidNameError(f"no log can be called {name!r}")
+        raise InvalidNameError(f"a log cannot be named {name!r}")
     return f"{ROOT}/{name}"
 
 
@@ -93,7 +93,7 @@ def _check_part(part: str, name: str) -> None:
         size = -1
     if part in ("", ".", "..") or not 0 < size <= _NAME_BYTES_MAX:
         shown = name if len(name) <= 64 else f"{name[:64]}..."
-        raise InvalidNameError(f"no log or cursor can be called {shown!r}")
+        raise InvalidNameError(f"a log or cursor cannot be named {shown!r}")
 
 
 def custom_metadata(

@@ -41,7 +41,9 @@ def _parsed(value: bytes) -> str:
     try:
         found = msgspec.json.decode(value, type=TreeRecord)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedRecordError(f"{PATH} does not parse: {error}") from None
+        raise MalformedRecordError(f"the record {PATH} cannot be parsed: {error}") from None
     if found.version != _VERSION or not 0 < len(found.tree_id) <= _ID_CHARS_MAX:
-        raise MalformedRecordError(f"{PATH} was not written by this version: {value[:100]!r}")
+        raise MalformedRecordError(
+            f"the record {PATH} was written by a newer Daybook: {value[:100]!r}"
+        )
     return found.tree_id

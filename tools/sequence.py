@@ -15,7 +15,7 @@ MESSAGE = re.compile(r"(\w+)(--?)>>(\w+): (.+)")
 LANE = 150  # pixels between two participants
 ROW = 34
 HEAD = 52
-CHARS = 20  # of a participant's name in one line
+CHARS = 20  # characters of a participant's name in one line
 
 
 class Message(NamedTuple):
@@ -48,7 +48,7 @@ def draw(block: str) -> str:
     """Return the diagram as SVG.  The colours are those of the page's text."""
     names, messages = parse(block)
     width, height = LANE * len(names), HEAD + ROW * (len(messages) + 1)
-    # The page's text is at most so wide; what is said of the last lane may need more room.
+    # The page's text is at most so wide; the text of the last participant may need more room.
     longest = max((_right(each) for each in messages), default=0)
     parts = [
         f'<svg viewBox="0 0 {max(width, longest)} {height}" role="img" font-size="12"'
@@ -89,7 +89,7 @@ def _x(index: int) -> int:
 
 
 def _right(message: Message) -> int:
-    """Where the text of a message ends, at about seven pixels a character."""
+    """Return the right end of the text of a message, at about seven pixels a character."""
     return _x(min(message.source, message.target)) + 10 + 7 * len(message.text)
 
 

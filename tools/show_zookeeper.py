@@ -24,7 +24,7 @@ LEDGERS, LOGS, OWNERS = "/ledgers", "/managed-ledgers", "/namespace"
 
 
 def leaves(zookeeper: KazooClient, path: str) -> Iterator[tuple[str, bytes, int]]:
-    """Every record below `path` that has no children: path, value, ephemeral owner (0: none)."""
+    """Return every record below `path` without children: path, value, ephemeral owner (or 0)."""
     if not zookeeper.exists(path):
         return
     names = sorted(zookeeper.get_children(path))
@@ -36,7 +36,7 @@ def leaves(zookeeper: KazooClient, path: str) -> Iterator[tuple[str, bytes, int]
 
 
 def varint(data: bytes) -> tuple[int, bytes]:
-    """The number in front, and what is behind it."""
+    """Return the number at the beginning, and the rest."""
     value = 0
     for index, byte in enumerate(data):
         value |= (byte & 0x7F) << 7 * index
@@ -46,7 +46,7 @@ def varint(data: bytes) -> tuple[int, bytes]:
 
 
 def ledger_metadata(value: bytes) -> LedgerMetadataFormat:
-    """Version 3: a line, the size of the message, the message."""
+    """Parse metadata of version 3: a line, the size of the message, the message."""
     if not value.startswith(MAGIC):
         raise ValueError(f"not ledger metadata of version 3: {value[:40]!r}")
     size, body = varint(value.removeprefix(MAGIC))
@@ -101,7 +101,7 @@ def show_metadata(metadata: LedgerMetadataFormat, custom: dict[str, str]) -> Non
 
 
 def owner(zookeeper: KazooClient, tenant: str, namespace: str, topic: str) -> str:
-    """The ephemeral record of the bundle that the hash of the topic's name lies in."""
+    """Return the ephemeral record of the bundle in which the hash of the topic's name lies."""
     hashed = crc32(f"persistent://{tenant}/{namespace}/{topic}".encode())
     for path, value, session in leaves(zookeeper, f"{OWNERS}/{tenant}/{namespace}"):
         if not session:  # The namespace itself, of which no bundle is owned now.

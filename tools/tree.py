@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BAR = "\\|"  # in a table
-# What cannot say it itself.
+# Files that cannot describe themselves.
 KNOWN = {
     ".ci/run": "What the continuous integration runs.",
     ".gitignore": "What is not kept here.",
@@ -40,7 +40,7 @@ COMMENT = re.compile(r"\s*(?://|#(?!!))\s*(.*)")
 
 
 def files() -> list[str]:
-    """What is kept, or would be with the next commit."""
+    """Return the files that git tracks, and those that the next commit would add."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],  # noqa: S607
         cwd=ROOT,
@@ -52,13 +52,13 @@ def files() -> list[str]:
 
 
 def sentence(text: str) -> str:
-    """The first sentence of the first paragraph, on one line."""
+    """Return the first sentence of the first paragraph, on one line."""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
     return re.split(r"(?<=[^.][.])\s|(?<=:)$", paragraph)[0]
 
 
 def says(name: str) -> str:
-    """What the file says of itself; empty if it says nothing."""
+    """Return the first sentence of the file about itself; "" if there is none."""
     if name in KNOWN:
         return KNOWN[name]
     path = ROOT / name
@@ -107,7 +107,7 @@ def document(below: str) -> str:
 
 
 def silent() -> list[str]:
-    """Files that do not say what they are; a package of tests need not."""
+    """Return the files without a description of themselves; a package of tests needs none."""
     return [
         name
         for name in files()

@@ -61,14 +61,14 @@ def split_broker_metadata(entry: memoryview) -> tuple[int | None, int | None, me
     if not has_broker_metadata(entry):
         return None, None, entry
     if len(entry) < _BROKER_HEAD_BYTES:
-        raise TruncatedError("broker entry metadata is cut off")
+        raise TruncatedError("the broker metadata of an entry are cut off")
     end = _BROKER_HEAD_BYTES + U32.unpack_from(entry, _MAGIC_BYTES)[0]
     if end > len(entry):
-        raise TruncatedError("broker entry metadata is cut off")
+        raise TruncatedError("the broker metadata of an entry are cut off")
     try:
         block = pb.BrokerEntryMetadata.FromString(bytes(entry[_BROKER_HEAD_BYTES:end]))
     except DecodeError as error:
-        raise MalformedError(f"broker entry metadata: {error}") from None
+        raise MalformedError(f"the broker metadata of an entry cannot be parsed: {error}") from None
     return (
         block.broker_timestamp if block.HasField("broker_timestamp") else None,
         block.index if block.HasField("index") else None,
@@ -90,7 +90,7 @@ def verify_checksum(payload: memoryview) -> None:
     if payload[:_MAGIC_BYTES].tobytes() != _CHECKSUM_MAGIC:
         return
     if len(payload) < _CHECKSUM_END:
-        raise TruncatedError("a checksum is cut off")
+        raise TruncatedError("the checksum of an entry is cut off")
     (checksum,) = U32.unpack_from(payload, _MAGIC_BYTES)
     if crc32c(payload[_CHECKSUM_END:]) != checksum:
         raise ChecksumError("the entry does not match its checksum")
@@ -111,30 +111,35 @@ def parse_metadata(payload: memoryview) -> tuple[pb.MessageMetadata, memoryview]
     """
     payload = without_checksum(payload)
     if len(payload) < _SIZE_BYTES:
-        raise TruncatedError("an entry without metadata")
+        raise TruncatedError("an entry has no metadata")
     end = _SIZE_BYTES + U32.unpack_from(payload)[0]
     if end > len(payload):
         raise TruncatedError("the metadata of an entry are cut off")
     try:
         metadata = pb.MessageMetadata.FromString(bytes(payload[_SIZE_BYTES:end]))
     except DecodeError as error:
-        raise MalformedError(f"the metadata of an entry: {error}") from None
+        raise MalformedError(f"the metadata of an entry cannot be parsed: {error}") from None
     _check_metadata(metadata)
     return metadata, payload[end:]
 
 
 def _check_metadata(metadata: pb.MessageMetadata) -> None:
     if not metadata.IsInitialized():
-        raise MalformedError("metadata without producer, sequence id or time")
+        raise MalformedError(
+            "the metadata of an entry lack the producer, the sequence id or the time"
+        )
     if not 1 <= metadata.num_messages_in_batch <= _BATCH_MAX:
-        raise MalformedError(f"a batch of {metadata.num_messages_in_batch} messages")
+        raise MalformedError(
+            f"the metadata of an entry announce a batch of {metadata.num_messages_in_batch}"
+            " messages"
+        )
     texts: list[object] = [metadata.producer_name, metadata.partition_key, metadata.uuid]
     if metadata.properties:
         texts += _texts(metadata.properties)
     if metadata.replicate_to or metadata.replicated_from:
         texts += [*metadata.replicate_to, metadata.replicated_from]
     if not all(isinstance(text, str) for text in texts):
-        raise MalformedError("metadata that are not UTF-8")
+        raise MalformedError("the metadata of an entry have a text that is not UTF-8")
 
 
 def _texts(properties: Iterable[pb.KeyValue]) -> list[object]:
@@ -180,7 +185,7 @@ def peek_metadata(entry: memoryview) -> tuple[int, pb.MessageMetadata]:
     try:
         return start, pb.MessageMetadata.FromString(bytes(entry[first:end]))
     except DecodeError as error:
-        raise MalformedError(f"the metadata of an entry: {error}") from None
+        raise MalformedError(f"the metadata of an entry cannot be parsed: {error}") from None
 
 
 def messages_counted(metadata: pb.MessageMetadata) -> int:
@@ -235,14 +240,16 @@ class SingleMetadata:
     compacted_out: bool
 
     @classmethod
-    def of(cls, single: pb.SingleMessageMetadata) -> "SingleMetadata":
+    def from_message(cls, single: pb.SingleMessageMetadata) -> "SingleMetadata":
         if not single.IsInitialized() or single.payload_size < 0:
-            raise MalformedError("a message of a batch without its size")
+            raise MalformedError("a message of a batch has no size")
         properties = tuple((pair.key, pair.value) for pair in single.properties)
         key = single.partition_key if single.HasField("partition_key") else None
         texts: list[object] = [key or "", *(text for pair in properties for text in pair)]
         if not all(isinstance(text, str) for text in texts):
-            raise MalformedError("metadata of a message that are not UTF-8")
+            raise MalformedError(
+                "the metadata of a message in a batch have a text that is not UTF-8"
+            )
         return cls(
             single.payload_size,
             None if single.null_partition_key else key,
@@ -318,9 +325,11 @@ class BatchReader:
 
     def _learn(self, raw: bytes) -> SingleMetadata:
         try:
-            single = SingleMetadata.of(pb.SingleMessageMetadata.FromString(raw))
+            single = SingleMetadata.from_message(pb.SingleMessageMetadata.FromString(raw))
         except DecodeError as error:
-            raise MalformedError(f"the metadata of a message: {error}") from None
+            raise MalformedError(
+                f"the metadata of a message in a batch cannot be parsed: {error}"
+            ) from None
         self.met_compacted |= single.compacted_out
         self.met_null |= single.null_value
         if single.sequence_id is None:  # Metadata with a sequence id are never repeated.

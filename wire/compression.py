@@ -51,7 +51,10 @@ def decompress(kind: int, data: Buffer, uncompressed_size: int, limit: int) -> B
     if kind == CompressionType.NONE:
         return data
     if not 0 <= uncompressed_size <= limit:
-        raise OversizeError(f"{uncompressed_size} bytes when decompressed, at most {limit} fit")
+        raise OversizeError(
+            f"the batch has {uncompressed_size} bytes when decompressed, and at most {limit} are"
+            " allowed"
+        )
     if uncompressed_size == 0:
         return b""
     out = bytearray(uncompressed_size)
@@ -66,9 +69,12 @@ def decompress(kind: int, data: Buffer, uncompressed_size: int, limit: int) -> B
             case CompressionType.SNAPPY:
                 size = cramjam.snappy.decompress_raw_into(data, out)
             case _:
-                raise MalformedError(f"unknown compression {kind}")
+                raise MalformedError(f"the batch has the unknown compression {kind}")
     except cramjam.DecompressionError as error:
-        raise MalformedError(f"compressed data: {error}") from None
+        raise MalformedError(f"the batch cannot be decompressed: {error}") from None
     if size != uncompressed_size:
-        raise MalformedError(f"{uncompressed_size} bytes were announced, {size} came out")
+        raise MalformedError(
+            f"the batch has {size} bytes when decompressed, and its metadata say"
+            f" {uncompressed_size}"
+        )
     return out

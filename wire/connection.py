@@ -145,7 +145,7 @@ class FrameConnection:
             except (ConnectionLostError, trio.ClosedResourceError) as error:
                 self.close(str(error) or "the connection was closed")
             except MemoryError:
-                self._cut("there is no memory to receive into")
+                self._cut("this process has no memory to receive into")
         return [], _NOTHING
 
     def _end_handed(self) -> None:
@@ -168,7 +168,10 @@ class FrameConnection:
             if size > self._frame_bytes_max:
                 if frames:  # Handling the frames before it may raise the limit.
                     break
-                raise OversizeError(f"a frame of {size} bytes, at most {self._frame_bytes_max} fit")
+                raise OversizeError(
+                    f"the peer sends a frame of {size} bytes, and at most {self._frame_bytes_max}"
+                    " are allowed"
+                )
             end = read + SIZE_BYTES + size
             if end > written:
                 need = SIZE_BYTES + size
@@ -198,7 +201,9 @@ class FrameConnection:
                 self._window_bytes += count
                 return count > 0
             if late:
-                raise ConnectionLostError(self._overdue("a frame was begun and not finished"))
+                raise ConnectionLostError(
+                    self._overdue("the peer began a frame and did not finish it")
+                )
             self._turn_bytes = 0
             late = not await self._wait_readable()
 
@@ -269,14 +274,14 @@ class FrameConnection:
         if self._waited_s < pace.window_s:
             return
         if self._window_bytes < pace.bytes_per_s * self._waited_s:
-            raise ConnectionLostError(self._overdue("a frame was begun and comes in too slowly"))
+            raise ConnectionLostError(self._overdue("the peer sends a frame too slowly"))
         self._waited_s, self._window_bytes = 0.0, 0
 
     def _overdue(self, what: str) -> str:
         pace = self._pace
         self.cut_reason = (
-            f"{what}: it needs a byte in {pace.stall_s:g} s,"
-            f" and {pace.bytes_per_s} bytes/s over {pace.window_s:g} s"
+            f"{what}: it has to send a byte every {pace.stall_s:g} s, and"
+            f" {pace.bytes_per_s} bytes/s on average over {pace.window_s:g} s"
         )
         return self.cut_reason
 

@@ -46,7 +46,7 @@ def share_out(limit: int, *, reserve: int, service_max: int, http_max: int) -> D
     """
     if limit < LIMIT_MIN:
         raise ConfigError(
-            f"this process may open {limit} files, and needs {LIMIT_MIN} to serve anybody:"
+            f"this process may open {limit} files, and cannot serve with fewer than {LIMIT_MIN}:"
             " raise the limit (ulimit -n, or LimitNOFILE of the service)"
         )
     left = limit - min(reserve, limit // _RESERVE_SHARE)
@@ -66,7 +66,8 @@ def bounds_of_ports(
     )
     if shares.service < service_max:
         warn(
-            "fewer connections than connections_max, because the limit of open files is low",
+            "the process takes fewer connections than connections_max, because its limit of open"
+            " files is low: raise it (ulimit -n, or LimitNOFILE of the service)",
             limit=shares.limit,
             connections=shares.service,
             wanted=service_max,
@@ -91,7 +92,7 @@ class ShortageLog:
         now = trio.current_time()
         if now - self._said_at >= _LINE_EVERY_S:
             self._warn(
-                "connections wait: none can be accepted",
+                "new connections have to wait, because the process cannot accept them now",
                 port=port,
                 why=error.strerror or str(error),
                 failures=self._unsaid,

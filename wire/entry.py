@@ -65,18 +65,22 @@ def decode_entry(
     """
     start = ENTRY_HEADER_BYTES + digester.size
     if len(buffer) < start:
-        raise TruncatedError(f"an entry of {len(buffer)} bytes, at least {start} needed")
+        raise TruncatedError(f"an entry has {len(buffer)} bytes, and its header alone has {start}")
     payload = buffer[start:]
     # The digest comes first: in an intact entry wrong ids are a peer's mistake, in a damaged one
     # they prove nothing.
     if bytes(buffer[ENTRY_HEADER_BYTES:start]) != digester.compute(
         buffer[:ENTRY_HEADER_BYTES], payload
     ):
-        raise ChecksumError(f"ledger {ledger_id} entry {entry_id}: the digest does not match")
+        raise ChecksumError(
+            f"entry {entry_id} of ledger {ledger_id} does not match its digest: it is damaged, or"
+            " the password is wrong"
+        )
     ledger, entry, lac, length = FIELDS.unpack_from(buffer)
     if ledger != ledger_id or (entry_id is not None and entry != entry_id):
         raise MalformedError(
-            f"entry {entry} of ledger {ledger} in place of entry {entry_id} of ledger {ledger_id}"
+            f"the bookie sent entry {entry} of ledger {ledger} instead of entry {entry_id} of"
+            f" ledger {ledger_id}"
         )
     return Entry(ledger, entry, lac, length, payload)
 
@@ -84,7 +88,7 @@ def decode_entry(
 def peek_ids(buffer: Buffer) -> tuple[int, int]:
     """Return the ledger and entry id of an entry without verifying it."""
     if len(buffer) < ENTRY_HEADER_BYTES:
-        raise TruncatedError(f"an entry of {len(buffer)} bytes has no header")
+        raise TruncatedError(f"an entry has {len(buffer)} bytes, too few for its header")
     ledger_id, entry_id = _IDS.unpack_from(buffer)
     return ledger_id, entry_id
 
@@ -92,7 +96,7 @@ def peek_ids(buffer: Buffer) -> tuple[int, int]:
 def peek_lac(buffer: Buffer) -> int:
     """Return the LAC of an entry without verifying it."""
     if len(buffer) < ENTRY_HEADER_BYTES:
-        raise TruncatedError(f"an entry of {len(buffer)} bytes has no header")
+        raise TruncatedError(f"an entry has {len(buffer)} bytes, too few for its header")
     lac: int = FIELDS.unpack_from(buffer)[2]
     return lac
 
@@ -106,10 +110,12 @@ def decode_lac(buffer: memoryview, digester: Digester, ledger_id: int) -> int:
     """Verify an explicit-LAC packet and return its LAC."""
     size = LAC_HEADER_BYTES + digester.size
     if len(buffer) < size:
-        raise TruncatedError(f"a LAC packet of {len(buffer)} bytes, {size} needed")
+        raise TruncatedError(f"a LAC packet has {len(buffer)} bytes instead of {size}")
     if bytes(buffer[LAC_HEADER_BYTES:size]) != digester.compute(buffer[:LAC_HEADER_BYTES]):
-        raise ChecksumError(f"ledger {ledger_id}: the digest of the LAC does not match")
+        raise ChecksumError(f"the LAC of ledger {ledger_id} does not match its digest")
     ledger, lac = _IDS.unpack_from(buffer)
     if ledger != ledger_id:
-        raise MalformedError(f"the LAC of ledger {ledger} in place of ledger {ledger_id}")
+        raise MalformedError(
+            f"the bookie sent the LAC of ledger {ledger} instead of ledger {ledger_id}"
+        )
     return int(lac)

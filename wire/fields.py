@@ -51,12 +51,12 @@ def decode_varint(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value >= _U64_END:
-                raise MalformedError("a varint above 64 bits")
+                raise MalformedError("a varint is larger than 64 bits")
             return value, index + 1
         shift += 7
     if len(buffer) - offset < _VARINT_BYTES_MAX:
         raise TruncatedError("a varint is cut off")
-    raise MalformedError("a varint of more than ten bytes")
+    raise MalformedError("a varint has more than ten bytes")
 
 
 def signed(value: int) -> int:
@@ -80,7 +80,7 @@ def iter_fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Itera
         tag, offset = decode_varint(buffer, offset)
         number, wire_type = tag >> 3, tag & 7
         if number == 0:
-            raise MalformedError("a field without a number")
+            raise MalformedError("a field has the number 0")
         first = offset
         match wire_type:
             case 0:
@@ -93,7 +93,7 @@ def iter_fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Itera
             case 5:
                 offset += 4
             case _:
-                raise MalformedError(f"a field of wire type {wire_type}")
+                raise MalformedError(f"a field has the unknown wire type {wire_type}")
         if offset > end:
-            raise TruncatedError(f"field {number} ends behind its message")
+            raise TruncatedError(f"field {number} is longer than its message")
         yield number, wire_type, first, offset

@@ -74,12 +74,16 @@ class PortProbe:
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            raise NotAskedError(f"no socket for the probe: {error.strerror}") from error
+            raise NotAskedError(
+                f"this process cannot open a socket for the probe: {error.strerror}"
+            ) from error
         try:
             sock.bind((self._host, 0))
         except OSError as error:
             sock.close()
-            raise NotAskedError(f"no local port for the probe: {error.strerror}") from error
+            raise NotAskedError(
+                f"this process cannot bind a local port for the probe: {error.strerror}"
+            ) from error
         return sock
 
     async def why_not_ready(self) -> str:
@@ -113,7 +117,7 @@ class PortProbe:
 def ask_port(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
     """Return the first frame that the port answers, or raise NoAnswerError or NotAskedError.
 
-    It blocks.  It is for ports of other processes, whose host may be a name.
+    This function blocks.  It is for ports of other processes, whose host may be a name.
     """
     until = monotonic() + timeout_s
     try:

@@ -14,7 +14,7 @@ def check_readable(message: Message) -> None:
     The runtime checks neither when it parses, and gives `bytes` for such a string.
     """
     if not message.IsInitialized():
-        raise MalformedError(f"{message.DESCRIPTOR.name} without all that it must have")
+        raise MalformedError(f"{message.DESCRIPTOR.name} lacks a required field")
     _check_strings(message)
 
 

@@ -9,6 +9,7 @@ A frozen struct that forbids unknown fields declares the settings.  An error tha
 `__post_init__` becomes a ConfigError.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ import msgspec.structs
 
 ANY_ADDRESS = ("0.0.0.0", "::")  # noqa: S104  to listen on all interfaces, not to connect to
 SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
+_UNKNOWN = re.compile("Object contains unknown field `(.+)`")
+_MISSING = re.compile("Object missing required field `(.+)`")
 
 
 class ConfigError(ValueError):
@@ -34,7 +37,7 @@ def load(
         try:
             settings = tomllib.loads(path.read_text())
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{path}: {error}") from error
+            raise ConfigError(f"the settings file {path} cannot be read: {error}") from error
     texts = {field.name for field in msgspec.structs.fields(kind) if _is_text(field.type)}
     for name, text in sorted(environment.items()):
         if name.startswith(prefix):
@@ -43,7 +46,7 @@ def load(
         return parse(kind, settings)
     except ConfigError as error:
         places = "no settings file was given" if path is None else f"the file is {path}"
-        raise ConfigError(f"{error} ({places}; {prefix}* in the environment go over it)") from error
+        raise ConfigError(f"{error} ({places}; variables {prefix}* override it)") from error
 
 
 def parse(kind: type[SettingsT], settings: Mapping[str, object]) -> SettingsT:
@@ -51,7 +54,25 @@ def parse(kind: type[SettingsT], settings: Mapping[str, object]) -> SettingsT:
     try:
         return msgspec.convert(settings, kind)
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError(_in_words(str(error))) from None
+
+
+def _in_words(error: str) -> str:
+    """Return an error of msgspec as a sentence that names the setting.
+
+    An error that a struct raises itself is a sentence already.
+    """
+    what, _, place = error.partition(" - at `$")
+    setting = place.strip("`.")
+    unknown = _UNKNOWN.fullmatch(what)
+    if unknown is not None:
+        name = ".".join(filter(None, (setting, unknown[1])))
+        return f"there is no setting `{name}`: correct its name, or leave it out"
+    missing = _MISSING.fullmatch(what)
+    if missing is not None:
+        name = ".".join(filter(None, (setting, missing[1])))
+        return f"the setting `{name}` is missing, and has no default"
+    return f"the value of the setting `{setting}` is not valid: {what}" if setting else what
 
 
 def _is_text(kind: object) -> bool:

@@ -35,14 +35,14 @@ def url_decode(text: str) -> str:
     try:
         return unquote_plus(text, errors="strict")
     except UnicodeDecodeError as error:
-        raise MalformedError(f"an encoded name: {error}") from None
+        raise MalformedError(f"the name is not URL-encoded UTF-8: {error}") from None
 
 
 def check_namespace(namespace: str) -> str:
     """Return `namespace` if it is `tenant/name`, else raise MalformedError."""
     tenant, _, name = namespace.partition("/")
     if _NAMED.fullmatch(tenant) is None or _NAMED.fullmatch(name) is None:
-        raise MalformedError(f"not a namespace: {namespace!r}")
+        raise MalformedError(f"{namespace!r} is not a namespace: write tenant/namespace")
     return namespace
 
 
@@ -59,7 +59,7 @@ class TopicName:
     def parse(cls, name: str) -> Self:
         """Parse a full or a short name; raise MalformedError for anything else."""
         if len(name) > _NAME_CHARS_MAX:
-            raise MalformedError(f"a topic name of {len(name)} characters")
+            raise MalformedError(f"the topic name has {len(name)} characters, which is too many")
         domain, found, rest = name.partition("://")
         if not found:
             domain, rest = "persistent", name
@@ -67,12 +67,18 @@ class TopicName:
                 rest = "public/default/" + name
         parts = rest.split("/")
         if domain not in DOMAINS or len(parts) != 3:
-            raise MalformedError(f"not a topic name: {name!r}")
+            raise MalformedError(
+                f"{name!r} is not a topic name: write NAME or persistent://TENANT/NAMESPACE/NAME"
+            )
         tenant, namespace, local = parts
         if _NAMED.fullmatch(tenant) is None or _NAMED.fullmatch(namespace) is None:
-            raise MalformedError(f"not a topic name: {name!r}")
+            raise MalformedError(
+                f"{name!r} is not a topic name: write NAME or persistent://TENANT/NAMESPACE/NAME"
+            )
         if not local.strip() or not local.isprintable() or local in (".", ".."):
-            raise MalformedError(f"not a topic name: {name!r}")
+            raise MalformedError(
+                f"{name!r} is not a topic name: write NAME or persistent://TENANT/NAMESPACE/NAME"
+            )
         return cls(domain, tenant, namespace, local)
 
     @property
@@ -123,7 +129,7 @@ class TopicName:
         """Parse a `managed_ledger_name`."""
         parts = name.split("/")
         if len(parts) != 4:
-            raise MalformedError(f"not the name of a topic's log: {name!r}")
+            raise MalformedError(f"{name!r} is not the name of a topic's log")
         tenant, namespace, domain, encoded = parts
         return cls.parse(f"{domain}://{tenant}/{namespace}/{url_decode(encoded)}")
 

@@ -1,7 +1,7 @@
 """`make bench-peers`: run the cases, print the table, write it as JSON.
 
-python -m bench.peers [--quick] [--scale S] [CASE ...]; without names all of them.  What a named
-case has found takes the place of what it found before in `bench/results/peers.json`.
+python -m bench.peers [--quick] [--scale S] [CASE ...]; without names all of them.  The
+result of a named case replaces its former result in `bench/results/peers.json`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from bench.peers.sides import Bench
 from tests.interop.processes import apache_here
 
 RESULTS = Path("bench/results/peers.json")
-_KEPT_GB = 20  # of what is written stays when the next case begins
+_KEPT_GB = 20  # data that stay when the next case begins
 _CASE_GB = 40  # the largest of the cases, at any size
 CASES: dict[str, Callable[[Bench, Sizes], list[Row]]] = {
     "append-1kb": writing.append_1kb,
@@ -45,10 +45,17 @@ CASES: dict[str, Callable[[Bench, Sizes], list[Row]]] = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.peers")
     parser.add_argument(
-        "--quick", action="store_true", help="about three minutes, without the mixed pairs"
+        "--quick", action="store_true", help="run for about three minutes, without the mixed pairs"
     )
-    parser.add_argument("--scale", type=float, help="of the full sizes; 1 is 2, 5 and 10 GB")
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument(
+        "--scale", type=float, help="the share of the full sizes; 1 is 2, 5 and 10 GB"
+    )
+    parser.add_argument(
+        "cases",
+        nargs="*",
+        metavar="CASE",
+        help=f"the cases to run, all by default: {', '.join(CASES)}",
+    )
     arguments = parser.parse_args()
     unknown = [name for name in arguments.cases if name not in CASES]
     if unknown:
@@ -117,7 +124,7 @@ def _number(value: float) -> str:
 
 
 def _write(found: dict[str, list[Row]], sizes: Sizes, version: str) -> None:
-    """Beside what cases that did not run this time have found."""
+    """Write the results, together with those of cases that did not run this time."""
     cases: dict[str, object] = json.loads(RESULTS.read_text())["cases"] if RESULTS.exists() else {}
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     for name, rows in found.items():

@@ -17,7 +17,7 @@ _LOOK_S = 0.01
 
 
 def recovery(bench: Bench, sizes: Sizes) -> list[Row]:
-    """Open, with recovery, what another client has left open."""
+    """Open, with recovery, ledgers that another client has left open."""
     short: dict[Pair, float] = {}
     long: dict[Pair, float] = {}
     slowest: dict[Pair, float] = {}
@@ -34,9 +34,11 @@ def recovery(bench: Bench, sizes: Sizes) -> list[Row]:
         long[pair] = float(answer["ms"])
     asked = [Demand("ours", short[OURS], at_most=100)]
     return [
-        Row.of("recovery of a ledger with one entry: median", "ms", short, asked),
-        Row.of("  the slowest of 20", "ms", slowest, [Demand("ours", slowest[OURS], at_most=100)]),
-        Row.of(
+        Row.for_pairs("recovery of a ledger with one entry: median", "ms", short, asked),
+        Row.for_pairs(
+            "  the slowest of 20", "ms", slowest, [Demand("ours", slowest[OURS], at_most=100)]
+        ),
+        Row.for_pairs(
             f"  with {sizes.recovered_entries:,} entries of 1 KB, just written",
             "ms",
             long,
@@ -52,8 +54,10 @@ def _leave(load: Load, ledgers: int, entries: int) -> list[int]:
 
 
 def restart(bench: Bench, sizes: Sizes) -> list[Row]:
-    """From the start of a bookie that was killed, with nothing of it in memory, to the first entry
-    that it gives out, which is the last one that it had taken."""
+    """Measure the restart of a killed bookie until it returns the last entry that it had stored.
+
+    The page cache holds nothing of the bookie's files at the start.
+    """
     total = int(10e9 * sizes.scale)
     took: dict[Pair, float] = {}
     for pair in (JAVA, OURS):
@@ -70,7 +74,7 @@ def restart(bench: Bench, sizes: Sizes) -> list[Row]:
             _wait_read(bookie, last, _TAIL_ENTRIES - 1)
             took[pair] = time.monotonic() - started
     name = f"a bookie with {total / 1e9:g} GB after kill -9: ready to serve"
-    return [Row.of(name, "s", took, [Demand("ours", took[OURS], at_most=3.0)])]
+    return [Row.for_pairs(name, "s", took, [Demand("ours", took[OURS], at_most=3.0)])]
 
 
 def _wait_read(bookie: Bookie, ledger_id: int, entry_id: int) -> None:

@@ -47,12 +47,12 @@ _QUORUMS = {3: (3, 3, 2), 1: (1, 1, 1)}  # by number of copies
 
 
 def words(values: Mapping[str, object]) -> list[str]:
-    """As commands and answers are written: numbers, words, lists of them."""
+    """Encode arguments as commands and answers have them: numbers, words, lists of them."""
     return [f"{name}={str(value).strip('[]').replace(' ', '')}" for name, value in values.items()]
 
 
 class Given:
-    """What a command says, by name."""
+    """The arguments of a command, by name."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = dict(word.split("=", 1) for word in words)
@@ -92,7 +92,7 @@ class Writing:
         under_way.append((writer, await writer.append_soon(self._data)))
 
     async def append_for(self, seconds: float) -> tuple[int, float]:
-        """How many were confirmed, in how long."""
+        """Append for so long; return how many entries were confirmed, and the time."""
         started, before = trio.current_time(), self.confirmed
         while trio.current_time() < started + seconds:
             for _ in range(_CLOCK_EVERY):

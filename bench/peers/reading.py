@@ -20,14 +20,14 @@ _READ_LEDGERS = 20
 _WARM_READS = 2
 _KEPT = f"warm, our bookies with read_cache_bytes of {MEMORY_BYTES >> 30} GB"
 _DRAIN_MB_S = 200
-_HEAD_START_S = 0.5  # of the reader, and what it goes on for behind the writer
+_HEAD_START_S = 0.5  # the lead of the reader, and the time that it continues behind the writer
 
 
 def sequential(bench: Bench, sizes: Sizes) -> list[Row]:
-    """A long ledger in entries of 64 KB: from the disk, and again from memory.
+    """Read a long ledger in entries of 64 KB: from the disk, and again from memory.
 
-    Our bookies have little memory of their own unless they are told to use more; Apache's leave
-    that to the page cache.  So the last row has ours use as much as Apache's have without it.
+    By default our bookies use little memory of their own, while Apache's leave caching to the page
+    cache.  The last row gives our bookies as much memory as Apache's have.
     """
     total = int(2e9 * sizes.scale)
     cold: dict[Pair, float] = {}
@@ -57,12 +57,12 @@ def sequential(bench: Bench, sizes: Sizes) -> list[Row]:
             Demand("ours / limit", found[OURS] / most, at_least=share),
         ]
         note = "; ".join(notes) if what == "warm" else ""
-        rows.append(Row.of(f"{name}: {what}", "MB/s", found, demands, limit=most, note=note))
+        rows.append(Row.for_pairs(f"{name}: {what}", "MB/s", found, demands, limit=most, note=note))
     return rows
 
 
 def _long_ledger(bench: Bench, side: Side, total: int) -> list[int]:
-    """Written by the client of that side, whoever reads it."""
+    """Write a long ledger with the client of that side, whichever client reads it."""
     load = bench.load(Pair(side, side))
     return fill(load, size=_ENTRY_BYTES, entries=total // _ENTRY_BYTES, window=WINDOW_64KB)
 
@@ -77,7 +77,7 @@ def fill(
     ledgers: int = 1,
     close: bool = True,
 ) -> list[int]:
-    """Entries to each of some ledgers, in turn; the ids."""
+    """Write entries to each of some ledgers, in turn; return the ids."""
     answer = load.do(
         "fill",
         copies=copies,
@@ -91,7 +91,7 @@ def fill(
 
 
 def _read(load: Load, ledgers: list[int]) -> float:
-    """MB/s."""
+    """Return MB/s."""
     answer = load.do("read", ledgers=ledgers, mb_per_s=0, seconds=0)
     return int(answer["bytes"]) / float(answer["seconds"]) / 1e6
 
@@ -101,7 +101,7 @@ def _read_warm(load: Load, ledgers: list[int]) -> float:
 
 
 def interleaved(bench: Bench, sizes: Sizes) -> list[Row]:
-    """Some of a thousand ledgers that were written in turn, against some written alone; cold."""
+    """Read some of a thousand ledgers that were written in turn, and some written alone; cold."""
     alone: dict[Pair, float] = {}
     before: dict[Pair, float] = {}
     after: dict[Pair, float] = {}
@@ -114,7 +114,7 @@ def interleaved(bench: Bench, sizes: Sizes) -> list[Row]:
         before[pair] = _read_cold(load, read)
         if pair == OURS:
             kept = {*read, *many[::5]}
-            earlier = range(min(single))  # what other cases have left counts as live, too
+            earlier = range(min(single))  # the data of other cases count as live, too
             gone = [ledger for ledger in (*earlier, *many) if ledger not in kept]
             load.do("delete", ledgers=gone)
             for bookie in load.cluster.bookies:
@@ -123,14 +123,14 @@ def interleaved(bench: Bench, sizes: Sizes) -> list[Row]:
     kb = sizes.interleaved_entries * _SHORT_ENTRY_BYTES // 1000
     share = {pair: before[pair] / alone[pair] for pair in before}
     return [
-        Row.of(f"read ledgers of {kb:,} KB in 4 KB entries, written alone", "MB/s", alone),
-        Row.of(
+        Row.for_pairs(f"read ledgers of {kb:,} KB in 4 KB entries, written alone", "MB/s", alone),
+        Row.for_pairs(
             f"  {_INTERLEAVED:,} written interleaved",
             "MB/s",
             before,
             note=f"of one written alone: Java {share[JAVA]:.2f}, ours {share[OURS]:.2f}",
         ),
-        Row.of(
+        Row.for_pairs(
             "  after reclaiming",
             "MB/s",
             after,
@@ -152,7 +152,7 @@ def _read_cold(load: Load, ledgers: list[int]) -> float:
 
 
 def _reclaim(bench: Bench, bookie: Bookie) -> None:
-    """Start it again, so that it writes to no segment of before; drop what is deleted; rewrite."""
+    """Restart the bookie, so that it writes to new segments; drop deleted ledgers, and compact."""
     bookie.kill()
     bookie.start()
     port = bench.http_ports[bookie.bookie_id]
@@ -177,9 +177,9 @@ def _ask(port: int, method: str, what: str) -> dict[str, object]:
 
 
 def draining(bench: Bench, sizes: Sizes) -> list[Row]:
-    """Latency of appends at a fixed rate, without and with a reader of old entries beside.
+    """Measure appends at a fixed rate, without and with a reader of old entries.
 
-    The measurement lasts as long as the drain: what is read is read once, and from the disk.
+    The measurement lasts as long as the reading: each entry is read once, from the disk.
     """
     drained_s = max(
         5e9 * sizes.scale / (_DRAIN_MB_S * 1e6), _HEAD_START_S + sizes.warm_s + sizes.measure_s
@@ -204,7 +204,9 @@ def draining(bench: Bench, sizes: Sizes) -> list[Row]:
     ratio = beside[OURS] / without[OURS]
     name = f"append p99 while {total / 1e9:g} GB are drained at {_DRAIN_MB_S} MB/s"
     return [
-        Row.of("append p99 without a reader", "ms", without),
-        Row.of(name, "ms", beside, [Demand("with / without", ratio, at_most=2.0)]),
-        Row.of("  the reader had", "MB/s", speed, [Demand("ours", speed[OURS], at_least=190)]),
+        Row.for_pairs("append p99 without a reader", "ms", without),
+        Row.for_pairs(name, "ms", beside, [Demand("with / without", ratio, at_most=2.0)]),
+        Row.for_pairs(
+            "  the reader had", "MB/s", speed, [Demand("ours", speed[OURS], at_least=190)]
+        ),
     ]

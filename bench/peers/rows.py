@@ -1,4 +1,4 @@
-"""What comes of a measurement: rows of the table, and how much is measured."""
+"""The results of a measurement: rows of the table, and the amount of work."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from bench.peers.sides import JAVA, JAVA_ON_OURS, OURS, OURS_ON_APACHE, PAIRS, P
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """`scale` is of the full sizes: 2 GB for reading, 5 for draining, 10 on a killed bookie."""
+    """The amount of work.  `scale` 1 reads 2 GB, drains 5, and puts 10 on a killed bookie."""
 
     scale: float = 0.25
     first_s: float = 6.0  # each pair, before anything is measured: compilers have their time
@@ -17,9 +17,9 @@ class Sizes:
     measure_s: float = 4.0
     ledgers: int = 10_000  # open on one bookie
     interleaved_entries: int = 250  # in each of 1,000 ledgers
-    recovered_entries: int = 10_000  # of one ledger
+    recovered_entries: int = 10_000  # entries of one ledger
     relayed_bytes: int = 1 << 29  # to know the limit
-    mixed: bool = True  # whether the mixed pairs are measured
+    mixed: bool = True  # measure the mixed pairs, too
 
     @classmethod
     def quick(cls) -> "Sizes":
@@ -42,7 +42,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """One thing that was asked for, and what it came to; without a bound it is only told."""
+    """One target and the value that was reached; without a bound it is only shown."""
 
     what: str
     value: float
@@ -64,7 +64,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: the figure of each pair that was measured, and what was asked."""
+    """One line: the figure of each pair that was measured, and the targets."""
 
     name: str
     unit: str
@@ -72,12 +72,12 @@ class Row:
     ours: float | None = None
     ours_on_apache: float | None = None
     java_on_ours: float | None = None
-    limit: float | None = None  # of the machine, in the same unit
+    limit: float | None = None  # the limit of the machine, in the same unit
     demands: list[Demand] = field(default_factory=list[Demand])
     note: str = ""
 
     @classmethod
-    def of(
+    def for_pairs(
         cls,
         name: str,
         unit: str,
@@ -101,7 +101,7 @@ class Row:
 
 
 def times_java(found: Mapping[Pair, float], wanted: float) -> list[Demand]:
-    """So many times the Java pair, and in mixed pairs at least as fast."""
+    """Return a target: so many times the Java pair, and in mixed pairs at least as fast."""
     names = {OURS: "ours / Java", OURS_ON_APACHE: "ours on Apache's", JAVA_ON_OURS: "Java on ours"}
     return [
         Demand(name, found[pair] / found[JAVA], at_least=wanted if pair == OURS else 1.0)

@@ -28,7 +28,7 @@ from tests.interop.processes import ROOT, Apache, start
 BOOKIES = 3
 _LOAD = ROOT / "bench" / "peers" / "java" / "Load.java"
 _MEMORY = ("-Xms512m", "-Xmx512m", "-XX:MaxDirectMemorySize=512m")
-MEMORY_BYTES = 1 << 30  # of each of Apache's bookies
+MEMORY_BYTES = 1 << 30  # memory of each of Apache's bookies
 _JVM = (*_MEMORY, "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=10", "-XX:-UsePerfData")
 _APACHE_BOOKIE: Mapping[str, object] = {
     "journalSyncData": "true",
@@ -76,7 +76,7 @@ class Load:
         self._name = name
 
     def do(self, command: str, **given: object) -> dict[str, str]:
-        """What it answers, by name; `load` says what there is to do."""
+        """Send a command and return its answer, by name; `load` lists the commands."""
         self.tell(command, **given)
         return self.answer()
 
@@ -88,15 +88,15 @@ class Load:
 
 
 class Bench:
-    """Starts what is asked for when it is first asked for; all of it ends with the block.
+    """Starts processes when they are first needed; all of them end with the block.
 
-    A client appends for `first_s` when it has a new cluster, so that what comes then is measured
-    after the compilers of the JVMs have done most of their work.
+    A client appends for `first_s` to a new cluster before anything is measured, so that the
+    compilers of the JVMs have done most of their work.
     """
 
     def __init__(self, apache: Apache, directory: Path, *, first_s: float) -> None:
         self.zookeeper = ZooKeeper(apache, directory)
-        self.http_ports: dict[str, int] = {}  # of our bookies, by id
+        self.http_ports: dict[str, int] = {}  # the HTTP ports of our bookies, by id
         self._apache = apache
         self._first_s = first_s
         self._directory = directory
@@ -119,7 +119,7 @@ class Bench:
         self.zookeeper.close()
 
     def start_anew(self) -> None:
-        """All clients and bookies end, and what they have written goes."""
+        """Stop all clients and bookies, and delete their data."""
         for pipe in self._pipes.values():
             pipe.close()
         for cluster in self._clusters.values():
@@ -134,7 +134,7 @@ class Bench:
     def load(
         self, pair: Pair, cluster: Cluster | None = None, *, other: bool = False, **settings: object
     ) -> Load:
-        """The client process of a pair, or the other one of that kind; on its three bookies."""
+        """Return the client process of a pair, or the other one of its kind, on its bookies."""
         cluster = cluster or self.cluster(pair.bookies)
         key = (pair.client, int(other))
         if key not in self._pipes:
@@ -153,7 +153,7 @@ class Bench:
 
     @property
     def clusters(self) -> list[Cluster]:
-        """Those of three bookies that are running."""
+        """Return the running clusters of three bookies."""
         return list(self._clusters.values())
 
     def cluster(self, side: Side) -> Cluster:
@@ -163,7 +163,7 @@ class Bench:
 
     @contextmanager
     def own_bookies_with(self, **settings: object) -> Generator[None]:
-        """Our three, killed and started with these settings; then with their defaults again."""
+        """Restart our three bookies with these settings, and later with their defaults."""
         cluster = self.cluster(Side.OWN)
         with ExitStack() as stack:
             for bookie in cluster.bookies:
@@ -175,7 +175,7 @@ class Bench:
 
     @contextmanager
     def one_bookie(self, side: Side) -> Generator[Cluster]:
-        """A new one, by itself."""
+        """Start a new single bookie."""
         cluster = self._start_bookies(side, 1)
         try:
             yield cluster

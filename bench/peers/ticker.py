@@ -22,7 +22,7 @@ _TIMES = Struct("llll")  # interval, first; seconds and nanoseconds of each
 
 
 class Ticker:
-    """Beats from now on, the first after one interval; used as a context, by one task."""
+    """Beats from now on, the first after one interval; a context manager, for one task."""
 
     def __init__(self, interval_s: float) -> None:
         libc = ctypes.CDLL(None, use_errno=True)

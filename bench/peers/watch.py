@@ -1,4 +1,4 @@
-"""What processes use, and what of their files is in memory."""
+"""The processor time and memory of processes, and their files in the page cache."""
 
 import os
 import time
@@ -19,7 +19,7 @@ _PATIENCE_S = 20.0
 
 @dataclass(slots=True)
 class Cores:
-    """So many were busy, by kind of process; `others` are not part of what is measured."""
+    """The number of busy cores, by kind of process; `others` are not part of the measurement."""
 
     used_s: dict[str, float] = field(default_factory=dict[str, float])
     took_s: float = 0.0
@@ -29,13 +29,13 @@ class Cores:
         return "cores: " + ", ".join(shares)
 
     def us_of_each(self, kind: str, count: int) -> float:
-        """Processor time of one of so many things."""
+        """Return the processor time of one of `count` operations."""
         return self.used_s[kind] / count * 1e6
 
 
 @contextmanager
 def cores(load: Load) -> Generator[Cores]:
-    """Of a client, its bookies, and the rest of the machine, while the block runs."""
+    """Measure a client, its bookies, and the rest of the machine, while the block runs."""
     found = Cores()
     pids = {"client": [load.pid], "bookies": _pids(load.cluster)}
     before, started = _used(pids), time.perf_counter()
@@ -45,7 +45,7 @@ def cores(load: Load) -> Generator[Cores]:
 
 
 def _used(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:
-    """Processor seconds so far; `stolen` by other virtual machines of the host."""
+    """Return the processor seconds so far; other virtual machines of the host used `stolen`."""
     used = {kind: sum(map(cpu_seconds, some)) for kind, some in pids.items()}
     ticks = list(map(int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:]))
     user, nice, system, _, _, irq, softirq, stolen, *_ = (t / _TICKS_PER_S for t in ticks)
@@ -58,7 +58,7 @@ def _pids(cluster: Cluster) -> list[int]:
 
 
 def settle(*clusters: Cluster) -> None:
-    """Return when their bookies have done what they put off, and it is on the disk."""
+    """Return when the bookies have done their postponed work, and it is on the disk."""
     pids = [pid for cluster in clusters for pid in _pids(cluster)]
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -71,7 +71,7 @@ def settle(*clusters: Cluster) -> None:
 
 
 def forget(cluster: Cluster) -> None:
-    """Out of the page cache with all that is on disk of it."""
+    """Drop the files of the bookies from the page cache, as far as they are on disk."""
     os.sync()
     for bookie in cluster.bookies:
         for path in bookie.directory.rglob("*"):
@@ -88,7 +88,7 @@ def forget_file(path: Path) -> None:
 
 
 def memory_mb(cluster: Cluster) -> float:
-    """Resident, of all its bookies."""
+    """Return the resident memory of all bookies of the cluster."""
     total = 0
     for pid in _pids(cluster):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()

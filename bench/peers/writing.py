@@ -32,7 +32,7 @@ def append_64kb(bench: Bench, sizes: Sizes) -> list[Row]:
 def append_100b(bench: Bench, sizes: Sizes) -> list[Row]:
     found, blocks, note = _append_all(bench, sizes, 100, WINDOW)
     return [
-        Row.of(name, "entries/s", rates, times_java(rates, wanted), note=note)
+        Row.for_pairs(name, "entries/s", rates, times_java(rates, wanted), note=note)
         for name, rates, wanted in (
             ("append 100 B, plain v2", found, 1.0),
             ("append 100 B, in blocks", blocks, 3.0),
@@ -43,9 +43,10 @@ def append_100b(bench: Bench, sizes: Sizes) -> list[Row]:
 def _append_all(
     bench: Bench, sizes: Sizes, size: int, window: int
 ) -> tuple[dict[Pair, float], dict[Pair, float], str]:
-    """Entries a second in the median round: each pair; the Java pair and ours in blocks; notes.
+    """Return entries a second in the median round, for each pair, and notes.
 
-    The pairs take turns.  Entries of 64 KB are not worth a block, so both are the same there.
+    The pairs take turns.  The Java pair and ours in blocks come with them; entries of 64 KB are not
+    worth a block, so both are the same there.
     """
     plain: dict[Pair, list[Appended]] = {pair: [] for pair in sizes.pairs}
     blocks: list[Appended] = []
@@ -72,7 +73,7 @@ class Appended:
     busy: Cores
 
     def us(self, kind: str) -> float:
-        """Processor time of an entry."""
+        """Return the processor time of an entry."""
         return self.busy.us_of_each(kind, self.total)
 
     def __str__(self) -> str:
@@ -114,18 +115,20 @@ def _with_limit(
     share: float | None,
     note: str,
 ) -> Row:
-    """In MB/s, beside the relay that writes three files."""
+    """Convert to MB/s, and add the relay that writes three files."""
     chunk_bytes = size if size > _SMALL_BYTES else _CHUNK_BYTES
     most = limit.writing_mb_s(chunk_bytes, sizes.relayed_bytes)
     speed = {pair: rate * size / 1e6 for pair, rate in found.items()}
     demands = times_java(found, wanted)
     demands.append(Demand("ours / limit", speed[OURS] / most, at_least=share))
     rates = ", ".join(f"{found[pair]:,.0f}" for pair in (JAVA, OURS))
-    return Row.of(name, "MB/s", speed, demands, limit=most, note=f"entries/s: {rates}; {note}")
+    return Row.for_pairs(
+        name, "MB/s", speed, demands, limit=most, note=f"entries/s: {rates}; {note}"
+    )
 
 
 def latency(bench: Bench, sizes: Sizes) -> list[Row]:
-    """1 KB entries at a fixed rate, each timed from when it was due."""
+    """Append 1 KB entries at a fixed rate; each time counts from when the entry was due."""
     halves: dict[Pair, list[float]] = {pair: [] for pair in sizes.pairs}
     tails: dict[Pair, list[float]] = {pair: [] for pair in sizes.pairs}
     least: list[tuple[float, float]] = []
@@ -145,7 +148,7 @@ def latency(bench: Bench, sizes: Sizes) -> list[Row]:
 
 
 def paced(load: Load, sizes: Sizes) -> tuple[float, float]:
-    """The median and the 99th of a hundred, in milliseconds."""
+    """Return the median and the 99th percentile in milliseconds."""
     answer = load.do(
         "paced",
         copies=BOOKIES,
@@ -161,23 +164,26 @@ def paced(load: Load, sizes: Sizes) -> tuple[float, float]:
 def _latency_row(
     which: str, rounds: dict[Pair, list[float]], most_ms: float, least_ms: float, note: str
 ) -> Row:
-    """Beside three plain processes that write what they get and answer."""
+    """Compare with three plain processes that write what they get and answer."""
     found = {pair: median(values) for pair, values in rounds.items()}
     demands = [
         Demand("ours", found[OURS], at_most=most_ms),
         Demand("ours / Java", found[OURS] / found[JAVA], at_most=1.0),
     ]
     name = f"{RATE:,} appends/s of 1 KB: {which}"
-    return Row.of(name, "ms", found, demands, limit=least_ms, note=note)
+    return Row.for_pairs(name, "ms", found, demands, limit=least_ms, note=note)
 
 
 def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
-    """One bookie, plain v2: to one ledger, then to many in turn; readers are told of no LAC."""
+    """Append to one ledger, then to many in turn, on one bookie.
+
+    Both use plain v2, and no explicit LAC.
+    """
     single: dict[Pair, float] = {}
     many: dict[Pair, float] = {}
     memory: dict[Pair, float] = {}
     before: dict[Pair, float] = {}  # its memory, with one ledger
-    share: dict[Pair, float] = {}  # of the bookie's processor time
+    share: dict[Pair, float] = {}  # the share of the bookie's processor time
     notes: list[str] = []
     for pair in (JAVA, OURS, JAVA_ON_OURS):
         with bench.one_bookie(pair.bookies) as cluster:
@@ -202,9 +208,9 @@ def many_ledgers(bench: Bench, sizes: Sizes) -> list[Row]:
         Demand("our bookie's time for an entry / one ledger", share[OURS]),
     ]
     return [
-        Row.of("one ledger on one bookie, 1 KB", "entries/s", single, note="; ".join(notes)),
-        Row.of(f"{name}, in turn", "entries/s", many, demands),
-        Row.of(
+        Row.for_pairs("one ledger on one bookie, 1 KB", "entries/s", single, note="; ".join(notes)),
+        Row.for_pairs(f"{name}, in turn", "entries/s", many, demands),
+        Row.for_pairs(
             f"{name}: its memory",
             "MB",
             memory,

@@ -64,11 +64,14 @@ class AdminRecord:
         try:
             record = json.loads(value)
             if record["version"] != _VERSION:
-                raise MalformedRecordError(f"the admin state has version {record['version']}")
+                raise MalformedRecordError(
+                    "the admin state was written by a newer Daybook: it has version"
+                    f" {record['version']}"
+                )
             return cls(AdminState(record["order"]), int(record["since_ms"]))
         except (ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
             raise MalformedRecordError(
-                f"the admin state does not parse: {value[:200]!r}"
+                f"the admin state of the bookie cannot be parsed: {value[:200]!r}"
             ) from error
 
 

@@ -26,7 +26,7 @@ from daybook.wire.messages.bookie import BatchReadAnswer, Status, decode_answer,
 def _decode(frame: memoryview) -> tuple[int, BatchReadAnswer]:
     answer = decode_answer(frame)
     if not isinstance(answer, BatchReadAnswer):
-        raise MalformedError("the answer is not one to a batch read")
+        raise MalformedError("the bookie sent something else than the answer to a batch read")
     return answer.request_id, answer
 
 

@@ -107,7 +107,7 @@ class LedgerClient:
         digest_type: DigestType = DigestType.CRC32C,
         ledger_id: int | None = None,
     ) -> DeferredLedgerWriter:
-        """As `create`, with a deferred sync: entries are confirmed by `force`."""
+        """Create a ledger as `create` does, with a deferred sync: `force` confirms the entries."""
         return DeferredLedgerWriter(
             self._context,
             *await self._create(quorums, custom, password, digest_type, ledger_id),
@@ -142,8 +142,8 @@ class LedgerClient:
         if quorums.ack == 1 and quorums.write > 1 and not self._warned:
             self._warned = True
             _log.warning(
-                "an ack quorum of 1: an entry is confirmed while only one bookie holds it, and one"
-                " bookie away stalls recovery"
+                "the ack quorum of a new ledger is 1: an entry is confirmed while only one bookie"
+                " holds it, and a single bookie that is away stalls recovery. Use 2 or more"
             )
 
     async def open(self, ledger_id: int, *, recover: bool, password: bytes = b"") -> LedgerReader:
@@ -158,9 +158,11 @@ class LedgerClient:
     async def open_stored(
         self, ledger_id: int, stored: StoredMetadata, *, recover: bool, password: bytes = b""
     ) -> LedgerReader:
-        """As `open`, for a caller that checked the metadata before anything is fenced."""
+        """Open a ledger as `open` does, for a caller that has checked its metadata."""
         if stored.metadata.password not in (None, password):
-            raise UnauthorizedError(f"ledger {ledger_id} has another password")
+            raise UnauthorizedError(
+                f"ledger {ledger_id} has another password than the one that was given"
+            )
         if recover and not stored.metadata.closed:
             stored = await recover_ledger(self._context, ledger_id, stored)
         return await open_reader(self._context, ledger_id, stored)

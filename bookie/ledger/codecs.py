@@ -160,7 +160,9 @@ class V2Codec:
             self._under_way.remove((run.ledger_id, run.first, run.last))  # usually the first item
         except ValueError:
             block = f"entries {run.first} to {run.last} of ledger {run.ledger_id}"
-            raise MalformedError(f"an answer to a block that was not sent: {block}") from None
+            raise MalformedError(
+                f"the bookie answered to a block that was not sent: {block}"
+            ) from None
         return run
 
 

@@ -431,9 +431,9 @@ class BookieDirectory:
             else:
                 self._racks = Racks({BookieId(name): rack for name, rack in found.items()})
         if scope.cancelled_caught:
-            problem = "the racks of bookies could not be learnt in time"
+            problem = "the racks of the bookies did not arrive in time"
         if problem and problem != self._racks_problem:
-            _log.warning("%s; ensembles are spread over the racks known so far", problem)
+            _log.warning("%s; new ensembles are spread over the racks known so far", problem)
         self._racks_problem = problem
 
     async def _learn_info(self, bookie: BookieId) -> None:

@@ -157,7 +157,7 @@ def decode_metadata(value: bytes, created_ms: int | None = None) -> LedgerMetada
     line, newline, body = value.partition(b"\n")
     version = line.removeprefix(_MAGIC)
     if not line.startswith(_MAGIC) or not newline or len(version) > _VERSION_DIGITS_MAX:
-        raise MalformedMetadataError("the record is not the metadata of a ledger")
+        raise MalformedMetadataError("the record does not begin as the metadata of a ledger do")
     try:
         match version:
             case b"1":
@@ -169,14 +169,21 @@ def decode_metadata(value: bytes, created_ms: int | None = None) -> LedgerMetada
             case b"3":
                 size, start = decode_varint(body, 0)
                 if len(body) < start + size:
-                    raise MalformedMetadataError(f"{len(body) - start} bytes of {size}")
+                    raise MalformedMetadataError(
+                        f"the metadata of a ledger are cut off: {len(body) - start} of {size}"
+                        " bytes are there"
+                    )
                 message = LedgerMetadataFormat()
                 message.ParseFromString(body[start : start + size])
                 metadata = _from_message(message, 3)
             case _:
-                raise MalformedMetadataError(f"metadata of version {version!r}")
+                raise MalformedMetadataError(
+                    f"the metadata of a ledger have the unknown version {version!r}"
+                )
     except (DecodeError, text_format.ParseError, ValueError, WireError) as error:
-        raise MalformedMetadataError(f"metadata that do not parse: {error}") from error
+        raise MalformedMetadataError(
+            f"the metadata of a ledger cannot be parsed: {error}"
+        ) from error
     return metadata if metadata.created_ms is not None else replace(metadata, created_ms=created_ms)
 
 
@@ -209,7 +216,9 @@ def _from_message(message: LedgerMetadataFormat, version: int) -> LedgerMetadata
     check_readable(message)
     closed = message.state == LedgerMetadataFormat.CLOSED
     if closed and not message.HasField("lastEntryId"):
-        raise MalformedMetadataError("a closed ledger without an end")
+        raise MalformedMetadataError(
+            "the metadata say that the ledger is closed, and not where it ends"
+        )
     ack = message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize
     return LedgerMetadata(
         quorums=Quorums(message.ensembleSize, message.quorumSize, ack),
@@ -246,7 +255,9 @@ def _encode_v1(metadata: LedgerMetadata) -> bytes:
 def _decode_v1(body: str) -> LedgerMetadata:
     lines = body.splitlines()
     if len(lines) < 4:
-        raise MalformedMetadataError(f"metadata of {len(lines)} lines")
+        raise MalformedMetadataError(
+            f"the metadata of a ledger (version 1) have only {len(lines)} lines"
+        )
     write, ensemble, length = map(int, lines[:3])
     fragments: list[Fragment] = []
     state, last_entry_id = LedgerState.OPEN, NO_ENTRY

@@ -88,7 +88,10 @@ class LedgerMetadataStore:
                 return ledger_id, StoredMetadata(metadata, 0)
 
     async def create_as(self, ledger_id: int, metadata: LedgerMetadata) -> StoredMetadata:
-        """As `create`, with an id that the caller gives; LedgerExistsError if there is one."""
+        """Create a ledger with the id that the caller gives.
+
+        Raise LedgerExistsError if there is a ledger with that id.
+        """
         metadata = replace(metadata, creator_token=self._rng.getrandbits(62) + 1)
         value = encode_metadata(metadata)
         if not await self._create(self.paths.ledger(ledger_id), value, metadata.creator_token):

@@ -98,12 +98,16 @@ class RackScript:
             with trio.fail_after(self._timeout_s):
                 done = await trio.run_process(command, capture_stdout=True, check=True)
         except trio.TooSlowError:
-            raise RackError(f"{command[0]}: not done in {self._timeout_s:g} s") from None
+            raise RackError(
+                f"the rack script {command[0]} did not end within {self._timeout_s:g} s"
+            ) from None
         except (OSError, subprocess.CalledProcessError) as error:
             raise RackError(f"the rack script failed: {error}") from error
         racks = done.stdout.decode(errors="replace").split()
         if len(racks) != len(bookies):
-            raise RackError(f"{command[0]}: {len(racks)} racks for {len(bookies)} hosts")
+            raise RackError(
+                f"the rack script {command[0]} printed {len(racks)} racks for {len(bookies)} hosts"
+            )
         return {info.bookie_id: rack for info, rack in zip(bookies, racks, strict=True)}
 
 

@@ -248,7 +248,7 @@ async def read_last_confirmed(
     ensemble = metadata.last_fragment.ensemble
     digester = digester_of(metadata)
 
-    def heard(position: int, status: Status | None, buffer: memoryview) -> None:
+    def handle_answer(position: int, status: Status | None, buffer: memoryview) -> None:
         if status is Status.OK:
             try:
                 entry = decode_entry(buffer, digester, ledger_id, None)
@@ -267,7 +267,7 @@ async def read_last_confirmed(
             enough.set()
 
     for position, bookie in enumerate(ensemble):
-        context.bookies.read(bookie, ledger_id, LAST_ENTRY, partial(heard, position))
+        context.bookies.read(bookie, ledger_id, LAST_ENTRY, partial(handle_answer, position))
     await enough.wait()
     if not answered:
         names = ", ".join(silent)

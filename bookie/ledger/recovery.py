@@ -107,7 +107,9 @@ async def recover_ledger(
             stored = StoredMetadata(result.metadata, result.version)
             continue
         return _stored(ledger_id, result)
-    raise RecoveryAbortedError(f"the metadata of ledger {ledger_id} keep changing")
+    raise RecoveryAbortedError(
+        f"the metadata of ledger {ledger_id} keep changing during its recovery: try again"
+    )
 
 
 def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
@@ -117,7 +119,10 @@ def _stored(ledger_id: int, result: UpdateResult) -> StoredMetadata:
         case Gone():
             raise NoSuchLedgerError(ledger_id)
         case NotDone():
-            raise StoreUnavailableError(f"ledger {ledger_id} could not be recovered now")
+            raise StoreUnavailableError(
+                f"ledger {ledger_id} could not be recovered, because the metadata store does not"
+                " answer: try again"
+            )
         case _:
             assert_never(result)
 
@@ -192,7 +197,12 @@ class Recovery:
         last: LastEntry | None = None
         fenced = verdict_of(status) is Verdict.ABSENT
         if status is Status.UNAUTHORIZED:
-            self._fail(UnauthorizedError(f"ledger {self._ledger_id}: bookie {bookie} has a key"))
+            self._fail(
+                UnauthorizedError(
+                    f"bookie {bookie} rejected the key of ledger {self._ledger_id}: the ledger has"
+                    " another password"
+                )
+            )
         elif status is Status.OK:
             fenced = True
             try:
@@ -343,7 +353,7 @@ async def can_recover(context: LedgerContext, writer: LedgerWriter) -> bool:
     unheard = len(ensemble)
     decided = trio.Event()
 
-    def heard(position: int, status: Status | None, entry: Buffer) -> None:
+    def handle_answer(position: int, status: Status | None, entry: Buffer) -> None:
         nonlocal unheard
         unheard -= 1
         if verdict_of(status) is Verdict.ABSENT:
@@ -353,6 +363,6 @@ async def can_recover(context: LedgerContext, writer: LedgerWriter) -> bool:
 
     behind = writer.last_add_pushed + 1
     for position, bookie in enumerate(ensemble):
-        context.bookies.read(bookie, writer.ledger_id, behind, partial(heard, position))
+        context.bookies.read(bookie, writer.ledger_id, behind, partial(handle_answer, position))
     await decided.wait()
     return quorums.is_covered(absent)

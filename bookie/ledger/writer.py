@@ -169,8 +169,8 @@ class LedgerWriter:
     def crowded(self) -> bool:
         """Return True if ensemble changes fill half of the metadata a ledger may have.
 
-        The owner should then go on in a new ledger.  At three quarters the writer withdraws, which
-        leaves recovery enough room to close the ledger.
+        The owner should then continue in a new ledger.  At three quarters the writer withdraws,
+        which leaves recovery enough room to close the ledger.
         """
         return 2 * self._metadata_bytes >= self._context.limits.metadata_bytes_max
 
@@ -289,7 +289,9 @@ class LedgerWriter:
         for buffer in payload:
             size += len(buffer)
         if size > self._payload_bytes_max:
-            raise EntryTooLargeError(f"{size} bytes; at most {self._payload_bytes_max} fit")
+            raise EntryTooLargeError(
+                f"the entry has {size} bytes, and bookies take at most {self._payload_bytes_max}"
+            )
         return size
 
     async def wait_confirmed(self, entry_id: int) -> None:
@@ -345,7 +347,10 @@ class LedgerWriter:
                 del self._metadata_scopes[scope]
         match result:
             case None:  # `abandon` has cancelled the scope.
-                raise OutcomeUnknownError(f"ledger {self.ledger_id} was abandoned during its close")
+                raise OutcomeUnknownError(
+                    f"the writer of ledger {self.ledger_id} was abandoned during the close, so it"
+                    " is unknown whether the ledger is closed"
+                )
             case Settled(metadata, version):
                 self._stored = StoredMetadata(metadata, version)
             case NotAllowed(metadata):
@@ -353,7 +358,10 @@ class LedgerWriter:
             case Gone():
                 raise NoSuchLedgerError(self.ledger_id)
             case NotDone():
-                raise StoreUnavailableError(f"ledger {self.ledger_id} could not be closed")
+                raise StoreUnavailableError(
+                    f"ledger {self.ledger_id} could not be closed, because the metadata store"
+                    " does not answer: close it again"
+                )
             case _:
                 assert_never(result)
 
@@ -543,8 +551,8 @@ class LedgerWriter:
         if 4 * size >= 3 * size_max:
             reason = (
                 f"ledger {self.ledger_id}: {len(self.metadata.fragments)} ensemble changes take"
-                f" {size} bytes of metadata, of at most {size_max}: no further change fits; go on"
-                " in a new ledger"
+                f" {size} bytes of metadata, of at most {size_max}: no further change fits;"
+                " continue in a new ledger"
             )
             self.refused(WriterWithdrawnError(reason))
         elif ensemble is None or not self._context.metadata_store.reachable:
@@ -595,7 +603,7 @@ class LedgerWriter:
         return f"ledger {self.ledger_id} is {metadata.state.name}: another client took it over"
 
     def _mark_missing(self) -> None:
-        """Mark the ledger as under-replicated as soon as the writer goes on without a bookie.
+        """Mark the ledger as under-replicated as soon as the writer continues without a bookie.
 
         The mark is written now and not at the end, since this process may die, too.
         """

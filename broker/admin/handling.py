@@ -102,7 +102,7 @@ class Call(Generic[PartsT]):
         try:
             return int(text)
         except ValueError:
-            raise PreconditionError(f"not a number: {text!r}") from None
+            raise PreconditionError(f"{name} in the path must be a number, not {text!r}") from None
 
     async def body(self, kind: type[ValueT]) -> ValueT:
         """Return the body, decoded from JSON.  Raises BadBodyError."""
@@ -110,7 +110,7 @@ class Call(Generic[PartsT]):
         try:
             return msgspec.json.decode(content, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise BadBodyError(f"the body: {error}") from None
+            raise BadBodyError(f"the body of the request is not valid: {error}") from None
 
     async def optional_body(self, kind: type[ValueT]) -> ValueT | None:
         """Return the decoded body, None if there is none.  Raises BadBodyError."""
@@ -125,10 +125,13 @@ class Call(Generic[PartsT]):
                     content += chunk
                     if len(content) > self._body_bytes_max:
                         raise BodyTooLargeError(
-                            f"the body may have at most {self._body_bytes_max} bytes"
+                            f"the body of the request may have at most {self._body_bytes_max}"
+                            " bytes (http_body_bytes_max)"
                         )
             if scope.cancelled_caught:
-                raise BadBodyError("the body did not arrive in time")
+                raise BadBodyError(
+                    f"the body of the request did not arrive within {_BODY_TIMEOUT_S:g} s"
+                )
             self._read = bytes(content)
         return self._read
 
@@ -169,7 +172,11 @@ class Endpoints(Generic[PartsT]):
         except ClientDisconnect:
             return reason(400, "the client has disconnected")
         except Exception as error:
-            self._log.error("a request failed", path=request.scope["path"], exc_info=error)
+            self._log.error(
+                "an HTTP request failed because of a bug: please report it",
+                path=request.scope["path"],
+                exc_info=error,
+            )
             return reason(500, "the broker failed; its log has the reason")
 
 

@@ -146,7 +146,9 @@ async def _namespace_topics(call: OpsCall) -> object:
         case "NON_PERSISTENT":
             return []
         case mode:
-            raise PreconditionError(f"no such mode: {mode}")
+            raise PreconditionError(
+                f"there is no mode {mode}: use PERSISTENT, NON_PERSISTENT or ALL"
+            )
 
 
 async def _retention(call: OpsCall) -> object:
@@ -177,7 +179,7 @@ async def _remove_persistence(call: OpsCall) -> None:
 
 
 async def _bundles(call: OpsCall) -> object:
-    return BundlesData.of(await call.parts.policies.bundles(call.namespace))
+    return BundlesData.from_bundles(await call.parts.policies.bundles(call.namespace))
 
 
 async def _unload_namespace(call: OpsCall) -> None:
@@ -186,13 +188,15 @@ async def _unload_namespace(call: OpsCall) -> None:
 
 async def _unload_bundle(call: OpsCall) -> None:
     if call.query("destinationBroker"):
-        raise NotAllowedError("the leader chooses the broker; destinationBroker is not offered")
+        raise NotAllowedError(
+            "this broker does not offer destinationBroker: the leader chooses the next broker"
+        )
     await call.parts.unload_bundle(call.namespace, call.path("bundle"))
 
 
 async def _not_offered(call: OpsCall) -> None:
     await call.parts.policies.namespace(call.namespace)
-    raise NotAllowedError(f"{call.path('policy')} is not offered by this broker")
+    raise NotAllowedError(f"this broker does not offer {call.path('policy')}")
 
 
 # -- brokers
@@ -268,7 +272,7 @@ class _NewPolicies(msgspec.Struct):
 
 
 class NewNamespace(msgspec.Struct, frozen=True):
-    """The policies asked for.  None: by the settings of the broker."""
+    """The policies that the request sets.  For None the settings of the broker apply."""
 
     bundles: Bundles | None
     retention: Retention | None
@@ -284,18 +288,20 @@ def parse_new_namespace(content: Fields, cluster: str) -> NewNamespace:
     for key in wanted:
         if key not in _NewPolicies.__struct_fields__:
             raise PreconditionError(
-                f"the policy {key} is not offered by this broker: leave it out, or empty"
+                f"this broker does not offer the policy {key}: leave it out, or empty"
             )
     try:
         new = msgspec.convert(wanted, _NewPolicies)
     except msgspec.ValidationError as error:
-        raise PreconditionError(f"policies: {error}") from None
+        raise PreconditionError(f"the policies are not valid: {error}") from None
     for key, clusters in (
         ("replication_clusters", new.replication_clusters),
         ("allowed_clusters", new.allowed_clusters),
     ):
         if any(other != cluster for other in clusters):
-            raise NotAllowedError(f"{key}: topics are not replicated to other clusters")
+            raise NotAllowedError(
+                f"this broker does not replicate topics to other clusters: leave out {key}"
+            )
     bundles = None if new.bundles is None else _bundles_of(new.bundles)
     return NewNamespace(bundles, new.retention_policies, new.persistence)
 
@@ -320,4 +326,4 @@ def _bundles_of(new: _NewBundles) -> Bundles | None:
             return Bundles.parse(new.boundaries)
         return Bundles.equal(new.numBundles) if new.numBundles else None
     except ValueError as error:
-        raise PreconditionError(f"bundles: {error}") from None
+        raise PreconditionError(f"the bundles are not valid: {error}") from None

@@ -149,19 +149,21 @@ class Operations:
         try:
             return [member.broker_id for member in await members(self._store)]
         except MetadataError as error:
-            raise UnavailableError(f"the brokers: {error}") from error
+            raise UnavailableError(f"the list of brokers cannot be read now: {error}") from error
 
     async def leader_broker(self) -> dict[str, str]:
         try:
             view = await self._leader.view()
         except MetadataError as error:
-            raise UnavailableError(f"the leader: {error}") from error
+            raise UnavailableError(
+                f"the record of the leader cannot be read now: {error}"
+            ) from error
         identity = self._ownership.identity
         if view.is_us:
             url = identity.http_url or identity.service_url
             return {"brokerId": identity.broker_id, "serviceUrl": url}
         if view.member is None:
-            raise NotFoundError("no broker leads at this moment")
+            raise NotFoundError("no broker leads at this moment: try again in a few seconds")
         record = view.member.record
         url = record.web_service_url or record.pulsar_service_url
         return {"brokerId": view.member.broker_id, "serviceUrl": url}
@@ -171,13 +173,15 @@ class Operations:
             sessions = [m.session for m in await members(self._store) if m.broker_id == broker_id]
             return [o.bundle for o in await owners(self._store) if o.session in sessions]
         except MetadataError as error:
-            raise UnavailableError(f"the bundles of {broker_id}: {error}") from error
+            raise UnavailableError(
+                f"the bundles of {broker_id} cannot be read now: {error}"
+            ) from error
 
     async def check_health(self) -> None:
         """Raise UnavailableError, with the reason, if this broker cannot serve."""
         await trio.lowlevel.checkpoint()
         if not self._ownership.contact:
-            raise UnavailableError("the metadata store is out of reach")
+            raise UnavailableError("this broker has no contact with the metadata store")
 
     # -- namespaces and bundles
 
@@ -191,7 +195,10 @@ class Operations:
         try:
             topics = await self.topics(namespace)
             if topics and not force:
-                raise ConflictError(f"{namespace} has {len(topics)} topics")
+                raise ConflictError(
+                    f"the namespace {namespace} has {len(topics)} topics: delete them first, or"
+                    " use force"
+                )
             for topic in await self.policies.list_partitioned(namespace):
                 await self.delete_partitioned(topic, force=True)
             rest = [TopicName.parse(name) for name in await self.topics(namespace)]
@@ -220,17 +227,19 @@ class Operations:
     async def unload_bundle(self, namespace: str, range_: str) -> None:
         """Close the topics of the bundle, then release it, so that any broker can own it."""
         if range_ not in (await self.policies.bundles(namespace)).ranges():
-            raise NotFoundError(f"{namespace} has no bundle {range_}")
+            raise NotFoundError(f"there is no bundle {range_} in {namespace}")
         bundle = bundle_name(namespace, range_)
         try:
             record = await self._store.get(records.owner_path(bundle))
         except MetadataError as error:
-            raise UnavailableError(f"the owner of {bundle}: {error}") from error
+            raise UnavailableError(
+                f"the owner of the bundle {bundle} cannot be read now: {error}"
+            ) from error
         if record is None:
             return
         if record.stat.owner != self._store.session_id:
             url = owner_record(record).http_url
-            raise NotOwnerError(f"{bundle} is owned by another broker", http_url=url)
+            raise NotOwnerError(f"another broker owns the bundle {bundle}", http_url=url)
         await self._ownership.release(bundle)
 
     # -- listing and creating topics
@@ -269,7 +278,9 @@ class Operations:
     ) -> None:
         """Create a topic that is not partitioned.  Raises ConflictError if the name is taken."""
         if topic.partition >= 0:
-            raise PreconditionError(f"{topic} is the name of a partition")
+            raise PreconditionError(
+                f"{topic} is the name of a partition: name the topic without -partition-N"
+            )
         check_properties(f"topic {topic}", properties)
         await self._check_owner(topic, authoritative=authoritative)
         await self._check_free(topic)
@@ -280,12 +291,17 @@ class Operations:
     ) -> None:
         """Create a partitioned topic.  Raises ConflictError if the name is taken."""
         if not 1 <= partitions <= self._partitions_max:
-            raise PartitionCountError(f"a topic has 1 to {self._partitions_max} partitions")
+            raise PartitionCountError(
+                f"a topic has 1 to {self._partitions_max} partitions (partitions_max), not"
+                f" {partitions}"
+            )
         if topic.partition >= 0:
-            raise PreconditionError(f"{topic} is the name of a partition")
+            raise PreconditionError(
+                f"{topic} is the name of a partition: name the topic without -partition-N"
+            )
         check_properties(f"topic {topic}", properties)
         if (await self.policies.namespace(topic.namespace)).deleted:
-            raise ConflictError(f"{topic.namespace} is being deleted")
+            raise ConflictError(f"the namespace {topic.namespace} is being deleted")
         await self._check_free(topic)
         if not await self.policies.create_partitioned(topic, partitions, properties):
             raise ConflictError(f"the topic {topic} exists already")
@@ -297,11 +313,17 @@ class Operations:
     async def update_partitions(self, topic: TopicName, partitions: int) -> None:
         """Add partitions.  Their number never falls: data would be lost."""
         if partitions > self._partitions_max:
-            raise PartitionUpdateError(f"a topic has at most {self._partitions_max} partitions")
+            raise PartitionUpdateError(
+                f"a topic has at most {self._partitions_max} partitions (partitions_max), not"
+                f" {partitions}"
+            )
 
         def change(record: PartitionedTopic) -> PartitionedTopic:
             if partitions < record.partitions:
-                raise PartitionUpdateError(f"{topic} has {record.partitions} partitions already")
+                raise PartitionUpdateError(
+                    f"{topic} has {record.partitions} partitions already, and their number cannot"
+                    " fall"
+                )
             return PartitionedTopic(partitions, record.deleted, record.properties)
 
         await self.policies.change_partitioned(topic, change)
@@ -326,7 +348,7 @@ class Operations:
         await self.delete_here(topic, force=force)
 
     async def unload_topic(self, topic: TopicName, *, authoritative: bool = False) -> None:
-        """Close a topic, or all its partitions, in good order.  The next client loads it again."""
+        """Close a topic, or all its partitions, in order.  The next client loads it again."""
         call = RestCall("PUT", "/unload")
         await self._on_owners(
             topic, self.unload_here, call, authoritative=authoritative, missing=NotFoundError
@@ -479,7 +501,7 @@ class Operations:
 
     async def unload_here(self, topic: TopicName) -> None:
         if not await self._topics.exists(topic):
-            raise NotFoundError(f"there is no topic {topic}")
+            raise NotFoundError(f"the topic {topic} does not exist")
         await self._topics.unload(topic)
 
     async def stats_here(self, topic: TopicName) -> dict[str, object]:
@@ -515,7 +537,10 @@ class Operations:
     async def delete_subscription_here(self, topic: TopicName, name: str, *, force: bool) -> None:
         served, subscription = await self._subscription(topic, name)
         if subscription.consumers and not force:
-            raise PreconditionError(f"{name} has {len(subscription.consumers)} consumers")
+            raise PreconditionError(
+                f"the subscription {name} has {len(subscription.consumers)} consumers: close"
+                " them, or use force"
+            )
         await served.subscriptions.remove(subscription)
 
     async def skip_all_here(self, topic: TopicName, name: str) -> None:
@@ -555,20 +580,22 @@ class Operations:
         where = await self._lookups.lookup(topic, authoritative=authoritative)
         if where.redirect or where.service_url != self._ownership.identity.service_url:
             raise NotOwnerError(
-                f"{topic} is served by {where.service_url}",
+                f"the broker at {where.service_url} serves {topic}",
                 http_url=where.http_url,
                 authoritative=where.authoritative,
             )
 
     async def _check_not_partitioned(self, topic: TopicName) -> None:
         if await self.policies.partitions(topic):
-            raise NotAllowedError(f"{topic} is partitioned: ask for one of its partitions")
+            raise NotAllowedError(
+                f"{topic} is partitioned: name one of its partitions, such as {topic}-partition-0"
+            )
 
     async def _partitions(self, topic: TopicName) -> list[TopicName]:
         count = await self.policies.partitions(topic)
         if not count:
             await self.policies.namespace(topic.namespace)
-            raise NotFoundError(f"there is no partitioned topic {topic}")
+            raise NotFoundError(f"the partitioned topic {topic} does not exist")
         return [topic.partition_name(index) for index in range(count)]
 
     async def _on_owners(
@@ -630,7 +657,9 @@ class Operations:
                     return await local(topic)
                 url, authoritative = where.http_url, where.redirect and where.authoritative
             if url is None:
-                raise NotOwnerError(f"{topic} is owned by a broker without an HTTP port")
+                raise NotOwnerError(
+                    f"the broker that owns {topic} has no HTTP port, so it cannot be asked"
+                )
             query = {**call.query, "authoritative": "true" if authoritative else "false"}
             try:
                 return await self._peer_calls.call(
@@ -639,7 +668,7 @@ class Operations:
             except NotOwnerError as error:
                 # The other broker names the owner.  It may be this one.
                 url, authoritative = error.http_url, error.authoritative
-        raise UnavailableError(f"the owner of {topic} keeps changing")
+        raise UnavailableError(f"the owner of {topic} keeps changing: try again")
 
 
 def _start_position(topic: Topic, start: Start) -> Position:

@@ -228,4 +228,4 @@ async def _reset_to_time(call: OpsCall) -> None:
 
 
 async def _not_offered(call: OpsCall) -> None:
-    raise NotAllowedError(f"{call.path('rest')} is not offered by this broker")
+    raise NotAllowedError(f"this broker does not offer {call.path('rest')}")

@@ -116,7 +116,7 @@ class Consumer:
         self.chunks = 0
         self.acked_ms = 0
         self.consumed_ms = 0
-        self.refused_ack: BrokerError | None = None  # of an ACK that asked for no answer
+        self.refused_ack: BrokerError | None = None  # the error of an ACK that asked for no answer
         self._end_sent = False
         self._active: bool | None = None  # to be sent when the client knows the consumer
         self._registered = False
@@ -308,9 +308,15 @@ class Subscription:
         """
         await self._wait_moved()
         if wanted not in TYPE_NAMES:
-            raise NotAllowedError("this broker has no subscriptions of that type")
+            raise NotAllowedError(
+                f"this broker has no subscriptions of type {wanted}, only"
+                f" {', '.join(TYPE_NAMES.values())}"
+            )
         if len(self.consumers) >= self._limits.consumers_max:
-            raise ConsumerBusyError(f"{self.name} has too many consumers")
+            raise ConsumerBusyError(
+                f"the subscription {self.name} has {len(self.consumers)} consumers, which is the"
+                " limit"
+            )
         in_the_way = self._in_the_way(wanted)
         if not in_the_way:
             return
@@ -324,7 +330,10 @@ class Subscription:
         await self._wait_moved()  # A move may have begun meanwhile.
         if self._in_the_way(wanted):
             kind = TYPE_NAMES[self.type or EXCLUSIVE]
-            raise ConsumerBusyError(f"{self.name} has a consumer, and is {kind}")
+            raise ConsumerBusyError(
+                f"the subscription {self.name} is {kind} and has a consumer already: close that"
+                " one first"
+            )
 
     async def _wait_moved(self) -> None:
         """Wait while the cursor is moved.
@@ -337,7 +346,9 @@ class Subscription:
                 await self._moving.wait()
         self._check_not_gone()
         if self._moving is not None:
-            raise UnavailableError(f"the subscription {self.name} is being moved")
+            raise UnavailableError(
+                f"the subscription {self.name} is being moved to another position: try again"
+            )
 
     def _in_the_way(self, wanted: int) -> list[Consumer]:
         """Return the consumers that exclude a new one of the wanted type."""
@@ -354,7 +365,9 @@ class Subscription:
 
     def _check_not_gone(self) -> None:
         if self.gone:
-            raise UnavailableError(f"the subscription {self.name} is being removed")
+            raise UnavailableError(
+                f"the subscription {self.name} is being removed, or its topic closes: try again"
+            )
 
     def add(self, consumer: Consumer, wanted: int) -> None:
         """Serve the consumer, from its first permits on.
@@ -420,7 +433,12 @@ class Subscription:
         self.gone = True
         self.dispatcher.stop()
         self.disconnect_all()
-        self._answer_acks(UnavailableError(f"the subscription {self.name} is not served here"))
+        self._answer_acks(
+            UnavailableError(
+                f"the subscription {self.name} is no longer served here, so acknowledgements may be"
+                " lost"
+            )
+        )
         self._on_gone(self)
 
     def disconnect_all(self) -> None:
@@ -494,7 +512,7 @@ class Subscription:
         an entry does not exist, the other single entries of the acknowledgement count all the same.
         """
         if ack.txn is not None:
-            raise NotAllowedError("this broker has no transactions")
+            raise NotAllowedError("this broker does not offer transactions")
         last = self.topic.log.last_confirmed
         end = (last.ledger_id, last.entry_id)
         missing = [each for each in ack.ids if (each.ledger_id, each.entry_id) > end]
@@ -509,7 +527,8 @@ class Subscription:
         if missing:
             where = f"{missing[0].ledger_id}:{missing[0].entry_id}"
             raise PreconditionError(
-                f"{self.topic.name} has no entry {where}: it ends at {end[0]}:{end[1]}"
+                f"{self.topic.name} has no entry {where} to acknowledge: it ends at"
+                f" {end[0]}:{end[1]}"
             )
 
     def _ack_each(
@@ -533,9 +552,14 @@ class Subscription:
 
     def _ack_cumulative(self, ack: Ack) -> None:
         if self.type == SHARED:
-            raise NotAllowedError("entries of a shared subscription are acknowledged one by one")
+            raise NotAllowedError(
+                "messages of a shared subscription cannot be acknowledged cumulatively:"
+                " acknowledge them one by one"
+            )
         if len(ack.ids) != 1:
-            raise PreconditionError("a cumulative acknowledgement names one entry")
+            raise PreconditionError(
+                f"a cumulative acknowledgement must name one entry, not {len(ack.ids)}"
+            )
         (last,) = ack.ids
         if self._is_void((last.ledger_id, last.entry_id)):
             return
@@ -573,7 +597,9 @@ class Subscription:
         # Acknowledgements that come during a flush are not covered by it: they wait for the next.
         while self._unflushed:
             calls, self._unflushed = self._unflushed, []
-            error: BrokerError | None = UnavailableError("the acknowledgement may be lost")
+            error: BrokerError | None = UnavailableError(
+                "the acknowledgement may be lost, because the topic was closed"
+            )
             try:
                 await self.cursor.flush()
                 error = None
@@ -604,18 +630,23 @@ class Subscription:
     ) -> Callable[[], Awaitable[None]]:
         """Close all consumers, admit no new ones, and return a function that awaits the move.
 
-        The move goes on if the caller stops waiting: it is done as a whole, or not begun.  If this
-        raises a BrokerError, nothing was done.
+        The move continues if the caller stops waiting: it is done as a whole, or not begun.  If
+        this raises a BrokerError, nothing was done.
         """
         if self._moving is not None:
-            raise BrokerError(f"{self.name} is being moved already")
+            raise BrokerError(
+                f"another client is moving the subscription {self.name} already: try again"
+            )
         self._check_not_gone()
         # Both come before the consumers are closed: else a volatile subscription would be dropped.
         self._moving = trio.Event()
         self._awaits_return = not self.durable
         self.disconnect_all()
         act = partial(self._finish_move, find, pending)
-        ended = UnavailableError(f"{self.name} was let go meanwhile: it may have been moved")
+        ended = UnavailableError(
+            f"the topic was closed while the subscription {self.name} was moved, so it is unknown"
+            " where the subscription stands: try again"
+        )
         return to_the_end(self.topic.start_task, act, over=self._moved, ended=ended)
 
     async def _finish_move(
@@ -640,7 +671,9 @@ class Subscription:
         try:
             await self.cursor.reset(mark_delete, {MOVED: self.moved})
         except ManagedLedgerError as error:
-            raise UnavailableError(f"{self.name} could not be moved: {error}") from error
+            raise UnavailableError(
+                f"the subscription {self.name} could not be moved: {error}"
+            ) from error
         finally:
             # In memory the cursor stands there now, even if that could not be stored.
             self._furthest = NOWHERE
@@ -676,9 +709,9 @@ class Subscription:
 def _is_unread(consumer: Consumer, ack: Ack) -> bool:
     """Return True if the client discards an entry unread and returns one permit, batch or not.
 
-    The C++ client does that, and so do those of Python and Node, which are built on it.  Of other
-    clients, and of a batch that was read in part, the broker does not know how many permits come
-    back: a client must never get more messages than it has room for.
+    The C++ client does that, and so do those of Python and Node, which are built on it.  The broker
+    does not know how many permits other clients return, or any client for a batch that it has read
+    in part: a client must never get more messages than it has room for.
     """
     return (
         ack.validation_error in _UNREAD

@@ -38,7 +38,7 @@ Fields = dict[str, object]  # a JSON object, unknown keys included
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """How long acknowledged data are kept.  -1: without limit; 0 and 0: not at all."""
+    """How long acknowledged data are kept.  -1 means no limit; 0 for both keeps nothing."""
 
     retentionTimeInMinutes: int  # noqa: N815 - Pulsar's keys
     retentionSizeInMB: int  # noqa: N815
@@ -114,16 +114,18 @@ class Policies:
         data = _part(await self._namespace_fields(namespace), "bundles", BundlesData)
         planned = Bundles.equal(self._config.bundles) if data is None else _checked(data)
         path = records.local_policies_path(namespace)
-        value = records.encode(LocalPolicies(BundlesData.of(planned)))
+        value = records.encode(LocalPolicies(BundlesData.from_bundles(planned)))
         try:
             await self._store.create(path, value, make_parents=True)
         except RecordExistsError:
             pass  # Another broker was faster: its bundles are in force.
         except MetadataError as error:
-            raise UnavailableError(f"the bundles of {namespace}: {error}") from error
+            raise UnavailableError(
+                f"the bundles of {namespace} cannot be stored now: {error}"
+            ) from error
         bundles = await self._local.get(path)
         if bundles is None:
-            raise UnavailableError(f"the bundles of {namespace} are being changed")
+            raise UnavailableError(f"the bundles of {namespace} are being changed: try again")
         return bundles
 
     async def bundle_of(self, topic: TopicName) -> BundleName:
@@ -163,11 +165,16 @@ class Policies:
     async def partitioned(self, topic: TopicName) -> PartitionedTopic | None:
         path = records.partitioned_path(topic)
         if self._store.session_state is not SessionState.CONNECTED:
-            raise UnavailableError(f"the partitions of {topic}: the store is out of reach")
+            raise UnavailableError(
+                f"the number of partitions of {topic} is not known now: the broker has no contact"
+                " with the metadata store"
+            )
         try:
             record = await self._store.get(path)
         except StoreUnavailableError as error:
-            raise UnavailableError(f"the partitions of {topic}: {error}") from error
+            raise UnavailableError(
+                f"the number of partitions of {topic} cannot be read now: {error}"
+            ) from error
         return None if record is None else _decoded(PartitionedTopic, record.value)
 
     async def create_partitioned(
@@ -180,7 +187,9 @@ class Policies:
         except RecordExistsError:
             return False
         except MetadataError as error:
-            raise UnavailableError(f"create {topic}: {error}") from error
+            raise UnavailableError(
+                f"the partitioned topic {topic} may not have been created: {error}"
+            ) from error
         return True
 
     async def change_partitioned(
@@ -200,13 +209,17 @@ class Policies:
         except NoRecordError:
             pass
         except MetadataError as error:
-            raise UnavailableError(f"delete {topic}: {error}") from error
+            raise UnavailableError(
+                f"the partitioned topic {topic} may not have been deleted: {error}"
+            ) from error
 
     async def list_partitioned(self, namespace: str) -> list[TopicName]:
         try:
             names = await self._store.get_children(records.partitioned_parent(namespace))
         except StoreUnavailableError as error:
-            raise UnavailableError(f"the topics of {namespace}: {error}") from error
+            raise UnavailableError(
+                f"the topics of {namespace} cannot be listed now: {error}"
+            ) from error
         prefix = f"persistent://{namespace}/"
         return [TopicName.parse(prefix + url_decode(name)) for name in names or []]
 
@@ -220,7 +233,7 @@ class Policies:
         except NoRecordError:
             raise NotFoundError(f"{what} does not exist") from None
         except MetadataError as error:
-            raise UnavailableError(f"{what}: {error}") from error
+            raise UnavailableError(f"{what} cannot be changed now: {error}") from error
 
 
 def _policies(value: bytes) -> Fields:
@@ -235,7 +248,9 @@ def _checked(data: BundlesData) -> Bundles:
     try:
         return Bundles.parse(data.boundaries)
     except ValueError as error:
-        raise UnavailableError(f"bundles in the metadata store: {error}") from None
+        raise UnavailableError(
+            f"the metadata store holds bundles that are not valid: {error}"
+        ) from None
 
 
 def _decoded(kind: type[ValueT], value: bytes) -> ValueT:
@@ -252,7 +267,9 @@ def _part(fields: Fields, key: str, kind: type[ValueT]) -> ValueT | None:
     try:
         return msgspec.convert(part, kind)
     except msgspec.ValidationError as error:
-        raise UnavailableError(f"{key} in the metadata store: {error}") from None
+        raise UnavailableError(
+            f"the metadata store holds a policy {key} that is not valid: {error}"
+        ) from None
 
 
 _ENTRIES_MAX = 10_000  # beyond that, records are read each time, without a watch

@@ -54,7 +54,7 @@ class BundlesData(msgspec.Struct, rename="camel"):
     num_bundles: int
 
     @classmethod
-    def of(cls, bundles: Bundles) -> "BundlesData":
+    def from_bundles(cls, bundles: Bundles) -> "BundlesData":
         return cls(bundles.texts(), bundles.count)
 
 
@@ -122,7 +122,9 @@ def decode(kind: type[RecordT], value: bytes) -> RecordT:
     try:
         return msgspec.json.decode(value, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedError(f"{kind.__name__} in the metadata store: {error}") from None
+        raise MalformedError(
+            f"the metadata store holds a {kind.__name__} that is not valid: {error}"
+        ) from None
 
 
 def owner_path(bundle: BundleName) -> str:

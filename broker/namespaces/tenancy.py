@@ -69,7 +69,7 @@ class Tenancy:
     def _new_policies(self, bundles: Bundles) -> Fields:
         return {
             "replication_clusters": [self._config.cluster],
-            "bundles": BundlesData.of(bundles),
+            "bundles": BundlesData.from_bundles(bundles),
             "deleted": False,
             # Stored explicitly: a Pulsar broker that takes over has another default and drops data.
             "retention_policies": self._policies.default_retention,
@@ -90,7 +90,7 @@ class Tenancy:
 
     async def delete_cluster(self, name: str) -> None:
         if name == self._config.cluster:
-            raise ConflictError(f"this broker belongs to the cluster {name}")
+            raise ConflictError(f"the cluster {name} cannot be deleted: this broker belongs to it")
         await self._delete(f"{records.CLUSTERS}/{_checked(name)}", f"the cluster {name}")
 
     # -- tenants
@@ -114,7 +114,9 @@ class Tenancy:
         except NoRecordError:
             raise NotFoundError(f"the tenant {name} does not exist") from None
         except MetadataError as error:
-            raise UnavailableError(f"the tenant {name}: {error}") from error
+            raise UnavailableError(
+                f"the tenant {name} may not have been changed: {error}"
+            ) from error
 
     async def delete_tenant(self, name: str) -> None:
         """Delete a tenant.  Raises ConflictError while it has namespaces."""
@@ -123,7 +125,9 @@ class Tenancy:
     async def _check_clusters(self, names: list[str]) -> None:
         missing = sorted({*names} - {*await self.clusters()})
         if missing:
-            raise PreconditionError(f"no such cluster: {', '.join(missing)}")
+            raise PreconditionError(
+                f"there is no cluster {', '.join(missing)}: create it first, or leave it out"
+            )
 
     # -- namespaces
 
@@ -160,7 +164,7 @@ class Tenancy:
         await self._set(namespace, "retention_policies", wanted)
 
     async def set_persistence(self, namespace: str, persistence: Persistence | None) -> None:
-        """Set the quorums of ledgers created from now on.  None: by the settings of the broker."""
+        """Set the quorums of new ledgers.  For None the settings of the broker apply."""
         await self._set(namespace, "persistence", persistence)
 
     async def mark_deleted(self, namespace: str, *, deleted: bool) -> None:
@@ -174,7 +178,7 @@ class Tenancy:
     async def delete_namespace_records(self, namespace: str) -> None:
         """Delete the records of a namespace that has no topics left."""
         if namespace == DEFAULT_NAMESPACE:
-            raise ConflictError(f"{namespace} cannot be deleted")
+            raise ConflictError(f"the namespace {namespace} cannot be deleted: it is the default")
         local = records.local_policies_path(namespace)
         try:
             record = await self._store.get(local)
@@ -185,7 +189,9 @@ class Tenancy:
         except NoRecordError:
             raise NotFoundError(f"the namespace {namespace} does not exist") from None
         except MetadataError as error:
-            raise UnavailableError(f"the namespace {namespace}: {error}") from error
+            raise UnavailableError(
+                f"the namespace {namespace} may not have been deleted: {error}"
+            ) from error
 
     async def _set(self, namespace: str, key: str, value: Retention | Persistence | None) -> None:
         def change(fields: Fields) -> None:
@@ -200,13 +206,13 @@ class Tenancy:
         try:
             return await self._store.get_children(path) or []
         except MetadataError as error:
-            raise UnavailableError(f"{path}: {error}") from error
+            raise UnavailableError(f"{path} cannot be read now: {error}") from error
 
     async def _get(self, path: str, what: str) -> bytes:
         try:
             record = await self._store.get(path)
         except MetadataError as error:
-            raise UnavailableError(f"{what}: {error}") from error
+            raise UnavailableError(f"{what} cannot be read now: {error}") from error
         if record is None:
             raise NotFoundError(f"{what} does not exist")
         return record.value
@@ -217,7 +223,7 @@ class Tenancy:
         except RecordExistsError:
             raise ConflictError(f"{what} exists already") from None
         except MetadataError as error:
-            raise UnavailableError(f"{what}: {error}") from error
+            raise UnavailableError(f"{what} may not have been created: {error}") from error
 
     async def _delete(self, path: str, what: str) -> None:
         try:
@@ -225,9 +231,9 @@ class Tenancy:
         except NoRecordError:
             raise NotFoundError(f"{what} does not exist") from None
         except NotEmptyError:
-            raise ConflictError(f"{what} is not empty") from None
+            raise ConflictError(f"{what} is not empty: delete what it contains first") from None
         except MetadataError as error:
-            raise UnavailableError(f"{what}: {error}") from error
+            raise UnavailableError(f"{what} may not have been deleted: {error}") from error
 
 
 def _set_checked(fields: Fields, key: str, value: Retention | Persistence | None) -> None:
@@ -245,7 +251,9 @@ def _checked(name: str) -> str:
     try:
         check_namespace(f"{name}/x")
     except MalformedError:
-        raise InvalidNameError(f"not a valid name: {name!r}") from None
+        raise InvalidNameError(
+            f"{name!r} is not a valid name for a cluster or tenant: use letters, digits and -=:._"
+        ) from None
     return name
 
 

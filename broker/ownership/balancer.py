@@ -50,7 +50,7 @@ class Balancer:
                     await self._move_one(live)
                 before = sessions
             except (MetadataError, BrokerError) as error:
-                self._log.info("bundles are not moved now", why=str(error))
+                self._log.info("no bundle is moved to another broker now", why=str(error))
 
     async def _move_one(self, live: list[Member]) -> None:
         by_session = {member.session: member for member in live}
@@ -61,7 +61,12 @@ class Balancer:
         move = next_move(owned)
         if move is not None:
             (source,) = [m for m in live if m.broker_id == move.source]
-            self._log.info("moving a bundle", bundle=move.bundle, to=move.target)
+            self._log.info(
+                "moving a bundle to a broker with fewer bundles",
+                bundle=move.bundle,
+                source=move.source,
+                target=move.target,
+            )
             await self._release(move, source)
 
     async def _release(self, move: Move, source: Member) -> None:

@@ -80,7 +80,7 @@ class Leader:
                 await self._store.create(
                     records.LEADER, records.encode(record), ephemeral=True, make_parents=True
                 )
-                self._log.info("leading")
+                self._log.info("this broker leads: it places and balances bundles")
             except RecordExistsError:
                 continue
 

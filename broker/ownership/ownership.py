@@ -113,7 +113,7 @@ class Ownership:
         self._is_dead = is_dead
         self._protocol = OwnershipProtocol()
         self._nursery: trio.Nursery | None = None
-        self._guard: Guard | None = None  # of the latest join
+        self._guard: Guard | None = None  # the guard of the latest join
         self._asking: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # their records have a watch
@@ -184,7 +184,7 @@ class Ownership:
         timeout_s = _CLOSE_TIMEOUT_S + _ACQUIRE_TIMEOUT_S
         await self._wait(self._releasing, bundle, waiter, Release(bundle), timeout_s)
         if waiter.answer is not Answer.OURS:
-            raise UnavailableError(f"the bundle {bundle} cannot be released now")
+            raise UnavailableError(f"the bundle {bundle} cannot be released now: try again")
 
     async def withdraw(self) -> None:
         """Begin to leave: no bundle is placed on this broker or acquired by it from now on."""
@@ -236,9 +236,11 @@ class Ownership:
 
     def _session_changed(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
-            self._log.warning("no contact with the metadata store", session=state.name)
+            self._log.warning(
+                "no contact with the metadata store; the broker keeps trying", session=state.name
+            )
         elif not self.contact:
-            self._log.info("in contact with the metadata store")
+            self._log.info("the broker is in contact with the metadata store")
         self._handle(SessionChanged(state))
 
     def _handle(self, event: Event) -> None:
@@ -262,7 +264,10 @@ class Ownership:
             case CloseTopics(bundle, ask):
                 self._start(self._close, bundle, ask)
             case DropTopics(bundle):
-                self._log.warning("a bundle is lost", bundle=bundle)
+                self._log.warning(
+                    "this broker lost a bundle and drops its topics; another broker may serve them",
+                    bundle=bundle,
+                )
                 self._topics.drop_bundle(bundle)
             case Answered(bundle, answer):
                 _settle(self._asking, bundle, answer)
@@ -292,7 +297,7 @@ class Ownership:
             )
         if guard is not None and self._protocol.term == term:
             self._guard = guard
-            self._log.info("joined", term=term)
+            self._log.info("this broker joined the cluster", term=term)
             self._handle(Joined(term))
             self._joined.set()
             await self._read_guard(term)  # sets the watch

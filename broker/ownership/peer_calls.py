@@ -53,7 +53,10 @@ class PeerCalls:
         """Return the JSON of the answer, None if it has none."""
         address = address_of(http_url)
         if address is None:
-            raise UnavailableError(f"{http_url!r} is not an address")
+            raise UnavailableError(
+                f"the broker that has to answer has registered {http_url!r}, which is not an HTTP"
+                " address"
+            )
         target = f"{path}?{urlencode(query)}" if query else path
         try:
             with trio.fail_after(_TIMEOUT_S):
@@ -63,7 +66,7 @@ class PeerCalls:
                 finally:
                     stream.close()
         except (ConnectionLostError, trio.TooSlowError, h11.RemoteProtocolError) as error:
-            raise UnavailableError(f"{http_url} did not answer: {error}") from error
+            raise UnavailableError(f"the broker at {http_url} did not answer: {error}") from error
         return _result(answer, http_url)
 
 
@@ -100,13 +103,13 @@ async def _exchange(
             case h11.Data(data=data):
                 answer.content += data
                 if len(answer.content) > _ANSWER_BYTES_MAX:
-                    raise ConnectionLostError("the answer is too large")
+                    raise ConnectionLostError(f"the answer has more than {_ANSWER_BYTES_MAX} bytes")
             case h11.EndOfMessage():
                 return answer
             case h11.NEED_DATA:
                 connection.receive_data(await _receive(stream, buffer))
             case event:
-                raise ConnectionLostError(f"unexpected event in an answer: {event!r}")
+                raise ConnectionLostError(f"the answer is not valid HTTP: {event!r}")
 
 
 async def _send_all(stream: Stream, data: memoryview) -> None:
@@ -133,12 +136,14 @@ def _result(answer: _Answer, http_url: str) -> object:
         try:
             return msgspec.json.decode(answer.content) if answer.content else None
         except _BAD_JSON as error:
-            raise UnavailableError(f"{http_url}: {error}") from error
+            raise UnavailableError(
+                f"the broker at {http_url} sent an answer that is not JSON: {error}"
+            ) from error
     try:
         reason = msgspec.json.decode(answer.content, type=_Reason).reason
     except _BAD_JSON:
         reason = ""
-    message = reason or f"{http_url} answered {answer.status}"
+    message = reason or f"the broker at {http_url} answered with the HTTP status {answer.status}"
     if answer.status == NotOwnerError.status:
         raise _not_owner(message, answer.location)
     kind = PreconditionError if 400 <= answer.status < 500 else UnavailableError
@@ -149,7 +154,7 @@ def _not_owner(message: str, location: str) -> NotOwnerError:
     try:
         parts = urlsplit(location)
     except ValueError:
-        raise UnavailableError(f"{message}, at {location!r}") from None
+        raise UnavailableError(f"{message}; the redirect to {location!r} is not a URL") from None
     authoritative = parse_qs(parts.query).get("authoritative") == ["true"]
     url = f"{parts.scheme}://{parts.netloc}" if parts.netloc else None
     return NotOwnerError(message, http_url=url, authoritative=authoritative)

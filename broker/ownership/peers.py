@@ -73,16 +73,16 @@ def why_not_served(frame: bytes) -> str:
     try:
         command = decode_frame(memoryview(frame))
     except WireError as error:
-        return f"the answer cannot be parsed: {error}"
+        return f"the answer is not one of a broker: {error}"
     match command:
         case Command(body=pb.CommandConnected()):
             return ""
         case Command(body=pb.CommandError() as refused):
             if refused.error in (pb.AuthenticationError, pb.AuthorizationError):
                 return ""
-            return f"the broker refuses: {refused.message}"
+            return f"the broker refuses the connection: {refused.message}"
         case _:
-            return "the answer is not CONNECTED"
+            return "the broker did not answer with CONNECTED"
 
 
 def serves(member: Member) -> bool | None:
@@ -260,11 +260,15 @@ class Peers:
     async def _remove(self, member: Member) -> None:
         """Remove the records of a dead broker, so that its bundles are free."""
         self._dead.add(member.session)
-        self._log.warning("a peer is dead", peer=member.broker_id)
+        self._log.warning(
+            "another broker is dead; its bundles will be released", peer=member.broker_id
+        )
         while True:
             try:
                 if await remove(self._store, member):
-                    self._log.info("removed a dead peer", peer=member.broker_id)
+                    self._log.info(
+                        "the bundles of a dead broker are released", peer=member.broker_id
+                    )
                     return
             except MetadataError:
                 pass

@@ -205,7 +205,7 @@ class DeleteRecord:
 
 @dataclass(frozen=True, slots=True)
 class CloseTopics:
-    """Close the bundle's topics in good order."""
+    """Close the bundle's topics in order."""
 
     bundle: BundleName
     ask: int

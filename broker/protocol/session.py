@@ -66,7 +66,7 @@ class Tick:
     received_bytes: int  # since the connection began
     reading: bool = True
     sent_bytes: int = 0  # since the connection began
-    pending_bytes: int = 0  # that the client has still to take
+    pending_bytes: int = 0  # bytes that wait for the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +221,16 @@ class SessionProtocol:
     def violation(self, command: int) -> Violated:
         """Return what is wrong with a command that was not admitted."""
         if self.state is ClientState.GREETING:
-            return Violated(f"{type_name(command)} before CONNECT")
-        return Violated(f"{type_name(command)} is not a command that a client sends now")
+            return Violated(f"the client sent {type_name(command)} before CONNECT")
+        return Violated(f"the client sent {type_name(command)}, which is not allowed now")
 
     def _connect(self, connect: Connect) -> list[Effect]:
         assert self.state is ClientState.GREETING
         if connect.protocol_version < VERSION_MIN:
             self.state = ClientState.CLOSED
             reason = (
-                f"protocol version {connect.protocol_version}: at least {VERSION_MIN} is needed"
+                f"the client speaks protocol version {connect.protocol_version}, but"
+                f" {VERSION_MIN} or newer is needed: use a newer client"
             )
             return [Refuse(pb.UnsupportedVersionError, reason)]
         if connect.proxy_to and connect.proxy_to not in self._own_urls:
@@ -248,7 +249,7 @@ class SessionProtocol:
         self._idle_ticks = 0 if taken else self._idle_ticks + 1
         if self._idle_ticks < _IDLE_TICKS_MAX:
             return []
-        return self._close("the client takes nothing of what is queued for it")
+        return self._close("the client reads nothing of the data that wait for it")
 
     def _tick(self, received_bytes: int, reading: bool) -> list[Effect]:
         heard = received_bytes != self._received_bytes

@@ -26,7 +26,9 @@ class WatchdogLimits:
     quiet_s: float = 600.0  # after its start, in which a process does not end itself
     tick_s: float = 1.0  # between two ticks
     late_s: float = 2.0  # a tick that is later than this shows that the process was stopped
-    starved_share: float = 0.25  # of `silent_s`: more time without a processor restarts the count
+    starved_share: float = (
+        0.25  # more than this share of `silent_s` without a processor restarts the count
+    )
     ask_s: float = 20.0  # an answer to ASK that takes longer is ignored
 
 

@@ -71,7 +71,8 @@ class ClientPort:
         error = pb.CommandError(
             request_id=NO_ID,
             error=pb.ServiceNotReady,
-            message=f"the broker has {self._connections_max} connections, and accepts no more",
+            message=f"the broker has {self._connections_max} connections and accepts no more:"
+            " try again later, or raise connections_max of the broker",
         )
         with suppress(ConnectionLostError, trio.ClosedResourceError):
             stream.try_send([encode(error)])
@@ -79,7 +80,12 @@ class ClientPort:
         now = trio.current_time()
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
-            self._log.warning("connections are refused", refused=self.refused)
+            self._log.warning(
+                "connections are refused because there are too many: raise connections_max or the"
+                " limit of open files",
+                connections_max=self._connections_max,
+                refused=self.refused,
+            )
 
     async def _serve_one(self, stream: Stream) -> None:
         try:
@@ -87,7 +93,11 @@ class ClientPort:
         except (ConnectionLostError, WireError, trio.ClosedResourceError):
             pass  # This connection has ended.
         except Exception as error:
-            self._log.error("a connection failed", peer=stream.peer, exc_info=error)
+            self._log.error(
+                "a connection failed because of a bug: please report it",
+                peer=stream.peer,
+                exc_info=error,
+            )
         finally:
             self.connections -= 1
             assert self.connections >= 0

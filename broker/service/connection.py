@@ -47,21 +47,22 @@ class ConnectionContext:
     clock: WallClock
     arenas: ArenaPool
     flusher: Flusher
-    server_version: str  # what the broker calls itself in CONNECTED
+    server_version: str  # the name and version that the broker sends in CONNECTED
     own_urls: tuple[str, ...]  # the URLs under which clients know this broker
     log: Log
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     request_counts: RequestCounts = field(default_factory=RequestCounts)
-    feed_budget: DispatchMemoryLimit = field(init=False)
+    dispatch_memory: DispatchMemoryLimit = field(init=False)
     unread: PendingTotal = field(default_factory=PendingTotal)  # queued for all clients
     refusal_log: RefusalLog = field(init=False)
 
     def __post_init__(self) -> None:
         budget = DispatchMemoryLimit(
-            total_bytes=self.limits.feed_total_bytes, connection_bytes=self.limits.feed_bytes_max
+            total_bytes=self.limits.dispatch_total_bytes,
+            connection_bytes=self.limits.dispatch_bytes_max,
         )
         # A frozen dataclass can set its derived fields only in this way.
-        object.__setattr__(self, "feed_budget", budget)
+        object.__setattr__(self, "dispatch_memory", budget)
         object.__setattr__(self, "refusal_log", RefusalLog(self.log, self.request_counts))
 
 
@@ -122,7 +123,7 @@ class ClientConnection:
         return self._session.is_ours
 
     def _room_bytes(self) -> int:
-        return self._context.feed_budget.share_bytes - self._frames.pending_bytes
+        return self._context.dispatch_memory.share_bytes - self._frames.pending_bytes
 
     @property
     def takes_answers(self) -> bool:
@@ -244,7 +245,7 @@ class ClientConnection:
         self._at_flush.append(call)
 
     def flush(self) -> bool:
-        """For the flusher: send the receipts that were collected in this turn."""
+        """Send the receipts that were collected in this turn; the flusher calls this."""
         # Swapped first: a call may register itself for the next flush.
         calls, self._at_flush = self._at_flush, []
         for call in calls:
@@ -252,7 +253,7 @@ class ClientConnection:
         return True
 
     async def drain(self) -> None:
-        """For the flusher, which calls this when `flush` has left a rest.  It never does."""
+        """Do nothing: the flusher calls this if `flush` has left a rest, which it never does."""
         await trio.lowlevel.checkpoint()
 
     async def wait_takes_answers(self) -> None:
@@ -267,7 +268,7 @@ class ClientConnection:
 
     async def _wait_writable(self) -> None:
         """Wait until half of the share is sent.  A client that reads nothing at all is cut."""
-        budget, frames = self._context.feed_budget, self._frames
+        budget, frames = self._context.dispatch_memory, self._frames
         budget.slow += 1
         try:
             while frames.pending_bytes > budget.share_bytes // 2:
@@ -355,4 +356,4 @@ class ClientConnection:
         # The queues close in the same turn, so no waiting request begins while frames are sent.
         self.closing = True
         self._on_closing()
-        self._context.log.info("a client is cut", peer=self.peer, why=reason)
+        self._context.log.info("the broker cuts a client", peer=self.peer, why=reason)

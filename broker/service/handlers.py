@@ -61,6 +61,7 @@ from daybook.wire.messages.registry import (
     Command,
     decode_frame,
     signed,
+    type_name,
     unsigned,
 )
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -81,7 +82,7 @@ FRAME_PADDING_BYTES = 10 * 1024
 # Clients compare `max_message_size` with the message, without its properties and key.  A frame that
 # is read can be refused alone; one that is not read ends the connection for everybody who uses it.
 _FRAME_MESSAGES = 2
-_FRAMES_PER_TURN = 128  # of one connection; then other tasks run
+_FRAMES_PER_TURN = 128  # frames of one connection; then other tasks run
 _SIGN_OF_LIFE_S = 1.0  # this project's clients give up after 3 s without one
 
 
@@ -99,7 +100,7 @@ async def serve_client(stream: Stream, broker: BrokerContext) -> None:
     try:
         await Handlers(frames, broker).run()
         if frames.cut_reason:
-            broker.log.info("a client is cut", peer=frames.peer, why=frames.cut_reason)
+            broker.log.info("the broker cuts a client", peer=frames.peer, why=frames.cut_reason)
     finally:
         frames.close("the broker closed the connection")
 
@@ -264,7 +265,9 @@ class Handlers:
                 self._serve(command, frame_bytes)
             case Admission.REFUSE:
                 assert isinstance(command, Command)
-                error = NotAllowedError("this broker does not offer that")
+                error = NotAllowedError(
+                    f"this broker does not offer the command {type_name(number)}"
+                )
                 self.refuse(command.type, command.body, error)
             case Admission.VIOLATION:
                 connection.violated(number)
@@ -280,14 +283,16 @@ class Handlers:
             case Sending.IGNORE:
                 pass  # The topic has dropped the producer; the client will repeat the send.
             case Sending.VIOLATION:
-                reason = f"SEND for producer {send.producer_id}, which is not open"
+                reason = f"the client sent to producer {send.producer_id}, which is not open"
                 self._connection.handle_session(session.Violated(reason))
 
     def _on_ack(self, ack: Ack) -> None:
         consumer = self.consumers.get(ack.consumer_id)
         if consumer is None:
             if ack.request_id is not None:
-                error = RefusedError(pb.ConsumerNotFound, "there is no such consumer")
+                error = RefusedError(
+                    pb.ConsumerNotFound, f"this connection has no consumer {ack.consumer_id}"
+                )
                 self.refuse(T.ACK, ack, error)
             return
         try:
@@ -351,7 +356,9 @@ class Handlers:
                 self._handle_consuming(left)
             case T.GET_SCHEMA:
                 # Clients read this code as "the topic has no schema", any other as a failure.
-                none = RefusedError(pb.TopicNotFound, f"{body.topic[:1024]} has no schema")
+                none = RefusedError(
+                    pb.TopicNotFound, f"the topic {body.topic[:1024]} has no schema"
+                )
                 self.refuse(command.type, body, none)
             case T.GET_OR_CREATE_SCHEMA:
                 self._on_new_schema(body)
@@ -367,12 +374,16 @@ class Handlers:
             self._connection.send_command(answer)
             return
         # Java's client repeats the request forever, without a pause, after any other code.
-        error = RefusedError(pb.IncompatibleSchema, "this broker has no schemas: send bytes")
+        error = RefusedError(
+            pb.IncompatibleSchema, "this broker does not offer schemas: send bytes"
+        )
         self.refuse(T.GET_OR_CREATE_SCHEMA, body, error)
 
     def _on_flow(self, body: pb.CommandFlow) -> None:
         if not body.messagePermits:
-            self._connection.handle_session(session.Violated("FLOW without permits"))
+            self._connection.handle_session(
+                session.Violated("the client sent FLOW without permits")
+            )
             return
         consumer = self.consumers.get(body.consumer_id)
         if consumer is not None:
@@ -502,7 +513,7 @@ class Handlers:
         broker = self._broker
         _check_untyped(body)
         if body.txn_enabled:
-            raise NotAllowedError("this broker has no transactions")
+            raise NotAllowedError("this broker does not offer transactions")
         self._check_chars(body.producer_name, body.initial_subscription_name)
         name = topic_name(body.topic)
         topic = await broker.topics.get(name, create=broker.config.auto_create_topics)
@@ -613,13 +624,18 @@ class Handlers:
         broker = self._broker
         _check_untyped(body)
         if body.subType not in TYPE_NAMES:
-            raise NotAllowedError("this broker has no subscriptions of that type")
+            raise NotAllowedError(
+                f"this broker has no subscriptions of type {body.subType}, only"
+                f" {', '.join(TYPE_NAMES.values())}"
+            )
         if body.read_compacted:
             raise NotAllowedError("this broker does not compact topics")
         if body.replicate_subscription_state:
             raise NotAllowedError("this broker does not replicate subscriptions")
         if request.durable and request.start_offset is not None:
-            raise NotAllowedError("only volatile subscriptions start at an offset")
+            raise NotAllowedError(
+                "a durable subscription cannot start at an offset: use a reader, or seek afterwards"
+            )
         self._check_chars(body.subscription, body.consumer_name)
         create = broker.config.auto_create_topics and body.force_topic_creation
         topic = await broker.topics.get(topic_name(body.topic), create=create)
@@ -628,7 +644,10 @@ class Handlers:
     def _check_chars(self, *names: str) -> None:
         for name in names:
             if len(name) > self._broker.limits.names_chars_max:
-                raise PreconditionError(f"a name of {len(name)} characters")
+                raise PreconditionError(
+                    f"a name has {len(name)} characters, and may have"
+                    f" {self._broker.limits.names_chars_max}: {name[:32]!r}..."
+                )
 
     # -- other requests
 
@@ -707,7 +726,7 @@ class Handlers:
             await broker.policies.namespace(name.namespace)
             create = broker.config.auto_create_topics and body.metadata_auto_creation_enabled
             if not create and not await broker.topics.exists(name):
-                raise NotFoundError(f"there is no topic {name}")
+                raise NotFoundError(f"the topic {name} does not exist")
         return pb.CommandPartitionedTopicMetadataResponse(
             request_id=body.request_id,
             partitions=partitions,
@@ -777,7 +796,7 @@ class Handlers:
             except MalformedError as error:
                 raise PreconditionError(str(error)) from None
         elif not (body.HasField("offset") or body.HasField("message_publish_time")):
-            raise PreconditionError("SEEK without a target")
+            raise PreconditionError("the seek names neither a message nor a time")
         return subscription.begin_move(find, pending)
 
     def _begin_unsubscription(
@@ -786,7 +805,9 @@ class Handlers:
         consumer = self._known(body.consumer_id, asked)
         subscription = consumer.subscription
         if len(subscription.consumers) > 1 and not body.force:
-            raise ConsumerBusyError(f"{subscription.name} has other consumers")
+            raise ConsumerBusyError(
+                f"the subscription {subscription.name} has other consumers: close them first"
+            )
         topic = subscription.topic
         # No CLOSE_CONSUMER for this client: it would subscribe again.
         self._forget_consumer(consumer)
@@ -803,7 +824,7 @@ class Handlers:
     ) -> Consumer:
         """Return the consumer that a request was for, if it is still open."""
         if consumer is None or self.consumers.get(consumer_id) is not consumer:
-            raise RefusedError(code, f"there is no consumer {consumer_id}")
+            raise RefusedError(code, f"this connection has no consumer {consumer_id}")
         return consumer
 
 
@@ -851,7 +872,7 @@ def topics_hash(names: Iterable[str]) -> str:
 
 def _check_untyped(body: pb.CommandProducer | pb.CommandSubscribe) -> None:
     if body.HasField("schema") and body.schema.type not in _UNTYPED:
-        raise NotAllowedError("this broker has no schemas: send bytes")
+        raise NotAllowedError("this broker does not offer schemas: send bytes")
 
 
 def _position(message_id: pb.MessageIdData) -> Position:

@@ -63,7 +63,7 @@ class Lookups:
         try:
             return await self.lookup_bundle(bundle, authoritative=authoritative)
         except MetadataError as error:
-            raise UnavailableError(f"the owner of {topic}: {error}") from error
+            raise UnavailableError(f"the owner of {topic} cannot be found now: {error}") from error
 
     async def lookup_bundle(self, bundle: BundleName, *, authoritative: bool) -> LookupResult:
         for _ in range(_ATTEMPTS):
@@ -71,7 +71,10 @@ class Lookups:
             if self._ownership.owns_bundle(bundle):
                 return self._us()
             if not self._ownership.contact:
-                raise UnavailableError("the metadata store is out of reach")
+                raise UnavailableError(
+                    "this broker has no contact with the metadata store, so it cannot look up"
+                    " topics"
+                )
             record = await self._owners.get(records.owner_path(bundle))
             if record is not None and record.stat.owner != self._store.session_id:
                 return _connect(owner_record(record), bundle)
@@ -87,7 +90,7 @@ class Lookups:
                     continue
                 case Answer.UNAVAILABLE:
                     break
-        raise UnavailableError(f"the bundle {bundle} has no owner yet")
+        raise UnavailableError(f"the bundle {bundle} has no owner yet: try again")
 
     async def _elsewhere(self, bundle: BundleName) -> LookupResult | None:
         """Return the redirect for an unowned bundle; None if this broker should own it."""
@@ -105,7 +108,7 @@ class Lookups:
 
 def _connect(owner: OwnerRecord, bundle: BundleName) -> LookupResult:
     if owner.disabled or not owner.native_url:
-        raise UnavailableError(f"the bundle {bundle} is being unloaded")
+        raise UnavailableError(f"the bundle {bundle} is being moved to another broker: try again")
     return _to_owner(owner)
 
 

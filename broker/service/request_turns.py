@@ -21,7 +21,7 @@ import trio
 from daybook.broker.limits import RequestLimits
 from daybook.broker.service.connection import ClientConnection
 
-REQUEST_OVERHEAD_BYTES = 1024  # of a waiting request, in addition to the bytes of its frame
+REQUEST_OVERHEAD_BYTES = 1024  # a waiting request takes so much in addition to its frame
 _BEGUN_PER_TURN = 16  # by all connections together; then other tasks run
 
 

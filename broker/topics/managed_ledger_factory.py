@@ -52,7 +52,7 @@ EPOCH = "pulsar.topic.epoch"
 _MINUTE_MS = 60_000
 _MB = 1 << 20
 _SNAPSHOT_BYTES_MAX = 4 * _MB  # also at most what a bookie's frame takes, as for topics' entries
-_RANGES_MAX = 1_000  # of one cursor, in statistics for people
+_RANGES_MAX = 1_000  # ranges of one cursor that the statistics show
 
 
 # -- how logs are kept
@@ -134,10 +134,14 @@ class LogConfigs:
         try:
             known = len(await known_bookies(self._store, self._paths))
         except MetadataError as error:
-            raise UnavailableError(f"the bookies: {error}") from error
+            raise UnavailableError(f"the bookies cannot be counted now: {error}") from error
         if known < 3 and not self._warned:
             self._warned = True
-            self._log.warning("too few bookies for three copies", bookies=known)
+            self._log.warning(
+                "there are too few bookies for three copies, so new ledgers have fewer: start more"
+                " bookies, or set `quorums`",
+                bookies=known,
+            )
         return automatic(known)
 
 
@@ -175,7 +179,9 @@ async def translated(what: str) -> AsyncGenerator[None]:
     except ClosedError as error:
         raise UnavailableError(f"{what}: {error}") from error
     except NotEnoughBookiesError as error:
-        raise UnavailableError(f"{what}: {error}; start more bookies") from error
+        raise UnavailableError(
+            f"{what}: {error}; start more bookies, or lower the quorums"
+        ) from error
     except (LedgerError, MetadataError, ManagedLedgerError) as error:
         raise UnavailableError(f"{what}: {error}") from error
 
@@ -209,7 +215,7 @@ class ManagedLedgerFactory:
             try:
                 return await self._ledgers.open(name.managed_ledger_name, config, create=create)
             except NoSuchLogError:
-                raise NotFoundError(f"there is no topic {name.full}") from None
+                raise NotFoundError(f"the topic {name.full} does not exist") from None
 
     async def delete(self, log: TopicLog) -> None:
         managed = _managed(log)

@@ -43,7 +43,11 @@ class OrphanRemoval:
                 leads = await self._leads()
                 ids = await self._ledgers.remove_orphans(age_s=self._age_s, of_gone_logs=leads)
             except (MetadataError, LedgerError, RegistryError) as error:
-                self._log.info("orphaned ledgers are not looked for now", why=str(error))
+                self._log.info(
+                    "the search for orphaned ledgers failed; the next one follows",
+                    in_s=self._interval_s,
+                    why=str(error),
+                )
                 continue
             self.removed += len(ids)
             if ids:

@@ -118,14 +118,14 @@ class Producer:
         except ChecksumError as error:
             return pb.ChecksumError, str(error)
         if has_broker_metadata(send.payload):
-            return pb.NotAllowedError, "clients may not send the broker's part of an entry"
+            return pb.NotAllowedError, "the message begins with metadata of a broker"
         if send.txn is not None:
-            return pb.NotAllowedError, "this broker has no transactions"
+            return pb.NotAllowedError, "this broker does not offer transactions"
         if send.marker:
-            return pb.NotAllowedError, "clients may not send markers"
+            return pb.NotAllowedError, "the message is a marker, which only a broker may send"
         highest = send.highest_sequence_id
         if highest is not None and highest < send.sequence_id:
-            return pb.NotAllowedError, f"sequence ids from {send.sequence_id} to {highest}"
+            return pb.NotAllowedError, f"the sequence ids fall from {send.sequence_id} to {highest}"
         return None
 
     def _refuse(self, sequence_id: int, highest: int | None, code: int, reason: str) -> None:

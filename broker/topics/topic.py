@@ -165,13 +165,13 @@ class Topic:
     def check_serving(self) -> None:
         """Raise UnavailableError if the topic is being closed."""
         if self.closing:
-            raise UnavailableError(f"{self.name} is being closed")
+            raise UnavailableError(f"{self.name} is being closed by this broker: look it up again")
 
     def check_open(self) -> None:
         """Raise a BrokerError if the topic accepts no producers."""
         self.check_serving()
         if self.terminated:
-            raise TopicTerminatedError(f"{self.name} is terminated")
+            raise TopicTerminatedError(f"{self.name} is terminated: it takes no messages any more")
 
     # -- appending
 
@@ -212,7 +212,7 @@ class Topic:
             self._fail(error)
 
     def _fenced(self) -> None:
-        self._fail(UnavailableError(f"{self.name} was taken over"))
+        self._fail(UnavailableError(f"another broker took over {self.name}: look it up again"))
 
     def _fail(self, error: Exception) -> None:
         if not self._failed and not self.closed:
@@ -378,7 +378,9 @@ class Topic:
                 self._nursery.cancel_scope.cancel()
 
     def _disconnect_clients(self) -> None:
-        self.producers.close(UnavailableError(f"{self.name} is no longer served here"))
+        self.producers.close(
+            UnavailableError(f"this broker no longer serves {self.name}: look it up again")
+        )
         self.subscriptions.close()
 
 
@@ -478,7 +480,7 @@ class TopicProducers:
             await topic.wait_termination_decided()
             topic.check_open()
             if len(self.by_name) >= topic.limits.producers_max:
-                raise ProducerBusyError(f"{topic.name} has too many producers")
+                raise ProducerBusyError(f"{topic.name} has as many producers as a topic may have")
             await self._make_way(request, connection)
             # A termination may have begun while another client was asked for a sign of life.
             if topic.termination is None:
@@ -495,7 +497,10 @@ class TopicProducers:
             return
         probe_s = self._topic.limits.probe_s
         if holder.connection is connection or await holder.connection.is_alive(probe_s):
-            raise ProducerBusyError(f"{self._topic.name} has a producer named {request.name}")
+            raise ProducerBusyError(
+                f"{self._topic.name} has a producer named {request.name} already: close that one,"
+                " or choose another name"
+            )
         if self._holder(request.name) is holder:  # It may have left meanwhile.
             self._disconnect(holder)
 
@@ -688,7 +693,9 @@ class TopicSubscriptions:
             if known is not None:
                 if known.durable != request.durable:
                     kind = "durable" if known.durable else "not durable"
-                    raise NotAllowedError(f"the subscription {known.name} is {kind}")
+                    raise NotAllowedError(
+                        f"the subscription {known.name} exists and is {kind}: choose another name"
+                    )
                 return known
             if initial is not None:
                 break
@@ -725,15 +732,18 @@ class TopicSubscriptions:
     ) -> Subscription:
         """Create a subscription whose name nobody has and nobody changes at the moment.
 
-        The creation goes on if the caller stops waiting.  Then the subscription exists: its cursor
-        would hold back trimming otherwise, and nobody would see it.
+        The creation continues if the caller stops waiting.  Then the subscription exists: its
+        cursor would hold back trimming otherwise, and nobody would see it.
         """
         topic = self._topic
         assert name not in self.by_name
         assert name not in self._changing
         # Creations under way count, so that opens that are given up cannot pile up.
         if len(self.by_name) + len(self._changing) >= topic.limits.subscriptions_max:
-            raise NotAllowedError(f"{topic.name} has too many subscriptions")
+            raise NotAllowedError(
+                f"{topic.name} has {topic.limits.subscriptions_max} subscriptions, which is the"
+                " limit: delete unused ones"
+            )
         check_properties(f"subscription {name}", properties)
         topic.check_serving()
         creation = self._changing[name] = trio.Event()
@@ -824,7 +834,10 @@ class TopicSubscriptions:
             if self._changing.get(name) is change:  # unless another removal waits for this one
                 del self._changing[name]
 
-        ended = UnavailableError(f"{self._topic.name} was closed while its {name} was changed")
+        ended = UnavailableError(
+            f"{self._topic.name} was closed while its subscription {name} was created or deleted,"
+            " so the outcome is unknown: try again"
+        )
         return to_the_end(self._topic.start_task, act, over=over, ended=ended)
 
     async def _wait_changed(self, name: str) -> None:
@@ -836,7 +849,9 @@ class TopicSubscriptions:
             while (change := self._changing.get(name)) is not None:
                 await change.wait()
         if name in self._changing:
-            raise UnavailableError(f"the subscription {name} is being created or deleted")
+            raise UnavailableError(
+                f"the subscription {name} is being created or deleted by another client: try again"
+            )
 
     def _forget(self, subscription: Subscription) -> None:
         if self.by_name.get(subscription.name) is subscription:
@@ -856,7 +871,7 @@ def is_internal(cursor: str) -> bool:
 def check_name(subscription: str) -> None:
     """Raise a BrokerError if no subscription can have the name."""
     advice = "" if subscription else ": give the subscription a name"
-    refusal = PreconditionError(f"no subscription can be called {subscription[:64]!r}{advice}")
+    refusal = PreconditionError(f"a subscription cannot be named {subscription[:64]!r}{advice}")
     if not subscription.strip() or is_internal(subscription):
         raise refusal
     try:

@@ -54,7 +54,7 @@ from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 
-_SPREAD = (0.5, 1.5)  # of a back-off
+_SPREAD = (0.5, 1.5)  # the random factor of a back-off
 
 
 def _no_topic(_topic: TopicName) -> bool:
@@ -162,7 +162,11 @@ class Topics:
         except FencedError as error:
             self._topic_failed(topic, error)
         except (ManagedLedgerError, LedgerError, MetadataError) as error:
-            self._log.info("not trimmed now", topic=topic.name.full, why=str(error))
+            self._log.info(
+                "a topic could not be trimmed; the broker tries again",
+                topic=topic.name.full,
+                why=str(error),
+            )
 
     def _check_list(self, topic: Topic) -> None:
         """Warn operators while there is time: once per used sixteenth, from half on."""
@@ -170,7 +174,8 @@ class Topics:
         warned, used = self._warned_sixteenths.get(name, 0), 16 * room.bytes // room.bytes_max
         if room.alarming and used > warned:
             self._log.warning(
-                "the list of ledgers of a topic fills up",
+                "the list of ledgers of a topic fills up: when it is full, the topic takes no"
+                " messages. Delete unused subscriptions, or reduce the retention",
                 topic=name,
                 bytes=room.bytes,
                 bytes_max=room.bytes_max,
@@ -218,7 +223,7 @@ class Topics:
         if topic is not None and topic.serving:
             return topic  # The usual case, without a task switch.
         if not name.persistent:
-            raise NotAllowedError(f"{name}: this broker has persistent topics only")
+            raise NotAllowedError(f"this broker has persistent topics only, and {name} is not one")
         self._check_ours(name)
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
@@ -234,7 +239,7 @@ class Topics:
 
     def _check_ours(self, name: TopicName) -> None:
         if not self._may_load(name):
-            raise NotOwnerError(f"{name} is not served by this broker")
+            raise NotOwnerError(f"this broker does not serve {name}: look it up again")
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create an empty topic.  Raise ConflictError if it exists."""
@@ -255,7 +260,9 @@ class Topics:
         """
         topic = await self.get(name, create=False)
         if topic.in_use and not force:
-            raise PreconditionError(f"{name} has producers or consumers that are connected")
+            raise PreconditionError(
+                f"{name} has producers or consumers that are connected: close them, or use force"
+            )
         # `_close` looks here when the machine asks for the close.
         self._deleting.add(name.full)
         try:
@@ -263,7 +270,7 @@ class Topics:
         finally:
             self._deleting.discard(name.full)
         if await self.logs.exists(name):
-            raise UnavailableError(f"{name} could not be deleted")
+            raise UnavailableError(f"{name} could not be deleted: try again")
 
     async def _wait_end(self, event: Callable[[str, int], Unload], name: TopicName) -> None:
         waiter, number = _Waiter(), next(self._waiter_ids)
@@ -288,7 +295,7 @@ class Topics:
     def drop_all(self, reason: str) -> None:
         """Drop all topics."""
         if self._protocol.names:
-            self._log.warning("all topics are dropped", why=reason)
+            self._log.warning("the broker drops all topics; clients look them up again", why=reason)
         for name in self._protocol.names:
             self._handle(Drop(name))
 
@@ -359,16 +366,18 @@ class Topics:
             if self._nursery is not None:
                 await self._nursery.start(self._run_topic, topic)
             if not topic.closed:
-                self._log.info("loaded", topic=name.full)
+                self._log.info("a topic is loaded", topic=name.full)
                 self._handle(Loaded(name.full, load))
                 return
             # The log was lost before anybody got the topic: another broker may have it now.
             del self._by_load[load]
             fenced = True
-            self._failures[load] = UnavailableError(f"{name} was lost while it was loaded")
+            self._failures[load] = UnavailableError(
+                f"another broker may have taken over {name} while it was loaded: look it up again"
+            )
         error = self._failures[load]
         kind = (name.full, type(error))
-        self._log_limiter.info("not loaded", kind, topic=name.full, why=str(error))
+        self._log_limiter.info("a topic could not be loaded", kind, topic=name.full, why=str(error))
         self._handle(LoadFailed(name.full, load, fenced, trio.current_time(), self._spread()))
         self._failures.pop(load)
 
@@ -378,7 +387,7 @@ class Topics:
         if not self._owns(name):
             # The bundle was lost while the log was opened.  Its next owner recovers the log.
             log.abandon()
-            raise NotOwnerError(f"{name} has just been given up by this broker")
+            raise NotOwnerError(f"this broker lost {name} while it loaded it: look it up again")
         return Topic(
             name,
             log,
@@ -394,10 +403,15 @@ class Topics:
         partitions = await self._policies.partitions(name.base)
         if name.partition < 0:
             if partitions:
-                raise NotAllowedError(f"{name} has {partitions} partitions; name one of them")
+                raise NotAllowedError(
+                    f"{name} has {partitions} partitions: name one of them, such as"
+                    f" {name}-partition-0"
+                )
             return create
         if partitions and name.partition >= partitions:
-            raise NotAllowedError(f"{name.base} has {partitions} partitions only")
+            raise NotAllowedError(
+                f"{name} does not exist: {name.base} has only {partitions} partitions"
+            )
         return create or bool(partitions)  # Its partitioned topic exists, so it exists too.
 
     async def _run_topic(self, topic: Topic, *, task_status: trio.TaskStatus[None]) -> None:
@@ -405,7 +419,11 @@ class Topics:
         try:
             await topic.run(task_status=task_status)
         except Exception as error:
-            self._log.error("a topic failed", topic=topic.name.full, exc_info=error)
+            self._log.error(
+                "a topic failed because of a bug: please report it",
+                topic=topic.name.full,
+                exc_info=error,
+            )
             self._topic_failed(topic, error)
 
     def _topic_failed(self, topic: Topic, error: Exception) -> None:
@@ -413,7 +431,11 @@ class Topics:
         if self._loaded.get(name) is not topic:
             topic.drop()  # It is not served yet, or no longer.
             return
-        self._log.warning("a topic is dropped", topic=name, why=str(error))
+        self._log.warning(
+            "a topic failed and is loaded again when a client asks for it",
+            topic=name,
+            why=str(error),
+        )
         self._handle(Drop(name, fenced=True, now_s=trio.current_time(), spread=self._spread()))
 
     async def _close(self, name: str, load: int) -> None:
@@ -423,7 +445,11 @@ class Topics:
                 await (topic.delete() if name in self._deleting else topic.close())
             except (BrokerError, FencedError) as error:
                 # The next owner recovers the log.
-                self._log.warning("not closed in good order", topic=name, why=str(error))
+                self._log.warning(
+                    "a topic was not closed in order; its next owner recovers it",
+                    topic=name,
+                    why=str(error),
+                )
         # A drop during the close has removed the topic already, and a new load may be there now.
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)

@@ -132,14 +132,16 @@ def trigger(zookeeper: str, root: str) -> None:
 @click.option(
     "--config",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A settings file (TOML).",
+    help="A TOML file with the settings.",
 )
 @click.option("--name", help="The name of the worker, unique in the cluster.")
 @click.option(
     "--rate-bytes-per-s", type=click.FloatRange(min=1), help="The limit on the rate of copying."
 )
 @click.option(
-    "--lost-delay-s", type=click.FloatRange(min=0), help="How long to wait for a lost bookie."
+    "--lost-delay-s",
+    type=click.FloatRange(min=0),
+    help="How long a bookie may be away before its copies are restored elsewhere.",
 )
 @zookeeper_options
 def run(

@@ -32,7 +32,7 @@ class _DirectoryCommands(LazyGroup):
     "directories",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where entries are stored; may be given more than once.",
+    help="A directory for entries; give the option once for each disk.",
 )
 @click.option(
     "--bookie-id",

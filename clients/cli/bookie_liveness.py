@@ -39,7 +39,7 @@ class BookieLiveness:
         self._silent_until: dict[BookieId, float] = {}
         self._gone_until: dict[BookieId, float] = {}
         self._why_gone: dict[BookieId, str] = {}
-        self._answering: set[BookieId] = set()  # of those that are not registered
+        self._answering: set[BookieId] = set()  # bookies that are not registered and answer
         self._registered: set[str] = set()
 
     async def for_ledger(self, metadata: LedgerMetadata) -> dict[BookieId, BookieStatus]:

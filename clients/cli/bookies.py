@@ -142,7 +142,7 @@ def _why_not_writable(rows: Sequence[Mapping[str, Any]], ack_quorum: int) -> str
     return (
         f"Nothing can be published: {len(writable)} of {len(rows)} bookies take entries"
         f" ({readonly} are read-only), and each entry is stored on {ack_quorum} of them before it"
-        f" is acknowledged. To go on, {away}; {back}."
+        f" is acknowledged. To continue, {away}; {back}."
     )
 
 
@@ -346,8 +346,8 @@ async def _run_decommission(
 def _say_order_stands(bookie: BookieId) -> None:
     """Tell the user, who interrupted the command, that the order stays."""
     click.echo(
-        f"{bookie} stays read-only, and leaves if it was told to: run the command again to go on,"
-        f" or take the bookie back with `daybook bookies recommission {bookie}`.",
+        f"{bookie} stays read-only, and leaves if it was told to: run the command again to"
+        f" continue, or take the bookie back with `daybook bookies recommission {bookie}`.",
         err=True,
     )
 
@@ -483,7 +483,7 @@ async def _replace_disk(
 
 async def _check_known(store: MetadataStore, paths: LedgerPaths, bookie: BookieId) -> None:
     if bookie not in await known_bookies(store, paths):
-        raise UserError(f"No bookie {bookie}: `daybook bookies list` shows which there are.")
+        raise UserError(f"There is no bookie {bookie}: `daybook bookies list` shows which exist.")
 
 
 @bookies.command(short_help="Bring back a bookie of a standalone cluster that lost its directory.")

@@ -1,6 +1,6 @@
 """Shared by the commands that talk to brokers: time limits, names, sentences for errors.
 
-While no broker answers, a command says so on standard error, and how long it will go on trying.
+While no broker answers, a command says so on standard error, and how long it will keep trying.
 """
 
 from collections.abc import Awaitable, Callable
@@ -34,8 +34,8 @@ T = TypeVar("T")
 PATIENCE_S = 30.0
 LIMITS = ClientLimits(operation_timeout_s=PATIENCE_S)
 _NEXT = (
-    "`daybook local status` shows whether ZooKeeper, bookies and brokers of a standalone cluster"
-    " run; try again when they do"
+    "Try again when the cluster runs; `daybook local status` shows the ZooKeeper, bookies and"
+    " brokers of a standalone cluster."
 )
 
 
@@ -43,16 +43,14 @@ def parse_topic(name: str) -> TopicName:
     try:
         return TopicName.parse(name)
     except MalformedError as error:
-        raise UserError(
-            f"{error}: a topic is NAME or persistent://TENANT/NAMESPACE/NAME."
-        ) from None
+        raise UserError(f"{error}.") from None
 
 
 def parse_namespace(name: str) -> str:
     try:
         return check_namespace(name)
     except MalformedError as error:
-        raise UserError(f"{error}: a namespace is TENANT/NAME, as public/default.") from None
+        raise UserError(f"{error}, such as public/default.") from None
 
 
 def brokers_at(url: str) -> str:
@@ -105,17 +103,17 @@ def error_sentence(error: Exception, url: str, option: str, *, changes: bool = F
                 f" with {option}."
             )
         case NotFoundError() | TopicNotFoundError() if "the namespace" in str(error):
-            return f"{error}: public/default exists, and `daybook.admin` creates others."
+            return f"{error}. public/default exists, and `daybook.admin` creates others."
         case TopicNotFoundError() | NotFoundError() | SubscriptionNotFoundError():
-            return f"{error}: `daybook topics list` shows the topics."
+            return f"{error}. `daybook topics list` shows the topics."
         case BusyError():
-            return f"{error}: end the other one, or use another subscription or --type shared."
+            return f"{error}. End the other one, or use another subscription or --type shared."
         case NotReadyError():
-            return f"{error}: {_NEXT}."
+            return f"{error}. {_NEXT}"
         case InDoubtError() if not changes:
-            return f"{error}: {_NEXT}."
+            return f"{error}. {_NEXT}"
         case InDoubtError():
-            return f"{error}: it may have been carried out; look before you try again."
+            return f"{error}. The request may have been carried out: look before you try it again."
         case BrokerError() | ValueError():
             return f"{error}."
         case _:

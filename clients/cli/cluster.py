@@ -149,8 +149,8 @@ async def _known_instance(store: MetadataStore, root: str) -> str:
     instance_id = await root_instance_id(store, LedgerPaths(root))
     if instance_id is None:
         raise UserError(
-            f"There are no ledgers below {root}: say where they are with --ledgers-root, or start a"
-            " bookie there first."
+            f"There are no ledgers below {root} in ZooKeeper: name their path with --ledgers-root,"
+            " or start a bookie first, which creates it."
         )
     return instance_id
 
@@ -169,7 +169,7 @@ def _confirm(wrong: list[Misfit], root: str, *, yes: bool) -> None:
     _show_misfits(wrong)
     if not yes:
         click.confirm(
-            f"{len(wrong)} topics do not fit the ledgers below {root} and will not open. Go on?",
+            f"{len(wrong)} topics do not fit the ledgers below {root} and will not open. Continue?",
             abort=True,
             err=True,
         )
@@ -190,7 +190,8 @@ def _show_misfits(wrong: list[Misfit]) -> None:
 @click.option(
     "--leave-foreign",
     is_flag=True,
-    help="Go on if lists name other ledgers; they stay as they are, and their topics do not open.",
+    help="Continue if lists name other ledgers; these lists stay as they are, and their topics do"
+    " not open.",
 )
 @zookeeper_options
 def rebind(yes: bool, leave_foreign: bool, zookeeper: str, root: str) -> None:
@@ -208,7 +209,8 @@ def rebind(yes: bool, leave_foreign: bool, zookeeper: str, root: str) -> None:
     if wrong and not leave_foreign:
         raise UserError(
             f"{len(wrong)} topics do not fit the ledgers below {root}, and nothing was changed. Is"
-            " --ledgers-root right?  --leave-foreign goes on, and these topics do not open."
+            " --ledgers-root right?  With --leave-foreign the command continues without these"
+            " topics, which do not open then."
         )
     if not yes:
         click.confirm(
@@ -244,8 +246,8 @@ async def _check_nobody_is_there(store: MetadataStore) -> None:
     if there:
         names = ", ".join(str(row["broker"]) for row in there)
         raise UserError(
-            f"Brokers are there: {names}. Stop them first, and wait some seconds for the sessions"
-            " of those that were killed."
+            f"These brokers are still registered: {names}. Stop them first; a broker that was"
+            " killed disappears some seconds later, when its session ends."
         )
 
 

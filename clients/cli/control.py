@@ -36,7 +36,9 @@ def ask_for_all(directory: Path, command: str, name: str | None) -> dict[str, An
     except OSError as error:
         raise UserError(f"No standalone cluster runs in {directory}: {error.strerror}.") from None
     if not line:
-        raise UserError("The standalone cluster ended before it answered.")
+        raise UserError(
+            "The standalone cluster ended before it answered: `daybook standalone` starts it again."
+        )
     answer: dict[str, Any] = json.loads(line)
     if "error" in answer:
         raise UserError(answer["error"])

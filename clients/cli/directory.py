@@ -69,7 +69,9 @@ class Directory:
         try:
             found = json.loads(file.read_text())
             if found["version"] != FORMAT_VERSION:
-                raise UserError(f"{file} was written by another version of daybook.")
+                raise UserError(
+                    f"{file} was written by another version of Daybook: use that version."
+                )
             return Saved(
                 zookeeper=found["zookeeper"],
                 zookeeper_port=found["zookeeper_port"],
@@ -77,7 +79,9 @@ class Directory:
                 brokers=tuple(Ports(**ports) for ports in found["brokers"]),
             )
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UserError(f"{file} cannot be read: {error!r}.") from error
+            raise UserError(
+                f"The state of the cluster in {file} cannot be read: {error!r}."
+            ) from error
 
     def save(self, saved: Saved) -> None:
         file = self.path / "standalone.json"
@@ -119,7 +123,9 @@ def open_directory(path: Path) -> Generator[Directory]:
             place.mkdir(parents=True, exist_ok=True)
         lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise UserError(f"{path} cannot be used: {error.strerror}.") from error
+        raise UserError(
+            f"The directory {path} cannot be used: {error.strerror}. Name another one with --dir."
+        ) from error
     # The lock file is never removed: a process could lock the removed file while another one locks
     # a new file of that name.  The kernel releases the lock however this process ends.
     try:

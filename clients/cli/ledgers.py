@@ -240,7 +240,7 @@ class Description:
     messages: int | None = None
     first_offset: int | None = None
     publish_time_ms: int | None = None
-    data: bytes | None = None  # of the first message
+    data: bytes | None = None  # the first message's
 
 
 def describe(payload: memoryview) -> Description:
@@ -477,7 +477,7 @@ def _spans(runs: Sequence[range]) -> str:
 def recover(
     ledger: int, accept_loss: bool, yes: bool, zookeeper: str, root: str, output: OutputFormat
 ) -> None:
-    """Fence a ledger, find its end, and close it.  Its writer, if there is one, cannot go on.
+    """Fence a ledger, find its end, and close it.  Its writer, if there is one, cannot continue.
 
     Recovery fails (exit code 1) as long as too few bookies can tell what was confirmed.  With
     --accept-loss it ignores bookies that are away or answer 'unknown': entries that only they had
@@ -486,7 +486,7 @@ def recover(
     is_open = partial(_is_open, root=root, ledger_id=ledger)
     if accept_loss and not yes and run_on_ledgers(zookeeper, root, is_open, writes=True):
         click.confirm(
-            f"Entries of ledger {ledger} that only missing bookies have will be lost. Go on?",
+            f"Entries of ledger {ledger} that only missing bookies have will be lost. Continue?",
             abort=True,
             err=True,
         )
@@ -541,7 +541,7 @@ async def _recover(store: MetadataStore, root: str, ledger_id: int, lossy: bool)
 # -- why-kept
 
 
-@ledgers.command("why-kept", short_help="Show who needs a ledger.")
+@ledgers.command("why-kept", short_help="Show which topics and subscriptions need a ledger.")
 @click.argument("ledger", type=_ledger_id)
 @zookeeper_options
 @output_option

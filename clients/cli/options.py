@@ -159,7 +159,7 @@ def admin_url_option(function: Function) -> Function:
         show_envvar=True,
         envvar="DAYBOOK_ADMIN_URL",
         metavar="URL",
-        help="HTTP of the brokers: http://HOST:PORT,HOST:PORT,...",
+        help="The HTTP ports of the brokers: http://HOST:PORT,HOST:PORT,...",
     )
     return option(_instead("--service-url", "--admin-url http://HOST:PORT")(function))
 
@@ -221,7 +221,7 @@ def other_instance_option(function: Function) -> Function:
         is_flag=True,
         expose_value=False,
         callback=note,
-        help="Go on although the topics in this ZooKeeper are bound to other ledgers.",
+        help="Continue although the topics in this ZooKeeper are bound to other ledgers.",
     )
     return option(function)
 

@@ -116,7 +116,10 @@ def _parse_settings(settings: Sequence[str]) -> dict[str, dict[str, str]]:
                 " broker.roll_entries=100000."
             )
         if name in _OWN_SETTINGS:
-            raise UserError(f"--set {setting}: each part of a cluster has its own {name}.")
+            raise UserError(
+                f"--set {setting}: {name} cannot be set, because each part of a cluster has its"
+                " own."
+            )
         extra[kind][f"DAYBOOK_{kind.upper()}_{name.upper().replace('.', '__')}"] = value
     return extra
 

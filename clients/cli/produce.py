@@ -296,7 +296,7 @@ class _LineReader:
                 os.read, self._fd, _CHUNK_BYTES, abandon_on_cancel=True
             )
         except OSError as error:
-            raise UserError(f"The lines cannot be read: {error.strerror}.") from error
+            raise UserError(f"The input cannot be read: {error.strerror}.") from error
 
 
 class _Receipts:

@@ -63,7 +63,7 @@ async def report_waiting(
 ) -> AsyncGenerator[None]:
     """Report while the block waits.  `waits` returns what it waits for now; None: for nothing."""
 
-    async def tell() -> None:
+    async def report() -> None:
         due: float | None = None
         while True:
             waiting, now = waits(), trio.current_time()
@@ -76,7 +76,7 @@ async def report_waiting(
                 due = now + _AGAIN_S
             await trio.sleep(_LOOK_S)
 
-    async with _beside(tell):
+    async with _beside(report):
         yield
 
 

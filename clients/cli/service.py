@@ -27,7 +27,7 @@ _OPTIONS = (
     click.option(
         "--config",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
-        help="A settings file (TOML).",
+        help="A TOML file with the settings.",
     ),
     click.option("--host", help="The address to listen on."),
     click.option("--advertised-host", help="The host that others connect to.  [default: --host]"),

@@ -67,10 +67,14 @@ _port = click.IntRange(0, 65000)
 @click.option(
     "--bookies",
     type=click.IntRange(1, 64),
-    help="How many bookies.  [default: 3, or as at the last start]",
+    help="The number of bookies.  [default: 3, or as at the last start]",
 )
 @click.option(
-    "--brokers", type=click.IntRange(1, 64), default=2, show_default=True, help="How many brokers."
+    "--brokers",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="The number of brokers.",
 )
 @dir_option
 @click.option(
@@ -93,7 +97,7 @@ _port = click.IntRange(0, 65000)
 @click.option(
     "--zookeeper-home",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Run the ZooKeeper of this distribution.",
+    help="The directory of a ZooKeeper distribution, whose server is run.",
 )
 @click.option(
     "--set",
@@ -178,7 +182,10 @@ async def _check_zookeeper(hosts: str) -> None:
             except (ConnectionLostError, OSError):
                 continue
             return
-    raise UserError(f"There is no ZooKeeper at {hosts}.")
+    raise UserError(
+        f"No server listens at {hosts}: start ZooKeeper there, or leave out --zookeeper to start"
+        " one here."
+    )
 
 
 async def _run(plan: Plan, directory: Directory, output: OutputFormat) -> str | None:

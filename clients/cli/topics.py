@@ -57,7 +57,9 @@ def topics() -> None:
 @topics.command()
 @click.argument("name")
 @click.option(
-    "--partitions", type=click.IntRange(1), help="Make a partitioned topic.  [default: none]"
+    "--partitions",
+    type=click.IntRange(1),
+    help="Create a topic with this number of partitions.  [default: no partitions]",
 )
 @admin_url_option
 @output_option
@@ -166,12 +168,17 @@ def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None
     metavar="TENANT/NAME",
     help="The namespace to change.",
 )
-@click.option("--minutes", type=click.IntRange(-1), required=True, help="How long; -1: forever.")
+@click.option(
+    "--minutes",
+    type=click.IntRange(-1),
+    required=True,
+    help="How long messages are kept; -1: forever.",
+)
 @click.option(
     "--megabytes",
     type=click.IntRange(-1),
     required=True,
-    help="How much in each topic; -1: without limit.",
+    help="How much each topic keeps; -1: without limit.",
 )
 @admin_url_option
 @output_option

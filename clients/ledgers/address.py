@@ -28,14 +28,17 @@ class MetadataAddress:
         example = "an address looks like zk://localhost:2181/ledgers"
         scheme, separator, rest = address.partition("://")
         if not separator:
-            raise ValueError(f"{address!r} has no scheme: {example}")
+            raise ValueError(f"the address {address!r} has no scheme: {example}")
         if scheme not in _SCHEMES:
-            raise ValueError(f"{scheme!r} is none of {', '.join(_SCHEMES)}: {example}")
+            raise ValueError(
+                f"the address {address!r} begins with {scheme!r}, which is none of"
+                f" {', '.join(_SCHEMES)}: {example}"
+            )
         authority, slash, path = rest.partition("/")
         hosts = ",".join(_host(host, address) for host in split("[,;]", authority))
         root = f"/{path}".rstrip("/") if slash else ""
         if "//" in root:
-            raise ValueError(f"{address!r} has an empty name in its root: {example}")
+            raise ValueError(f"the address {address!r} has an empty name in its root: {example}")
         return cls(hosts, root or DEFAULT_ROOT)
 
 
@@ -46,6 +49,6 @@ def _host(text: str, address: str) -> str:
     except ValueError as error:
         raise ValueError(f"{address!r}: {error}") from None
     if not host or parts.username is not None or parts.query or parts.fragment:
-        raise ValueError(f"{address!r}: {text!r} is no host:port")
+        raise ValueError(f"the address {address!r} contains {text!r}, which is not host:port")
     host = f"[{host}]" if ":" in host else host
     return f"{host}:{_DEFAULT_PORT if port is None else port}"

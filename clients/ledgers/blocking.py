@@ -219,7 +219,7 @@ class Reader:
 
 
 class _Entries:
-    """An iterator that goes on with the next entry after an error, and in any thread."""
+    """An iterator that continues with the next entry after an error, and in any thread."""
 
     def __init__(
         self,

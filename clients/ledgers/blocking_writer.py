@@ -46,7 +46,9 @@ def call_within(
             with trio.fail_after(inf if timeout_s is None else timeout_s):
                 return await work()
         except trio.TooSlowError:
-            raise TimeoutError(f"not done within {timeout_s:g} s") from None
+            raise TimeoutError(
+                f"the call was not done within {timeout_s:g} s, so its outcome may be unknown"
+            ) from None
 
     return portal.call(run)
 
@@ -276,7 +278,7 @@ class Writer(_Handle):
                     await self._wait_done(self._sent[0].entry_id)
                 except LedgerError as error:
                     self._fail(self._sent.popleft(), error)
-                self._tell_done()
+                self._complete_confirmed()
         finally:
             self._end()
 
@@ -288,7 +290,7 @@ class Writer(_Handle):
         """Return the last entry whose future may complete."""
         return self._writer.last_add_confirmed
 
-    def _tell_done(self) -> None:
+    def _complete_confirmed(self) -> None:
         done = self._done()
         while self._sent and self._sent[0].entry_id <= done:
             entry = self._sent.popleft()
@@ -299,7 +301,7 @@ class Writer(_Handle):
     def _end(self) -> None:
         """Fail all pending entries after the writer or client ended: no caller waits forever."""
         self._drain.end()
-        self._tell_done()
+        self._complete_confirmed()
         self._portal.finished(self)
         while self._sent:
             entry = self._sent.popleft()
@@ -315,7 +317,9 @@ class Writer(_Handle):
         return f"{count} entries of ledger {self.ledger_id} are not confirmed" if count else ""
 
     def _why_ended(self) -> LedgerError:
-        return self._handle.error or LedgerClosedError("the client was closed")
+        return self._handle.error or LedgerClosedError(
+            "the client was closed, and the writer with it"
+        )
 
     def _fail(self, entry: _Handed, error: LedgerError) -> None:
         self._failure = self._failure or error

@@ -27,7 +27,7 @@ from daybook.bookie.registry.layout import check_layout
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.clients.ledgers.address import MetadataAddress
 from daybook.clients.ledgers.deferred import DeferredWriter
-from daybook.clients.ledgers.entries import Life
+from daybook.clients.ledgers.entries import ClientScope
 from daybook.clients.ledgers.errors import MetadataInDoubtError, translated
 from daybook.clients.ledgers.limits import Limits
 from daybook.clients.ledgers.reader import Reader
@@ -89,9 +89,9 @@ _Handle = TypeVar("_Handle", bound=LedgerHandle)
 class Client:
     """A client of one cluster's ledgers; `connect` makes it."""
 
-    def __init__(self, client: LedgerClient, life: Life, limits: Limits) -> None:
+    def __init__(self, client: LedgerClient, scope: ClientScope, limits: Limits) -> None:
         self._client = client
-        self._life = life
+        self._scope = scope
         self._limits = limits
         self._turns = Turns()
         self._handles: dict[LedgerHandle, None] = {}
@@ -103,7 +103,7 @@ class Client:
         id is in use, NotEnoughBookiesError if entries could not be confirmed now.
         """
         wanted = self._wanted(options)
-        with translated(), self._life.lasting(MetadataInDoubtError):
+        with translated(), self._scope.while_open(MetadataInDoubtError):
             writer = await self._client.create(**wanted)
         return self._keep(
             Writer(writer, self._client.announcer(writer), self._limits, self._turns, self._forget)
@@ -112,7 +112,7 @@ class Client:
     async def create_advanced(self, **options: Unpack[LedgerOptions]) -> AdvancedWriter:
         """Like `create`, for callers that assign the entry ids."""
         wanted = self._wanted(options)
-        with translated(), self._life.lasting(MetadataInDoubtError):
+        with translated(), self._scope.while_open(MetadataInDoubtError):
             writer = await self._client.create(**wanted)
         return self._keep(
             AdvancedWriter(
@@ -123,7 +123,7 @@ class Client:
     async def create_deferred(self, **options: Unpack[LedgerOptions]) -> DeferredWriter:
         """Like `create`, for entries that bookies accept first, and sync when they are forced."""
         wanted = self._wanted(options)
-        with translated(), self._life.lasting(MetadataInDoubtError):
+        with translated(), self._scope.while_open(MetadataInDoubtError):
             writer = await self._client.create_deferred(**wanted)
         return self._keep(
             DeferredWriter(
@@ -160,12 +160,14 @@ class Client:
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
     async def _open(self, ledger_id: int, *, recover: bool, password: bytes) -> Reader:
-        with translated(), self._life.lasting():
+        with translated(), self._scope.while_open():
             reader = await self._client.open(ledger_id, recover=recover, password=password)
             if not reader.closed:
                 with suppress(ReadUnknownError):  # The LAC that its entries carry is known already.
                     await self._client.tailing_reader(reader).look()
-        return Reader(self._life, reader, lambda: self._client.tailing_reader(reader), self._limits)
+        return Reader(
+            self._scope, reader, lambda: self._client.tailing_reader(reader), self._limits
+        )
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger, open or closed; bookies free its space later.
@@ -173,27 +175,27 @@ class Client:
         A ledger that does not exist is no error.  A writer of the ledger is not notified.
         """
         _check_id(ledger_id)
-        with translated(), self._life.lasting(MetadataInDoubtError):
+        with translated(), self._scope.while_open(MetadataInDoubtError):
             await self._client.delete(ledger_id)
 
     async def metadata(self, ledger_id: int) -> LedgerMetadata:
         """Return state, quorums, ensembles, digest, custom metadata; raise NoSuchLedgerError."""
         _check_id(ledger_id)
-        with translated(), self._life.lasting():
+        with translated(), self._scope.while_open():
             return await self._client.metadata(ledger_id)
 
     async def list_ledgers(self) -> AsyncIterator[int]:
         """Yield all ledger ids, ascending; ledgers created or deleted meanwhile may be included."""
-        self._life.check()
+        self._scope.check()
         with translated():
             async for ledger_id in self._client.list_ledgers():
                 yield ledger_id
 
     def _wanted(self, options: LedgerOptions) -> "_Wanted":
-        self._life.check()
+        self._scope.check()
         digest = options.get("digest", "crc32c")
         if digest not in _DIGESTS:
-            raise ValueError(f"digest is one of {', '.join(_DIGESTS)}, not {digest!r}")
+            raise ValueError(f"digest must be one of {', '.join(_DIGESTS)}, not {digest!r}")
         ledger_id = options.get("ledger_id")
         if ledger_id is not None:
             _check_id(ledger_id)
@@ -218,14 +220,14 @@ class Client:
 
     def end(self) -> None:
         """End the client, for `open_client`; every later call reports that it was closed."""
-        self._life.end()
+        self._scope.end()
         for handle in list(self._handles):
             handle.abandon()
 
 
 def _check_id(ledger_id: int) -> None:
     if not 0 <= ledger_id < _LEDGER_IDS_END:
-        raise ValueError(f"no ledger has the id {ledger_id}")
+        raise ValueError(f"a ledger id must be from 0 to 2**63-1, not {ledger_id}")
 
 
 @asynccontextmanager
@@ -297,7 +299,7 @@ async def open_client(
                 root=root,
                 placement=placement,
             ) as ledger_client:
-                client = Client(ledger_client, Life(nursery), limits)
+                client = Client(ledger_client, ClientScope(nursery), limits)
                 try:
                     yield client
                 finally:

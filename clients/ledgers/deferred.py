@@ -5,13 +5,13 @@
             await writer.append(data)      # an ack quorum of bookies has it, perhaps in memory only
         await writer.force()               # it is on their disks: confirmed
 
-What is not forced is not confirmed: readers do not see it, and a crash of bookies or of this writer
-may lose it.  What was forced is as safe as any entry.  Who leaves the block forces, and ends the
-ledger.
+An entry that is not forced is not confirmed: readers do not see it, and a crash of bookies or of
+this writer may lose it.  A forced entry is as safe as any other.  The end of the block forces all
+entries and closes the ledger.
 
-Entries are kept until they are forced, to be sent again when a bookie fails.  So they count against
-`Limits.pending_bytes_max` and `pending_entries_max`, and when half of these are taken a force is
-begun by itself.
+The writer keeps entries until they are forced, to send them again if a bookie fails.  So they count
+against `Limits.pending_bytes_max` and `pending_entries_max`.  When half of these limits is used,
+the writer begins a force by itself.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,10 @@ from daybook.wire.transport import Buffer
 
 
 class DeferredWriter(Writer):
-    """The only writer of a ledger.  Made by `Client.create_deferred`; for any number of tasks."""
+    """The only writer of a ledger; `Client.create_deferred` makes it.
+
+    Any number of tasks may use it.
+    """
 
     def __init__(
         self,
@@ -40,20 +43,20 @@ class DeferredWriter(Writer):
 
     @property
     def last_acknowledged(self) -> int:
-        """The newest entry such that an ack quorum of bookies took it and all before it; or -1."""
+        """The newest entry that an ack quorum of bookies took with all entries before it; or -1."""
         return self._deferred.last_acknowledged
 
     async def append(self, data: Buffer) -> int:
         """Append an entry; return its id when an ack quorum of bookies has taken it.
 
-        Errors as of `Writer.append`.
+        The errors are those of `Writer.append`.
         """
         entry_id = await self.append_soon(data)
         await self.wait_acknowledged(entry_id)
         return entry_id
 
     async def append_soon(self, data: Buffer) -> int:
-        """Send an entry on its way; return the id that it will have.  As `Writer.append_soon`."""
+        """Send an entry, and return the id that it will have; see `Writer.append_soon`."""
         entry_id = await super().append_soon(data)
         limits = self._limits
         if (
@@ -64,28 +67,31 @@ class DeferredWriter(Writer):
         return entry_id
 
     def _make_room(self) -> None:
-        # Again each time: what was appended since the last force makes none by itself.
+        # Forced anew each time: entries appended since the last force cause no force by themselves.
         self._deferred.request_force()
 
     async def wait_acknowledged(self, entry_id: int) -> None:
-        """Return when the entry, and all before it, were taken.  Errors as of `wait_confirmed`."""
+        """Return when an ack quorum has taken the entry and all entries before it.
+
+        The errors are those of `wait_confirmed`.
+        """
         self._check_appended(entry_id)
         await self._deferred.wait_acknowledged(entry_id)
 
     async def wait_confirmed(self, entry_id: int) -> None:
-        """Force; return when the entry, and all before it, are confirmed."""
+        """Force; return when the entry and all entries before it are confirmed."""
         self._check_appended(entry_id)
         self._deferred.request_force()
         await super().wait_confirmed(entry_id)
 
     async def force(self) -> int:
-        """Return when everything that was appended so far is confirmed, that is, on disks.
+        """Return `last_add_confirmed` when everything appended so far is on disks.
 
-        Returns `last_add_confirmed`.  InDoubtError, with its cause, if the writer stopped before.
-        It waits as long as it takes; `waiting_for` says for what.
+        Raise InDoubtError, with its cause, if the writer stopped before.  The call waits as long as
+        it takes; `waiting_for` gives the reason.
         """
         return await self._deferred.force()
 
     async def flush(self) -> None:
-        """As `force`."""
+        """Do the same as `force`."""
         await self.force()

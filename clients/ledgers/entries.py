@@ -15,14 +15,14 @@ from daybook.wire.entry import Entry as StoredEntry
 
 
 class Source(Protocol):
-    """A ledger."""
+    """The ledger from which a stream reads."""
 
     async def read(self, first: int, last: int, *, max_bytes: int) -> list[StoredEntry]:
-        """A prefix of the entries first..last, at least one."""
+        """Return a prefix of the entries first..last, at least one."""
         ...
 
     def reach(self, first: int, last: int, *, max_bytes: int) -> int:
-        """The last entry that such a read asks bookies for."""
+        """Return the last entry that such a read asks bookies for."""
         ...
 
 
@@ -33,17 +33,17 @@ class Entry:
     length: int  # bytes of the ledger up to and including this entry
 
 
-class Life:
-    """Of a client: the place for what it does in the background, and whether it still lives."""
+class ClientScope:
+    """The nursery of a client for its background tasks, and the state of the client."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
-        self.reads = 0  # parts of streams that are on their way
+        self.reads = 0  # parts of streams that are being read
         self._nursery = nursery
         self._ended = False
         self._waiting: dict[trio.CancelScope, None] = {}
 
     def end(self) -> None:
-        """Nobody waits any more for what will not come."""
+        """End the client, and wake all tasks that wait."""
         self._ended = True
         for scope in self._waiting:
             scope.cancel()
@@ -53,8 +53,8 @@ class Life:
             raise LedgerClosedError("the client was closed")
 
     @contextmanager
-    def lasting(self, error: type[LedgerError] = LedgerClosedError) -> Generator[None]:
-        """For what waits for bookies: `error` when the client ends meanwhile."""
+    def while_open(self, error: type[LedgerError] = LedgerClosedError) -> Generator[None]:
+        """Run code that waits for bookies; raise `error` if the client ends meanwhile."""
         self.check()
         with trio.CancelScope() as scope:
             self._waiting[scope] = None
@@ -71,7 +71,10 @@ class Life:
 
 
 class Turn:
-    """Of one task at a time.  Another one is told: it would take entries away from the first."""
+    """Admits one task at a time.
+
+    A second task gets an error, because it would take entries away from the first one.
+    """
 
     def __init__(self) -> None:
         self._taken = False
@@ -79,7 +82,9 @@ class Turn:
     @contextmanager
     def taken(self) -> Generator[None]:
         if self._taken:
-            raise trio.BusyResourceError("another task reads here")
+            raise trio.BusyResourceError(
+                "another task reads from this stream: one task at a time may do so"
+            )
         self._taken = True
         try:
             yield
@@ -89,11 +94,11 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """The entries first..last of a stream, on their way."""
+    """The entries first..last of a stream, which are being read."""
 
     first: int
     last: int
-    entries: list[Entry] = field(default_factory=list[Entry])  # that have arrived: a prefix
+    entries: list[Entry] = field(default_factory=list[Entry])  # those that have arrived: a prefix
     failure: LedgerError | None = None
     asked_s: float = 0.0
     arrived: trio.Event = field(default_factory=trio.Event)
@@ -102,23 +107,26 @@ class _Part:
 class EntryStream:
     """The entries of a range, in order: `async for entry in reader.read(...)`.
 
-    Some are read ahead, bounded by `Limits.read_bytes`, `read_ahead` and `reads_max`; a stream that
-    nobody reads any more costs no more than these.  One task at a time (BusyResourceError).  After
-    an error it is over.
+    The stream reads some entries ahead, bounded by `Limits.read_bytes`, `read_ahead` and
+    `reads_max`.  A stream from which nobody reads takes no more memory than these allow.  One task
+    at a time may read (BusyResourceError).  After an error the stream has ended.
 
-    It begins with one part, and asks for more at once as long as they come much quicker than
-    bookies are given (`slow_read_s`): what waits for others on the same link is not slow.
+    The stream begins with one part.  It asks for more parts at once while the answers come much
+    faster than the time that bookies are given (`slow_read_s`): a read that waits for others on the
+    same link is not slow.
     """
 
-    def __init__(self, life: Life, source: Source, first: int, last: int, limits: Limits) -> None:
-        self._life = life
+    def __init__(
+        self, scope: ClientScope, source: Source, first: int, last: int, limits: Limits
+    ) -> None:
+        self._scope = scope
         self._source = source
         self._next = first
         self._last = last
         self._limits = limits
-        self._parts: deque[_Part] = deque()  # all of them asked for
-        self._parts_max = 1  # for now
-        self._entries: deque[Entry] = deque()  # of the batch that is being given out
+        self._parts: deque[_Part] = deque()  # bookies were asked for all of them
+        self._parts_max = 1  # `_adapt` changes it
+        self._entries: deque[Entry] = deque()  # the rest of the present batch
         self._turn = Turn()
 
     def __aiter__(self) -> Self:
@@ -132,7 +140,7 @@ class EntryStream:
         return self._entries.popleft()
 
     async def next_batch(self) -> list[Entry]:
-        """The next entries, about `Limits.read_bytes` of them; [] behind the last one."""
+        """Return the next entries, about `Limits.read_bytes` of them; [] behind the last one."""
         if self._entries:
             batch = list(self._entries)
             self._entries.clear()
@@ -141,7 +149,7 @@ class EntryStream:
             return await self._next_batch()
 
     async def _next_batch(self) -> list[Entry]:
-        self._life.check()
+        self._scope.check()
         self._fill()
         if not self._parts:
             await trio.lowlevel.checkpoint()
@@ -168,17 +176,17 @@ class EntryStream:
             self._next = reach + 1
 
     def _may_ask(self) -> bool:
-        """Another part is worth its memory; a first one always is."""
+        """Return True if there is memory for another part; the first part is always allowed."""
         parts = len(self._parts)
-        return not parts or (parts < self._parts_max and self._life.reads < self._limits.reads_max)
+        return not parts or (parts < self._parts_max and self._scope.reads < self._limits.reads_max)
 
     def _start(self, part: _Part) -> None:
-        self._life.start(partial(self._read, part))
-        self._life.reads += 1
+        self._scope.start(partial(self._read, part))
+        self._scope.reads += 1
         part.asked_s, part.arrived = trio.current_time(), trio.Event()
 
     def _adapt(self, part: _Part) -> None:
-        """To the link, and to entries that are larger than most: of these few are read at once."""
+        """Adapt the number of parts to the link, and to large entries."""
         quick_s = self._limits.ledger.slow_read_s / 4
         if part.first <= part.last:
             self._parts_max = 1
@@ -193,15 +201,15 @@ class EntryStream:
                 found = await self._source.read(
                     part.first, part.last, max_bytes=self._limits.read_bytes
                 )
-            # Copies: who keeps a payload should not keep the memory that it was received in.
+            # A copy: an application that keeps a payload must not keep the receive memory.
             part.entries = [Entry(e.entry_id, bytes(e.payload), e.length) for e in found]
             part.first = found[-1].entry_id + 1
             self._adapt(part)
         except LedgerError as error:
             part.failure = error
         except trio.Cancelled:
-            part.failure = LedgerClosedError("the client was closed while this was read")
+            part.failure = LedgerClosedError("the client was closed while this ledger was read")
             raise
         finally:
-            self._life.reads -= 1
+            self._scope.reads -= 1
             part.arrived.set()

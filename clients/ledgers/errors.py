@@ -3,7 +3,7 @@
     outcome   did the request take effect?   NOT_APPLIED, or UNKNOWN: it may have, or may yet
     remedy    what helps?                    GIVE_UP, RETRY (the same request, later), or REOPEN:
                                              open the ledger with recovery, which says what it
-                                             keeps, and go on in a new ledger
+                                             keeps, and continue in a new ledger
 
     error                      outcome       remedy    when
     LedgerError                                        all of them
@@ -91,26 +91,29 @@ class MetadataUnavailableError(LedgerError):
 
 
 class MetadataInDoubtError(LedgerError):
-    """The metadata store did not answer to a change: it may have been made, or may yet be."""
+    """The metadata store did not answer to a change, which may have been made, or may yet be."""
 
     outcome = Outcome.UNKNOWN
     remedy = Remedy.RETRY
 
 
 class CutShortError(LedgerClosedError):
-    """The client ended in the middle of the call: what was asked for may be done, or may yet be."""
+    """The client ended in the middle of the call.
+
+    The request may have been carried out, or may yet be.
+    """
 
     outcome = Outcome.UNKNOWN
     remedy = Remedy.REOPEN
 
 
 class ClusterError(LedgerError):
-    """What the metadata store holds at that root is no cluster of bookies that we can use."""
+    """The metadata store holds no usable cluster of bookies at that root."""
 
 
 @contextmanager
 def translated() -> Generator[None]:
-    """What layers below say of the metadata store, as an error of this one."""
+    """Translate errors of the metadata store to errors of this module."""
     try:
         yield
     except StoreUnavailableError as error:

@@ -1,4 +1,4 @@
-"""Reads a ledger: a range of it, or all that comes as its writer appends.
+"""Reads a ledger: a range of it, or all entries as its writer appends them.
 
     reader = await client.open(17, recover=False)
     async for entry in reader.read(0, 999):            # a range that is there
@@ -6,8 +6,8 @@
     async for entry in reader.tail():                  # from the first on, until it is closed
         ...
 
-Nothing behind `last_add_confirmed` is given out, and only what matches its digest.  There is
-nothing to close.  Reading never fences; opening with recovery did, before.
+A reader returns no entry behind `last_add_confirmed`, and only entries that match their digests.
+It need not be closed.  Reading never fences a ledger; only opening it with recovery does.
 """
 
 from collections import deque
@@ -18,22 +18,25 @@ from daybook.bookie.errors import NoSuchEntryError
 from daybook.bookie.ledger.lac import TailingReader
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.reader import LedgerReader
-from daybook.clients.ledgers.entries import Entry, EntryStream, Life, Turn
+from daybook.clients.ledgers.entries import ClientScope, Entry, EntryStream, Turn
 from daybook.clients.ledgers.errors import translated
 from daybook.clients.ledgers.limits import Limits
 
 
 class Reader:
-    """Made by `Client.open`.  Any number of streams may be read at the same time."""
+    """Reads a ledger; `Client.open` makes it.
+
+    Any number of streams may be read at the same time.
+    """
 
     def __init__(
         self,
-        life: Life,
+        scope: ClientScope,
         reader: LedgerReader,
         follower: Callable[[], TailingReader],
         limits: Limits,
     ) -> None:
-        self._life = life
+        self._scope = scope
         self._reader = reader
         self._follower = follower
         self._limits = limits
@@ -44,74 +47,83 @@ class Reader:
 
     @property
     def metadata(self) -> LedgerMetadata:
-        """As they were when the reader looked last."""
+        """The metadata as of the reader's last look."""
         return self._reader.metadata
 
     @property
     def closed(self) -> bool:
-        """Whether the ledger has its end, as far as the reader knows."""
+        """True if the ledger is closed, as far as the reader knows."""
         return self._reader.closed
 
     @property
     def last_add_confirmed(self) -> int:
-        """The id of the newest entry that can be read, as far as the reader knows; -1 for none.
+        """The newest entry that can be read, as far as the reader knows; -1 for none.
 
-        Of a closed ledger, its last entry, for good.
+        In a closed ledger this is the last entry, and never changes.
         """
         return self._reader.last_add_confirmed
 
     @property
     def length(self) -> int:
-        """Bytes of a closed ledger; an estimate of those that can be read while it is open."""
+        """The bytes of a closed ledger; an estimate while the ledger is open."""
         return self._reader.length
 
     async def read_last_add_confirmed(self) -> int:
-        """Ask the bookies how far the ledger has got; `last_add_confirmed` is that from now on.
+        """Ask the bookies for the last confirmed entry, and store it in `last_add_confirmed`.
 
-        ReadUnknownError if no bookie of its newest ensemble answers.
+        Raise ReadUnknownError if no bookie of the newest ensemble answers.
         """
-        with translated(), self._life.lasting():
+        with translated(), self._scope.while_open():
             return await self._follower().look()
 
     def read(self, first: int = 0, last: int | None = None) -> EntryStream:
-        """The entries `first` to `last`, both included, in order; some are read ahead.
+        """Read the entries `first` to `last`, both included, in order; some are read ahead.
 
-        `last` None means `last_add_confirmed`, as it is now; nothing comes then if `first` is the
-        one behind it.  NoSuchEntryError for what is not, or not yet, confirmed.  While reading:
-        NoSuchEntryError, ReadUnknownError (go on from there later), NoSuchLedgerError.
+        If `last` is None, reading ends at the present `last_add_confirmed`; there are no entries if
+        `first` is the one behind it.  Raise NoSuchEntryError for entries that are not confirmed
+        yet.
+
+        While entries are read: NoSuchEntryError, ReadUnknownError (continue from that entry later),
+        NoSuchLedgerError.
         """
         newest = self.last_add_confirmed
         if first < 0 or (last is not None and last < first):
-            raise ValueError(f"no range of entries: {first} to {last}")
+            raise ValueError(
+                f"entries {first} to {last} are not a range: `first` must be at least 0, and at"
+                " most `last` + 1"
+            )
         if last is None:
             last = max(newest, first - 1)
         if last > newest and (last >= first or first > newest + 1):
             what = "the last one is" if self.closed else "confirmed are those up to"
             raise NoSuchEntryError(self.ledger_id, max(last, first), f"{what} {newest}")
-        return EntryStream(self._life, self._reader, first, last, self._limits)
+        return EntryStream(self._scope, self._reader, first, last, self._limits)
 
     def tail(self, first: int = 0) -> "Tail":
-        """The entries from `first` on: those that are there, then each as it is confirmed.
+        """Read the entries from `first` on: those that exist, then each as it is confirmed.
 
-        It ends behind the last entry of a ledger that is closed, by its writer or by recovery.
+        The stream ends behind the last entry of a ledger that was closed by its writer or by
+        recovery.
         """
         if first < 0:
-            raise ValueError(f"no entry has the id {first}")
-        return Tail(self._life, self, self._follower(), first)
+            raise ValueError(f"an entry id must be at least 0, not {first}")
+        return Tail(self._scope, self, self._follower(), first)
 
 
 class Tail:
     """Follows a ledger: `async for entry in reader.tail()`.
 
-    Bookies say when there is more, the metadata store when the ledger is closed; while they are
-    away it waits.  ReadUnknownError if an entry that is confirmed cannot be read now: `next_entry`
-    says where to go on.  NoSuchLedgerError if the ledger is deleted.  One task at a time
-    (BusyResourceError).
+    Bookies report new entries, and the metadata store reports the close of the ledger; the stream
+    waits while they are away.  Raise ReadUnknownError if a confirmed entry cannot be read now;
+    `next_entry` is the entry from which to continue.  Raise NoSuchLedgerError if the ledger is
+    deleted.  One task at a time may read (BusyResourceError).
     """
 
-    def __init__(self, life: Life, reader: Reader, follower: TailingReader, first: int) -> None:
-        self.next_entry = first  # the first one that was not given out
-        self._life = life
+    def __init__(
+        self, scope: ClientScope, reader: Reader, follower: TailingReader, first: int
+    ) -> None:
+        self.next_entry = first  # the first entry that was not given out
+        self._scope = scope
         self._reader = reader
         self._follower = follower
         self._stream: EntryStream | None = None
@@ -131,7 +143,7 @@ class Tail:
         return entry
 
     async def next_batch(self) -> list[Entry]:
-        """Wait for an entry; return it and those behind it that are there; [] behind the last."""
+        """Wait for an entry; return it and the entries behind it; [] behind the last one."""
         batch = list(self._entries) or await self._next_batch()
         self._entries.clear()
         if batch:
@@ -144,7 +156,7 @@ class Tail:
 
     async def _wait_for_batch(self) -> list[Entry]:
         while True:
-            self._life.check()
+            self._scope.check()
             if self._stream is not None:
                 batch = await self._stream.next_batch()
                 if batch:
@@ -155,5 +167,5 @@ class Tail:
             elif self._reader.closed:
                 return []
             else:
-                with translated(), self._life.lasting():
+                with translated(), self._scope.while_open():
                     await self._follower.wait(self.next_entry - 1)

@@ -45,7 +45,7 @@ class Acknowledger:
         self._limits = limits
         self._receipts = receipts
         self._waiting = trio.Event()
-        self._told = trio.Event()  # set when a group was sent without a receipt
+        self._sent_without_receipt = trio.Event()  # set when a group was sent without a receipt
         self._lock = trio.Lock()
         self._moves = 0  # how often another client moved the subscription, so that acks were void
         self._void = 0  # void acknowledgements that no `flush` has reported yet
@@ -63,19 +63,19 @@ class Acknowledger:
             return  # They wait for the next connection, or for a task that awaits the receipt.
         while self.tracker.waiting:
             cumulative, single = self.tracker.take(self._limits.ack_group_max)
-            self._tell(connection, cumulative, single)
-            self.tracker.told(cumulative, single)
-            self._told.set()
+            self._send(connection, cumulative, single)
+            self.tracker.note_sent(cumulative, single)
+            self._sent_without_receipt.set()
 
     def attached(self, connection: BrokerConnection) -> None:
         """Send what is acknowledged, before the broker delivers: or it would deliver that again."""
         self.tracker.in_doubt.attached()
         if self._receipts:  # The task that awaits the receipt sends it again, with a request.
-            self._tell(connection, *self.tracker.untold())
+            self._send(connection, *self.tracker.unsent())
         else:
             self.send()
 
-    def _tell(
+    def _send(
         self, connection: BrokerConnection, cumulative: AckTuple | None, single: list[AckTuple]
     ) -> None:
         if cumulative is not None:
@@ -157,10 +157,10 @@ class Acknowledger:
         """Ask for a receipt now and then: it covers everything that was sent before it."""
         doubt = self.tracker.in_doubt
         while True:
-            await self._told.wait()
+            await self._sent_without_receipt.wait()
             await trio.sleep(self._limits.ack_settle_s)
-            self._told = trio.Event()
-            connection, newest, number = self._handler.connection, doubt.newest, doubt.told
+            self._sent_without_receipt = trio.Event()
+            connection, newest, number = self._handler.connection, doubt.newest, doubt.last_group
             if connection is None or newest is None:
                 continue  # The attachment has ended: no receipt can cover what it sent.
             with suppress(BrokerError):  # Without the receipt all of it stays in doubt.
@@ -170,7 +170,7 @@ class Acknowledger:
     async def _confirm_all(self, connection: BrokerConnection) -> None:
         tracker = self.tracker
         groups = tracker.take_all(self._limits.ack_group_max)
-        number, moved = tracker.in_doubt.told, tracker.times_moved
+        number, moved = tracker.in_doubt.last_group, tracker.times_moved
         try:
             while groups and tracker.times_moved == moved:
                 await self._confirm(connection, *groups[0])

@@ -266,7 +266,8 @@ class Admin:
                 host, port = parts.hostname or host, parts.port or port
             except ValueError:
                 raise AdminInDoubtError(
-                    response.status, f"a redirect to {location!r} leads nowhere"
+                    response.status,
+                    f"a broker redirected the request to {location!r}, which is not a URL",
                 ) from None
             target = parts.path + (f"?{parts.query}" if parts.query else "")
         raise AdminError(508, "brokers redirect the request in a circle")
@@ -295,12 +296,14 @@ def _parse_admin_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in an admin URL.  Raise ValueError."""
     scheme, _, rest = url.partition("://")
     if scheme != "http" or not rest:
-        raise ValueError(f"an admin URL begins with http://: {url!r}")
+        raise ValueError(
+            f"an admin URL must begin with http://, as http://localhost:8080; this one is {url!r}"
+        )
     addresses: list[tuple[str, int]] = []
     for part in rest.rstrip("/").split(","):
         parts = urlsplit(f"//{part.strip()}")
         if not parts.hostname or parts.path:
-            raise ValueError(f"not an address of a broker: {part!r} in {url!r}")
+            raise ValueError(f"{part!r} in the admin URL {url!r} is not HOST:PORT")
         addresses.append((parts.hostname, parts.port or _PORT))
     return addresses
 
@@ -321,7 +324,9 @@ def _subscription(topic: str, subscription: str) -> str:
 def _place(start: MessageId | str) -> Json:
     where = parse_start(start)
     if not isinstance(where, MessageId):
-        raise ValueError(f"'earliest', 'latest' or a message id, not {start!r}")
+        raise ValueError(
+            f"the position must be 'earliest', 'latest' or a message id, not {start!r}"
+        )
     return {
         "ledgerId": where.ledger_id,
         "entryId": where.entry_id,
@@ -356,4 +361,6 @@ def _integer(answer: Json, name: str, default: int | None = None) -> int:
 
 def _senseless(answer: Json) -> AdminInDoubtError:
     """Return the error for an answer of the wrong form, perhaps of another HTTP server."""
-    return AdminInDoubtError(200, f"the answer makes no sense: {str(answer)[:_SHOWN_CHARS]!r}")
+    return AdminInDoubtError(
+        200, f"the server sent an answer that no broker sends: {str(answer)[:_SHOWN_CHARS]!r}"
+    )

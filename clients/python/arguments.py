@@ -46,9 +46,9 @@ def check_timeout(argument: str, seconds: object) -> None:
     if seconds is None:
         return
     if not isinstance(seconds, int | float):
-        raise TypeError(f"{argument} is a number of seconds, not {type(seconds).__name__}")
+        raise TypeError(f"{argument} must be a number of seconds, not {type(seconds).__name__}")
     if not seconds >= 0:  # nor NaN
-        raise ValueError(f"{argument} is not negative: {seconds}")
+        raise ValueError(f"{argument} must not be negative: {seconds}")
 
 
 def check_subscription(subscription: str) -> None:
@@ -63,7 +63,7 @@ def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, s
     if properties is None:
         return ()
     if not isinstance(properties, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"properties is a mapping of texts, not {type(properties).__name__}")
+        raise TypeError(f"properties must be a mapping of texts, not {type(properties).__name__}")
     for key, value in properties.items():
         _check_text("a key in properties", key)
         _check_text(f"properties[{key!r}]", value, f": write {str(value)!r}")
@@ -73,7 +73,7 @@ def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, s
 def check_message(data: object, key: object, properties: Mapping[str, str] | None) -> None:
     """Raise TypeError for arguments that cannot be a message."""
     if data is not None and not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"data is bytes, or None for a tombstone, not {type(data).__name__}")
+        raise TypeError(f"data must be bytes, or None for a tombstone, not {type(data).__name__}")
     check_key(key)
     if properties is not None:
         check_properties(properties)
@@ -84,7 +84,7 @@ def check_details(event_time_ms: object, sequence_id: object, on_result: object)
     _check_number("event_time_ms", event_time_ms, "; write round(when.timestamp() * 1000)")
     _check_number("sequence_id", sequence_id)
     if on_result is not None and not callable(on_result):
-        raise TypeError(f"on_result is a function, not {type(on_result).__name__}")
+        raise TypeError(f"on_result must be a function, not {type(on_result).__name__}")
 
 
 def _check_number(argument: str, value: object, advice_for_times: str = "") -> None:
@@ -92,20 +92,20 @@ def _check_number(argument: str, value: object, advice_for_times: str = "") -> N
         return
     if not isinstance(value, int):
         advice = advice_for_times if isinstance(value, datetime) else ""
-        raise TypeError(f"{argument} is an integer, not {type(value).__name__}{advice}")
+        raise TypeError(f"{argument} must be an integer, not {type(value).__name__}{advice}")
     if not 0 <= value < 1 << 63:
-        raise ValueError(f"{argument} is not negative, and below 2**63: {value}")
+        raise ValueError(f"{argument} must not be negative, and must be below 2**63: {value}")
 
 
 def check_key(key: object) -> None:
     """Raise TypeError unless the key is None, text, or bytes."""
     if key is not None and not isinstance(key, str | bytes):
-        raise TypeError(f"key is text or bytes, not {type(key).__name__}: write {str(key)!r}")
+        raise TypeError(f"key must be text or bytes, not {type(key).__name__}: write {str(key)!r}")
 
 
 def _check_text(argument: str, value: object, advice: str = "") -> None:
     if not isinstance(value, str):
-        raise TypeError(f"{argument} is text, not {type(value).__name__}{advice}")
+        raise TypeError(f"{argument} must be text, not {type(value).__name__}{advice}")
 
 
 def compression_type(name: str) -> CompressionType:
@@ -115,4 +115,4 @@ def compression_type(name: str) -> CompressionType:
         return CompressionType[name.upper()]
     except KeyError:
         names = ", ".join(each.name.lower() for each in CompressionType)
-        raise ValueError(f"compression is one of {names}, not {name!r}") from None
+        raise ValueError(f"compression must be one of {names}, not {name!r}") from None

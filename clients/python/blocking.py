@@ -268,12 +268,12 @@ class _Source(Closing):
         messages, in_time = self._take(1, _FETCHED_MAX, timeout_s)
         if not in_time:
             raise TimeoutError(
-                f"{self.topic}: no message in {timeout_s:g} s"
+                f"{self.topic}: no message arrived in {timeout_s:g} s"
                 if timeout_s
-                else f"{self.topic}: no message has arrived"
+                else f"{self.topic}: no message is waiting"
             )
         if not messages:
-            raise EndOfTopicError(f"{self.topic} was terminated")
+            raise EndOfTopicError(f"{self.topic} was terminated, and its last message was received")
         return messages[0]
 
     def receive_batch(
@@ -369,7 +369,7 @@ class Consumer(_Source):
         super().__init__(portal, consumer)
         self._consumer = consumer
         self._receipts = receipts
-        self._failure: BrokerError | None = None  # of an `ack` that did not wait
+        self._failure: BrokerError | None = None  # the failure of an `ack` that did not wait
 
     @property
     def subscription(self) -> str:
@@ -382,7 +382,7 @@ class Consumer(_Source):
     @like(trio_consumer.Consumer.ack)
     def ack(self, messages: Ackable | Iterable[Ackable]) -> None:
         if self._consumer.closed and not self._portal.closed:
-            raise ClosedError(f"{self.topic}: the consumer is closed")
+            raise ClosedError(f"{self.topic}: this consumer was closed")
         if isinstance(messages, Message) and not self._receipts:
             self._portal.soon(partial(self._ack_soon, messages))
         else:

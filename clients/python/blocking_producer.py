@@ -19,7 +19,7 @@ from daybook.clients.python.topic_producer import OnResult
 from daybook.wire.transport import Buffer
 
 _log = logging.getLogger("daybook.client")
-_HANDED_BYTES_MAX = 8 << 20  # of messages on their way to the thread
+_HANDED_BYTES_MAX = 8 << 20  # messages on their way to the thread
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Producer(Closing):
         self._handed_bytes = 0
         self._handing = threading.Lock()  # Behind `_closed` nothing is handed over.
         self._closed = False
-        self._failure: Exception | None = None  # of a message that nobody watches
+        self._failure: Exception | None = None  # the first failure of a message without `on_result`
         self._failed_messages = 0  # how many of them failed
         self._drain = Drain(portal, self._empty, self._ended)
         portal.finish_at_exit(self, self._flush, self._left)
@@ -136,7 +136,7 @@ class Producer(Closing):
             self._portal.call(self._drain.now)
         with self._handing:
             if self._closed:
-                raise ClosedError(f"{self.topic}: the producer is closed")
+                raise ClosedError(f"{self.topic}: this producer was closed")
             self._handed.append(message)
             self._handed_bytes += message.size
             self._drain.soon()
@@ -188,12 +188,18 @@ class Producer(Closing):
             self._closed = True
             left, self._handed, self._handed_bytes = self._handed, deque(), 0
         for message in left:  # Callbacks may try to send again, which takes the lock.
-            self._report(message, ClosedError(f"{self.topic}: closed before it was sent"))
+            self._report(
+                message,
+                ClosedError(f"{self.topic}: the producer was closed before this message was sent"),
+            )
         self._producer.abandon()
         unseen = self._failed_messages + self._producer.failed_messages
         if unseen:
             _log.warning(
-                "the client was closed: %d messages to %s have no receipt", unseen, self.topic
+                "the client was closed: %d messages to %s have no receipt, so they may be lost;"
+                " close the producer, which waits for the receipts, before the client",
+                unseen,
+                self.topic,
             )
 
     async def _flush(self) -> None:
@@ -229,7 +235,7 @@ class Producer(Closing):
                 sequence_id=message.sequence_id,
                 on_result=message.on_result,
             )
-        except Exception as error:  # Whatever it is, it must not end the thread of the client.
+        except Exception as error:  # No exception may end the thread of the client.
             self._report(message, error)
 
     def _report(self, message: _Handed, error: Exception) -> None:

@@ -262,9 +262,11 @@ class Client:
         try:
             kind = SubscriptionType(type)
         except ValueError:
-            raise ValueError(f"type is exclusive, failover or shared, not {type!r}") from None
+            raise ValueError(f"type must be exclusive, failover or shared, not {type!r}") from None
         if initial_position not in ("earliest", "latest"):
-            raise ValueError(f"initial_position is earliest or latest, not {initial_position!r}")
+            raise ValueError(
+                f"initial_position must be earliest or latest, not {initial_position!r}"
+            )
         check_subscription(subscription)
         check_name("consumer_name", consumer_name)
         limits = ConsumerLimits(ack_group_s=ack_group_s, nack_delay_s=nack_delay_s)
@@ -338,7 +340,10 @@ class Client:
         )
         topics = await self._topics_of(topic_name(topic))
         if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):
-            raise ValueError("a message id or an offset is a place in one partition: name that")
+            raise ValueError(
+                "a message id or an offset is a position in one partition: open a reader of that"
+                " partition"
+            )
         queue = MessageQueue()
         consumers = await self._open_consumers(settings, queue, len(topics), topics)
         reader = Reader(

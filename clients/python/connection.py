@@ -156,7 +156,7 @@ class BrokerConnection:
         finally:
             self._answers.pop(request_id, None)
         if answer.value is None:
-            raise RequestTimedOutError(f"{self.peer} did not answer in time")
+            raise RequestTimedOutError(f"the broker {self.peer} did not answer in time")
         if isinstance(answer.value, Exception):
             raise answer.value
         return answer.value
@@ -277,7 +277,7 @@ class BrokerConnection:
             case Command():
                 self._dispatch_other(command)
             case _:
-                raise wire_errors.MalformedError("a broker does not send this")
+                raise wire_errors.MalformedError("the peer sent a command that only clients send")
 
     def _dispatch_other(self, command: Command) -> None:
         body = command.body
@@ -312,12 +312,16 @@ class BrokerConnection:
     def _answered(self, command: Command) -> None:
         request_id = getattr(command.body, "request_id", None)
         if request_id is None:
-            raise wire_errors.MalformedError(f"unexpected: {type_name(command.type)}")
+            raise wire_errors.MalformedError(
+                f"the broker sent {type_name(command.type)}, which is not expected here"
+            )
         answer = self._answers.get(request_id)
         if answer is None:
             return  # The caller has given up.
         if not isinstance(command.body, answer.kind):
-            raise wire_errors.MalformedError(f"{type_name(command.type)} is no answer to that")
+            raise wire_errors.MalformedError(
+                f"the broker sent {type_name(command.type)}, which is no answer to the request"
+            )
         body = command.body
         if isinstance(body, pb.CommandProducerSuccess) and not body.producer_ready:
             return  # The producer waits for access; the broker answers again, under the same id.

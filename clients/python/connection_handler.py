@@ -104,7 +104,7 @@ class ConnectionHandler(ABC):
                         break
                     self._lookups.trouble = error
                     await trio.sleep(self._backoff.next(self._rng.random()))
-        self._end(ClosedError(f"{self.topic}: closed"))
+        self._end(ClosedError(f"{self.topic}: the producer or consumer was closed"))
 
     async def _stay(self) -> None:
         """Wait until the next attempt is due: immediately, unless the attachment was short."""
@@ -135,7 +135,7 @@ class ConnectionHandler(ABC):
 
     def abandon(self) -> None:
         """End at once.  Idempotent."""
-        self._end(ClosedError(f"{self.topic}: closed"))
+        self._end(ClosedError(f"{self.topic}: the producer or consumer was closed"))
         self._scope.cancel()
 
     async def wait_connection(self) -> BrokerConnection:
@@ -165,7 +165,7 @@ class ConnectionHandler(ABC):
         with trio.move_on_at(deadline):
             return await self.wait_connection()
         why = self._lookups.trouble or "it is not attached"
-        raise UnavailableError(f"{self.topic}: no broker serves it in time: {why}")
+        raise UnavailableError(f"{self.topic}: no broker could serve the topic in time: {why}")
 
     def on_detached(self, reason: str) -> None:
         """Handle the end of the connection, or a close by the broker: `run` attaches again."""

@@ -78,7 +78,7 @@ class MessageSource:
 
     @property
     def partitions(self) -> int:
-        """How many partitions it receives from; 0 for a topic without partitions."""
+        """The number of partitions it receives from; 0 for a topic without partitions."""
         return (
             len(self._partition_consumers)
             if self._partition_consumers[0].topic.partition >= 0
@@ -109,13 +109,13 @@ class MessageSource:
         """
         message = await self._queue.take(self._partition_consumers)
         if message is None:
-            raise EndOfTopicError(f"{self.topic} was terminated")
+            raise EndOfTopicError(f"{self.topic} was terminated, and its last message was received")
         return message
 
     async def receive_batch(self, count_max: int = 1000) -> list[Message]:
         """Wait for a message; return it and others that have arrived, or [] behind the last one."""
         if count_max < 1:
-            raise ValueError(f"count_max is at least 1, not {count_max}")
+            raise ValueError(f"count_max must be at least 1, not {count_max}")
         return await self._queue.take_many(count_max, self._partition_consumers)
 
     def receive_nowait(self, count_max: int = 1000) -> list[Message]:
@@ -145,7 +145,9 @@ class MessageSource:
         if isinstance(where, MessageId) and where not in (EARLIEST, LATEST):
             consumers = [self._consumer_of(where.partition)]
         elif isinstance(where, Offset) and len(consumers) > 1:
-            raise ValueError("an offset is a place in one partition: seek by time, or by message")
+            raise ValueError(
+                "an offset is a position in one partition: seek to a time or to a message"
+            )
         for consumer in consumers:
             await consumer.seek(where)
 
@@ -271,7 +273,10 @@ class Consumer(MessageSource):
         """Acknowledge this message and all before it in its partition."""
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.type is SubscriptionType.SHARED:
-            raise ValueError("on a shared subscription messages are acknowledged one by one")
+            raise ValueError(
+                "a shared subscription has no cumulative acknowledgements: acknowledge its"
+                " messages one by one"
+            )
         _check_ackable(message)
         if isinstance(message, Message):
             entry = message.entry
@@ -332,7 +337,7 @@ def _live_consumer(entry: Entry) -> TopicConsumer:
     """Return the consumer that received the entry; raise ClosedError if it no longer exists."""
     consumer = entry.source()
     if not isinstance(consumer, TopicConsumer):
-        raise ClosedError(f"{entry.topic}: the consumer of this message is gone")
+        raise ClosedError(f"{entry.topic}: the consumer that received this message was closed")
     return consumer
 
 
@@ -340,7 +345,7 @@ def _check_ackable(value: object, argument: str = "message") -> None:
     """Raise TypeError for a value that no application can have received."""
     if not isinstance(value, (Message, MessageId)):
         kind = type(value).__name__
-        raise TypeError(f"{argument}: a Message or a MessageId is wanted here, not {kind}")
+        raise TypeError(f"{argument} must be a Message or a MessageId, not {kind}")
 
 
 def _check_iterable(value: object) -> None:

@@ -27,7 +27,7 @@ _DECOMPRESSED_MAX = 64 << 20
 class Unpacked:
     entry: Entry
     messages: list[Message]
-    permits: int  # how many the entry took
+    permits: int  # the number of permits that the entry took
 
 
 class EntryReader:
@@ -50,9 +50,12 @@ class EntryReader:
         verify_checksum(rest)
         metadata, body = parse_metadata(rest)
         if metadata.encryption_keys:
-            raise MalformedError("it is encrypted, and this client has no keys")
+            raise MalformedError("the message is encrypted, and this client has no keys")
         if metadata.num_chunks_from_msg > 1:
-            raise MalformedError("it is a part of a message that was sent in chunks")
+            raise MalformedError(
+                "the entry is a part of a message that was sent in chunks, which this client does"
+                " not join"
+            )
         count = num_messages(metadata)
         entry = Entry(
             self._topic,

@@ -111,7 +111,7 @@ async def _receive(stream: Stream, where: str, connection: h11.Connection) -> Ht
                 await stream.wait_readable()
             elif count == 0 and not head:
                 raise StreamLostError(
-                    "the peer closed the connection, before any answer: is that the HTTP port of a"
+                    "the server closed the connection before any answer: is that the HTTP port of a"
                     " broker?"
                 )
             else:
@@ -125,11 +125,11 @@ async def _receive(stream: Stream, where: str, connection: h11.Connection) -> Ht
         elif isinstance(event, h11.Data):
             body += event.data
             if len(body) > _BODY_BYTES_MAX:
-                raise h11.RemoteProtocolError("the answer is too large")
+                raise h11.RemoteProtocolError("the answer of the server is too large")
         elif isinstance(event, h11.EndOfMessage):
             return HttpResponse(status, headers, bytes(body))
         elif isinstance(event, h11.ConnectionClosed):
-            raise h11.RemoteProtocolError("the answer is cut off")
+            raise h11.RemoteProtocolError("the answer of the server is cut off")
 
 
 def _check_http(where: str, head: bytes) -> None:

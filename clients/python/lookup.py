@@ -41,9 +41,9 @@ class Lookups:
     @trouble.setter
     def trouble(self, error: BrokerError | None) -> None:
         if error is not None and self._trouble is None:  # Once, not for each attempt.
-            _log.warning("%s; trying again", error)
+            _log.warning("the client found no broker and is trying again: %s", error)
         elif error is None and self._trouble is not None:
-            _log.info("the brokers answer again")
+            _log.info("a broker answers again")
         self._trouble = error
 
     async def connection(self, topic: TopicName) -> BrokerConnection:
@@ -70,13 +70,19 @@ class Lookups:
                 return url, through_service
             connection = await self._connect(url, through_service=through_service)
             authoritative = answer.authoritative
-        raise NotReadyError(pb.ServiceNotReady, f"the look-up of {topic} is redirected in a circle")
+        raise NotReadyError(
+            pb.ServiceNotReady,
+            f"the brokers redirect the look-up of {topic} in a circle: try again",
+        )
 
     async def _connect(self, url: str, *, through_service: bool) -> BrokerConnection:
         try:
             return await self._pool.broker(url, through_service=through_service)
         except ValueError as error:
-            raise NotReadyError(pb.ServiceNotReady, f"a look-up led nowhere: {error}") from None
+            raise NotReadyError(
+                pb.ServiceNotReady,
+                f"a broker answered a look-up with an address that is not valid: {error}",
+            ) from None
 
     async def partitions(self, topic: TopicName, *, create: bool = True) -> int:
         """Return the number of partitions of `topic`; 0 if it is not partitioned."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.topic_consumer import TopicConsumer
 
 _TURNS = 64  # messages that are handed out between two checkpoints
-_TURN_ENTRIES = 8  # of a batch, between two turns of the loop
+_TURN_ENTRIES = 8  # messages of a batch between two turns of the loop
 
 
 @dataclass(slots=True)

@@ -46,9 +46,11 @@ class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
         try:
             parsed = pb.MessageIdData.FromString(data)
         except DecodeError as error:
-            raise MalformedError(f"not a message id: {error}") from None
+            raise MalformedError(f"the bytes are not a message id: {error}") from None
         if not parsed.IsInitialized():
-            raise MalformedError("not a message id: ledger or entry are missing")
+            raise MalformedError(
+                "the bytes are not a message id: the ledger or the entry is missing"
+            )
         return cls.of_proto(parsed)
 
     @classmethod
@@ -83,7 +85,7 @@ class Offset:
 
     def __post_init__(self) -> None:
         if self.value < 0:
-            raise ValueError(f"an offset is not negative: {self.value}")
+            raise ValueError(f"an offset must not be negative: {self.value}")
 
 
 @dataclass(slots=True)
@@ -98,11 +100,11 @@ class Entry:
     publish_time_ms: int
     broker_time_ms: int | None
     producer_name: str
-    sequence_id: int  # of the first message
+    sequence_id: int  # the first message's
     first_offset: int | None
     is_batch: bool
     source: ReferenceType[object]  # the TopicConsumer that received it; weak, see `Message`
-    generation: int  # of that consumer, when the entry arrived
+    generation: int  # the generation of that consumer when the entry arrived
 
 
 class Message(msgspec.Struct, eq=False, gc=False):
@@ -164,12 +166,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     @property
     def publish_time_ms(self) -> int:
-        """When the producer sent the message, by the producer's clock."""
+        """The time at which the producer sent the message, by the producer's clock."""
         return self.entry.publish_time_ms
 
     @property
     def broker_time_ms(self) -> int | None:
-        """When the broker received the message, by the broker's clock; None if it does not say."""
+        """The time at which the broker received the message, by its clock; None if unknown."""
         return self.entry.broker_time_ms
 
     @property

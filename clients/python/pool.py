@@ -30,7 +30,10 @@ _PORT = 6650
 def parse_service_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in a service URL.  Raise ValueError."""
     if not url.startswith(SCHEME):
-        raise ValueError(f"a service URL begins with {SCHEME}: {url!r}")
+        raise ValueError(
+            f"a service URL must begin with {SCHEME}, as {SCHEME}localhost:6650; this one is"
+            f" {url!r}"
+        )
     addresses: list[tuple[str, int]] = []
     for part in url.removeprefix(SCHEME).rstrip("/").split(","):
         host, colon, port = part.strip().rpartition(":")
@@ -38,7 +41,7 @@ def parse_service_url(url: str) -> list[tuple[str, int]]:
             host, port = part.strip(), str(_PORT)
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise ValueError(f"not an address of a broker: {part!r} in {url!r}")
+            raise ValueError(f"{part!r} in the service URL {url!r} is not HOST:PORT")
         addresses.append((host, int(port)))
     return addresses
 
@@ -170,7 +173,8 @@ class ConnectionPool:
                 " address wrong?)"
             )
         raise UnavailableError(
-            f"{host}:{port}: connected, but no greeting {patience} (is it a broker, and well?)"
+            f"{host}:{port} accepted the connection, but did not answer as a broker {patience}"
+            " (is it the port of a broker, and is the broker overloaded?)"
         )
 
     def close(self) -> None:

@@ -56,7 +56,7 @@ class Portal:
         self._soon: deque[Callable[[], None]] = deque()
         self._scheduled = False
         self._closed = False
-        self._warned = False  # of an event loop in the thread of a caller
+        self._warned = False  # about an event loop in the thread of a caller
         self._process = os.getpid()
         self._unfinished: dict[object, _Unfinished] = {}
         self._started: Future[None] = Future()
@@ -77,7 +77,10 @@ class Portal:
     def check_thread(self) -> None:
         """Raise RuntimeError in the thread that runs trio: it would wait for itself."""
         if self.is_here:
-            raise RuntimeError("a callback runs in the thread of the client, and must not wait")
+            raise RuntimeError(
+                "a callback runs in the thread of the client, where no call of the client may"
+                " wait: use another thread"
+            )
 
     def check_process(self) -> None:
         """Raise an error in a process that was forked."""
@@ -173,7 +176,7 @@ class Portal:
                     result.set_result(await function(*arguments))
             except trio.Cancelled:
                 raise
-            except BaseException as error:  # The caller gets it; the thread goes on.
+            except BaseException as error:  # The caller gets the error; the thread continues.
                 result.set_exception(error)
             finally:
                 # The caller waits without a timeout: every way out of here sets a result.

@@ -71,7 +71,7 @@ class Producer:
 
     @property
     def partitions(self) -> int:
-        """How many partitions it sends to; 0 for a topic without partitions."""
+        """The number of partitions it sends to; 0 for a topic without partitions."""
         return (
             len(self._partition_producers)
             if self._partition_producers[0].topic.partition >= 0
@@ -90,12 +90,12 @@ class Producer:
 
     @property
     def pending_messages(self) -> int:
-        """How many messages have neither a receipt nor an error yet."""
+        """The number of messages that have neither a receipt nor an error yet."""
         return sum(producer.pending_messages for producer in self._partition_producers)
 
     @property
     def failed_messages(self) -> int:
-        """How many messages without `on_result` have failed since the last `flush`."""
+        """The number of messages without `on_result` that have failed since the last `flush`."""
         return self._budget.failed_messages
 
     @property
@@ -137,9 +137,12 @@ class Producer:
         message was not queued, and `on_result` is not called.
         """
         if self._closed:
-            raise ClosedError(f"{self.topic}: the producer is closed")
+            raise ClosedError(f"{self.topic}: this producer was closed")
         if self._budget.used >= self._budget.bytes_max:
-            raise QueueFullError(f"{self._budget.used} bytes wait for their receipts")
+            raise QueueFullError(
+                f"{self._budget.used} bytes wait for their receipts, which is the limit: await"
+                " `wait_room()`, or raise pending_bytes_max"
+            )
         if not isinstance(data, bytes):
             data = _as_value(data)
         if event_time_ms is not None or sequence_id is not None or on_result is not None:
@@ -267,4 +270,4 @@ def _as_value(data: object) -> bytes | None:
         return None
     if isinstance(data, bytearray | memoryview):
         return bytes(cast("bytearray", data))
-    raise TypeError(f"data is bytes, or None for a tombstone, not {type(data).__name__}")
+    raise TypeError(f"data must be bytes, or None for a tombstone, not {type(data).__name__}")

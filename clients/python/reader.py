@@ -96,7 +96,10 @@ class Reader(MessageSource):
         for consumer in self._partition_consumers:
             _, answer = await consumer.last_message_id()
             if not answer.HasField("next_offset"):
-                raise NotAllowedError(pb.NotAllowedError, "the broker does not number messages")
+                raise NotAllowedError(
+                    pb.NotAllowedError,
+                    "this broker does not number messages, so they have no offsets",
+                )
             found.append(OffsetRange(answer.first_offset, answer.next_offset))
         return found
 

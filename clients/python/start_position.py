@@ -29,12 +29,15 @@ def parse_start(start: Start | int | str) -> Start:
         case int():
             return Offset(start)
         case str():
-            raise ValueError(f"'earliest', 'latest', an offset, an id or a time, not {start!r}")
+            raise ValueError(
+                "start must be 'earliest', 'latest', an offset, a message id or a time, not"
+                f" {start!r}"
+            )
         case MessageId() | Offset() | datetime():
             return start
         case _:
             raise TypeError(
-                "start is 'earliest', 'latest', an offset, a MessageId or a datetime, not"
+                "start must be 'earliest', 'latest', an Offset, a MessageId or a datetime, not"
                 f" {type(start).__name__}"
             )
 

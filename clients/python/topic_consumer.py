@@ -63,7 +63,7 @@ class ConsumerSettings:
     subscription: str
     type: SubscriptionType
     durable: bool
-    start: Start  # of a new subscription: EARLIEST or LATEST; of a reader: anything
+    start: Start  # EARLIEST or LATEST for a new subscription; any position for a reader
     consumer_name: str
     queue_size: int
     limits: ConsumerLimits
@@ -348,7 +348,9 @@ class TopicConsumer(ConnectionHandler):
     def _check_offsets(self, connection: BrokerConnection) -> None:
         if not connection.server_version.lower().startswith(CLIENT_NAME):
             raise NotAllowedError(
-                pb.NotAllowedError, f"{connection.server_version} does not number messages"
+                pb.NotAllowedError,
+                f"the broker ({connection.server_version}) does not number messages, so they"
+                " have no offsets",
             )
 
     # -- what the connection handler calls

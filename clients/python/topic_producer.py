@@ -48,7 +48,7 @@ OnResult: TypeAlias = Callable[[MessageId | None, BrokerError | None], None]
 """Called once for a message: with its id, or with what went wrong."""
 
 _KEY_CHARS = 256  # A longer key counts, like properties, when the size of a message is checked.
-_PROPERTY_BYTES = 16  # of a frame, beside the name and the value of each
+_PROPERTY_BYTES = 16  # bytes of a property in a frame, besides its name and value
 _NO_PROPERTIES: Mapping[str, str] = {}
 _ON_THE_WIRE = {
     CompressionType.LZ4: pb.LZ4,
@@ -149,7 +149,7 @@ class TopicProducer(ConnectionHandler):
 
     @property
     def pending_messages(self) -> int:
-        """How many messages have neither a receipt nor an error yet."""
+        """The number of messages that have neither a receipt nor an error yet."""
         return self._builder.count + self._pending.messages
 
     @property
@@ -180,15 +180,17 @@ class TopicProducer(ConnectionHandler):
         alone = size >= builder.bytes_max or not self._batching
         if size > self._max_bytes:
             raise MessageTooLargeError(
-                f"a message of {size} bytes with its key and properties, the broker takes at most"
-                f" {self._max_bytes}"
+                f"the message has {size} bytes with its key and properties, and the broker takes at"
+                f" most {self._max_bytes}"
             )
         if self.failure is not None:
             raise self.failure
         if sequence_id is None:
             sequence_id = self._next_sequence_id
         elif sequence_id < self._next_sequence_id:
-            raise ValueError(f"sequence id {sequence_id} is not above {self.last_sequence_id}")
+            raise ValueError(
+                f"the sequence id {sequence_id} must be above {self.last_sequence_id}, the last one"
+            )
         elif sequence_id > self._next_sequence_id:
             self.ship()  # The sequence ids of a batch have no gaps.
         if builder.size + size > self._max_bytes:
@@ -337,9 +339,15 @@ class TopicProducer(ConnectionHandler):
             for send in self._pending.expired(trio.current_time()):
                 self._fail(
                     send,
-                    RequestTimedOutError(f"{self.topic}: no receipt in {timeout_s:g} s")
+                    RequestTimedOutError(
+                        f"{self.topic}: the broker sent no receipt in {timeout_s:g} s, so the"
+                        " message may be stored or not"
+                    )
                     if send.sent
-                    else UnavailableError(f"{self.topic}: no broker took it in {timeout_s:g} s"),
+                    else UnavailableError(
+                        f"{self.topic}: no broker took the message in {timeout_s:g} s, so it is"
+                        " not stored"
+                    ),
                 )
 
     # -- what the connection handler calls
@@ -386,7 +394,9 @@ class TopicProducer(ConnectionHandler):
         self._fail_all(failure, in_doubt=lambda send: send.sent)
 
     def _fail_all(self, failure: BrokerError, in_doubt: Callable[[PendingSend], bool]) -> None:
-        doubt = InDoubtError(f"{failure}; a receipt was outstanding")
+        doubt = InDoubtError(
+            f"{failure}; the message had no receipt yet, so it may be stored or not"
+        )
         for send in self._pending.clear():
             self._fail(send, doubt if in_doubt(send) else failure)
         self._budget.changed()

@@ -59,7 +59,8 @@ def parse_offsets(text: str, topic: str, option: str) -> OffsetSpec:
         parsed: object = json.loads(text)
     except (ValueError, RecursionError):
         raise ValueError(
-            f"{option}={text!r}: say 'earliest', 'latest' or JSON such as {{\"0\": 42}}"
+            f"{option}={text!r} is not valid: write 'earliest', 'latest' or JSON such as"
+            f' {{"0": 42}}'
         ) from None
     if isinstance(parsed, dict) and set(parsed) == {topic}:
         parsed = parsed[topic]
@@ -68,7 +69,10 @@ def parse_offsets(text: str, topic: str, option: str) -> OffsetSpec:
     offsets: dict[int, int] = {}
     for partition, offset in parsed.items():
         if not str(partition).isdigit() or type(offset) is not int or offset < EARLIEST:
-            raise ValueError(f"{option}: {partition!r}: {offset!r} is not a partition -> offset")
+            raise ValueError(
+                f"{option}: {partition!r}: {offset!r} is not a partition and its offset, both"
+                " integers"
+            )
         offsets[int(partition)] = offset
     return offsets
 
@@ -82,7 +86,7 @@ def resolve(spec: OffsetSpec, retained: Mapping[int, Retained], option: str) -> 
     assert not isinstance(spec, str)
     if set(spec) != set(retained):
         raise ValueError(
-            f"{option} names partitions {sorted(spec)}, the topic has {sorted(retained)}"
+            f"{option} names the partitions {sorted(spec)}, but the topic has {sorted(retained)}"
         )
     named = {EARLIEST: "first", LATEST: "next"}
     return {
@@ -114,7 +118,7 @@ def ranges(
                 raise DataLossError(
                     f"partition {partition}: offsets {low} to {high} were asked for, "
                     f"{held.first} to {held.next} are retained; "
-                    "set failOnDataLoss=false to go on with what is there"
+                    "set failOnDataLoss=false to continue with what is there"
                 )
             low, high = max(low, held.first), min(high, held.next)
         if low < high:

@@ -65,7 +65,10 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
         held = client.offsets(topic)
         expected = max(part.start, held.first)
         if expected > part.start and task.fail_on_data_loss:
-            raise DataLossError(f"{topic}: offsets {part.start} to {held.first} are gone")
+            raise DataLossError(
+                f"{topic}: the offsets {part.start} to {held.first} are no longer retained; set"
+                " failOnDataLoss=false to continue without them"
+            )
         if expected >= part.end:
             return
         waiting = _Waiting(task.topic, part.partition)
@@ -76,7 +79,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
             while expected < part.end:
                 got = reader.receive_batch(BATCH_ROWS_MAX, timeout_s=RECEIVE_TIMEOUT_S)
                 if not got:
-                    raise TimeoutError(f"{topic}: nothing arrived from offset {expected} on")
+                    raise TimeoutError(f"{topic}: no message arrived from offset {expected} on")
                 # Messages come in order, so a gap or a repetition shows at once.
                 offsets = [_offset(message) for message in got]
                 if offsets != list(range(expected, expected + len(got))):
@@ -113,7 +116,10 @@ def _from(
 def _check_whole(topic: str, expected: int, offsets: list[int]) -> None:
     for at, offset in enumerate(offsets, expected):
         if offset != at:
-            raise DataLossError(f"{topic}: offsets {at} to {offset} are gone")
+            raise DataLossError(
+                f"{topic}: the offsets {at} to {offset} are no longer retained; set"
+                " failOnDataLoss=false to continue without them"
+            )
 
 
 class _Waiting:

@@ -1,11 +1,12 @@
-"""A `daybook standalone` as a child process: real ZooKeeper, bookies and brokers, to be broken.
+"""A `daybook standalone` as a child process: ZooKeeper, bookies and brokers that a test can kill.
 
     with StandaloneProcess() as cluster:
         client = daybook.blocking.connect(cluster.service_url)
         cluster.local("kill", "broker-1")
 
-For demonstrations, measurements and tests that want processes; it takes seconds to start and needs
-Java.  Without a directory the cluster is ephemeral: free ports, gone at the end.
+Demonstrations, measurements and tests with real processes use it.  It takes seconds to start and
+needs Java.  Without a directory the cluster is ephemeral: it uses free ports, and its data are
+removed at the end.
 """
 
 import json
@@ -20,12 +21,15 @@ from typing import IO, Any, Self
 from daybook.clients.cli.control import ask
 
 STOP_TIMEOUT_S = 180.0
-# For a directory that stays, without the usual ports: others may have them.
+# Ports for a directory that is kept, other than the usual ones, which may be in use.
 ANY_PORTS = ("--port", "0", "--admin-port", "0", "--zookeeper-port", "0")
 
 
 class StandaloneProcess:
-    """Starts in the constructor and is ready when that returns; raises RuntimeError if it fails."""
+    """A standalone cluster that has started when the constructor returns.
+
+    The constructor raises RuntimeError if the start fails.
+    """
 
     def __init__(
         self,
@@ -56,7 +60,10 @@ class StandaloneProcess:
         self._stdout: IO[str] = self._process.stdout
         line = self._stdout.readline()
         if not line:
-            raise RuntimeError(f"the cluster did not start, exit code {self._process.wait()}")
+            raise RuntimeError(
+                f"the standalone cluster did not start: exit code {self._process.wait()};"
+                " standard error has the reason"
+            )
         self.ready: dict[str, Any] = json.loads(line)
 
     @property
@@ -80,16 +87,16 @@ class StandaloneProcess:
         return Path(self.ready["dir"])
 
     def local(self, command: str, name: str) -> dict[str, Any]:
-        """As `daybook local COMMAND NAME`: status, kill, stop, start, pause, resume.  The part."""
+        """Run `daybook local COMMAND NAME` (status, kill, stop, ...), and return the part."""
         (part,) = ask(self.directory, command, name)
         return part
 
     def parts(self) -> list[dict[str, Any]]:
-        """As `daybook local status`."""
+        """Return the parts as `daybook local status` shows them."""
         return ask(self.directory, "status", None)
 
     def stop(self) -> int:
-        """Ctrl-C, and wait; return the exit code."""
+        """Send Ctrl-C, wait, and return the exit code."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
             try:

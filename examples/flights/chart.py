@@ -9,7 +9,10 @@ STEP_S = 0.25
 
 
 def rates(points: Sequence[tuple[float, int]], step_s: float = STEP_S) -> list[float]:
-    """Acknowledged messages a second in each step, from points (seconds, acknowledged so far)."""
+    """Return the acknowledged messages a second in each step.
+
+    The points are (seconds, messages acknowledged so far).
+    """
     if not points:
         return []
     steps = int(points[-1][0] / step_s) + 1
@@ -22,7 +25,7 @@ def rates(points: Sequence[tuple[float, int]], step_s: float = STEP_S) -> list[f
 
 
 def round_step(top: float, count_max: int = 5) -> float:
-    """The distance of grid lines: 1, 2 or 5 times a power of ten, `count_max` lines at most."""
+    """Return the distance of grid lines: 1, 2 or 5 times a power of ten, for `count_max` lines."""
     power = 10.0 ** math.floor(math.log10(top / count_max))
     return next(power * m for m in (1, 2, 5, 10) if power * m * count_max >= top)
 
@@ -30,7 +33,7 @@ def round_step(top: float, count_max: int = 5) -> float:
 def draw(
     points: Sequence[tuple[float, int]], killed_at_s: float | None, title: str, note: str
 ) -> str:
-    """The picture as the text of an SVG file."""
+    """Return the picture as the text of an SVG file."""
     values = rates(points)
     duration = max(len(values) * STEP_S, STEP_S)
     top = max(values, default=1.0) * 1.1 or 1.0

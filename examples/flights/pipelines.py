@@ -32,7 +32,7 @@ class SparkResult:
 
 
 def expected_by_carrier(flights: Flights) -> dict[str, tuple[int, float]]:
-    """Flights and mean departure delay by carrier, from the original rows, by pandas."""
+    """Return flights and mean departure delay by carrier, by pandas, from the original rows."""
     import pandas
 
     pd: Any = pandas  # its own types cannot be followed

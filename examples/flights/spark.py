@@ -28,7 +28,7 @@ appender.console.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 
 @contextmanager
 def open_session(directory: Path) -> Iterator[Any]:
-    """A local session; what it writes, and its log `spark.log`, are in `directory`."""
+    """Open a local session; its data and its log `spark.log` are in `directory`."""
     from pyspark import SparkConf, SparkContext, java_gateway
     from pyspark.sql import SparkSession
 

@@ -59,7 +59,7 @@ class Tally:
 
     @property
     def lost(self) -> int:
-        """Acknowledged rows that were never delivered."""
+        """The number of acknowledged rows that were never delivered."""
         return sum(
             1
             for acked, count in zip(self._acknowledged, self._deliveries, strict=True)

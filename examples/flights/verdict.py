@@ -29,7 +29,7 @@ def failures(tally: Tally, spark: SparkResult) -> list[str]:
 
 
 def table(tally: Tally, spark: SparkResult) -> list[tuple[str, str]]:
-    """The figures of the run, in the order in which they are shown."""
+    """Return the figures of the run, in the order in which they are shown."""
     rows = [
         ("sent", f"{tally.sent:,}"),
         ("acknowledged", f"{tally.acknowledged:,}"),

@@ -13,7 +13,7 @@ back-off starts from zero.
 from dataclasses import dataclass
 
 _DOUBLINGS_MAX = 6
-_SPREAD = 0.25  # of the interval
+_SPREAD = 0.25  # the share of the interval
 
 
 @dataclass(frozen=True, slots=True)

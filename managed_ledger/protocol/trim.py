@@ -46,7 +46,7 @@ def trimmable(
     ledgers behind it fill the size.  With neither limit everything stays.
     """
     slowest = min(stored, default=None)
-    total = sum(ledger.bytes for ledger in sealed)  # of the ledgers that stay
+    total = sum(ledger.bytes for ledger in sealed)  # the ledgers that stay
     gone: list[int] = []
     for ledger in sealed:
         consumed = slowest is None or slowest >= ledger.last

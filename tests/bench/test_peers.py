@@ -43,7 +43,7 @@ def test_ratios_are_to_the_java_pair() -> None:
     found = {JAVA: 100.0, OURS: 250.0, OURS_ON_APACHE: 90.0, JAVA_ON_OURS: 100.0}
     demands = times_java(found, 2.0)
     assert [(d.value, d.met) for d in demands] == [(2.5, True), (0.9, False), (1.0, True)]
-    row = Row.of("append", "MB/s", found, demands)
+    row = Row.for_pairs("append", "MB/s", found, demands)
     assert (row.java, row.ours, row.ours_on_apache, row.java_on_ours) == (100, 250, 90, 100)
 
 

@@ -336,7 +336,7 @@ async def test_whoever_says_nothing_at_all_is_cut(autojump_clock: MockClock) -> 
 async def test_a_consumer_that_never_reads_holds_little_and_is_cut(
     autojump_clock: MockClock,
 ) -> None:
-    limits = ConnectionLimits(feed_bytes_max=1 << 20)
+    limits = ConnectionLimits(dispatch_bytes_max=1 << 20)
     async with open_broker(connection_limits=limits) as cluster:
         good, bad = await cluster.client(), await cluster.client()
         await good.producer()
@@ -367,7 +367,7 @@ async def test_a_consumer_that_never_reads_holds_little_and_is_cut(
 
 
 async def test_a_client_that_pings_and_never_reads_is_cut(autojump_clock: MockClock) -> None:
-    limits = ConnectionLimits(feed_bytes_max=1 << 20)
+    limits = ConnectionLimits(dispatch_bytes_max=1 << 20)
     async with open_broker(connection_limits=limits) as cluster:
         good, bad = await cluster.client(), await cluster.client()
         await good.producer()
@@ -383,7 +383,7 @@ async def test_a_client_that_pings_and_never_reads_is_cut(autojump_clock: MockCl
             good.tell(pb.CommandPing())
             await trio.sleep(5)
         assert not cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub").consumers
-        assert cluster.broker.context.feed_budget.slow == 0
+        assert cluster.broker.context.dispatch_memory.slow == 0
 
 
 async def test_a_flood_of_requests_is_bounded(autojump_clock: MockClock) -> None:

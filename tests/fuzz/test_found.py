@@ -175,7 +175,7 @@ async def test_what_another_broker_answers_is_nested_too_deeply(status: bytes) -
 
 
 def test_start_offsets_that_are_nested_too_deeply() -> None:
-    with pytest.raises(ValueError, match="say 'earliest'"):
+    with pytest.raises(ValueError, match="write 'earliest'"):
         parse_offsets(DEEP.decode(), "t", "startingOffsets")
 
 

@@ -111,15 +111,15 @@ def test_names_that_cannot_be_stored_are_refused(name: str) -> None:
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
             log = await host.open()
-            with pytest.raises(InvalidNameError, match="can be called"):
+            with pytest.raises(InvalidNameError, match="cannot be named"):
                 await log.open_cursor(name, initial=EARLIEST)
             await log.delete_cursor(name)  # There is none.
             if "%" in name:
                 return  # Too long when it is encoded; names of logs are already.
             for whole in (f"t/n/persistent/{name}", f"{name}/n/persistent/a"):
-                with pytest.raises(InvalidNameError, match="can be called"):
+                with pytest.raises(InvalidNameError, match="cannot be named"):
                     await host.logs.open(whole, CONFIG)
-                with pytest.raises(InvalidNameError, match="can be called"):
+                with pytest.raises(InvalidNameError, match="cannot be named"):
                     await host.logs.exists(whole)
             await append(log, range(7))
             assert log.fenced is None

@@ -105,7 +105,7 @@ CLIENTS = [
         id="E09",
         rule="operations that wait for bookies end with the client -> they wait on",
         module=_ENTRIES,
-        name="Life.end",
+        name="ClientScope.end",
         replacement=Edit("scope.cancel()", "pass"),
         caught_by=f"{_CLIENTS}/test_client.py -k under_way_when_the_client_ends",
     ),
@@ -122,7 +122,7 @@ CLIENTS = [
         rule="the read-ahead of all streams of a client is bounded -> that of each",
         module=_ENTRIES,
         name="EntryStream._may_ask",
-        replacement=Edit("self._life.reads < self._limits.reads_max", "True"),
+        replacement=Edit("self._scope.reads < self._limits.reads_max", "True"),
         caught_by=f"{_CLIENTS}/test_reader.py -k all_streams",
     ),
     Mutant(
@@ -222,7 +222,7 @@ CLIENTS = [
         rule="a deletion without an answer at the client's end is in doubt -> failed",
         module="daybook.clients.ledgers.client",
         name="Client.delete",
-        replacement=Edit("lasting(MetadataInDoubtError)", "lasting()"),
+        replacement=Edit("while_open(MetadataInDoubtError)", "while_open()"),
         caught_by=f"{_CLIENTS}/test_client.py -k under_way_when_the_client_ends",
     ),
     Mutant(

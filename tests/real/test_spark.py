@@ -192,7 +192,7 @@ def test_reading_a_few_rows_ends_early(
 def test_a_topic_that_is_not_there_is_named_and_not_made(
     spark: SparkSession, cluster: StandaloneProcess, client: blocking.Client, topic: str
 ) -> None:
-    with pytest.raises(Exception, match=f"there is no topic .*{topic}"):
+    with pytest.raises(Exception, match=f"the topic .*{topic} does not exist"):
         read(spark, cluster, topic).collect()
     assert not [name for name in client.topics() if topic in name]
 

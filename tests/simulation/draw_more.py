@@ -188,7 +188,7 @@ def _limits(plan: Plan, rng: Random) -> Plan:
         partial_bytes_max=some(200, usual.partial_bytes_max),
         requests_max=some(1, usual.requests_max),
         lookups_max=some(1, usual.lookups_max),
-        feed_bytes_max=some(1_000, usual.feed_bytes_max),
+        dispatch_bytes_max=some(1_000, usual.dispatch_bytes_max),
         unread_bytes_max=some(5_000, usual.unread_bytes_max),
         arena_bytes_max=some(0, usual.arena_bytes_max),
         in_flight_bytes_max=some(2 * message, usual.in_flight_bytes_max),

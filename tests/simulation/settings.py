@@ -61,7 +61,7 @@ class Limits:
     partial_bytes_max: int = 16 << 20
     requests_max: int = 200  # under way per connection
     lookups_max: int = 20
-    feed_bytes_max: int = 4 << 20
+    dispatch_bytes_max: int = 4 << 20
     unread_bytes_max: int = 16 << 20
     arena_bytes_max: int = 256 << 20
     in_flight_bytes_max: int = 256 << 20  # this and the following: per bookie
@@ -81,7 +81,7 @@ class Limits:
             connections=ConnectionLimits(
                 requests=requests,
                 lookups=RequestLimits(under_way_max=self.lookups_max, total_max=1_000),
-                feed_bytes_max=self.feed_bytes_max,
+                dispatch_bytes_max=self.dispatch_bytes_max,
                 unread_bytes_max=self.unread_bytes_max,
             ),
             logs=LogConfig(

@@ -145,7 +145,9 @@ def read_plainly(body: bytes, count: int) -> list[tuple[int, bytes]] | None:
         size = int.from_bytes(body[at : at + 4], "big")
         first = at + 4 + size
         try:
-            said = SingleMetadata.of(pb.SingleMessageMetadata.FromString(body[at + 4 : first]))
+            said = SingleMetadata.from_message(
+                pb.SingleMessageMetadata.FromString(body[at + 4 : first])
+            )
         except (DecodeError, WireError):
             return None
         at = first + said.payload_size

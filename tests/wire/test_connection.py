@@ -110,7 +110,7 @@ async def test_half_a_frame_then_silence_closes_the_connection(
         here.send([b"\0\0\0\x09half"])
         with trio.fail_after(60):
             assert await there.receive() == []
-        assert "not finished" in there.close_reason
+        assert "did not finish" in there.close_reason
 
 
 async def test_the_end_of_the_stream_is_no_frame() -> None:

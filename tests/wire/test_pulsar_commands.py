@@ -103,7 +103,7 @@ def test_send_parses_as_the_runtime_parses_it(
     assert send.num_messages == count
     expected_highest = None if highest == sequence_id else highest
     assert (send.highest_sequence_id or None) == expected_highest
-    assert decode_frame(frame) == Send.of(send, memoryview(payload))
+    assert decode_frame(frame) == Send.from_command(send, memoryview(payload))
 
 
 @given(U64, st.lists(st.tuples(U64, st.none() | st.integers(0, NO_ID), ID, ID), max_size=5))
@@ -116,7 +116,7 @@ def test_receipts_parse_as_the_runtime_parses_them(
         end = 4 + int.from_bytes(data[:4], "big")
         command = decode_frame(memoryview(data)[4:end])
         base = pb.BaseCommand.FromString(data[8:end])
-        assert command == SendReceipt.of(base.send_receipt)
+        assert command == SendReceipt.from_command(base.send_receipt)
         assert isinstance(command, SendReceipt)
         got.append(command)
         data = data[end:]
@@ -151,7 +151,7 @@ def test_message_parses_as_the_runtime_parses_it(
     base = pb.BaseCommand.FromString(bytes(frame[4 : 4 + size]))
     assert base.message.message_id.partition == partition
     command = decode_frame(frame)
-    assert command == Delivery.of(base.message, memoryview(payload))
+    assert command == Delivery.from_command(base.message, memoryview(payload))
     assert command == Delivery(
         consumer_id,
         ledger_id,
@@ -178,7 +178,7 @@ def test_ack_parses_as_the_runtime_parses_it(
 ) -> None:
     frame = body(encode_ack(consumer_id, ids, cumulative=cumulative, request_id=request_id))
     command = decode_frame(frame)
-    assert command == Ack.of(pb.BaseCommand.FromString(bytes(frame[4:])).ack)
+    assert command == Ack.from_command(pb.BaseCommand.FromString(bytes(frame[4:])).ack)
     expected = [AckedId(*each) for each in ids]
     assert command == Ack(consumer_id, cumulative, expected, request_id, {}, None, None)
 
@@ -259,6 +259,8 @@ def test_a_command_that_does_not_parse_is_malformed(frame: str) -> None:
 
 def test_a_negative_count_is_malformed_and_zero_is_one() -> None:
     one = pb.CommandSend(producer_id=1, sequence_id=1, num_messages=0)
-    assert Send.of(one, memoryview(b"")).num_messages == 1
+    assert Send.from_command(one, memoryview(b"")).num_messages == 1
     with pytest.raises(MalformedError):
-        Send.of(pb.CommandSend(producer_id=1, sequence_id=1, num_messages=-1), memoryview(b""))
+        Send.from_command(
+            pb.CommandSend(producer_id=1, sequence_id=1, num_messages=-1), memoryview(b"")
+        )

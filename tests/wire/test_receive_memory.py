@@ -236,7 +236,7 @@ async def test_half_a_frame_is_cut_by_progress_and_not_by_age(autojump_clock: Mo
             assert not trickling.ended or second > 27
         assert honest.sizes == [5 * MIB]
         assert "too slowly" in trickling.frames.cut_reason
-        assert "not finished" in silent.frames.cut_reason
+        assert "did not finish" in silent.frames.cut_reason
 
 
 async def test_a_peer_that_we_do_not_read_from_is_not_late(autojump_clock: MockClock) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from daybook.wire.settings import ConfigError, load
+from daybook.wire.settings import ConfigError, load, parse
 
 DEEP = "[" * 100_000
 
@@ -36,7 +36,7 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_an_error(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as raised:
         load(Settings, "T_", None, environment)
-    assert "(no settings file was given; T_* in the environment go over it)" in str(raised.value)
+    assert "(no settings file was given; variables T_* override it)" in str(raised.value)
 
 
 @pytest.mark.parametrize("content", ["count = ", f"name = {DEEP}", "conut = 1"])
@@ -46,3 +46,17 @@ def test_a_file_that_makes_no_sense_is_an_error(content: str, tmp_path: Path) ->
     with pytest.raises(ConfigError) as raised:
         load(Settings, "T_", file, {})
     assert str(file) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"conut": 1}, "there is no setting `conut`: correct its name, or leave it out"),
+        ({"inner": {"lefft": 1}}, "there is no setting `inner.lefft`: correct its name"),
+        ({"count": "x"}, "the value of the setting `count` is not valid: Expected `int`"),
+    ],
+)
+def test_an_error_names_the_setting(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse(Settings, settings)
+    assert str(raised.value).startswith(sentence)

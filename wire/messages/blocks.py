@@ -1,15 +1,15 @@
 """Many adds in one frame with one answer: an extension of protocol v2 among bookies of ours.
 
-A bookie that takes blocks says so in its registration record (`BLOCKS_PROPERTY`); nobody sends one
-to a bookie that does not, and Apache's software passes the property over.
+A bookie that takes blocks says so in its registration record (`BLOCKS_PROPERTY`).  No writer sends
+a block to another bookie, and Apache's software ignores the property.
 
     block     header 4 | { size 4 | add }      adds as in `wire.messages.bookie`, with their sizes
     answer    header 4 | status 4 | ledger 8 | first entry 8 | last entry 8
 
-So what a writer has made for a bookie that takes single adds is what it sends here, behind four
-bytes more.  The adds are plain ones (no flags), of one ledger, with one master key and consecutive
-ids.  The answer is about all of them together: OK says that each is durable, anything else proves
-nothing of any of them.
+A writer thus sends the same bytes as to a bookie that takes single adds, behind four more bytes.
+The adds are plain ones (no flags), of one ledger, with one master key and consecutive ids.  The
+answer is about all of them together: OK means that each entry is durable, and any other status
+proves nothing about any of them.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _ADD = Struct(">I24sqq")  # size, packet header and master key, ledger, entry
 _ANSWER = Struct(">IIqqq")
 _FRAMED_ANSWER = Struct(">IIIqqq")
 _HEADER_BYTES = 4
-ADD_BYTES = 4 + ADD_REQUEST_HEADER_BYTES  # of an add, in front of its entry
+ADD_BYTES = 4 + ADD_REQUEST_HEADER_BYTES  # the fields of an add in front of its entry
 BLOCK_HEADER = packet_header(Operation.ADD_BLOCK)
 
 
@@ -46,7 +46,7 @@ class AddBlock:
     first: int
     master_key: bytes
     adds: memoryview  # each entry behind ADD_BYTES of its add
-    sizes: list[int]  # of the entries
+    sizes: list[int]  # the bytes of all entries
 
     @property
     def last(self) -> int:
@@ -54,32 +54,34 @@ class AddBlock:
 
 
 def encode_block_header(adds_bytes: int) -> bytes:
-    """What goes in front of `adds_bytes` of adds, each behind its size."""
+    """Return the bytes in front of `adds_bytes` of adds, each behind its size."""
     return _FRAMED.pack(_HEADER_BYTES + adds_bytes, BLOCK_HEADER)
 
 
 def decode_block(frame: memoryview) -> AddBlock:
-    """A WireError if it is not the adds that belong together, whole."""
+    """Return the adds of a block; raise WireError unless they are complete and belong together."""
     adds = frame[_HEADER_BYTES:]
     end = len(adds)
     if end < _ADD.size:
-        raise TruncatedError(f"a block of {len(frame)} bytes")
+        raise TruncatedError(f"a block of adds has {len(frame)} bytes, which is too few")
     _, first_packet, ledger_id, first = _ADD.unpack_from(adds)
     if U32.unpack_from(first_packet)[0] != ADD_HEADER:
-        raise MalformedError("a block of something else than plain adds")
+        raise MalformedError("a block holds something else than plain adds")
     sizes: list[int] = []
     at, entry_id = 0, first
     unpack = _ADD.unpack_from
     while at < end:
         if end - at < ADD_BYTES + ENTRY_HEADER_BYTES:
-            raise TruncatedError("a block ends inside an add")
+            raise TruncatedError("a block of adds ends inside an add")
         size, packet, ledger, entry = unpack(adds, at)
         if entry != entry_id or ledger != ledger_id or packet != first_packet:
-            raise MalformedError(f"entry {entry} of ledger {ledger} is not the next of its block")
+            raise MalformedError(
+                f"entry {entry} of ledger {ledger} is not the next one of its block"
+            )
         size -= ADD_REQUEST_HEADER_BYTES
         at += ADD_BYTES + size
         if size < ENTRY_HEADER_BYTES or at > end:
-            raise TruncatedError(f"an entry of {size} bytes in a block")
+            raise TruncatedError(f"a block holds an entry of {size} bytes, which is too few")
         sizes.append(size)
         entry_id += 1
     return AddBlock(ledger_id, first, first_packet[U32.size :], adds, sizes)
@@ -91,8 +93,10 @@ def encode_block_answer(status: int, ledger_id: int, first: int, last: int) -> b
 
 def decode_block_answer(frame: memoryview) -> AddRun:
     if len(frame) != _ANSWER.size:
-        raise MalformedError(f"an answer to a block of {len(frame)} bytes")
+        raise MalformedError(f"the answer to a block has {len(frame)} bytes, which is wrong")
     _, status, ledger_id, first, last = _ANSWER.unpack(frame)
     if first > last:
-        raise MalformedError(f"an answer to a block from {first} to {last}")
+        raise MalformedError(
+            f"the answer to a block names entries {first} to {last}, which is no range"
+        )
     return AddRun(status, ledger_id, first, last)

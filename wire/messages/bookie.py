@@ -14,12 +14,12 @@ frames it):
     batch answer   status 4 | ledger 8 | entry 8 | request id 8 { | size 4 | entry }
 
 Answers carry version and opcode of their request and no flags.  They come in any order, and have
-nothing but the ids to tell which request they answer: whoever reads the same entry twice at a time
-takes either answer for either request.
+nothing but the ids to tell which request they answer: a client that reads the same entry twice at a
+time takes either answer for either request.
 
-Who sends an add puts `[encode_add_header(...), header of the entry, *payload]` on the connection;
-nothing is copied.  A bookie writes add answers with `ADD_ANSWER` in its hot loop, and a writer
-reads them in runs with `decode_add_answers`.
+The sender of an add puts `[encode_add_header(...), header of the entry, *payload]` on the
+connection; nothing is copied.  A bookie writes add answers with `ADD_ANSWER` in its hot loop, and a
+writer reads them in runs with `decode_add_answers`.
 """
 
 from collections.abc import Sequence
@@ -37,8 +37,8 @@ from daybook.wire.proto.bookkeeper_pb2 import AuthMessage
 from daybook.wire.transport import Buffer
 
 VERSION = 2
-FRAME_BYTES_MAX = 5 * 1024 * 1024  # what Apache's bookies and clients take by default
-AUTH_DISABLED = "AuthDisabledPlugin"  # what a bookie that asks for no credentials answers
+FRAME_BYTES_MAX = 5 * 1024 * 1024  # the default limit of Apache's bookies and clients
+AUTH_DISABLED = "AuthDisabledPlugin"  # the answer of a bookie that asks for no credentials
 LAST_ENTRY = -1
 
 
@@ -57,7 +57,7 @@ class Flag(IntFlag):
 
 
 class Status(IntEnum):
-    """What a bookie says.  `wire.messages.bookie_v3` knows the same ones by other numbers."""
+    """The status in an answer of a bookie.  `wire.messages.bookie_v3` has other numbers."""
 
     OK = 0
     NO_LEDGER = 1
@@ -69,7 +69,9 @@ class Status(IntEnum):
     FENCED = 104
     READ_ONLY = 105
     TOO_MANY_REQUESTS = 106
-    UNKNOWN_LEDGER_STATE = 107  # limbo: it cannot say; v2 clients of others do not understand it
+    UNKNOWN_LEDGER_STATE = (
+        107  # limbo: the bookie does not know; v2 clients of others do not know this status
+    )
 
 
 _HEADER = Struct(">I")
@@ -100,7 +102,7 @@ _READ_HEADER = packet_header(Operation.READ)
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    header: int  # of the packet, for the answer
+    header: int  # the header of the packet, which the answer repeats
     flags: int
     master_key: bytes
     ledger_id: int
@@ -137,7 +139,7 @@ class Auth:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """An opcode or a version that nobody serves."""
+    """A request with an opcode or a version that this bookie does not serve."""
 
     header: int
     status: Status
@@ -152,7 +154,7 @@ Request: TypeAlias = Add | Read | BatchRead | Auth | Unsupported
 def encode_add_header(
     master_key: bytes, entry_bytes: int, *, recovery: bool = False, high_priority: bool = False
 ) -> bytes:
-    """What goes in front of an entry of `entry_bytes`, header and digest included."""
+    """Return the bytes in front of an entry of `entry_bytes`, header and digest included."""
     flags = (Flag.RECOVERY_ADD if recovery else 0) | (Flag.HIGH_PRIORITY if high_priority else 0)
     size = ADD_REQUEST_HEADER_BYTES + entry_bytes
     return _FRAMED_ADD.pack(size, ADD_HEADER | flags, master_key)
@@ -167,10 +169,10 @@ def encode_adds(
     digester: Digester,
     payloads: Sequence[Sequence[Buffer]],
 ) -> list[list[Buffer]]:
-    """Plain adds of consecutive entries, whole: `[head, *payload]` each.
+    """Return whole plain adds of consecutive entries, each as `[head, *payload]`.
 
-    `lengths`: of the ledger, up to and including each entry.  As `encode_add_header` and
-    `encode_header` (`wire.entry`) make them one by one, at a third of their cost.
+    `lengths` has the ledger length up to and including each entry.  The result is that of
+    `encode_add_header` and `encode_header` (`wire.entry`) for each entry, at a third of their cost.
     """
     frames: list[list[Buffer]] = []
     packet = _HEADER.pack(ADD_HEADER) + master_key
@@ -190,7 +192,7 @@ def encode_adds(
 
 
 def encode_read(ledger_id: int, entry_id: int, *, fence_key: bytes | None = None) -> bytes:
-    """A read, whole; with `fence_key`, the master key, one that fences the ledger first."""
+    """Return a whole read request; with `fence_key`, the master key, it fences the ledger first."""
     if fence_key is None:
         return _FRAMED_READ.pack(_READ.size, _READ_HEADER, ledger_id, entry_id)
     flags = Flag.DO_FENCING | Flag.HIGH_PRIORITY
@@ -208,16 +210,16 @@ def encode_batch_read(
 
 
 def encode_auth(plugin: str, payload: bytes = b"", *, version: int = VERSION) -> bytes:
-    """An AUTH packet, whole; request and answer look alike."""
+    """Return a whole AUTH packet; a request and an answer look alike."""
     body = AuthMessage(authPluginName=plugin, payload=payload).SerializeToString()
     header = packet_header(Operation.AUTH, version=version)
     return _SIZE.pack(4 + len(body)) + _HEADER.pack(header) + body
 
 
 def decode_request(frame: memoryview) -> Request:
-    """A request.  What does not parse, so that it cannot even be answered, is a WireError."""
+    """Return the request.  Raise WireError for bytes that cannot even be answered."""
     if len(frame) < 4:
-        raise TruncatedError(f"a packet of {len(frame)} bytes")
+        raise TruncatedError(f"a packet has {len(frame)} bytes, too few for its header")
     (header,) = _HEADER.unpack_from(frame)
     version, operation, flags = header >> 24, header >> 16 & 0xFF, header & 0xFFFF
     if version == 0:  # Very old clients have the opcode in the last byte, and no flags.
@@ -239,14 +241,14 @@ def decode_request(frame: memoryview) -> Request:
 
 def _decode_add(frame: memoryview, flags: int) -> Add:
     if len(frame) < _ADD.size:
-        raise TruncatedError(f"an add of {len(frame)} bytes")
+        raise TruncatedError(f"an add request has {len(frame)} bytes, which is too few")
     header, key, ledger_id, entry_id = _ADD.unpack_from(frame)
     return Add(header, flags, key, ledger_id, entry_id, frame[ADD_REQUEST_HEADER_BYTES:])
 
 
 def _decode_read(frame: memoryview, flags: int) -> Read:
     if len(frame) < _READ.size:
-        raise TruncatedError(f"a read of {len(frame)} bytes")
+        raise TruncatedError(f"a read request has {len(frame)} bytes, which is too few")
     header, ledger_id, entry_id = _READ.unpack_from(frame)
     key = _fence_key(frame, _READ.size, header, flags)
     return Read(header, flags, ledger_id, entry_id, key)
@@ -254,7 +256,7 @@ def _decode_read(frame: memoryview, flags: int) -> Read:
 
 def _decode_batch_read(frame: memoryview, flags: int) -> BatchRead:
     if len(frame) < _BATCH_READ.size:
-        raise TruncatedError(f"a batch read of {len(frame)} bytes")
+        raise TruncatedError(f"a batch read request has {len(frame)} bytes, which is too few")
     header, ledger_id, entry_id, request_id, count, size = _BATCH_READ.unpack_from(frame)
     key = _fence_key(frame, _BATCH_READ.size, header, flags)
     return BatchRead(header, flags, ledger_id, entry_id, request_id, count, size, key)
@@ -265,7 +267,7 @@ def _fence_key(frame: memoryview, offset: int, header: int, flags: int) -> bytes
         return None
     key = bytes(frame[offset : offset + MASTER_KEY_BYTES])
     if len(key) < MASTER_KEY_BYTES:
-        raise TruncatedError("a fencing read without the master key")
+        raise TruncatedError("a fencing read request has no master key")
     return key
 
 
@@ -278,7 +280,7 @@ def _auth_message(frame: memoryview) -> AuthMessage:
     try:
         message.ParseFromString(bytes(frame[4:]))
     except DecodeError as error:
-        raise MalformedError("an AUTH packet that does not parse") from error
+        raise MalformedError("an AUTH packet cannot be parsed") from error
     return message
 
 
@@ -286,9 +288,10 @@ def _auth_message(frame: memoryview) -> AuthMessage:
 
 
 class AddRun(NamedTuple):
-    """Answers to adds of one ledger, with one status, of consecutive entries.
+    """Answers to adds of consecutive entries of one ledger, all with one status.
 
-    Of many ledgers each answer is one; a tuple is made in a third of the time of a dataclass.
+    If a connection serves many ledgers, each run holds one answer.  A tuple is made in a third of
+    the time of a dataclass.
     """
 
     status: int
@@ -330,13 +333,13 @@ def encode_add_answer(header: int, status: int, ledger_id: int, entry_id: int) -
 def encode_read_answer(
     header: int, status: int, ledger_id: int, entry_id: int, entry_bytes: int = 0
 ) -> bytes:
-    """What goes in front of the entry, which follows with `entry_bytes`.  Ids as requested."""
+    """Return the bytes in front of the entry, which has `entry_bytes`, with the requested ids."""
     size = _ANSWER.size + entry_bytes
     return ADD_ANSWER.pack(size, _echo(header), status, ledger_id, entry_id)
 
 
 def encode_batch_answer_header(request: BatchRead, status: int, entries_bytes: int = 0) -> bytes:
-    """What goes in front of the entries, each of which has its size in four bytes before it."""
+    """Return the bytes in front of the entries, each of which follows its size in four bytes."""
     return _SIZE.pack(_BATCH_ANSWER.size + entries_bytes) + _BATCH_ANSWER.pack(
         _echo(request.header),
         status,
@@ -347,12 +350,12 @@ def encode_batch_answer_header(request: BatchRead, status: int, entries_bytes: i
 
 
 def _echo(header: int) -> int:
-    """The header of an answer: version and opcode of the request, no flags."""
+    """Return the header of an answer: version and opcode of the request, without flags."""
     return header if header < 1 << 24 else header & 0xFFFF0000
 
 
 def decode_add_answers(frames: Sequence[memoryview]) -> tuple[list[AddRun], list[memoryview]]:
-    """The answers to adds in what was received, in runs, and the frames that are something else."""
+    """Return the received answers to adds, in runs, and all frames that are something else."""
     runs: list[AddRun] = []
     rest: list[memoryview] = []
     run_status = run_ledger = run_first = run_last = -2
@@ -363,7 +366,7 @@ def decode_add_answers(frames: Sequence[memoryview]) -> tuple[list[AddRun], list
             continue
         header, status, ledger_id, entry_id = unpack(frame)
         if header != ADD_HEADER:
-            raise MalformedError(f"an answer to an add with header {header:#010x}")
+            raise MalformedError(f"the answer to an add has the unknown header {header:#010x}")
         if entry_id == run_last + 1 and ledger_id == run_ledger and status == run_status:
             run_last = entry_id
             continue
@@ -376,18 +379,18 @@ def decode_add_answers(frames: Sequence[memoryview]) -> tuple[list[AddRun], list
 
 
 def decode_answer(frame: memoryview) -> Answer:
-    """One answer of any kind; an answer to an add is a run of one."""
+    """Return one answer of any kind; an answer to an add is a run of one."""
     if len(frame) < 4:
-        raise TruncatedError(f"an answer of {len(frame)} bytes")
+        raise TruncatedError(f"an answer has {len(frame)} bytes, which is too few")
     (header,) = _HEADER.unpack_from(frame)
     if header >> 24 > VERSION or header & 0xFFFF:
-        raise MalformedError(f"an answer with header {header:#010x}")
+        raise MalformedError(f"an answer has the unknown header {header:#010x}")
     operation = header >> 16 & 0xFF
     if operation == Operation.AUTH:
         message = _auth_message(frame)
         return AuthAnswer(message.authPluginName, message.payload)
     if len(frame) < _ANSWER.size:
-        raise TruncatedError(f"an answer of {len(frame)} bytes")
+        raise TruncatedError(f"an answer has {len(frame)} bytes, which is too few")
     _, status, ledger_id, entry_id = _ANSWER.unpack_from(frame)
     match operation:
         case Operation.ADD:
@@ -395,26 +398,28 @@ def decode_answer(frame: memoryview) -> Answer:
         case Operation.READ:
             entry = frame[_ANSWER.size :]
             if status == Status.OK and len(entry) < ENTRY_HEADER_BYTES:
-                raise TruncatedError(f"an entry of {len(entry)} bytes in an answer")
+                raise TruncatedError(
+                    f"the answer to a read has an entry of {len(entry)} bytes, which is too few"
+                )
             return ReadAnswer(status, ledger_id, entry_id, entry)
         case Operation.BATCH_READ:
             return _decode_batch_answer(frame)
         case _:
-            raise MalformedError(f"an answer with header {header:#010x}")
+            raise MalformedError(f"an answer has the unknown header {header:#010x}")
 
 
 def _decode_batch_answer(frame: memoryview) -> BatchReadAnswer:
     if len(frame) < _BATCH_ANSWER.size:
-        raise TruncatedError(f"a batch answer of {len(frame)} bytes")
+        raise TruncatedError(f"the answer to a batch read has {len(frame)} bytes, which is too few")
     _, status, ledger_id, entry_id, request_id = _BATCH_ANSWER.unpack_from(frame)
     entries: list[memoryview] = []
     offset = _BATCH_ANSWER.size
     while offset < len(frame):
         if len(frame) - offset < _SIZE.size:
-            raise TruncatedError("a batch answer ends inside the size of an entry")
+            raise TruncatedError("the answer to a batch read ends inside the size of an entry")
         (size,) = _SIZE.unpack_from(frame, offset)
         offset += _SIZE.size + size
         if offset > len(frame):
-            raise TruncatedError("a batch answer ends inside an entry")
+            raise TruncatedError("the answer to a batch read ends inside an entry")
         entries.append(frame[offset - size : offset])
     return BatchReadAnswer(status, ledger_id, entry_id, request_id, entries)

@@ -1,8 +1,8 @@
 """Requests and answers of a bookie, protocol v3: protobuf in frames.
 
-What v3 has beyond v2: the LAC (with each read, by itself, and by waiting for it to move), explicit
-LACs, forcing, what a bookie stores, and a `txnId` that ties an answer to its request.  A client
-chooses v2 or v3 for each connection; its first frame tells (`is_v3`).
+Protocol v3 adds to v2: the LAC (with each read, by itself, and by waiting for it to move), explicit
+LACs, forcing, lists of entries, and a `txnId` that ties an answer to its request.  A client chooses
+v2 or v3 for each connection by its first frame (`is_v3`).
 
 Answers repeat version, operation and txnId of the request.  Every encoder returns a whole frame.
 """
@@ -17,7 +17,7 @@ from daybook.wire.transport import Buffer
 
 _FIRST_BYTE = 0x0A  # field 1, with a length: the header; no v2 packet begins with it
 HIGH_PRIORITY = 100
-DEFERRED_SYNC = 1  # of the flags of an add: it may be answered before it is on disk
+DEFERRED_SYNC = 1  # flag of an add: the bookie may answer before the entry is on disk
 
 _LENGTH_DELIMITED = 2
 _ADD_TAG = encode_tag(pb.Request.ADDREQUEST_FIELD_NUMBER, _LENGTH_DELIMITED)
@@ -44,7 +44,10 @@ def to_v3(status: Status) -> pb.StatusCode:
 
 
 def from_v3(code: int) -> Status:
-    """What a v3 code says; one that nobody knows is an I/O error: it proves nothing."""
+    """Return the status of a v3 code.
+
+    An unknown code counts as an I/O error, which proves nothing.
+    """
     return _STATUSES.get(code, Status.IO_ERROR)
 
 
@@ -53,7 +56,7 @@ def is_v3(first_frame: memoryview) -> bool:
 
 
 def encode(message: Message) -> bytes:
-    """`message` as a whole frame."""
+    """Return `message` as a whole frame."""
     body = message.SerializeToString()
     return U32.pack(len(body)) + body
 
@@ -74,10 +77,10 @@ def _parse(message: Message, frame: Buffer) -> None:
     try:
         message.ParseFromString(bytes(frame))
     except DecodeError as error:
-        raise MalformedError(f"a {message.DESCRIPTOR.name} that does not parse") from error
+        raise MalformedError(f"a {message.DESCRIPTOR.name} cannot be parsed") from error
     # An operation that we do not know counts as missing.
     if not message.IsInitialized():
-        raise MalformedError(f"a {message.DESCRIPTOR.name} without a field that it needs")
+        raise MalformedError(f"a {message.DESCRIPTOR.name} lacks a required field")
 
 
 def _header(operation: pb.OperationType, txn_id: int, priority: int = 0) -> pb.BKPacketHeader:
@@ -118,7 +121,7 @@ def encode_add_header(
     recovery: bool = False,
     deferred_sync: bool = False,
 ) -> bytes:
-    """What goes in front of an entry of `entry_bytes`, so that nobody has to copy it."""
+    """Return the bytes in front of an entry of `entry_bytes`, so that the entry is not copied."""
     add = pb.AddRequest(ledgerId=ledger_id, entryId=entry_id, masterKey=master_key)
     if recovery:
         add.flag = pb.AddRequest.RECOVERY_ADD
@@ -134,7 +137,7 @@ def encode_add_header(
 def encode_read(
     txn_id: int, ledger_id: int, entry_id: int, *, fence_key: bytes | None = None
 ) -> bytes:
-    """A read; with `fence_key`, the master key, one that fences the ledger first."""
+    """Return a read request; with `fence_key`, the master key, it fences the ledger first."""
     read = pb.ReadRequest(ledgerId=ledger_id, entryId=entry_id)
     if fence_key is not None:
         read.masterKey = fence_key
@@ -144,7 +147,10 @@ def encode_read(
 
 
 def encode_long_poll(txn_id: int, ledger_id: int, previous_lac: int, timeout_ms: int) -> bytes:
-    """Wait until the LAC is above `previous_lac`, and answer with it and the entry behind it."""
+    """Return a request that waits until the LAC is above `previous_lac`.
+
+    The answer has the LAC and the entry behind it.
+    """
     read = pb.ReadRequest(
         ledgerId=ledger_id,
         entryId=-1,
@@ -189,6 +195,6 @@ def encode_list_entries(txn_id: int, ledger_id: int) -> bytes:
 
 
 def response_to(request: pb.Request, status: Status) -> pb.Response:
-    """The answer, still without the part that depends on the operation."""
+    """Return the answer without the part that depends on the operation."""
     header = _header(request.header.operation, request.header.txnId)
     return pb.Response(header=header, status=to_v3(status))

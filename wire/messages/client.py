@@ -6,7 +6,7 @@ lengths, two bytes of type and a few varints, put together without a protobuf ob
     SEND          | total u32 | command_size u32 | 08 06 32 size | CommandSend | payload ... |
     SEND_RECEIPT  | total u32 | command_size u32 | 08 07 3a size | CommandSendReceipt        |
 
-A payload is never copied: `encode_send` gives what goes in front of it.
+A payload is never copied: `encode_send` returns the bytes in front of it.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ _ABSENT = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Send:
-    """An entry to store.  `payload` is what is stored: checksum, metadata, messages."""
+    """An entry to store.  `payload` is stored as it is: checksum, metadata, messages."""
 
     producer_id: int
     sequence_id: int
@@ -35,17 +35,17 @@ class Send:
     payload: memoryview
 
     @classmethod
-    def of(cls, command: pb.CommandSend, payload: memoryview) -> Self:
+    def from_command(cls, command: pb.CommandSend, payload: memoryview) -> Self:
         if not command.IsInitialized():
-            raise MalformedError("SEND without its ids")
+            raise MalformedError("a SEND lacks the producer id or the sequence id")
         count = command.num_messages
         if count < 0:
-            raise MalformedError(f"SEND of {count} messages")
+            raise MalformedError(f"a SEND announces {count} messages")
         least, most = command.txnid_least_bits, command.txnid_most_bits
         return cls(
             command.producer_id,
             command.sequence_id,
-            command.highest_sequence_id or None,  # 0 is how some clients say that there is none.
+            command.highest_sequence_id or None,  # Some clients send 0 if there is none.
             count or 1,
             command.is_chunk,
             command.marker,
@@ -56,7 +56,7 @@ class Send:
 
 @dataclass(slots=True)
 class SendReceipt:
-    """An entry is stored, under these ids; both are -1 for a duplicate that was dropped."""
+    """The entry is stored under these ids; both are -1 for a duplicate that was dropped."""
 
     producer_id: int
     sequence_id: int
@@ -65,9 +65,9 @@ class SendReceipt:
     entry_id: int
 
     @classmethod
-    def of(cls, command: pb.CommandSendReceipt) -> Self:
+    def from_command(cls, command: pb.CommandSendReceipt) -> Self:
         if not command.IsInitialized():
-            raise MalformedError("SEND_RECEIPT without its ids")
+            raise MalformedError("a SEND_RECEIPT lacks the producer id or the sequence id")
         ledger_id, entry_id = _ABSENT, _ABSENT
         if command.HasField("message_id"):
             ledger_id, entry_id = command.message_id.ledgerId, command.message_id.entryId
@@ -88,7 +88,7 @@ def encode_send(
     num_messages: int = 1,
     highest_sequence_id: int | None = None,
 ) -> bytes:
-    """The frame of an entry up to its payload, which the caller sends behind it."""
+    """Return the frame of an entry up to its payload, which the caller sends behind it."""
     command = b"\x08" + encode_varint(producer_id) + b"\x10" + encode_varint(sequence_id)
     if num_messages != 1:
         command += b"\x18" + encode_varint(num_messages)
@@ -106,10 +106,10 @@ def encode_send(
 def encode_send_receipts(
     producer_id: int, receipts: Iterable[tuple[int, int | None, int, int]]
 ) -> bytes:
-    """Frames of receipts: (sequence id, highest sequence id or None, ledger id, entry id) each.
+    """Return the frames of these receipts, in the order of the sends.
 
-    In the order of the sends; the sequence ids are those of the SENDs.  Ledger and entry -1 tell of
-    a duplicate that was not stored again.
+    Each receipt is (sequence id, highest sequence id or None, ledger id, entry id); the sequence
+    ids are those of the SEND.  Ledger and entry -1 mean a duplicate that was not stored again.
     """
     frames = bytearray()
     prefix = b"\x08" + encode_varint(producer_id) + b"\x10"

@@ -6,9 +6,9 @@ that is passed on as it was stored:
     | total u32 | command_size u32 | 08 09 4a size | CommandMessage | payload ... |
 
 An acknowledgement set is the bits of a batch that are still *pending*, in words of 64 bits, the
-first messages in the lowest bits.  An empty one speaks of the whole entry.  Words are signed on the
-wire, trailing zero words are left out.  Here a set is one `int` (bit i: message i is pending), and
-`None` is the whole entry.
+first messages in the lowest bits.  An empty set means the whole entry.  Words are signed on the
+wire, and trailing zero words are left out.  In this module a set is one `int` (bit i: message i is
+pending), and `None` is the whole entry.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,18 +25,18 @@ _ACK_SET_WORDS_MAX = 1 << 12  # 262,144 messages in an entry
 
 
 def decode_ack_set(words: Sequence[int]) -> int | None:
-    """The pending messages as bits of an int; None for the whole entry."""
+    """Return the pending messages as the bits of an int; None for the whole entry."""
     if not words:
         return None
     if len(words) > _ACK_SET_WORDS_MAX:
-        raise MalformedError(f"an acknowledgement set of {len(words)} words")
+        raise MalformedError(f"an acknowledgement set has {len(words)} words, which is too many")
     return int.from_bytes(
         b"".join((word & _WORD_MASK).to_bytes(8, "little") for word in words), "little"
     )
 
 
 def encode_ack_set(pending: int | None) -> list[int]:
-    """The words of a set; one zero word if nothing is pending, none for the whole entry."""
+    """Return the words of a set: one zero word if nothing is pending, none for the whole entry."""
     if pending is None:
         return []
     words: list[int] = []
@@ -53,7 +53,10 @@ def _signed(value: int) -> int:
 
 @dataclass(slots=True)
 class Delivery:
-    """MESSAGE: an entry for a consumer.  `ack_set`: what of it is still pending, if not all."""
+    """MESSAGE: an entry for a consumer.
+
+    `ack_set` has the messages that are still pending; None means all of them.
+    """
 
     consumer_id: int
     ledger_id: int
@@ -65,9 +68,9 @@ class Delivery:
     payload: memoryview
 
     @classmethod
-    def of(cls, command: pb.CommandMessage, payload: memoryview) -> Self:
+    def from_command(cls, command: pb.CommandMessage, payload: memoryview) -> Self:
         if not command.IsInitialized():
-            raise MalformedError("MESSAGE without its ids")
+            raise MalformedError("a MESSAGE lacks the consumer id or the message id")
         message_id = command.message_id
         return cls(
             command.consumer_id,
@@ -83,7 +86,10 @@ class Delivery:
 
 @dataclass(slots=True, frozen=True)
 class AckedId:
-    """What an ACK names.  `ack_set`: the messages of the batch that stay pending; None: no one."""
+    """The id of an acknowledged entry.
+
+    `ack_set` has the messages of the batch that stay pending; None acknowledges the whole entry.
+    """
 
     ledger_id: int
     entry_id: int
@@ -103,13 +109,13 @@ class Ack:
     txn: tuple[int, int] | None
 
     @classmethod
-    def of(cls, command: pb.CommandAck) -> Self:
+    def from_command(cls, command: pb.CommandAck) -> Self:
         if not command.IsInitialized():
-            raise MalformedError("ACK without its ids")
+            raise MalformedError("an ACK lacks the consumer id or a message id")
         properties = {pair.key: pair.value for pair in command.properties}
         keys: list[object] = list(properties)
         if not all(isinstance(key, str) for key in keys):
-            raise MalformedError("ACK with a property that is not UTF-8")
+            raise MalformedError("an ACK has a property that is not UTF-8")
         return cls(
             command.consumer_id,
             command.ack_type == pb.CommandAck.Cumulative,
@@ -140,8 +146,8 @@ def encode_message(
     payload_bytes: int,
     consumer_epoch: int | None = None,
 ) -> bytes:
-    """The frame of MESSAGE up to its payload, which the caller sends behind it."""
-    # partition is always there, -1 included: clients of old take its absence for something else.
+    """Return the frame of MESSAGE up to its payload, which the caller sends behind it."""
+    # The partition is always sent, even -1: old clients misread its absence.
     message_id = b"\x08%b\x10%b\x18%b" % (
         encode_varint(ledger_id),
         encode_varint(entry_id),
@@ -167,7 +173,10 @@ def encode_ack(
     request_id: int | None = None,
     validation_error: int | None = None,
 ) -> bytes:
-    """The whole frame of an ACK of (ledger id, entry id, pending messages or None) each."""
+    """Return the whole frame of an ACK.
+
+    Each acknowledged entry is (ledger id, entry id, pending messages or None).
+    """
     command = bytearray(b"\x08%b\x10%c" % (encode_varint(consumer_id), cumulative))
     for ledger_id, entry_id, pending in ids:
         each = b"\x08%b\x10%b" % (encode_varint(ledger_id), encode_varint(entry_id))

@@ -26,8 +26,8 @@ _I32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    first: int  # where its first run starts
-    last: int  # where its last run starts
+    first: int  # the start of the first run
+    last: int  # the start of the last run
     size: int
     period: int
 
@@ -39,7 +39,7 @@ class Group:
 
 
 def group_entries(entry_ids: Iterable[int]) -> list[Group]:
-    """`entry_ids`, ascending and without repetition, as groups."""
+    """Return `entry_ids`, which ascend without repetition, as groups."""
     groups: list[Group] = []
     for start, size in _runs(entry_ids):
         if groups:
@@ -73,17 +73,19 @@ def encode_entry_list(groups: list[Group]) -> bytes:
 
 def decode_entry_list(data: bytes) -> list[Group]:
     if len(data) < _HEADER.size:
-        raise TruncatedError(f"a list of entries of {len(data)} bytes")
+        raise TruncatedError(f"a list of entries has {len(data)} bytes, too few for its header")
     version, count = _HEADER.unpack_from(data)
     if version != 0:
-        raise MalformedError(f"a list of entries of version {version}")
+        raise MalformedError(f"a list of entries has the unknown version {version}")
     if count < 0 or len(data) < _HEADER.size + count * _GROUP.size:
-        raise TruncatedError(f"{count} groups of entries in {len(data)} bytes")
+        raise TruncatedError(
+            f"a list of entries announces {count} groups and has only {len(data)} bytes"
+        )
     groups: list[Group] = []
     for first, last, size, period in _GROUP.iter_unpack(
         data[_HEADER.size : _HEADER.size + count * _GROUP.size]
     ):
         if size < 1 or last < first or period < 0 or (period == 0 and last > first):
-            raise MalformedError("a group of entries that is none")
+            raise MalformedError("a list of entries has a group that names no entries")
         groups.append(Group(first, last, size, period))
     return groups

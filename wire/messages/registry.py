@@ -4,15 +4,15 @@ A frame, after its length (which `wire.connection` takes off):
 
     | command_size u32 | BaseCommand | payload ... |
 
-Only SEND and MESSAGE have a payload; what is in it: `wire.batch`.  `BaseCommand` is the number of
-the command's type and the command itself, in the field of that number.
+Only SEND and MESSAGE have a payload, whose layout is in `wire.batch`.  `BaseCommand` holds the
+number of the command's type, and the command itself in the field of that number.
 
-`decode_frame` gives the four commands that cross the wire once per entry as objects of ours
-(`Send`, `SendReceipt`, `Delivery`, `Ack`), and every other one as a `Command` around the generated
-message.
-Everything it returns can be read without errors: strings are valid, required fields are there.
+`decode_frame` returns the four commands that cross the wire once per entry as objects of this
+project (`Send`, `SendReceipt`, `Delivery`, `Ack`), and every other one as a `Command` around the
+generated message.  The result can be read without errors: strings are valid, and required fields
+are there.
 
-`encode` makes the whole frame of a command, its length included.
+`encode` returns the whole frame of a command, its length included.
 """
 
 from collections.abc import Callable
@@ -29,11 +29,10 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.protobuf import check_readable
 
 BROKER_PROTOCOL_VERSION = 21
-CLIENT_PROTOCOL_VERSION = (
-    19  # From 20 on a broker may ask its clients to migrate to other clusters.
-)
+# From version 20 on a broker may ask its clients to migrate to other clusters.
+CLIENT_PROTOCOL_VERSION = 19
 
-# What a peer understands, by the protocol version that it announced.
+# The features that a peer understands, by the protocol version that it announced.
 VERSION_CLOSE_WITHOUT_DISCONNECT = 5
 VERSION_END_OF_TOPIC = 9
 VERSION_CHECKSUM = 11
@@ -42,18 +41,18 @@ VERSION_ACK_RECEIPT = 17
 VERSION_BROKER_ENTRY_METADATA = 18
 
 CLIENT_NAME = "daybook"
-"""How the `client_version` of our own clients begins; only they are sent commands that others drop
-the connection for, and broker entry metadata."""
+"""The beginning of the `client_version` of our own clients.  Only these get broker entry metadata,
+and commands at which other clients drop the connection."""
 
 NO_ID = (1 << 64) - 1
-"""What an absent id looks like in an unsigned field: -1."""
+"""An absent id in an unsigned field: -1."""
 
 BaseType = pb.BaseCommand.Type
 
 
 @dataclass(slots=True)
 class Command:
-    """A command that is not handled as slices: `body` is the generated message."""
+    """A command that is not handled as slices; `body` is the generated message."""
 
     type: int
     body: Any
@@ -75,26 +74,27 @@ assert set(_FIELD_BY_TYPE) == set(_NAME_BY_TYPE)  # The number of a field is tha
 
 _TYPE_TAG = 1 << 3  # field 1 of BaseCommand, a varint
 _HEAD_BYTES = 4  # command_size
-_SLIM_HEAD_BYTES = 4  # of a BaseCommand: tag of the type, type, tag of the command, its size
+# The head of a BaseCommand: tag of the type, type, tag of the command, its size.
+_SLIM_HEAD_BYTES = 4
 
 
 def signed(value: int) -> int:
-    """An id out of an unsigned field: 2**64 - 1 is -1."""
+    """Return an id that was sent in an unsigned field: 2**64 - 1 is -1."""
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def unsigned(value: int) -> int:
-    """An id for an unsigned field: -1 is 2**64 - 1."""
+    """Return an id for an unsigned field: -1 becomes 2**64 - 1."""
     return value + (1 << 64) if value < 0 else value
 
 
 def type_name(number: int) -> str:
-    """The name of a type of command, for logs."""
+    """Return the name of a type of command, for logs."""
     return _NAME_BY_TYPE.get(number, str(number))
 
 
 def encode(message: Message) -> bytes:
-    """The whole frame of a command without payload, its length included."""
+    """Return the whole frame of a command without payload, its length included."""
     number = _TYPE_BY_NAME[message.DESCRIPTOR.name]
     base = pb.BaseCommand(type=_NAME_BY_TYPE[number])
     getattr(base, _FIELD_BY_TYPE[number]).MergeFrom(message)
@@ -104,13 +104,13 @@ def encode(message: Message) -> bytes:
 
 
 def decode_frame(frame: memoryview) -> AnyCommand:
-    """The command in a frame (without its length).  Raises a WireError, nothing else."""
+    """Return the command in a frame without its length.  Raise WireError, and no other error."""
     if len(frame) < _HEAD_BYTES:
-        raise TruncatedError(f"a frame of {len(frame)} bytes")
+        raise TruncatedError(f"a frame has {len(frame)} bytes, too few for a command")
     (size,) = U32.unpack_from(frame)
     end = _HEAD_BYTES + size
     if end > len(frame):
-        raise TruncatedError(f"a command of {size} bytes in a frame of {len(frame)}")
+        raise TruncatedError(f"a frame of {len(frame)} bytes announces a command of {size} bytes")
     try:
         if size > _SLIM_HEAD_BYTES and frame[4] == _TYPE_TAG and frame[7] == size - 4 <= 0x7F:
             # The head as every client writes it: what follows is the command and nothing else.
@@ -119,23 +119,23 @@ def decode_frame(frame: memoryview) -> AnyCommand:
                 return decode(bytes(frame[8:end]), frame[end:])
         return _decode_base(pb.BaseCommand.FromString(bytes(frame[4:end])), frame[end:])
     except DecodeError as error:
-        raise MalformedError(f"a command does not parse: {error}") from None
+        raise MalformedError(f"a command cannot be parsed: {error}") from None
 
 
 def _send(command: bytes, payload: memoryview) -> AnyCommand:
-    return Send.of(pb.CommandSend.FromString(command), payload)
+    return Send.from_command(pb.CommandSend.FromString(command), payload)
 
 
 def _send_receipt(command: bytes, _: memoryview) -> AnyCommand:
-    return SendReceipt.of(pb.CommandSendReceipt.FromString(command))
+    return SendReceipt.from_command(pb.CommandSendReceipt.FromString(command))
 
 
 def _message(command: bytes, payload: memoryview) -> AnyCommand:
-    return Delivery.of(pb.CommandMessage.FromString(command), payload)
+    return Delivery.from_command(pb.CommandMessage.FromString(command), payload)
 
 
 def _ack(command: bytes, _: memoryview) -> AnyCommand:
-    return Ack.of(pb.CommandAck.FromString(command))
+    return Ack.from_command(pb.CommandAck.FromString(command))
 
 
 _SLIM: dict[int, Callable[[bytes, memoryview], AnyCommand]] = {
@@ -150,19 +150,19 @@ def _decode_base(base: pb.BaseCommand, payload: memoryview) -> AnyCommand:
     number = int(base.type)
     name = _FIELD_BY_TYPE.get(number)
     if name is None or not base.HasField("type"):
-        raise MalformedError("a command without a type that is known")
+        raise MalformedError("a command has an unknown type")
     if not base.HasField(name):
-        raise MalformedError(f"{type_name(number)} without its message")
+        raise MalformedError(f"a {type_name(number)} has no content")
     body: Message = getattr(base, name)
     match body:
         case pb.CommandSend():
-            return Send.of(body, payload)
+            return Send.from_command(body, payload)
         case pb.CommandSendReceipt():
-            return SendReceipt.of(body)
+            return SendReceipt.from_command(body)
         case pb.CommandMessage():
-            return Delivery.of(body, payload)
+            return Delivery.from_command(body, payload)
         case pb.CommandAck():
-            return Ack.of(body)
+            return Ack.from_command(body)
         case _:
             check_readable(body)
             return Command(number, body, payload if len(payload) else None)

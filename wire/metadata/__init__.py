@@ -2,8 +2,8 @@
 
 store           SEAM: the contract
 paths           the names of records
-session         what a host knows of its session
+session         the session of a host, as the host sees it
 tree, memory    the reference, in memory, with ZooKeeper's rules
-zookeeper       ZooKeeper; kazoo_client is what we use of kazoo, with types
+zookeeper       ZooKeeper; kazoo_client has the parts of kazoo that it uses, with types
 update          compare-and-swap, however often others change a record
 """

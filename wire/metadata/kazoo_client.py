@@ -1,8 +1,8 @@
-"""What we use of kazoo, with types; kazoo itself has none.  Nothing outside `zookeeper` needs this.
+"""The parts of kazoo that `zookeeper` uses, with types; kazoo itself has none.
 
 A client has one thread, that of its connection, and calls back in it: answers, watches and changes
-of state come in the order in which they happened.  What is called must not block, and must not
-call kazoo.
+of state come in the order in which they happened.  A callback must not block, and must not call
+kazoo.
 """
 
 import logging
@@ -123,9 +123,12 @@ class Kazoo(Protocol):
 def new_client(
     hosts: str, session_timeout_s: float, state_changed: Callable[[Kazoo, SessionState, int], None]
 ) -> Kazoo:
-    """A client that was not started yet.  It tries to connect for ever, and tells `state_changed`,
-    in its own thread, the state and the session id (0 if there is none)."""
-    # kazoo's chatter about its attempts to connect says nothing that listeners are not told.
+    """Return a client that was not started yet.
+
+    The client tries to connect forever.  In its own thread it calls `state_changed` with the state
+    and the session id (0 if there is none).
+    """
+    # Listeners learn everything that kazoo logs about its attempts to connect.
     silent = logging.Logger("kazoo", level=logging.CRITICAL + 1)
     retry: Any = KazooRetry(
         max_tries=-1,
@@ -156,10 +159,11 @@ def new_client(
 
 
 def _refuse_nonsense(client: Any) -> None:  # noqa: ANN401
-    """Have kazoo take an answer that ZooKeeper never gives for a connection that was dropped.
+    """Let kazoo take an answer that ZooKeeper never gives for a lost connection.
 
-    Another server may be at the address, for good or until ZooKeeper is back.  kazoo would end its
-    thread with a traceback, and would keep the session that it has read from the nonsense.
+    Another server may listen at the address, for good or until ZooKeeper is back.  Without this,
+    kazoo would end its thread with a traceback, and keep the session id that it read from the
+    nonsense.
     """
     connection = client._connection  # noqa: SLF001
     connect = connection._connect  # noqa: SLF001
@@ -178,9 +182,10 @@ def _refuse_nonsense(client: Any) -> None:  # noqa: ANN401
 
 
 class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """Calls back at once, where kazoo would go through a queue to a thread for each kind.
+    """Calls back immediately, in the thread of the connection.
 
-    A handler that is not running is one whose answers are delivered by the thread that has them.
+    kazoo itself would use a queue and a thread for each kind of call.  A handler that does not run
+    leaves the delivery of answers to the thread that has them.
     """
 
     def start(self) -> None:
@@ -193,8 +198,11 @@ class _InConnectionThread(SequentialThreadingHandler):  # type: ignore[misc]  # 
         callback.func(*callback.args)
 
     def select(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Wait with poll.  kazoo's choice, epoll, needs a descriptor for each call, so a process
-        that has run out of them would drop a connection that is well, and then its session."""
+        """Wait with poll.
+
+        kazoo would use epoll, which needs a descriptor for each call.  A process without free
+        descriptors would then drop a working connection, and lose its session.
+        """
         return _select(*args, **kwargs, selectors_module=_Poll)
 
 
@@ -202,7 +210,7 @@ _select = cast("Callable[..., Any]", selector_select)
 
 
 class _Poll:
-    """As much of the module `selectors` as kazoo's select uses."""
+    """The part of the module `selectors` that kazoo's select uses."""
 
     EVENT_READ = selectors.EVENT_READ
     EVENT_WRITE = selectors.EVENT_WRITE
@@ -210,7 +218,7 @@ class _Poll:
 
 
 def start_client(kazoo: Kazoo) -> OSError | None:
-    """Begin to connect.  If that fails, return why; the client is of no use then."""
+    """Begin to connect.  If that fails, return the reason; the client cannot be used then."""
     try:
         kazoo.start_async()
     except OSError as error:  # No descriptor is left for what wakes its thread.
@@ -224,31 +232,31 @@ def start_client(kazoo: Kazoo) -> OSError | None:
 
 
 def stop_client(kazoo: Kazoo) -> None:
-    """End the session.  Blocks, and for long if ZooKeeper does not answer."""
+    """End the session.  This blocks, for long if ZooKeeper does not answer."""
     try:
         kazoo.stop()
         kazoo.close()
     except (exceptions.KazooException, KazooTimeoutError, OSError):
-        return  # Not told; ZooKeeper finds out when the session times out.
+        return  # ZooKeeper does not learn of the end now, but when the session times out.
 
 
 def is_contact_lost(event: WatchedEvent) -> bool:
-    """The event does not come from ZooKeeper: the watch is gone, because the connection is."""
+    """Return True if the connection, and with it the watch, was lost; ZooKeeper sent no event."""
     return event.type == str(EventType.NONE)
 
 
 def is_connection_loss(error: Exception | None) -> bool:
-    """The connection broke while the request was under way."""
+    """Return True if the connection broke while the request was under way."""
     return isinstance(error, exceptions.ConnectionLoss)
 
 
 def is_rolled_back(result: TransactionResult) -> bool:
-    """The operation was fine, one behind it was not."""
+    """Return True if the operation succeeded and a later one of the multi failed."""
     return isinstance(result, exceptions.RolledBackError)
 
 
 def refusal(error: Exception) -> MetadataError | None:
-    """ZooKeeper's refusal in our terms; None if the error does not say what happened."""
+    """Return ZooKeeper's refusal as our error; None if the error does not say what happened."""
     for theirs, ours in _REFUSALS.items():
         if isinstance(error, theirs):
             return ours(str(error) or theirs.__name__)

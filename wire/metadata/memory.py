@@ -4,20 +4,19 @@
     metadata = store.session("broker-1")     # a MetadataStore; one for each host
     await metadata.create("/a", b"")
 
-One `MemoryStore` is the ensemble; a `MemorySession` is what one host sees of it.  Nothing runs by
-itself and no time passes: what goes wrong is said by calling
+One `MemoryStore` is the ensemble; a `MemorySession` is the view of one host.  Nothing runs by
+itself and no time passes.  Tests cause faults by these calls:
 
-    store.suspend() / resume()            nobody reaches the store / everybody does again
-    session.suspend() / resume()          this host does not / does again
+    store.suspend() / resume()            no host reaches the store / all hosts do again
+    session.suspend() / resume()          this host does not reach it / does again
     store.expire(session.session_id)      the store ends a session, reachable or not: its ephemeral
-                                          records go at once; the host hears of it once in contact
+                                          records go at once; the host learns of it once in contact
     session.crash()                       the host is dead: nothing is sent or called any more; its
                                           session lives on until `store.expire`
     session.link.lose_next(applied=...)   a request is, or is not, carried out; no answer comes
 
-and how requests and notices travel is the business of a `Link`, which the simulator replaces to
-draw delays and losses from its seed: a write may well be carried out after its caller was told
-that the outcome is unknown.
+A `Link` carries requests and notices.  The simulator replaces it, and draws delays and losses from
+its seed: a write may be carried out after its caller was told that the outcome is unknown.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,46 +45,45 @@ T = TypeVar("T")
 
 
 class NoAnswerError(Exception):
-    """No answer will come; nothing is known about the request."""
+    """No answer will come; nobody knows whether the request was carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a link may look at to decide on the fate of a request."""
+    """The facts by which a link decides on the fate of a request."""
 
     host: str
     operation: str  # the name of the method: get, get_children, create, set, delete, multi, sync
-    path: str  # of the first operation, for multi
+    path: str  # the path of the first operation, for multi
     write: bool
 
 
 class Link(Protocol):
-    """How requests travel from one host to the store, and notices back."""
+    """Carries requests from one host to the store, and notices back."""
 
     async def request(self, request: Request, execute: Callable[[], None]) -> None:
-        """Return when the answer is here.
+        """Return when the answer has arrived; raise NoAnswerError if none will come.
 
-        `execute` carries the request out; it does not raise, except for a `NoAnswerError`, which
-        is to be passed on.  It is called once, or never, and maybe long after the caller has gone;
-        the requests of a host in the order in which they were made.  `NoAnswerError` if no answer
-        comes.
+        `execute` carries the request out.  It raises nothing but NoAnswerError, which is passed on.
+        It is called once or never, perhaps long after the caller has gone.  The requests of a host
+        are executed in the order in which they were made.
         """
         ...
 
     def notify(self, call: Callable[[], None]) -> None:
-        """Call `call` on the host, now or later, all calls in order."""
+        """Call `call` on the host, now or later; all calls stay in order."""
         ...
 
 
 class DirectLink:
-    """Answers at once, except where told otherwise."""
+    """Answers immediately, unless a test told it otherwise."""
 
     def __init__(self) -> None:
-        self.delay_s = 0.0  # from now on, before a request is carried out
+        self.delay_s = 0.0  # the delay of each request from now on, before it is carried out
         self._losses: list[tuple[str, str, bool]] = []
 
     def lose_next(self, *, applied: bool, operation: str = "", path: str = "") -> None:
-        """Give no answer to the next request (of that operation, on paths that start so)."""
+        """Give no answer to the next request (of that operation, on paths with that prefix)."""
         self._losses.append((operation, path, applied))
 
     async def request(self, request: Request, execute: Callable[[], None]) -> None:
@@ -113,7 +111,7 @@ class MemoryStore:
     def session(
         self, host: str = "", *, link: Link | None = None, request_timeout_s: float = 10.0
     ) -> "MemorySession":
-        """A new session, connected."""
+        """Return a new, connected session."""
         session = MemorySession(self.tree, host, link or DirectLink(), request_timeout_s)
         self._hosts.append(session)
         return session
@@ -127,7 +125,7 @@ class MemoryStore:
             host.resume()
 
     def expire(self, session_id: int) -> None:
-        """End a session; nothing happens if it has ended already."""
+        """End a session; do nothing if it has ended already."""
         if not self.tree.is_alive(session_id):
             return
         watches = self.tree.close_session(session_id)
@@ -136,7 +134,7 @@ class MemoryStore:
 
 
 class MemorySession:
-    """What one host sees of the store; a `MetadataStore`."""
+    """The view that one host has of the store; a `MetadataStore`."""
 
     def __init__(self, tree: Tree, host: str, link: Link, request_timeout_s: float) -> None:
         self.link = link
@@ -144,13 +142,14 @@ class MemorySession:
         self._host = host
         self._request_timeout_s = request_timeout_s
         self._view = HostSession()
-        self.store_session_id = 0  # the store's side of it; the host hears of changes by notices
+        # The session as the store sees it; the host learns of changes by notices.
+        self.store_session_id = 0
         self._in_contact = False
         self._dead = False
         self._in_flight: list[trio.CancelScope] = []
         self.resume()
 
-    # What goes wrong
+    # Faults
 
     def suspend(self) -> None:
         """Cut the host off.  Requests under way get no answer."""
@@ -161,22 +160,27 @@ class MemorySession:
         self.link.notify(lambda: self._contact_lost(SessionState.SUSPENDED, watches))
 
     def resume(self) -> None:
-        """Let the host reach the store again; if its session is gone, it hears that, and starts a
-        new one."""
+        """Let the host reach the store again.
+
+        If its session has ended, the host learns that and starts a new one.
+        """
         if self._dead or self._in_contact:
             return
         self._in_contact = True
         self._join()
 
     def crash(self) -> None:
-        """Stop for ever, without a word.  What was sent before may still be carried out."""
+        """Stop forever, without a word to the store.
+
+        Requests that were sent before may still be carried out.
+        """
         self._dead = True
         self._view.close()
         for scope in self._in_flight:
             scope.cancel()
 
     def close(self) -> None:
-        """Say goodbye: the session and its ephemeral records end."""
+        """End the session and its ephemeral records."""
         if self._dead:
             return
         self.crash()
@@ -184,7 +188,7 @@ class MemorySession:
             self._tree.close_session(self.store_session_id)
 
     def session_expired(self, session_id: int, watches: Sequence[Watch]) -> None:
-        """The store has ended a session.  Called by the store."""
+        """Note that the store has ended a session; the store calls this."""
         if session_id == self.store_session_id and self._in_contact and not self._dead:
             self._join(watches)
 
@@ -277,13 +281,17 @@ class MemorySession:
         try:
             return await self._request(Request(self._host, operation, path, False), act)
         except NoAnswerError:
-            raise StoreUnavailableError(f"no answer: {operation} {path}") from None
+            raise StoreUnavailableError(
+                f"the metadata store did not answer to {operation} {path}"
+            ) from None
 
     async def _write(self, operation: str, path: str, act: Callable[[Tree, int], T]) -> T:
         try:
             return await self._request(Request(self._host, operation, path, True), act)
         except NoAnswerError:
-            raise OutcomeUnknownError(f"no answer: {operation} {path}") from None
+            raise OutcomeUnknownError(
+                f"the metadata store did not answer to {operation} {path}"
+            ) from None
 
     async def _request(self, request: Request, act: Callable[[Tree, int], T]) -> T:
         await self._view.wait_connected(self._request_timeout_s)
@@ -299,7 +307,11 @@ class MemorySession:
             except MetadataError as error:
                 errors.append(error)
             except SessionExpiredError:
-                errors.append(StoreUnavailableError("the session is over; nothing was done"))
+                errors.append(
+                    StoreUnavailableError(
+                        "the session with the metadata store has ended; nothing was done"
+                    )
+                )
 
         with trio.CancelScope() as scope:
             self._in_flight.append(scope)

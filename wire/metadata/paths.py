@@ -20,6 +20,6 @@ def name_of(path: str) -> str:
 
 
 def ancestors_of(path: str) -> list[str]:
-    """All records above, without the root, from the top down."""
+    """Return all records above this one, without the root, from the top down."""
     parts = path[1:].split("/")[:-1]
     return ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]

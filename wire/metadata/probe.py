@@ -1,8 +1,8 @@
-"""Why ZooKeeper gives no session, for people: what is at its address, if not ZooKeeper.
+"""Find out why ZooKeeper gives no session: which server, if any, listens at its address.
 
-The command `srvr` is four bytes.  ZooKeeper answers it with text, also where commands are not
-allowed; a broker and a bookie take them for the length of a frame and hang up; a server of HTTP
-waits for the rest of a line.
+The probe sends the command `srvr`, which has four bytes.  ZooKeeper answers it with text, even if
+the command is not allowed.  A broker and a bookie take the bytes for the length of a frame and hang
+up.  An HTTP server waits for the rest of the line.
 """
 
 import trio
@@ -19,7 +19,7 @@ _REST_OF_HTTP = b" / HTTP/1.0\r\n\r\n"
 
 
 async def why_no_session(hosts: str) -> str:
-    """One sentence without its end, about all of `host:port,host:port/chroot`."""
+    """Return a phrase about all servers in `host:port,host:port/chroot`, without a full stop."""
     found: list[str] = []
     for host, port in addresses(hosts):
         reason = await _what_is_at(host, port)
@@ -29,7 +29,7 @@ async def why_no_session(hosts: str) -> str:
 
 
 def addresses(hosts: str) -> list[tuple[str, int]]:
-    """Host and port of each server; a chroot behind them is left out."""
+    """Return host and port of each server; a chroot behind them is left out."""
     found: list[tuple[str, int]] = []
     for each in hosts.partition("/")[0].split(","):
         host, colon, port = each.strip().rpartition(":")
@@ -58,7 +58,7 @@ async def _what_is_at(host: str, port: int) -> str:
 
 
 async def _answer(stream: Stream) -> bytes | None:
-    """What it says first; None for nothing, empty if it hangs up."""
+    """Return the first bytes that the server sends; None for silence, b"" if it hangs up."""
     for words in (_COMMAND, _REST_OF_HTTP):
         stream.try_send([words])
         with trio.move_on_after(_PATIENCE_S / 3):

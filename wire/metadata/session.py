@@ -1,4 +1,4 @@
-"""What a host knows of its session with the metadata store; shared by all implementations.
+"""The session of a host with the metadata store, as the host sees it; for all implementations.
 
     SUSPENDED -- contact --> CONNECTED -- no contact --> SUSPENDED
     SUSPENDED or CONNECTED -- the store says: gone --> LOST -- new session --> CONNECTED
@@ -43,7 +43,7 @@ class HostSession:
         self._listeners.remove(listener)
 
     def strand(self, watch: Watch) -> None:
-        """Fire the watch when there is contact again, or the session is lost; maybe that is now."""
+        """Fire the watch at the next contact or loss of the session, perhaps immediately."""
         if self.closed:
             return
         if self.state is SessionState.SUSPENDED:
@@ -68,7 +68,7 @@ class HostSession:
                 watch()
 
     def close(self) -> None:
-        """No listener or watch is called any more; whoever waits for contact is told so."""
+        """Call no listener or watch any more; raise an error in tasks that wait for contact."""
         self.closed = True
         self._stranded.clear()
         self._wake()
@@ -78,10 +78,13 @@ class HostSession:
         self._changed = trio.Event()
 
     async def wait_connected(self, timeout_s: float) -> None:
-        """Return when there is contact.  `StoreUnavailableError` if there is none in this session
-        and in this time: what the caller wanted to send was not sent."""
+        """Return when there is contact.
+
+        Raise StoreUnavailableError if there is none in this session within `timeout_s`; the request
+        of the caller was not sent then.
+        """
         if self.state is SessionState.CONNECTED and not self.closed:
-            return  # as mostly
+            return  # the usual case
         times_lost = self._times_lost
         with trio.move_on_after(timeout_s):
             while not self.closed and self._times_lost == times_lost:
@@ -89,16 +92,18 @@ class HostSession:
                     return
                 await self._changed.wait()
         if self.closed:
-            raise StoreUnavailableError("the metadata store was closed")
+            raise StoreUnavailableError("the session with the metadata store was closed")
         if self._times_lost != times_lost:
             raise StoreUnavailableError("the session with the metadata store was lost")
-        raise StoreUnavailableError(f"no contact with the metadata store for {timeout_s} s")
+        raise StoreUnavailableError(
+            f"there was no contact with the metadata store for {timeout_s:g} s"
+        )
 
 
 async def create_with_parents(
     path: str, create: Callable[[], Awaitable[str]], create_parent: Callable[[str], Awaitable[str]]
 ) -> str:
-    """Create a record, and what is missing above it when the store says that something is."""
+    """Create a record, and its missing parents if the store says that some are missing."""
     for _ in range(_CREATE_ATTEMPTS):
         try:
             return await create()
@@ -112,5 +117,5 @@ async def create_with_parents(
             except OutcomeUnknownError as error:
                 raise StoreUnavailableError(f"{path} was not created: {error}") from error
             except NoRecordError:
-                break  # Somebody deletes what we create; look again.
+                break  # Another host deletes the parents: look again.
     raise NoRecordError(path)

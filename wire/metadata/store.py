@@ -14,18 +14,18 @@ caller re-reads and decides.  No write is ever retried in here.  A read that get
       NoRecordError            the record (or, in `create`, its parent) is not there
       RecordExistsError        create: it is there already
       VersionConflictError     set, delete, check: the record has another version
-      NotEmptyError            delete: it has children
+      NotEmptyError            delete: the record has children
       StoreUnavailableError    no answer to a read, or the request was certainly not carried out
         NoContactError         there never was a session
-        NoChrootError          the place in the store that the address names is not there
+        NoChrootError          the chroot in the address does not exist
       OutcomeUnknownError      no answer to a write: it may have been carried out, or may yet be
     and MetadataError itself   the store forbids it: a child of an ephemeral record, a request of
                                more than REQUEST_BYTES_MAX
 
 Session: ephemeral records live as long as the session of their creator.  SUSPENDED means that the
-store cannot be reached and nobody knows whether the session lives; only LOST says that it is gone,
-with all its ephemeral records.  After LOST the store starts a new session by itself (a new
-`session_id`, CONNECTED).  Listeners are called in the trio thread, in order.
+store cannot be reached and nobody knows whether the session lives; only LOST means that the session
+has ended, with all its ephemeral records.  After LOST the store starts a new session by itself (a
+new `session_id`, CONNECTED).  Listeners are called in the trio thread, in order.
 
 A request made while there is no contact waits for it, up to the request timeout, and never crosses
 into another session: at LOST it fails with `StoreUnavailableError`, like one whose time is up.
@@ -42,17 +42,17 @@ from enum import Enum, auto
 from typing import Protocol, TypeAlias
 
 ANY = -1  # The version that matches every version.
-VALUE_BYTES_MAX = 1_000_000  # What a record that grows has to keep to.
-# What is sent in one request, with the names of records.  ZooKeeper cuts the connection of a client
-# that sends 2**20 bytes.  The room above VALUE_BYTES_MAX is for a record that has come up to that.
+VALUE_BYTES_MAX = 1_000_000  # The largest value of a record that grows.
+# The largest request, names of records included.  ZooKeeper cuts the connection of a client that
+# sends 2**20 bytes.  The room above VALUE_BYTES_MAX is for a record of that size.
 REQUEST_BYTES_MAX = 1_040_000
-_OPERATION_BYTES = 64  # of an operation besides its path and value, and of a root before the path
+_OPERATION_BYTES = 64  # an operation besides its path and value, and a root before the path
 
 Watch: TypeAlias = Callable[[], None]
 
 
 class MetadataError(Exception):
-    """The store refused, or did not answer."""
+    """The store refused the request, or did not answer."""
 
 
 class NoRecordError(MetadataError):
@@ -72,11 +72,11 @@ class NotEmptyError(MetadataError):
 
 
 class StoreUnavailableError(MetadataError):
-    """No answer to a read, or a request that was certainly not carried out."""
+    """A read got no answer, or the request was certainly not carried out."""
 
 
 class NoContactError(StoreUnavailableError):
-    """There never was a session; `why` says what is at the address."""
+    """There never was a session; `why` says what listens at the address."""
 
     def __init__(self, message: str, why: str) -> None:
         super().__init__(f"{message}: {why}" if why else message)
@@ -84,22 +84,25 @@ class NoContactError(StoreUnavailableError):
 
 
 class NoChrootError(StoreUnavailableError):
-    """The address names a place in the store, and nothing is there."""
+    """The chroot in the address does not exist."""
 
 
 class OutcomeUnknownError(MetadataError):
-    """No answer to a write: it may have been carried out."""
+    """A write got no answer: it may have been carried out."""
 
 
 class SessionState(Enum):
     CONNECTED = auto()
-    SUSPENDED = auto()  # no contact; the session may or may not be alive
+    SUSPENDED = auto()  # there is no contact; the session may or may not be alive
     LOST = auto()  # the store says that the session, and all its ephemeral records, are gone
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What the store knows of a record.  Transaction ids order all writes of the cluster."""
+    """The facts that the store has about a record.
+
+    Transaction ids order all writes of the cluster.
+    """
 
     version: int  # counts `set`s; 0 after `create`
     created_txid: int
@@ -139,7 +142,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The record exists and has this version (`ANY`: just exists)."""
+    """A condition: the record exists and has this version (`ANY`: any version)."""
 
     path: str
     version: int
@@ -149,9 +152,7 @@ Operation: TypeAlias = Create | Set | Delete | Check
 
 
 def request_bytes(operations: Iterable[Operation]) -> int:
-    """Return the bytes that these operations take as one request; a little more rather than
-    less.
-    """
+    """Return the bytes of these operations as one request, or a little more."""
     return sum(
         _OPERATION_BYTES
         + len(operation.path.encode())
@@ -161,11 +162,11 @@ def request_bytes(operations: Iterable[Operation]) -> int:
 
 
 def check_request(operations: Iterable[Operation]) -> None:
-    """MetadataError if the store would not take them in one request."""
+    """Raise MetadataError if the store would not take these operations in one request."""
     size = request_bytes(operations)
     if size > REQUEST_BYTES_MAX:
         raise MetadataError(
-            f"{size} bytes in one request, and the metadata store takes at most {REQUEST_BYTES_MAX}"
+            f"a request has {size} bytes, and the metadata store takes at most {REQUEST_BYTES_MAX}"
         )
 
 
@@ -183,11 +184,14 @@ class MetadataStore(Protocol):
     def remove_session_listener(self, listener: Callable[[SessionState], None]) -> None: ...
 
     async def get(self, path: str, watch: Watch | None = None) -> Record | None:
-        """The record, or None.  A watch on None fires when the record is created."""
+        """Return the record, or None.  A watch on None fires when the record is created."""
         ...
 
     async def get_children(self, path: str, watch: Watch | None = None) -> list[str] | None:
-        """The names of the children, sorted; None if there is no such record (no watch is left)."""
+        """Return the sorted names of the children.
+
+        Return None if there is no such record; then no watch is set.
+        """
         ...
 
     async def create(
@@ -201,7 +205,7 @@ class MetadataStore(Protocol):
     ) -> str:
         """Create a record of version 0 and return its path; `sequential` appends ten digits.
 
-        `make_parents` creates missing parents, persistent and empty, first.
+        `make_parents` first creates missing parents, persistent and empty.
         """
         ...
 
@@ -212,12 +216,12 @@ class MetadataStore(Protocol):
     async def delete(self, path: str, version: int) -> None: ...
 
     async def multi(self, operations: Sequence[Operation]) -> list[int]:
-        """All of them or none; the new versions (0 for Create, -1 for Delete and Check).
+        """Carry out all operations or none; return the new versions (0 for Create, -1 for others).
 
-        The error is that of the first operation that failed.
+        Raise the error of the first operation that failed.
         """
         ...
 
     async def sync(self, path: str) -> None:
-        """What this session reads afterwards is at least as new as everything written before."""
+        """Make later reads of this session at least as new as all writes before this call."""
         ...

@@ -1,4 +1,4 @@
-"""The records of the in-memory metadata store, with ZooKeeper's rules.  Plain synchronous data.
+"""The records of the in-memory metadata store, with ZooKeeper's rules, as synchronous data.
 
 Every write is one transaction with one id, a `multi` too.  Versions count as ZooKeeper counts: the
 version of a record its `set`s, its children version the creations and deletions of children; the
@@ -38,7 +38,7 @@ _FIRST_SESSION_ID = 0x100_0000
 
 
 class SessionExpiredError(Exception):
-    """The session of the request is over; nothing was done."""
+    """The session of the request has ended; nothing was done."""
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class Tree:
         return session_id in self._sessions
 
     def close_session(self, session_id: int) -> list[Watch]:
-        """End a session and delete its ephemeral records; returns the watches that it still had."""
+        """End a session, delete its ephemeral records, and return the watches that it still had."""
         session = self._sessions.pop(session_id)
         watches = self.drop_watches(session_id)
         self._txid += 1
@@ -154,7 +154,7 @@ class Tree:
         return operation.path
 
     def multi(self, session_id: int, operations: Sequence[Operation]) -> list[int]:
-        """Carry out all of them or, if one raises, none."""
+        """Carry out all operations or, if one raises, none."""
         self._check_session(session_id)
         check_request(operations)
         self._txid += 1
@@ -186,7 +186,7 @@ class Tree:
             case Delete(path, version):
                 node = self._node(path, version)
                 if path == "/":
-                    raise MetadataError("the root cannot be deleted")
+                    raise MetadataError("the root of the metadata store cannot be deleted")
                 if node.children:
                     raise NotEmptyError(path)
                 self._remove(path)

@@ -1,17 +1,17 @@
-"""Change a record by compare-and-swap, however often others change it, and whatever is unknown.
+"""Change a record by compare-and-swap, even if others change it or an outcome is unknown.
 
     record = await update(store, path, lambda value: with_ledger(value, ledger_id))
 
 The change is a pure function of the value: it returns the new value, or None if there is nothing
-(more) to do.  That None is also what makes it safe to repeat: when a write had no answer, the
-record is read again, and either
+(more) to do.  The None also makes it safe to repeat the change: if a write got no answer, the
+record is read again, and one of three cases holds:
 
-    it has the next version and our value    it was written, by us (or by somebody who wrote the
-                                              same, which comes to the same)
-    it has the version that it had           it was not written so far: write again, under the same
-                                              condition, so that only one of the two can succeed
-    it has any other version                 others went on from there: ask the change again; it
-                                              has to recognize its own work in what it sees
+    it has the next version and our value    the write was carried out (or another host wrote the
+                                              same value, which has the same effect)
+    it has the version that it had           the write was not carried out yet: write again, under
+                                              the same condition, so that only one write succeeds
+    it has any other version                 others changed it since: call the change again; it has
+                                              to recognize its own work in the new value
 
 So values that two hosts could write independently have to carry something that tells them apart.
 """
@@ -27,7 +27,7 @@ from daybook.wire.metadata.store import (
     VersionConflictError,
 )
 
-_ATTEMPTS = 64  # Each lost race is somebody else's success; so many in a row are a mistake.
+_ATTEMPTS = 64  # Each lost race is another host's success; so many in a row are a mistake.
 
 
 async def update(
@@ -37,11 +37,11 @@ async def update(
     *,
     known: Record | None = None,
 ) -> tuple[bytes, int]:
-    """Apply `change`; return the value and the version that the record has (had) because of it, or
-    that made the change say that nothing is to be done.  `known` saves the first read.
+    """Apply `change` until its outcome is known; return the value and version of the record.
 
-    `NoRecordError` if the record is not there.  `StoreUnavailableError`: not changed by us.
-    `OutcomeUnknownError`: maybe changed.
+    They are those that the write left, or those for which `change` returned None.  `known` saves
+    the first read.  Raise NoRecordError if the record does not exist, StoreUnavailableError if this
+    host did not change it, OutcomeUnknownError if it may have been changed.
     """
     record = known or await _read(store, path)
     for _ in range(_ATTEMPTS):
@@ -60,7 +60,9 @@ async def update(
                 raise unknown from error
             if record.stat.version == version + 1 and record.value == value:
                 return value, version + 1
-    raise StoreUnavailableError(f"{path}: lost the race {_ATTEMPTS} times")
+    raise StoreUnavailableError(
+        f"{path} was not changed: others changed it {_ATTEMPTS} times meanwhile"
+    )
 
 
 async def _read(store: MetadataStore, path: str) -> Record:

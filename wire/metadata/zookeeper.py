@@ -3,25 +3,25 @@
     async with open_zookeeper("zk1:2181,zk2:2181", session_timeout_s=4.0) as metadata:
         await metadata.create("/a", b"")
 
-trio's thread never waits for one of kazoo's: requests are handed over by kazoo's asynchronous
-calls, and everything that kazoo has to say comes back as a call in trio's thread.
+trio's thread never waits for one of kazoo's: requests use kazoo's asynchronous calls, and all
+results and events of kazoo come back as calls in trio's thread.
 
-* One kazoo client is one session.  When ZooKeeper says that the session is gone, the client is
-  thrown away, with whatever it had queued, and the next one started; so no request crosses from
-  one session into another.
-* A client that cannot even be started, because descriptors or threads are short, is tried again;
-  that ends neither this store nor the process.
+* One kazoo client is one session.  When ZooKeeper reports that the session has ended, the client is
+  dropped with everything in its queue, and the next one starts.  So no request crosses from one
+  session into another.
+* If a client cannot be started, because descriptors or threads are short, the store tries again.
+  This ends neither the store nor the process.
 * While there is no contact, kazoo tries again at least every 0.3 s, so that a ZooKeeper that was
   restarted finds the session alive.
-* A request waits for contact here, not in kazoo's queue, where nobody could say whether it was
-  sent: while it waits here it certainly was not (`StoreUnavailableError`).  Once kazoo has it, a
-  lost connection or a passed deadline is an `OutcomeUnknownError` for a write, and the write may
-  yet be carried out.  A cancelled request is left to its fate.  Nothing is retried.
-* `root` is put in front of every path, and created.  A chroot, which is a part of the address, is
-  not created: it may be a slip, and would be an empty cluster.
+* A request waits for contact here, and not in kazoo's queue.  While it waits here it was certainly
+  not sent (`StoreUnavailableError`).  Once kazoo has it, a lost connection or a passed deadline is
+  an `OutcomeUnknownError` for a write, and the write may still be carried out.  The store does not
+  recall a cancelled request, and retries nothing.
+* The store puts `root` in front of every path, and creates it.  It does not create a chroot, which
+  is a part of the address: a typing error would become an empty cluster.
 
-Requests above `REQUEST_BYTES_MAX` are refused here: ZooKeeper would cut the connection, and the
-request look like one of unknown outcome for ever.
+The store refuses requests above `REQUEST_BYTES_MAX`: ZooKeeper would cut the connection, and the
+outcome of such a request would stay unknown forever.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
@@ -78,7 +78,7 @@ class _NoAnswerError(Exception):
 
 
 class ZooKeeperStore:
-    """A `MetadataStore`; from `open_zookeeper`."""
+    """A `MetadataStore`; `open_zookeeper` makes it."""
 
     def __init__(
         self, hosts: str, root: str, session_timeout_s: float, request_timeout_s: float
@@ -120,7 +120,7 @@ class ZooKeeperStore:
                 except NoRecordError:
                     if event is None:
                         return None
-                # ZooKeeper leaves a watch on what is not there only if asked whether it is there.
+                # ZooKeeper sets a watch on a missing record only for `exists`.
                 if await self._read(lambda kazoo: kazoo.exists_async(full, event)) is None:
                     return None
 
@@ -213,13 +213,18 @@ class ZooKeeperStore:
         try:
             return await self._request(submit)
         except _NoAnswerError as error:
-            raise StoreUnavailableError(f"no answer to a read: {error}") from error.__cause__
+            raise StoreUnavailableError(
+                f"ZooKeeper did not answer to a read: {error}"
+            ) from error.__cause__
 
     async def _write(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         try:
             return await self._request(submit)
         except _NoAnswerError as error:
-            raise OutcomeUnknownError(f"no answer to a write: {error}") from error.__cause__
+            raise OutcomeUnknownError(
+                "ZooKeeper did not answer to a write, so it is unknown whether it was carried"
+                f" out: {error}"
+            ) from error.__cause__
 
     async def _request(self, submit: Callable[[Kazoo], AsyncResult[T]]) -> T:
         deadline = trio.current_time() + self._request_timeout_s
@@ -231,7 +236,7 @@ class ZooKeeperStore:
 
         def settle(result: AsyncResult[T]) -> None:
             if is_connection_loss(result.exception):
-                # kazoo tells requests first.  Who is told must find the state that goes with it.
+                # kazoo completes requests before it reports the state, so set the state here first.
                 self._state_changed(kazoo, SessionState.SUSPENDED, 0)
             answers.append(result)
             answered.set()
@@ -240,7 +245,7 @@ class ZooKeeperStore:
         with trio.move_on_at(deadline):
             await answered.wait()
         if not answers:
-            raise _NoAnswerError(f"after {self._request_timeout_s} s")
+            raise _NoAnswerError(f"the request timed out after {self._request_timeout_s:g} s")
         error = answers[0].exception
         if error is None:
             return answers[0].value
@@ -252,7 +257,7 @@ class ZooKeeperStore:
 
     @contextmanager
     def _armed(self, watch: Watch | None) -> "Generator[_OneShot | None]":
-        """Around a read that leaves a watch: armed before it is sent, disarmed if it fails."""
+        """Hold a watch around its read: arm it before the read, disarm it if the read fails."""
         if watch is None:
             yield None
             return
@@ -265,7 +270,7 @@ class ZooKeeperStore:
             raise
 
     def watch_event(self, watch: "_OneShot", event: WatchedEvent) -> None:
-        """Called in kazoo's thread."""
+        """Handle an event of a watch; kazoo calls this in its own thread."""
         self._soon(self._fire, watch, is_contact_lost(event))
 
     def _fire(self, watch: "_OneShot", contact_lost: bool) -> None:
@@ -280,13 +285,13 @@ class ZooKeeperStore:
     # Sessions
 
     async def run(self, nursery: trio.Nursery) -> None:
-        """Start one client after the other, each when the session of the last one is gone."""
+        """Run one client after the other, each when the session of the last one has ended."""
         while True:
-            kazoo = new_client(self._hosts, self._session_timeout_s, self._heard)
+            kazoo = new_client(self._hosts, self._session_timeout_s, self._handle_state)
             self._kazoo, self._kazoo_lost = kazoo, trio.Event()
             self._failure = start_client(kazoo)
             if self._failure is not None:
-                # Nothing was sent, so nobody is told anything; what is short may come back.
+                # Nothing was sent, so no caller is told; descriptors or threads may come back.
                 self._kazoo = None
                 await trio.sleep(_START_RETRY_S)
                 continue
@@ -295,13 +300,13 @@ class ZooKeeperStore:
             nursery.start_soon(_stop, kazoo)
             await trio.sleep(RETRY_DELAY_S)
 
-    def _heard(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
-        """Called in kazoo's thread."""
+    def _handle_state(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
+        """Handle a change of the state; kazoo calls this in its own thread."""
         self._soon(self._state_changed, kazoo, state, session_id)
 
     def _state_changed(self, kazoo: Kazoo, state: SessionState, session_id: int) -> None:
         if kazoo is not self._kazoo or self._kazoo_lost.is_set() or self._session.closed:
-            return  # the last words of a client that we have left
+            return  # a late report of a client that was replaced
         watches = list(self._watches) if state is not SessionState.CONNECTED else []
         if state is SessionState.LOST:
             self._kazoo_lost.set()
@@ -314,7 +319,9 @@ class ZooKeeperStore:
             await self._session.wait_connected(timeout_s)
         except StoreUnavailableError as error:
             why = str(self._failure or await why_no_session(self._hosts))
-            raise NoContactError(f"ZooKeeper at {self._hosts}: {error}", why) from None
+            raise NoContactError(
+                f"there is no session with ZooKeeper at {self._hosts}: {error}", why
+            ) from None
         await self._check_chroot()
         if self._root:
             for path in [*ancestors_of(self._root), self._root]:
@@ -337,20 +344,20 @@ class ZooKeeperStore:
             await self._write(lambda kazoo: kazoo.create_async(path, b""))
 
     async def close(self) -> None:
-        """End the session; give up on telling ZooKeeper after a while."""
+        """End the session; after a while, stop waiting for ZooKeeper."""
         self._session.close()
         self._watches.clear()
         if self._kazoo is not None:
             await _stop(self._kazoo)
 
     def _soon(self, call: Callable[[Unpack[Ts]], object], *args: *Ts) -> None:
-        """From any thread: call it in trio's, in order."""
+        """Call a function in trio's thread, in order; any thread may call this."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call, *args)
 
 
 class _OneShot:
-    """What kazoo holds of a watch."""
+    """The watch as kazoo holds it."""
 
     def __init__(self, store: ZooKeeperStore, watch: Watch) -> None:
         self.watch = watch
@@ -383,9 +390,9 @@ async def open_zookeeper(
     request_timeout_s: float = 10.0,
     connect_timeout_s: float = 10.0,
 ) -> AsyncGenerator[ZooKeeperStore]:
-    """Open a session; `StoreUnavailableError` if there is no ZooKeeper in `connect_timeout_s`.
+    """Open a session; raise StoreUnavailableError if there is none in `connect_timeout_s`.
 
-    Leaving the block ends the session, and with it our ephemeral records.
+    The end of the block ends the session, and with it our ephemeral records.
     """
     assert root == "" or check_path(root) != "/", "the root of everything is the empty string"
     store = ZooKeeperStore(hosts, root, session_timeout_s, request_timeout_s)

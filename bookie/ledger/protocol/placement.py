@@ -36,7 +36,9 @@ class Quorums:
 
     def __post_init__(self) -> None:
         if not 1 <= self.ack <= self.write <= self.ensemble:
-            raise ValueError(f"quorums must be 1 <= ack <= write <= ensemble: {self}")
+            raise ValueError(
+                f"the quorums must satisfy 1 <= ack <= write <= ensemble, but they are {self}"
+            )
 
     @property
     def absent(self) -> int:
@@ -83,7 +85,7 @@ def fragment_at(fragments: Sequence[Fragment], entry_id: int) -> Fragment:
     for fragment in reversed(fragments):
         if fragment.first_entry_id <= entry_id:
             return fragment
-    raise ValueError(f"no fragment holds entry {entry_id}")
+    raise ValueError(f"no fragment of the ledger holds entry {entry_id}")
 
 
 def with_fragment(fragments: tuple[Fragment, ...], fragment: Fragment) -> tuple[Fragment, ...]:
@@ -93,5 +95,8 @@ def with_fragment(fragments: tuple[Fragment, ...], fragment: Fragment) -> tuple[
     if fragment.first_entry_id == last.first_entry_id:
         return (*fragments[:-1], fragment)
     if fragment.first_entry_id < last.first_entry_id:
-        raise ValueError(f"a fragment from {fragment.first_entry_id} before {last.first_entry_id}")
+        raise ValueError(
+            f"the fragment from entry {fragment.first_entry_id} on comes before the one from"
+            f" {last.first_entry_id} on"
+        )
     return (*fragments, fragment)

@@ -32,7 +32,7 @@ class RackRule:
 
     def __post_init__(self) -> None:
         if self.least < 1:
-            raise ValueError(f"a write set spans at least one rack, not {self.least}")
+            raise ValueError(f"a write set must span at least one rack, not {self.least}")
 
 
 class Racks:

@@ -200,7 +200,10 @@ class ReadProtocol:
         return effects
 
     def found(self, entry_id: int) -> bool:
-        """As `step(Answered(..., FOUND))`; return False if the entry was decided before."""
+        """Do the same as `step(Answered(..., FOUND))`.
+
+        Return False if the entry was decided before.
+        """
         return self._open.pop(entry_id, None) is not None
 
     def _start(self) -> None:

@@ -81,9 +81,10 @@ class LastEntry:
 
 @dataclass(frozen=True, slots=True)
 class FenceAnswered:
-    """`fenced`: the bookie will accept no entry of the old writer any more, durably.
+    """The answer to a fencing request.
 
-    `last` is None if the bookie has no entry, or a damaged one.
+    `fenced`: the bookie will accept no entry of the old writer any more, durably.  `last` is None
+    if the bookie has no entry, or a damaged one.
     """
 
     bookie: BookieId

@@ -242,9 +242,9 @@ class WriteProtocol:
         return effects
 
     def append(self, count: int = 1) -> Ensemble | None:
-        """As `step(Append(count))` if its effect is one `Send`; return the bookies to send to.
+        """Do the same as `step(Append(count))` if its only effect is one `Send`.
 
-        Return None, without any effect, if it is not.
+        Return the bookies to send to.  If there would be other effects, do nothing and return None.
         """
         if not self._unstriped or self.state is _WITHDRAWN:
             return None
@@ -252,7 +252,7 @@ class WriteProtocol:
         return self._live
 
     def added(self, bookie: BookieId, first: int, count: int = 1) -> int:
-        """As `step(Added(...))`; return the number of entries confirmed by it."""
+        """Do the same as `step(Added(...))`; return the number of entries that this confirms."""
         if self.state is _WITHDRAWN:
             return 0
         position = self._positions.get(bookie)

@@ -87,7 +87,7 @@ class Chunks:
     def delivered(self, entry: Entry, consumer: ConsumerKey) -> None:
         if entry.group is None:
             return
-        self.gone((entry.place,))
+        self.forget((entry.place,))
         # The last chunk ends the choice of the consumer, and the first one makes it.
         if entry.group_ends:
             if entry.group in self._consumer:
@@ -120,7 +120,7 @@ class Chunks:
             del self._consumer[group]
         return self.release(consumer)
 
-    def gone(self, places: Iterable[Place]) -> None:
+    def forget(self, places: Iterable[Place]) -> None:
         """Forget entries that are delivered or never will be, so that no chunk waits for them."""
         for place in places:
             group = self._group_of.pop(place, None)
@@ -131,8 +131,8 @@ class Chunks:
             if not waiting.places:
                 del self._waiting[group]
 
-    def gone_up_to(self, last: Place) -> None:
-        self.gone([place for place in self._group_of if place <= last])
+    def forget_up_to(self, last: Place) -> None:
+        self.forget([place for place in self._group_of if place <= last])
 
     def clear(self) -> None:
         self._consumer.clear()

@@ -37,7 +37,7 @@ class FailoverDispatch(ExclusiveDispatch):
         super().__init__(limits)
         self._topic_hash = murmur3(topic.encode())
         self._partition = partition
-        self._ranks: list[_Rank] = []  # of all consumers, sorted
+        self._ranks: list[_Rank] = []  # the ranks of all consumers, sorted
         self._rank: dict[ConsumerKey, _Rank] = {}
         self._change_due = False  # another consumer should be active than is
         self._deadline_ms: int | None = None
@@ -105,4 +105,4 @@ class FailoverDispatch(ExclusiveDispatch):
             best = bisect_right(ranks, priority, key=lambda rank: rank[0])
             return ranks[self._partition % best][-1]
         nearest = bisect_right(ranks, (priority, distance), key=lambda rank: rank[:2])
-        return ranks[nearest - 1][-1]  # Of those with the same point the last by name has it.
+        return ranks[nearest - 1][-1]  # At the same point the last consumer by name is active.

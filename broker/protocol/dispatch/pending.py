@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from daybook.broker.protocol.dispatch.events import ConsumerKey, Place
 
 _MEAN_WEIGHT = 0.05
-_DUE_MAX = 1_000  # of one step, so that others have their turn
+_DUE_MAX = 1_000  # entries in one step, so that others have their turn
 _BATCHES_MAX = 1_000  # A client sees at once that it cannot read a batch: few are on their way.
 
 
@@ -58,7 +58,7 @@ class Unacked:
         del self._entries[consumer], self._messages[consumer]
         return places
 
-    def of(self, consumer: ConsumerKey) -> int:
+    def count_of(self, consumer: ConsumerKey) -> int:
         """Return the number of messages that the consumer has."""
         return self._messages[consumer]
 

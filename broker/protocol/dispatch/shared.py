@@ -69,7 +69,7 @@ class SharedDispatch:
         self._by_key: dict[ConsumerKey, SharedConsumer] = {}
         # The ranks of those that can take something: by priority, equals as they came.
         self._available: list[tuple[int, ConsumerKey]] = []
-        self._permits = 0  # of all those
+        self._permits = 0  # the sum of their permits
         self._over: dict[ConsumerKey, None] = {}  # those that are blocked
         self._unacked = Unacked()
         self._replay = ReplayQueue()
@@ -103,7 +103,7 @@ class SharedDispatch:
         return self._by_key[consumer].permits
 
     def unacked_of(self, consumer: ConsumerKey) -> int:
-        return self._unacked.of(consumer)
+        return self._unacked.count_of(consumer)
 
     def is_blocked(self, consumer: ConsumerKey) -> bool:
         return self._by_key[consumer].blocked
@@ -149,7 +149,7 @@ class SharedDispatch:
             case AckedUpTo(place):
                 self._unacked.ack_up_to(place)
                 self._replay.remove_up_to(place)
-                self._chunks.gone_up_to(place)
+                self._chunks.forget_up_to(place)
                 self._unblock()
             case Cleared():
                 return self._clear()
@@ -233,7 +233,7 @@ class SharedDispatch:
         gone = set(places).difference(entry.place for entry in entries)
         for place in sorted(gone):
             self._replay.remove(place)  # acknowledged or trimmed away since `want`
-        self._chunks.gone(gone)
+        self._chunks.forget(gone)
         wanted = [entry for entry in entries if entry.place in self._replay]
         for entry in wanted:
             self._replay.remove(entry.place)
@@ -309,7 +309,7 @@ class SharedDispatch:
         self._chunks.delivered(entry, consumer.key)
         given.add(consumer.key, entry, redeliveries)
         limits = self._limits
-        if self._unacked.of(consumer.key) >= limits.unacked_messages_max:
+        if self._unacked.count_of(consumer.key) >= limits.unacked_messages_max:
             consumer.blocked = self._some_blocked = True
             self._over[consumer.key] = None
         self._count(consumer)
@@ -341,7 +341,7 @@ class SharedDispatch:
         few = limits.unacked_messages_max // 2
         for key in list(self._over):
             consumer = self._by_key[key]
-            consumer.blocked = self._unacked.of(key) > few
+            consumer.blocked = self._unacked.count_of(key) > few
             if not consumer.blocked:
                 del self._over[key]
             self._some_blocked |= consumer.blocked

@@ -1,4 +1,4 @@
-"""Which messages the application has acknowledged, and what the broker has to be told.
+"""Which messages the application has acknowledged, and what the broker has to learn.
 
 The broker counts entries, the application messages: an entry is acknowledged when all messages of
 its batch are.  Until then its *pending set* (bit i: message i is not acknowledged) is kept here and
@@ -35,7 +35,7 @@ class AckTracker:
         "_mark",
         "_pending",
         "_queued",
-        "_told",
+        "_unconfirmed",
         "in_doubt",
         "times_moved",
     )
@@ -53,7 +53,9 @@ class AckTracker:
         self._pending: dict[EntryKey, int] = {}  # batches that are with the application
         self._done: dict[EntryKey, None] = {}  # whole entries to acknowledge
         self._changed: dict[EntryKey, None] = {}  # batches with a new pending set to send
-        self._told: dict[EntryKey, None] = {}  # whole entries that were sent and not confirmed
+        self._unconfirmed: dict[
+            EntryKey, None
+        ] = {}  # whole entries that were sent and not confirmed
         self._cumulative: AckTuple | None = None
         self._mark: EntryKey | None = None  # acknowledged up to here, and not confirmed yet
 
@@ -61,7 +63,7 @@ class AckTracker:
 
     def arrived(self, key: EntryKey) -> bool:
         """Note a delivery; return False if the entry waits already or is acknowledged."""
-        if key in self._queued or key in self._done or key in self._told:
+        if key in self._queued or key in self._done or key in self._unconfirmed:
             return False
         if self._mark is not None and key <= self._mark and key not in self._pending:
             return False
@@ -97,7 +99,7 @@ class AckTracker:
 
     @property
     def pending_batches(self) -> int:
-        """How many batches have messages that are not acknowledged."""
+        """The number of batches with messages that are not acknowledged."""
         return len(self._pending)
 
     def delivered(self, key: EntryKey, count: int, ack_set: int | None) -> int:
@@ -155,7 +157,13 @@ class AckTracker:
     def _cover(self, key: EntryKey, rest: int) -> None:
         """Note that all entries before `key` are acknowledged, and `key` except for `rest`."""
         self._mark = key
-        for known in (self._pending, self._given_back, self._done, self._changed, self._told):
+        for known in (
+            self._pending,
+            self._given_back,
+            self._done,
+            self._changed,
+            self._unconfirmed,
+        ):
             for earlier in [each for each in known if each <= key]:
                 del known[earlier]
         self.in_doubt.cover(key, whole=not rest)
@@ -176,11 +184,11 @@ class AckTracker:
 
     @property
     def waiting(self) -> int:
-        """How many acknowledgements wait to be sent."""
+        """The number of acknowledgements that wait to be sent."""
         return len(self._done) + len(self._changed) + (self._cumulative is not None)
 
-    def untold(self) -> tuple[AckTuple | None, list[AckTuple]]:
-        """Return all acknowledgements that wait to be sent; they go on waiting."""
+    def unsent(self) -> tuple[AckTuple | None, list[AckTuple]]:
+        """Return all acknowledgements that wait to be sent; they keep waiting."""
         single = [(*key, self._pending.get(key)) for key in (*self._done, *self._changed)]
         return self._cumulative, single
 
@@ -201,7 +209,7 @@ class AckTracker:
             return
         if rest and key in self._pending:
             rest &= self._pending[key]
-        elif rest:  # What is done of the entry itself is told by itself.
+        elif rest:  # The acknowledged messages of the entry itself are sent separately.
             key, rest = (key[0], key[1] - 1), 0
         self._cover(key, rest)
         self._cumulative = (*key, rest or None)
@@ -214,7 +222,7 @@ class AckTracker:
             groups.append(self.take(entries_max))
         return groups
 
-    def told(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
+    def note_sent(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
         """Note that these were sent without a request for a receipt: they are in doubt."""
         self.in_doubt.note(cumulative, single)
         self.confirmed(cumulative, single)  # If one is lost, its entry is to be delivered again.
@@ -229,7 +237,7 @@ class AckTracker:
                 pending = self._pending.get(key)
                 single.append((*key, pending))
                 if pending is None:
-                    self._told[key] = None
+                    self._unconfirmed[key] = None
         return cumulative, single
 
     def confirmed(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
@@ -237,7 +245,7 @@ class AckTracker:
         if cumulative is not None and self._mark == cumulative[:2]:
             self._mark = None
         for ledger_id, entry_id, _ in single:
-            self._told.pop((ledger_id, entry_id), None)
+            self._unconfirmed.pop((ledger_id, entry_id), None)
 
     def give_back(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
         """Have these sent again: the broker may not have got them.  (Twice does no harm.)"""
@@ -246,7 +254,7 @@ class AckTracker:
         for ledger_id, entry_id, pending in single:
             key = (ledger_id, entry_id)
             if pending is None:
-                if self._told.pop(key, _MISSING) is not _MISSING:
+                if self._unconfirmed.pop(key, _MISSING) is not _MISSING:
                     self._done[key] = None
             elif key in self._pending:
                 self._changed[key] = None
@@ -256,7 +264,7 @@ class AckTracker:
 
         Return how many acknowledgements are void, because the broker has not confirmed them.
         """
-        unconfirmed = (self._done, self._changed, self._told)
+        unconfirmed = (self._done, self._changed, self._unconfirmed)
         void = sum(map(len, unconfirmed)) + len(self.in_doubt) + (self._mark is not None)
         for known in (self._pending, self._given_back, *unconfirmed):
             known.clear()

@@ -37,15 +37,15 @@ class AcksInDoubt:
         "_entries",
         "_entries_max",
         "_since",
+        "last_group",
         "lost",
         "newest",
-        "told",
     )
 
     def __init__(self, entries_max: int) -> None:
-        self.told = 0  # the number of the last group that was sent
+        self.last_group = 0  # the number of the last group that was sent
         self.lost = 0  # entries that were dropped and that no receipt can cover any longer
-        self.newest: Told | None = None  # what this attachment sent last
+        self.newest: Told | None = None  # the group that this attachment sent last
         self._entries_max = entries_max
         self._entries: dict[EntryKey, tuple[int, bool]] = {}  # the group's number; the whole entry?
         self._cumulative: tuple[int, AckTuple] | None = None
@@ -60,11 +60,15 @@ class AcksInDoubt:
 
     def note(self, cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
         """Note that these are sent now, without a request for a receipt."""
-        self.told += 1
+        self.last_group += 1
         self.newest = (None, single[-1:]) if single else (cumulative, [])
         if cumulative is not None and not self._covers(cumulative):
-            self._cumulative = (self.told, cumulative)
-        entries, all_of_it, a_part = self._entries, (self.told, True), (self.told, False)
+            self._cumulative = (self.last_group, cumulative)
+        entries, all_of_it, a_part = (
+            self._entries,
+            (self.last_group, True),
+            (self.last_group, False),
+        )
         for ledger_id, entry_id, pending in single:
             key = (ledger_id, entry_id)
             if key in entries:
@@ -93,17 +97,19 @@ class AcksInDoubt:
         """Forget what this attachment sent up to group `number`: a receipt covers it."""
         if number <= self._since:
             return
-        covered = [key for key, (told, _) in self._entries.items() if self._since < told <= number]
+        covered = [
+            key for key, (group, _) in self._entries.items() if self._since < group <= number
+        ]
         for key in covered:
             del self._entries[key]
         if self._cumulative is not None and self._since < self._cumulative[0] <= number:
             self._cumulative = None
-        if number == self.told:
+        if number == self.last_group:
             self._crowded_out = 0
 
     def attached(self) -> None:
         """Begin a new attachment, whose receipts do not cover what was sent before."""
-        self._since = self.told
+        self._since = self.last_group
         self.newest = None
         self.lost += self._crowded_out
         self._crowded_out = 0

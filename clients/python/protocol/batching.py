@@ -22,9 +22,9 @@ class Batch:
 
     body: bytes
     count: int
-    sequence_id: int  # of the first message
+    sequence_id: int  # the first message's
     highest_sequence_id: int
-    key: str | None  # of the first message
+    key: str | None  # the first message's
     key_is_base64: bool
 
 

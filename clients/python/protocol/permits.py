@@ -35,7 +35,7 @@ class Permits:
         return min(self._size, max(1, int(self._bytes_max / self._mean)))
 
     def restart(self, waiting: int = 0) -> int:
-        """Begin anew after an attachment; return the grant.  `waiting` messages wait here."""
+        """Start again after an attachment; return the grant.  `waiting` messages wait here."""
         self._outstanding = max(waiting, self.target)
         return self._outstanding - waiting
 

@@ -21,7 +21,7 @@ class Backoff:
     def next(self, chance: float) -> float:
         """Return the wait before the next attempt; `chance` is drawn from 0 to 1."""
         assert 0 <= chance < 1
-        # At 32 doublings the ceiling is `max_s` anyhow; more would only make large numbers.
+        # After 32 doublings the ceiling is `max_s` in any case; more would only be large numbers.
         ceiling = min(self._max_s, self._initial_s * (1 << min(self.attempts, 32)))
         self.attempts += 1
         return ceiling * (0.5 + 0.5 * chance)

@@ -22,7 +22,7 @@ from daybook.wire.transport import Buffer
 class PendingSend:
     """One entry: its frame, and the callbacks of its messages."""
 
-    sequence_id: int  # of the first message; receipts name it
+    sequence_id: int  # the id of the first message; receipts name it
     highest_sequence_id: int
     count: int
     size: int
@@ -54,7 +54,7 @@ class PendingSends:
 
     @property
     def messages(self) -> int:
-        """How many messages the entries have."""
+        """The number of messages in the entries."""
         return sum(send.count for send in self._queue)
 
     def push(self, send: PendingSend) -> None:

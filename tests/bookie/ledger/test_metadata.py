@@ -139,10 +139,10 @@ def test_an_old_ledger_without_ack_quorum_needs_its_write_quorum() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (b"", "not the metadata"),
+        (b"", "does not begin as the metadata"),
         (b"BookieMetadataFormatVersion\t4\nx", "version"),
-        (b"BookieMetadataFormatVersion\t33333333333\nx", "not the metadata"),
-        (GOLDEN_OPEN[:-1], "bytes of"),
+        (b"BookieMetadataFormatVersion\t33333333333\nx", "does not begin as the metadata"),
+        (GOLDEN_OPEN[:-1], "are cut off"),
         (TEXT_V2.replace(b"OPEN", b"?").replace(b"IN_RECOVERY", b"HALF_OPEN"), "parse"),
         (TEXT_V2.replace(b"firstEntryId: 0", b"firstEntryId: 1"), "entry 0"),
         (TEXT_V2.replace(b"ensembleSize: 2", b"ensembleSize: 3"), "bookies"),

@@ -125,7 +125,7 @@ async def test_a_writer_withdraws_before_its_metadata_are_full(
     assert stored > 3
     assert crowded
     assert len(ended) == 1
-    assert "go on in a new ledger" in str(ended[0])
+    assert "continue in a new ledger" in str(ended[0])
     assert len(encode_metadata(writer.metadata)) <= 800
     reader = await client.open(writer.ledger_id, recover=True)
     assert reader.last_add_confirmed >= stored - 1

@@ -124,8 +124,11 @@ async def test_the_brokers_own_probe_is_served_when_all_connections_are_taken() 
         (pb.CommandConnected(server_version="x"), ""),
         (pb.CommandError(request_id=0, error=pb.AuthenticationError, message="who?"), ""),
         (pb.CommandError(request_id=0, error=pb.AuthorizationError, message="no"), ""),
-        (pb.CommandError(request_id=0, error=pb.ServiceNotReady, message="no"), "refuses: no"),
-        (pb.CommandPing(), "not CONNECTED"),
+        (
+            pb.CommandError(request_id=0, error=pb.ServiceNotReady, message="no"),
+            "refuses the connection: no",
+        ),
+        (pb.CommandPing(), "did not answer with CONNECTED"),
     ],
 )
 def test_what_counts_as_an_answer(answer: Message, why: str) -> None:

@@ -483,7 +483,7 @@ async def test_lookup_brokers_health_and_metrics() -> None:
         assert await text(one, "/healthz") == "ok"
         one.why_not_ready = ""
         one.broker.session.suspend()
-        assert "out of reach" in await text(one, "/readyz")
+        assert "no contact with the metadata store" in await text(one, "/readyz")
         assert await text(one, "/healthz") == "ok"
 
 

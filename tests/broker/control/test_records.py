@@ -28,7 +28,7 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "broker_metadata_v1"
 RECORDS: dict[str, object] = {
     "cluster": ClusterData("http://127.0.0.1:8080", None, "pulsar://127.0.0.1:6650"),
     "tenant": TenantInfo(["admin"], ["standalone"]),
-    "local_policies": LocalPolicies(BundlesData.of(Bundles.equal(4))),
+    "local_policies": LocalPolicies(BundlesData.from_bundles(Bundles.equal(4))),
     "partitioned_topic": PartitionedTopic(4, properties={"owner": "team"}),
     "owner": OwnerRecord("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080"),
     "broker": BrokerRecord(

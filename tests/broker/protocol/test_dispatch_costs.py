@@ -110,7 +110,7 @@ def test_what_is_gone_costs_the_same_however_many_messages_wait() -> None:
     waiting = _Watched(chunks._waiting)
     chunks._waiting = waiting
     for _ in range(10):
-        chunks.gone({(5, N + 1)})
+        chunks.forget({(5, N + 1)})
     assert not waiting.walked
 
 
@@ -131,9 +131,9 @@ def test_a_chunk_waits_for_those_before_it_in_any_order() -> None:
     assert chunks.waits_until(_chunk(4)) == 7
     chunks.wait(_chunk(1), 5)
     assert chunks.waits_until(_chunk(2)) is not None
-    chunks.gone({(5, 1)})
+    chunks.forget({(5, 1)})
     assert chunks.waits_until(_chunk(2)) is None
-    chunks.gone_up_to((5, 3))
+    chunks.forget_up_to((5, 3))
     assert chunks.waits_until(_chunk(4)) is None
 
 

@@ -386,7 +386,7 @@ def test_an_open_ledger_of_nobody_is_closed_by_recovery_with_loss(
     assert "--accept-loss" in err
     code, _, err = daybook("ledgers", "recover", str(ledger_id), "--accept-loss")
     assert code == 1
-    assert "will be lost. Go on?" in err
+    assert "will be lost. Continue?" in err
     code, out, _ = daybook(
         "ledgers", "recover", str(ledger_id), "--accept-loss", "--yes", "--output", "json"
     )

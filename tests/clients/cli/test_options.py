@@ -119,7 +119,7 @@ def test_help_says_so_without_looking(here: Path) -> None:
             ["--zookeeper", "zk+hierarchical://h:1;g/l"],
             "write that as --zookeeper h:1,g:2181 --ledgers-root /l.",
         ),
-        (["--zookeeper", "etcd://h:1/l"], "'etcd' is none of"),
+        (["--zookeeper", "etcd://h:1/l"], "'etcd', which is none of"),
     ],
 )
 def test_what_is_no_place_is_refused(words: list[str], said: str) -> None:

@@ -185,7 +185,7 @@ def test_settings_of_the_command_line_reach_all_parts_of_their_kind(directory: D
         ("roll_entries=7", "write broker.NAME=VALUE"),
         ("broker.roll_entries", "write broker.NAME=VALUE"),
         ("zookeeper.tick=1", "write broker.NAME=VALUE"),
-        ("bookie.port=7", "each part of a cluster has its own port"),
+        ("bookie.port=7", "each part of a cluster has its own"),
     ],
 )
 def test_what_is_no_setting_of_a_kind_is_refused(

@@ -75,8 +75,8 @@ def test_what_is_not_said_is_left_to_the_settings(started: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--metadata", "etcd://h:1/ledgers"], "'etcd' is none of"),
-        (["--metadata", "zk+flat://h:1/ledgers"], "'zk+flat' is none of"),
+        (["--metadata", "etcd://h:1/ledgers"], "'etcd', which is none of"),
+        (["--metadata", "zk+flat://h:1/ledgers"], "'zk+flat', which is none of"),
         (["--metadata", "zk://h/l", "--zookeeper", "h:1"], "leave them out"),
         (["--metadata", "zk://h/l", "--ledgers-root", "/l"], "leave them out"),
         (["--zookeeper", "zk://h/l"], "write that as --zookeeper h:2181 --ledgers-root /l."),

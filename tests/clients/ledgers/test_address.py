@@ -23,13 +23,13 @@ def test_an_address_names_hosts_and_a_root(address: str, hosts: str, root: str) 
     ("address", "why"),
     [
         ("localhost:2181", "no scheme"),
-        ("etcd://localhost:2181/ledgers", "'etcd' is none of"),
-        ("zk+flat://localhost:2181/ledgers", r"'zk\+flat' is none of"),
-        ("zk:///ledgers", "is no host:port"),
-        ("zk://a,,b/ledgers", "is no host:port"),
+        ("etcd://localhost:2181/ledgers", "'etcd', which is none of"),
+        ("zk+flat://localhost:2181/ledgers", r"'zk\+flat', which is none of"),
+        ("zk:///ledgers", "is not host:port"),
+        ("zk://a,,b/ledgers", "is not host:port"),
         ("zk://a:port/ledgers", "port"),
         ("zk://a:70000/ledgers", "range"),
-        ("zk://me@a/ledgers", "is no host:port"),
+        ("zk://me@a/ledgers", "is not host:port"),
         ("zk://a//ledgers", "empty name"),
     ],
 )

@@ -65,7 +65,7 @@ def test_waiting_ends_when_the_time_is_over_and_can_be_gone_on_with(client: Clie
     reader = client.open(writer.ledger_id, recover=False)
     tail = reader.tail(timeout_s=1.0)
     assert next(tail).data == b"one"
-    with pytest.raises(TimeoutError, match="not done within 1 s"):
+    with pytest.raises(TimeoutError, match="was not done within 1 s"):
         next(tail)
     assert reader.read_last_add_confirmed() == 0
     writer.append(b"two")

@@ -222,7 +222,7 @@ async def test_a_blocking_ack_for_a_consumer_that_is_gone_is_told_by_flush_acks(
                     gc.collect()
                     other.last_message_ids()  # The thread of the client has a turn.
                 other.ack(message)
-                with pytest.raises(daybook.ClosedError, match="is gone"):
+                with pytest.raises(daybook.ClosedError, match="was closed"):
                     other.flush_acks()
                 other.flush_acks()
                 other.ack(other.receive(PATIENCE_S))

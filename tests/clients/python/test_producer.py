@@ -297,7 +297,7 @@ async def test_sequence_ids_of_the_application() -> None:
         producer.send_nowait(b"a")
         producer.send_nowait(b"b", sequence_id=205)
         producer.send_nowait(b"c")
-        with pytest.raises(ValueError, match="not above"):
+        with pytest.raises(ValueError, match="must be above"):
             producer.send_nowait(b"d", sequence_id=206)
         await producer.flush()
         got = [await consumer.receive() for _ in range(3)]

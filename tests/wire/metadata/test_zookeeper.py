@@ -244,7 +244,7 @@ async def test_a_zookeeper_that_falls_silent_is_unknown_not_failed(
     store.add_session_listener(heard)
     zookeeper.process.send_signal(signal.SIGSTOP)
     try:
-        with pytest.raises(MetadataError, match="no answer to a write"):
+        with pytest.raises(MetadataError, match="did not answer to a write"):
             await store.create("/a", b"")
         await heard.wait_states(SessionState.SUSPENDED)
     finally:

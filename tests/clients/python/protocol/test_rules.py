@@ -107,7 +107,7 @@ def test_what_comes_again_is_not_wanted_while_it_waits_or_is_done() -> None:
     _, told = acks.take(10)
     assert not acks.arrived(E1)
     acks.give_back(None, told)
-    assert acks.untold() == (None, [(1, 1, None)])
+    assert acks.unsent() == (None, [(1, 1, None)])
     acks.confirmed(*acks.take(10))
     assert acks.arrived(E1)  # The broker redelivers it for a reason.
     acks.dropped()
@@ -146,7 +146,7 @@ def test_what_is_forgotten_while_it_is_told_is_not_told_again() -> None:
     assert len(single) == 2
     tracker.forget()
     tracker.give_back(cumulative, single)
-    assert tracker.untold() == (None, [])
+    assert tracker.unsent() == (None, [])
     assert all(tracker.arrived((1, n)) for n in range(4))
 
 
@@ -155,7 +155,7 @@ def test_a_receipt_covers_what_its_attachment_told_before_it_and_nothing_else() 
     doubt.note(None, [(*E1, None)])
     doubt.attached()
     doubt.note(None, [(*E2, None)])
-    number = doubt.told
+    number = doubt.last_group
     doubt.note((*E2, None), [(*E3, 0b10)])
     doubt.settled(number)
     assert (E1 in doubt, E2 in doubt, E3 in doubt, len(doubt)) == (True, False, True, 3)
@@ -167,7 +167,7 @@ def test_a_receipt_covers_what_its_attachment_told_before_it_and_nothing_else() 
 def test_a_receipt_of_an_earlier_attachment_covers_nothing() -> None:
     doubt = AcksInDoubt(10)
     doubt.note(None, [(*E1, None)])
-    number = doubt.told
+    number = doubt.last_group
     doubt.attached()
     doubt.settled(number)
     assert E1 in doubt
@@ -178,7 +178,7 @@ def test_a_part_that_is_told_later_does_not_cover_the_whole_entry() -> None:
     doubt.note(None, [(*E1, None)])
     doubt.attached()
     doubt.note(None, [(*E1, 0b10)])
-    doubt.settled(doubt.told)
+    doubt.settled(doubt.last_group)
     assert doubt.recall().whole == [E1]
 
 
@@ -187,7 +187,7 @@ def test_a_place_that_is_told_later_does_not_cover_one_behind_it() -> None:
     doubt.note((*E3, None), [])
     doubt.attached()
     doubt.note((*E1, None), [])
-    doubt.settled(doubt.told)
+    doubt.settled(doubt.last_group)
     assert doubt.recall().cumulative == (*E3, None)
 
 
@@ -195,7 +195,7 @@ def test_what_is_crowded_out_of_doubt_is_lost_with_its_attachment() -> None:
     doubt = AcksInDoubt(1)
     doubt.note(None, [(*E1, None), (*E2, None)])
     assert (len(doubt), doubt.lost) == (1, 0)
-    doubt.settled(doubt.told)
+    doubt.settled(doubt.last_group)
     doubt.attached()
     assert doubt.lost == 0
     doubt.note(None, [(*E1, None), (*E2, None)])
@@ -211,7 +211,7 @@ def test_what_is_recalled_is_told_as_it_is_now() -> None:
     acks.delivered(E2, 2, None)
     acks.ack(E1, 0)
     acks.ack(E2, 0)
-    acks.told(*acks.take(10))
+    acks.note_sent(*acks.take(10))
     acks.ack(E1, 1)
     acks.ack(E2, 1)
     assert acks.take_all(10) == [(None, [(*E2, None), (*E1, 0b100)])]
@@ -221,13 +221,13 @@ def test_a_place_within_a_batch_is_recalled_without_what_was_done_since() -> Non
     acks = AckTracker()
     acks.delivered(E2, 3, None)
     acks.ack_cumulative(E2, 0)
-    acks.told(*acks.take(10))
+    acks.note_sent(*acks.take(10))
     acks.ack(E2, 1)
     assert acks.take_all(10) == [((*E2, 0b100), [])]
     acks = AckTracker()
     acks.delivered(E2, 2, None)
     acks.ack_cumulative(E2, 0)
-    acks.told(*acks.take(10))
+    acks.note_sent(*acks.take(10))
     acks.ack(E2, 1)
     assert acks.take_all(10) == [((*E1, None), [(*E2, None)])]
 
@@ -260,10 +260,10 @@ def test_no_ack_is_covered_that_the_broker_may_have_lost(data: st.DataObject) ->
                 done.add(key)
             case "tell":
                 group = acks.take(data.draw(st.integers(1, 3)))
-                acks.told(*group)
-                told += [(acks.in_doubt.told, each[:2]) for each in group[1]]
+                acks.note_sent(*group)
+                told += [(acks.in_doubt.last_group, each[:2]) for each in group[1]]
             case "settle":
-                number = acks.in_doubt.told
+                number = acks.in_doubt.last_group
                 has |= {key for _, key in told}
                 acks.in_doubt.settled(number)
             case _:
