@@ -11,7 +11,7 @@ entries that it has acknowledged.  So it starts only if the cookies agree:
     others empty                       without a cookie hold nothing and the paths are the same
     anything else                      refused, and nothing is changed
 
-A bookie that may have lost records starts in doubt (`storage.suspects`), and its missing cookies
+A bookie that may have lost records starts in doubt (`storage.limbo`), and its missing cookies
 are written when the doubt is durable.  Until then its empty directories are *claimed*: the same
 text is in `CLAIM`, so that a start that was cut short can be repeated.  A bookie is also in doubt
 if its directories are older than its last loss, for example an image that was put back: the id of

@@ -49,7 +49,7 @@ class Host:
 
 
 def has(error: BaseException, kind: type[BaseException]) -> bool:
-    """Whether an error is, or a group of errors holds, one of this kind."""
+    """Return True if the error, or one in the group of errors, is of this kind."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(kind) is not None
     return isinstance(error, kind)

@@ -64,7 +64,7 @@ def small_limits(**changes: object) -> StoreLimits:
 
 @dataclass
 class Oracle:
-    """What was tried and what was answered; one object through all crashes of a run."""
+    """The requests and answers of a run; one object lives through all crashes."""
 
     tried: dict[tuple[int, int], list[bytes]] = field(default_factory=dict)
     acked: dict[tuple[int, int], bytes] = field(default_factory=dict)
@@ -217,7 +217,7 @@ class Oracle:
             assert statuses == [StoreStatus.UNAUTHORIZED]
 
     async def check_fences(self, store: LedgerStore) -> None:
-        """Adds of the old writer: refused for ever where a fence or a deletion was answered."""
+        """Adds of the old writer are refused forever after the answer to a fence or a deletion."""
         for ledger_id in sorted(self.fenced | self.deleted):
             statuses: list[StoreStatus] = []
             data = memoryview(entry(ledger_id, 999))

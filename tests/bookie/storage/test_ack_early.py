@@ -127,7 +127,7 @@ async def test_after_an_unclean_stop_everything_is_in_doubt(host: Host, early: b
 
 
 async def test_a_log_that_failed_is_no_clean_stop(host: Host) -> None:
-    """What was acknowledged is not on the disk, though the process ended in order."""
+    """An acknowledged entry is not on the disk, although the process ended in order."""
     async with host.store(**EARLY) as store:
         answers = Answers(store)
         answers.add(1, 0)
@@ -155,7 +155,7 @@ async def work(store: LedgerStore, told: "Told") -> None:
 
 
 class Told:
-    """What was acknowledged; `safe` is what was not deferred."""
+    """The acknowledged entries; `safe` are those that were not answered early."""
 
     def __init__(self) -> None:
         self.acked: set[tuple[int, int]] = set()

@@ -1,4 +1,4 @@
-"""Room is made, and nothing else happens: what counts stays, whatever goes wrong meanwhile."""
+"""Compaction frees space and changes nothing else: live records stay through every failure."""
 
 import errno
 from dataclasses import replace
@@ -160,7 +160,7 @@ async def test_a_limbo_mark_outlives_its_segment(host: Host) -> None:
                 answers.add(10 + life, entry_id, recovery=True)
                 await answers.all()
             await store.maintenance.reclaim()
-            assert path in host.logs()  # what is damaged stays as it is
+            assert path in host.logs()  # a damaged segment stays as it is
     assert marked not in host.logs()
     host.platter.lose_indexes()
     host.platter.forget(path)
@@ -346,7 +346,7 @@ def in_gaps(path: str, gaps: list[Gap]) -> bool:
 
 
 async def test_a_torn_write_before_a_removed_segment_does_not_come_back(host: Host) -> None:
-    """What was never acknowledged is not taken for an entry when the index is made again."""
+    """A rebuild of the index does not take a record for an entry that was never acknowledged."""
     async with host.doomed_store(**SMALL) as store:
         await fill(store, 7)
         host.platter.kill()

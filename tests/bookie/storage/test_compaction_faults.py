@@ -1,4 +1,4 @@
-"""What goes wrong around one segment keeps no other from being given back, and is not for ever."""
+"""A failure at one segment does not keep other segments from being deleted, and it passes."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ async def kill_behind_one_batch(host: Host) -> None:
         await store.delete(1)
         await store.maintenance.checkpoint()
         compactor: Compactor = store._directories.runners[0].compactor
-        # Of the last one nothing but entries is left, so nothing has to be written again.
+        # The last one has only entries left, so nothing has to be written again.
         await compactor._compact(store._directories.ledger_directories[0].log.segments[-2])
         assert store.statistics().segments_removed == 1
         host.platter.kill()

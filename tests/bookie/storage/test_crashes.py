@@ -64,7 +64,7 @@ async def live(
             await trio.lowlevel.checkpoint()
             assert not store.statistics().failure
     except (HostCrashedError, BaseExceptionGroup) as error:
-        # What else is raised while a dead host unwinds is nobody's business, broken promises are.
+        # Other errors while a dead host unwinds do not matter; broken promises do.
         if not has(error, HostCrashedError) or has(error, AssertionError):
             raise
         oracle.pending = 0

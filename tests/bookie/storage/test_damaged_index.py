@@ -1,4 +1,4 @@
-"""An index that cannot be read as it was written: in doubt first, then made again from the log."""
+"""An index that cannot be read as it was written: in doubt first, then rebuilt from the log."""
 
 import errno
 import random
@@ -124,7 +124,7 @@ async def check_all(store: LedgerStore) -> None:
 async def test_a_block_that_cannot_be_read_puts_the_bookie_in_doubt_and_the_index_is_made_again(
     host: Host,
 ) -> None:
-    """Its entries were unreadable for ever, absences were believed, and nobody was told."""
+    """Its entries were unreadable forever, absences were believed, and no operator was told."""
     await filled(host)
     told: list[IndexRebuild] = []
     gate = Gate(host)

@@ -1,4 +1,4 @@
-"""What the disk does not give any more is taken again; what it gives is not replaced."""
+"""An entry that cannot be read is accepted again; a readable entry is not replaced."""
 
 import errno
 from collections.abc import Sequence

@@ -46,7 +46,7 @@ async def fill(store: LedgerStore, *ledger_ids: int, count: int = 5) -> None:
 
 
 async def absences(store: LedgerStore, ledger_id: int) -> set[StoreStatus]:
-    """What every way to ask says of an entry that is not here."""
+    """The answers of every kind of request for an entry that is not here."""
     return {
         await status_of(store.read(ledger_id, 99)),
         await status_of(store.fencing_read(ledger_id, 98, key(ledger_id))),
@@ -108,7 +108,7 @@ async def test_limbo_and_its_end_outlive_a_restart(host: Host, lose_index: bool)
 
 
 async def test_a_mark_outlives_its_segment(host: Host) -> None:
-    """Whoever rewrites a segment takes it along: without an index it is all there is."""
+    """Compaction writes the limbo mark again: a rebuild of the index has nothing else."""
     limits = small_limits(reclaim=EAGER)
     async with host.store(log=limits.log, reclaim=limits.reclaim) as store:
         await store.limbo_ledgers.mark([limbo(1), limbo(7)])

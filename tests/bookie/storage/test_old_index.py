@@ -56,7 +56,7 @@ async def check(store: LedgerStore, *, fenced: bool) -> None:
 
 @pytest.mark.parametrize("fence", [True, False])
 async def test_what_was_moved_since_is_found_where_it_is(host: Host, fence: bool) -> None:
-    """A checkpoint kept the places of the old index, in segments that were gone."""
+    """A checkpoint kept the locations of the old index, in segments that were gone."""
     await let_it_grow_old(host, fence=fence)
     async with host.store(**LIMITS) as store:
         await check(store, fenced=fence)
@@ -86,7 +86,7 @@ async def test_an_index_of_before_what_was_removed(host: Host) -> None:
 
 
 async def outlives(host: Host) -> bool:
-    """Whether a life of the host is not cut short."""
+    """Return True if the host is not killed during this run."""
     try:
         async with host.store(**LIMITS) as store:
             await store.maintenance.checkpoint()

@@ -139,7 +139,7 @@ async def test_what_was_released_can_still_be_read(golden: Path) -> None:
 
 
 def test_limbo_and_the_end_are_as_they_were_released() -> None:
-    """What `write_everything` has no reason to write: absence is unknown, and a clean stop."""
+    """The limbo record and the end mark, which `write_everything` does not write."""
     seed = record_seed(7)
     limbo = encode_record_header(seed, 1000 + BATCH_HEADER_BYTES, Kind.LIMBO, -1, -1, b"")
     batch = encode_batch_header(7, 1000, BatchFlag.NONE, 1, len(limbo), 1000) + limbo

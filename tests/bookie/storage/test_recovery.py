@@ -1,4 +1,4 @@
-"""What a start reads, what it finds, and what it makes of a damaged disk."""
+"""A start: what it reads and finds, and how it treats a damaged disk."""
 
 import pytest
 import trio
@@ -250,7 +250,7 @@ async def test_a_first_write_that_is_torn_was_never_acknowledged(host: Host) -> 
 
 
 async def test_a_loss_is_remembered_when_nothing_shows_it_any_more(host: Host) -> None:
-    """What cannot be read at one start lies behind the marks at the next one, as if torn."""
+    """Bytes that one start cannot read lie behind the marks at the next one, as if torn."""
     await crash(host, 0, 29)
     path = host.logs()[-1]
     at = host.platter.content(path).index(b"1:25:")

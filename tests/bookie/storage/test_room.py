@@ -18,7 +18,7 @@ OVERHEAD_BYTES = 5_000  # an entry that was begun, headers
 
 
 class SmallDisk(SimulatedDisk):
-    """What is written is not free any more, and what is removed is."""
+    """Written bytes are not free; the bytes of deleted segments are."""
 
     async def write(self, file: SimulatedFile, offset: int, data: bytes) -> None:
         if len(data) > self.platter.free_bytes:
@@ -42,7 +42,7 @@ def small_host(host: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
 async def test_a_flood_of_adds_leaves_the_reserve_alone(
     small_host: Host, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """What was accepted before anybody looked, and is not written yet, takes its room as well."""
+    """Entries that were accepted before the last look and are not written yet take space, too."""
     platter = small_host.platter
     platter.free_bytes = RESERVE_BYTES + 50_000
     limits = {**SMALL, "free_bytes_min": RESERVE_BYTES, "in_flight_bytes_max": 1 << 20}

@@ -58,7 +58,7 @@ class OneFileDisk(FileDisk):
 
 
 class Reading:
-    """Somebody who reads record after record, and reads ahead as a volume does."""
+    """Somebody who reads record after record, and reads ahead as a ledger directory does."""
 
     def __init__(self, file: OneFile, durable: int | None = None) -> None:
         self.file = file

@@ -1,4 +1,4 @@
-"""What a store takes and answers."""
+"""The requests of a store and its answers."""
 
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -43,7 +43,7 @@ async def test_ids_that_cannot_be_are_refused(host: Host) -> None:
 
 
 async def test_what_is_kept_in_memory_for_a_ledger_is_small(host: Host) -> None:
-    """Whoever may write could keep any number of bytes here otherwise, and nobody reads them."""
+    """Otherwise a writer could store any number of bytes that no client reads."""
     async with host.store() as store:
         answers = Answers(store)
         answers.add(1, 0, master_key=bytes(10_000))
@@ -121,7 +121,7 @@ async def test_a_fenced_ledger_takes_recovery_adds_only_for_ever(host: Host) -> 
 
 
 async def test_a_fencing_read_sees_what_was_accepted_before_it(host: Host) -> None:
-    """Else it could say no to an add that is acknowledged afterwards."""
+    """Otherwise it could deny an entry whose add is acknowledged afterwards."""
     async with host.store() as store:
         answers = Answers(store)
         answers.add(1, 0)
@@ -157,7 +157,7 @@ async def test_a_read_waits_for_an_entry_that_is_on_its_way(host: Host) -> None:
             with trio.move_on_after(0.01) as scope:
                 await store.read(1, 1)
         finally:
-            free.set()  # else the store, too, would wait for its disk
+            free.set()  # otherwise the store, too, would wait for its disk
         assert scope.cancelled_caught
         assert await store.read(1, 1) == entry(1, 1)
 

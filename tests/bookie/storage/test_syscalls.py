@@ -1,4 +1,4 @@
-"""What the file disk asks of the system, in which order: it cannot be seen from what is read back.
+"""The system calls of the file disk, in order: reading the files back does not show them.
 
 A simulated disk loses what was not synced; a real one does so only when its power is cut.
 """

@@ -77,7 +77,7 @@ async def fill_and_delete(world: World, store: LedgerStore) -> None:
 
 
 async def roll(store: LedgerStore, round_number: int) -> None:
-    """What is written now is in segments of its own, and the older ones are given back."""
+    """New records are in segments of their own, and the older segments are deleted."""
     await fill(store, 60, first=ROUNDS * round_number)
     await store.maintenance.reclaim()
 
@@ -196,7 +196,7 @@ async def test_an_unknown_ledger_is_let_in_if_the_metadata_have_it(world: World)
 
 
 async def test_a_ledger_that_is_taken_in_again_is_there_after_a_kill(world: World) -> None:
-    """What is left of its first life is gone, durably, before its second one begins."""
+    """The records of the first ledger are gone durably before the second ledger begins."""
     try:
         async with world.store() as store:
             await fill_and_delete(world, store)
@@ -311,7 +311,7 @@ async def life(world: World, crash_at: int) -> bool:
             await fill_and_delete(world, store)
             await forget(world, store)
     except (HostCrashedError, BaseExceptionGroup) as error:
-        if not has(error, HostCrashedError):  # what else is said there, a dead host says
+        if not has(error, HostCrashedError):  # other answers come from a dead host
             raise
         return False
     return True
@@ -325,7 +325,7 @@ async def operations_of_a_life() -> int:
 
 @pytest.mark.parametrize("block", range(4))
 async def test_a_crash_at_any_step_leaves_the_tombstone_or_nothing(block: int) -> None:
-    """Whatever is left of it, no late add is taken, and no entry of it is there again."""
+    """No late add to it is accepted, and none of its entries comes back."""
     operations = await operations_of_a_life()
     rng = random.Random(block)
     for _ in range(6):
