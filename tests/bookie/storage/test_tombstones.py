@@ -312,7 +312,13 @@ async def life(world: World, crash_at: int) -> bool:
             await fill_and_delete(world, store)
             await forget(world, store)
     except (HostCrashedError, BaseExceptionGroup) as error:
+<<<<<<< ours
         if not has(error, HostCrashedError):  # other errors of a dead host do not matter
+||||||| base
+        if not has(error, HostCrashedError):  # what else is said there, a dead host says
+=======
+        if not has(error, HostCrashedError):  # other answers come from a dead host
+>>>>>>> theirs
             raise
         return False
     return True

@@ -2,7 +2,7 @@
 
 settings       how large, and what may go wrong how often
 messages       requests and answers, in the bytes of the v2 protocol
-bookies        the real rules of a bookie's volume, booted anew for each request
+bookies        the real rules of a ledger directory, started anew for each request
 metadata       the record with its version, and changes of it by compare-and-swap
 clients        what writer and recoverers have in common: numbered states, tabulated steps
 writer         the real WriteProtocol, with as much of its shell as rules need

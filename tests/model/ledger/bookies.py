@@ -1,6 +1,6 @@
-"""A bookie as a table: the real rules of a volume, on a log that is durable at once.
+"""A bookie as a table: the real rules of a ledger directory, on a log that is durable at once.
 
-The state of a bookie is what its log holds.  Each request is served by a volume that has just been
+The state of a bookie is what its log holds.  Each request is served by a directory that was just
 booted from that, so every step is also a crash and a restart: nothing that counts can be in memory
 only.  Which of several disks, groups and checkpoints there are makes no difference to the contract
 (`tests/bookie/storage` crashes them at every point), and is not modelled.
@@ -39,7 +39,7 @@ class _Group:
 
 
 class _DurableLog:
-    """Has what a volume asks of its log."""
+    """Has what a ledger directory asks of its log."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = list(records)

@@ -1,7 +1,7 @@
 """Mutants of the ledger that only the model has.
 
-They replace what no storm runs: the synchronous half of the ledger client's shells, the volume of a
-bookie.  Which set-up finds which mutant is in `cases`.
+They replace what no storm runs: the synchronous half of the ledger client's shells, and the
+ledger directory of a bookie.  Which set-up finds which mutant is in `cases`.
 """
 
 # pyright: reportPrivateUsage=false
