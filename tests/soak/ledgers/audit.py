@@ -1,6 +1,7 @@
 """When all is well again: every ledger is opened with recovery, and read from 0 to its end."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from zlib import crc32
 
@@ -24,13 +25,24 @@ async def audit(
     """All ledgers of the worker's round.  The judge says what is wrong with what is found; that
     something cannot be found out is a violation of its own."""
     async with ledgers.connect(f"zk://{zookeeper}/ledgers") as client:
-        listed = [each async for each in client.list_ledgers() if worker.of_this_round(each)]
+        listed = await _list_ours(client, worker)
         with trio.move_on_after(_LIVENESS_S + _LEDGER_S * len(listed)) as scope:
             await _for_each(listed, partial(_audit_ledger, worker, client, contents, violations))
         if scope.cancelled_caught:
             missing = [each for each in listed if each not in contents]
             shown = ", ".join(map(str, missing[:_SHOWN_MAX]))
             violations.append(f"liveness: {len(missing)} ledgers cannot be read, as {shown}")
+
+
+async def _list_ours(client: ledgers.Client, worker: Worker) -> list[int]:
+    """List the ledgers that the clients of this round have created."""
+    found: list[int] = []
+    async for ledger in client.list_ledgers():
+        if worker.of_this_round(ledger):
+            with suppress(ledgers.NoSuchLedgerError):  # A broker may delete its ledger now.
+                if await worker.is_ours(client, ledger):
+                    found.append(ledger)
+    return found
 
 
 async def _audit_ledger(

@@ -13,9 +13,10 @@ import trio
 
 from daybook.clients import ledgers
 from tests.history.recorder import FileSink, Recorder
+from tests.soak.clock import Clock
 from tests.soak.ledgers.read import read
 from tests.soak.ledgers.recover import recover
-from tests.soak.ledgers.worker import Clock, Worker
+from tests.soak.ledgers.worker import Worker
 from tests.soak.ledgers.write import write
 
 _PAUSE_S = 0.5

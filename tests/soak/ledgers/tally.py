@@ -1,4 +1,4 @@
-"""Counts what the files of a round say, while other processes write them."""
+"""Counts what the files of the clients say, while their processes write them."""
 
 from collections import Counter
 from pathlib import Path
@@ -44,7 +44,7 @@ class Tally:
 
     def look(self) -> None:
         """All lines that are whole by now."""
-        for path in sorted(self._directory.glob("*.jsonl")):
+        for path in sorted(self._directory.glob("*-*.jsonl")):  # not those of the soak itself
             while self._look_at(path):
                 pass
         self._changed.set()

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from tests.soak.ledgers.cluster import python
+from tests.soak.cluster import python
 
 _REST_S = 5.0  # between two looks
 _SHOWN_MAX = 5

@@ -14,7 +14,7 @@ import trio
 from daybook.clients import ledgers
 from daybook.clients.ledgers.writer import LedgerHandle
 from tests.history.ledger_events import Append, Confirmed, LedgerCreate, LedgerEnd, WriterStopped
-from tests.soak.ledgers.worker import PASSWORD, Worker, digest_of
+from tests.soak.ledgers.worker import CUSTOM, PASSWORD, Worker, digest_of
 
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (3, 3, 3), (4, 3, 2))
 _SHUFFLED = 8  # ids of an advanced writer come out of order within so many
@@ -86,6 +86,7 @@ async def _create(
         digest=draft.digest,
         password=PASSWORD,
         ledger_id=ledger_id,
+        custom=CUSTOM,
     )
 
 
