@@ -53,7 +53,8 @@ from tests.broker.harness import open_broker
 from tests.fuzz.control import MadeUpSupervisor
 from tests.fuzz.http import FixedNetwork, ask
 from tests.fuzz.streams import ScriptedStream
-from tests.fuzz.world import VirtualClock, World, play
+from tests.fuzz.world import World, play
+from tests.harness.clocks import VirtualClock
 from tests.simulation.disk import Platter
 from tests.simulation.network import SimulatedNetwork
 

@@ -37,6 +37,7 @@ from daybook.wire.metadata.store import Record, Watch
 from daybook.wire.metadata.tree import Tree
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
+from tests.harness.clocks import VirtualClock
 from tests.simulation import scheduler
 from tests.simulation.disk import HostCrashedError, Platter
 from tests.simulation.network import SimulatedNetwork
@@ -48,11 +49,6 @@ BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 CONFIG = LogConfig(quorums=Quorums(3, 3, 2), roll_entries=5, flush_s=0.2)
 LIMIT_S = 1000.0  # virtual: a scenario that waits for what never comes fails
 NOW = Retention(time_ms=0)  # what is acknowledged goes with the next roll
-
-
-class VirtualClock:
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + round(trio.current_time() * 1000)
 
 
 def message(number: int, messages: int = 1, *, size: int = 0) -> list[bytes]:

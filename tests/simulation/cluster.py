@@ -19,7 +19,7 @@ import trio
 from daybook.bookie.server.host import START_ERRORS, RunningBookie
 from daybook.broker.server import RunningBroker
 from daybook.wire.metadata.store import MetadataError
-from tests.simulation.clock import VirtualClock
+from tests.harness.clocks import VirtualClock
 from tests.simulation.disk import HostCrashedError, Platter
 from tests.simulation.host_log import HostLogs
 from tests.simulation.hosts import Seams, serve_bookie, serve_broker

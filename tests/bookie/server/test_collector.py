@@ -26,7 +26,8 @@ from daybook.wire.logging import silent_log
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from daybook.wire.metadata.store import ANY, Record, StoreUnavailableError, Watch
 from tests.bookie.storage.conftest import Answers, status_of
-from tests.bookie.storage.oracle import EAGER, FixedClock
+from tests.bookie.storage.oracle import EAGER
+from tests.harness.clocks import FixedClock
 from tests.simulation.disk import Platter
 
 PATHS = LedgerPaths()

@@ -12,7 +12,7 @@ from daybook.bookie.server.command import READ_ONLY_FILE, ReadOnlyCommand
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers
-from tests.bookie.storage.oracle import FixedClock
+from tests.harness.clocks import FixedClock
 from tests.simulation.disk import Platter
 
 OK = StoreStatus.OK

@@ -23,6 +23,7 @@ from daybook.wire.messages.bookie import (
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from daybook.wire.outbox import Flusher
 from tests.bookie.server.peer import KEY, add_frame, make_entry
+from tests.harness.clocks import VirtualClock
 from tests.simulation import scheduler
 from tests.simulation.disk import HostCrashedError, Platter
 from tests.simulation.network import SimulatedNetwork
@@ -30,11 +31,6 @@ from tests.simulation.scheduler import HOST, Scheduler
 
 PORT = 3181
 LIVES = 4
-
-
-class VirtualClock:
-    def now_ms(self) -> int:
-        return round(trio.current_time() * 1000)
 
 
 class World:

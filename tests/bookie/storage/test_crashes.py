@@ -25,7 +25,8 @@ from daybook.bookie.storage.store import LedgerStore, open_store
 from daybook.bookie.storage.upkeep import Upkeep
 from daybook.bookie.storage.volume import Volume
 from tests.bookie.storage.conftest import has
-from tests.bookie.storage.oracle import FixedClock, Oracle, random_workload, small_limits, workload
+from tests.bookie.storage.oracle import Oracle, random_workload, small_limits, workload
+from tests.harness.clocks import FixedClock
 from tests.simulation import scheduler
 from tests.simulation.disk import HostCrashedError, Platter, SimulatedDisk, SimulatedFile
 

@@ -26,8 +26,9 @@ from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from daybook.bookie.storage.suspects import Suspect
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
-from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
+from tests.bookie.storage.oracle import EAGER, entry, key, small_limits
 from tests.bookie.storage.test_limbo import fill
+from tests.harness.clocks import FixedClock
 from tests.simulation import scheduler
 from tests.simulation.disk import HostCrashedError, Platter
 

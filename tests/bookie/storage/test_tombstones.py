@@ -16,8 +16,9 @@ from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
-from tests.bookie.storage.oracle import FixedClock, entry, key
+from tests.bookie.storage.oracle import entry, key
 from tests.bookie.storage.test_reclaim import EVERYTHING, ROUNDS, SMALL, fill
+from tests.harness.clocks import FixedClock
 from tests.simulation.disk import HostCrashedError, Platter
 
 OK, FENCED, READ_ONLY = StoreStatus.OK, StoreStatus.FENCED, StoreStatus.READ_ONLY

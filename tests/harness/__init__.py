@@ -1,0 +1,4 @@
+"""Helpers that tests of several folders share.
+
+clocks       wall clocks that tests control
+"""
