@@ -21,11 +21,9 @@ from kazoo.exceptions import NoNodeError
 
 from daybook.clients.cli.ports import PortChooser
 from daybook.wire.messages.bookie import Answer, decode_answer
-from tests.interop.processes import (
+from tests.harness.processes import (
     PATIENCE_S,
     ROOT,
-    SMALL_JVM,
-    Apache,
     Process,
     end,
     is_open,
@@ -33,6 +31,7 @@ from tests.interop.processes import (
     start,
     wait_until,
 )
+from tests.interop.apache import SMALL_JVM, Apache
 
 SESSION_S = 120
 

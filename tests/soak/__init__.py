@@ -5,9 +5,8 @@
     make soak KILLS=300                 python -m tests.soak --kills 300
 
 A run has one cluster, one list of faults, and one report.  Its clients are of one workload or of
-both: `topics/` and `ledgers/`.
+both: `topics/` and `ledgers/`.  Connections lead through the links of `tests/harness`.
 
-links        proxies between the parts: cut, silent in one or both directions, slow
 disk         the disk of a bookie, in a mood; `bookie` is the process on it
 damage       what happens to a bookie's files behind its back
 cluster      ZooKeeper, bookies, brokers and client processes, whose connections lead through links

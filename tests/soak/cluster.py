@@ -31,9 +31,9 @@ from daybook.clients.python.admin import Admin
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError
+from tests.harness.links import Address, Link, open_links
 from tests.soak.disk import MoodFile
 from tests.soak.faults import BOOKIE, BROKER, CLIENT, ZOOKEEPER
-from tests.soak.links import Address, Link, open_links
 
 _LINKED_HOST = "127.0.0.2"
 _PARTS_FROM, _CLIENTS_FROM = 11, 41  # 127.0.0.*

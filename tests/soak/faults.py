@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from tests.harness.links import FINE, NEVER, Weather
 from tests.soak.disk import Mood
-from tests.soak.links import FINE, NEVER, Weather
 
 ZOOKEEPER, BOOKIE, BROKER, CLIENT = "zookeeper", "bookie", "broker", "client"
 EVERYTHING = "everything"

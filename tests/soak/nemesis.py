@@ -9,6 +9,7 @@ from random import Random
 
 import trio
 
+from tests.harness.links import FINE as FINE_WEATHER
 from tests.history import events
 from tests.history.recorder import Recorder
 from tests.soak.cluster import Cluster
@@ -28,7 +29,6 @@ from tests.soak.faults import (
     draw_fault,
     draw_layer,
 )
-from tests.soak.links import FINE as FINE_WEATHER
 from tests.soak.topics.workload import Topics
 
 _OWNERS = 0.7  # the share of brokers' faults that hit the owner of a topic
