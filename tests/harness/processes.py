@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +27,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 240.0  # the machine may be busy
 _POLL_S = 0.05
 _PR_SET_PDEATHSIG = 1
+
+DAYBOOK = (sys.executable, "-m", "daybook.clients.cli.main")
 
 Process: TypeAlias = "subprocess.Popen[str]"
 
@@ -62,7 +66,21 @@ def start(
 
 def run_daybook(log: Path, *words: str) -> Process:
     """Start `daybook WORDS`."""
-    return start([sys.executable, "-m", "daybook.clients.cli.main", *words], log)
+    return start([*DAYBOOK, *words], log)
+
+
+def daybook(
+    *words: str, environ: Mapping[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run `daybook WORDS` and return what it printed."""
+    return subprocess.run(
+        [*DAYBOOK, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+        env=environ,
+    )
 
 
 def end(process: Process, number: signal.Signals = signal.SIGKILL) -> None:
@@ -90,6 +108,16 @@ def is_open(port: int) -> bool:
     with socket.socket() as sock:
         sock.settimeout(1)
         return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def http_get(url: str, timeout_s: float = PATIENCE_S) -> tuple[int, str]:
+    """Return the status and the body, also of an error."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 class ServerProcess:

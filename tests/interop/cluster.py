@@ -23,8 +23,8 @@ from daybook.clients.cli.ports import PortChooser
 from daybook.wire.messages.bookie import Answer, decode_answer
 from tests.harness.processes import (
     PATIENCE_S,
-    ROOT,
     Process,
+    daybook,
     end,
     is_open,
     run_daybook,
@@ -329,10 +329,7 @@ class Cluster:
         self, *words: str, exit_codes: Sequence[int] = (0,)
     ) -> subprocess.CompletedProcess[str]:
         """`daybook WORDS` on this cluster."""
-        command = [sys.executable, "-m", "daybook.clients.cli.main", *words, *self._where]
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-        )
+        done = daybook(*words, *self._where)
         assert done.returncode in exit_codes, done.stdout + done.stderr
         return done
 

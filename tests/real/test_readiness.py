@@ -5,8 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -20,7 +18,7 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.links import FINE, Link, open_link_to
-from tests.harness.processes import ServerProcess
+from tests.harness.processes import ServerProcess, http_get
 
 # Other processes say nothing when they change: we have to look again and again.
 
@@ -34,11 +32,7 @@ class BrokerProcess(ServerProcess):
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"{self.ready['admin_url']}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+            return http_get(f"{self.ready['admin_url']}{path}", 10)
         except OSError as error:
             return 0, str(error)
 

@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 import tomllib
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,7 +19,7 @@ import trio
 from daybook.clients import ledgers
 from daybook.wire.messages.bookie import AddRun, ReadAnswer, Status, decode_answer, encode_read
 from tests.bookie.server.peer import Peer, add_frame, connect, make_entry
-from tests.harness.processes import PATIENCE_S, ServerProcess
+from tests.harness.processes import PATIENCE_S, ServerProcess, http_get
 from tests.harness.zookeeper import run_zookeeper
 
 # Other processes say nothing when they change: we have to look again and again.
@@ -52,15 +50,6 @@ def config(zookeeper: str, tmp_path: Path) -> Path:
     return file
 
 
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
     bookie = await ServerProcess.bookie(config).wait_ready()
     try:
@@ -68,10 +57,10 @@ async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
         assert bookie.ready["name"] == f"127.0.0.1:{bookie.port}"
         url = f"http://127.0.0.1:{bookie.ready['http_port']}"
         for path in ("healthz", "readyz"):
-            assert await trio.to_thread.run_sync(get, f"{url}/{path}") == (200, "ok")
+            assert await trio.to_thread.run_sync(http_get, f"{url}/{path}") == (200, "ok")
         async with connect(bookie.port) as peer:
             assert await peer.add(7, 0) is Status.OK
-        _, metrics = await trio.to_thread.run_sync(get, f"{url}/metrics")
+        _, metrics = await trio.to_thread.run_sync(http_get, f"{url}/metrics")
         assert "daybook_bookie_store_entries_added_total 1.0" in metrics
     finally:
         bookie.process.send_signal(signal.SIGTERM)
@@ -105,19 +94,19 @@ async def test_idle_connections_leave_a_bookie_its_descriptors(config: Path) -> 
                 with trio.fail_after(PATIENCE_S):
                     while (
                         "refused_total 0.0"
-                        in (await trio.to_thread.run_sync(get, f"{url}/metrics"))[1].partition(
+                        in (await trio.to_thread.run_sync(http_get, f"{url}/metrics"))[1].partition(
                             "connections_"
                         )[2]
                     ):
                         await trio.sleep(0.1)
-                assert await trio.to_thread.run_sync(get, f"{url}/readyz") == (200, "ok")
+                assert await trio.to_thread.run_sync(http_get, f"{url}/readyz") == (200, "ok")
                 assert bookie.open_files < files
                 for entry_id in range(1, 20):
                     assert await peer.add(7, entry_id) is Status.OK
         with trio.fail_after(PATIENCE_S):
             while not await takes_an_add(bookie.port, 20):  # It has to notice that they have gone.
                 await trio.sleep(0.1)
-        assert await trio.to_thread.run_sync(get, f"{url}/healthz") == (200, "ok")
+        assert await trio.to_thread.run_sync(http_get, f"{url}/healthz") == (200, "ok")
     finally:
         bookie.kill()
     log = (config.parent / "log").read_text()
@@ -293,7 +282,7 @@ async def _until_free(bookie: ServerProcess) -> None:
     url = f"http://127.0.0.1:{bookie.ready['http_port']}/api/v1/bookie/limbo"
     with trio.fail_after(PATIENCE_S):
         while True:
-            limbo = json.loads((await trio.to_thread.run_sync(get, url))[1])
+            limbo = json.loads((await trio.to_thread.run_sync(http_get, url))[1])
             if not limbo["in_doubt"] and not limbo["ledgers"]:
                 assert limbo["ledgers_cleared"] == 1
                 return

@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from tests.soak.cluster import python
+from tests.harness.processes import DAYBOOK
 
 _REST_S = 5.0  # between two looks
 _SHOWN_MAX = 5
@@ -57,8 +57,8 @@ def _broken(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 async def _check(zookeeper: str, *options: str) -> list[dict[str, Any]]:
     """Of all ledgers; each copy is read."""
-    command = python(
-        "daybook.clients.cli.main",
+    command = (
+        *DAYBOOK,
         *("ledgers", "check", "--read", *options),
         *("--zookeeper", zookeeper, "--output", "json"),
     )

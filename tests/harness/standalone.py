@@ -1,4 +1,4 @@
-"""The parts of a running cluster, for tests that look at them and break them."""
+"""The parts of a running `daybook standalone`, for tests that look at them and break them."""
 
 from pathlib import Path
 from typing import Any
@@ -8,38 +8,51 @@ import trio
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.harness.processes import PATIENCE_S
 
 PAGE_BYTES = 4096
+_POLL_S = 0.2
 
 
 async def order(cluster: StandaloneProcess, command: str, *names: str) -> None:
-    """kill, stop, start, pause or resume these parts, one after the other."""
+    """Kill, stop, start, pause or resume these parts, one after the other."""
     for name in names:
         await trio.to_thread.run_sync(cluster.local, command, name)
 
 
 async def owner_of(cluster: StandaloneProcess, topic: str, *, asked: str = "") -> str:
-    """The name of the broker that serves the topic; as the broker at `asked` says, or any."""
+    """Return the name of the broker that serves the topic, as the one at `asked` says, or any."""
     async with connect(asked or cluster.service_url) as client:
         url = await client.lookup(topic)
     (name,) = [b["name"] for b in cluster.ready["brokers"] if b["service_url"] == url]
     return str(name)
 
 
+async def wait_running(cluster: StandaloneProcess) -> None:
+    """Wait until all parts run."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            parts = await trio.to_thread.run_sync(cluster.parts)
+            if all(part["state"] == "running" for part in parts):
+                return
+            await trio.sleep(_POLL_S)
+
+
 async def pids(cluster: StandaloneProcess) -> dict[str, int]:
+    """Return the process ids of the parts; 0: the part is down."""
     parts = await trio.to_thread.run_sync(cluster.parts)
     return {str(part["name"]): int(part["pid"] or 0) for part in parts}
 
 
 def part(cluster: StandaloneProcess, name: str) -> dict[str, Any]:
-    """What the ready line says of a broker or a bookie."""
+    """Return what the ready line says of a broker or a bookie."""
     parts = [*cluster.ready["brokers"], *cluster.ready["bookies"]]
     (found,) = [dict(each) for each in parts if each["name"] == name]
     return found
 
 
 def admin_of(cluster: StandaloneProcess) -> Admin:
-    """All brokers: one of them may be down."""
+    """Return a client of all brokers, since one of them may be down."""
     urls = [str(broker["admin_url"]) for broker in cluster.ready["brokers"]]
     return Admin("http://" + ",".join(url.removeprefix("http://") for url in urls))
 
