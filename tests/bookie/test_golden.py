@@ -28,7 +28,7 @@ from daybook.wire.clock import SystemClock
 from daybook.wire.digest import DigestType
 from daybook.wire.metadata.memory import MemoryStore
 from tests.harness.clocks import FixedClock
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper_metadata"
 PATHS = LedgerPaths()

@@ -5,7 +5,7 @@ from trio.testing import MockClock
 
 from daybook.broker.protocol.dispatch import pending
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import open_broker
+from tests.harness.broker import open_broker
 from tests.harness.clocks import EPOCH_MS
 
 

@@ -17,7 +17,7 @@ from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.messages.registry import Command, signed, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker
 from tests.harness.clocks import EPOCH_MS
 
 SHARED = pb.CommandSubscribe.Shared

@@ -50,7 +50,7 @@ from tests import strategies
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, outermost, require
 from tests.harness.clocks import FixedClock
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 _KEY = b"key"
 _CREATION = 5

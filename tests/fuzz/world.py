@@ -34,8 +34,8 @@ from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Stream
 from tests.fuzz.target import require
 from tests.harness.clocks import VirtualClock
-from tests.simulation.disk import Platter
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.disk import Platter
+from tests.harness.network import SimulatedNetwork
 
 BOOKIE, BROKER = "bookie", "broker"
 BOOKIE_PORT, BROKER_PORT = 3181, 6650

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from tests.harness.network import Slow
 from tests.simulation import acts
 from tests.simulation.acts import Act
 from tests.simulation.cluster import Cluster
-from tests.simulation.network import Slow
 
 Undo: TypeAlias = tuple[float, Callable[[], None]]
 """After so many seconds, this undoes it."""

@@ -7,8 +7,8 @@ from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.starts import StartRecord
 from daybook.bookie.server.starts import STARTS_FILE
+from tests.harness.disk import Image
 from tests.simulation.cluster import Cluster
-from tests.simulation.disk import Image
 from tests.simulation.settings import BOOKIE_PORT
 
 

@@ -28,7 +28,7 @@ from daybook.wire.metadata.store import ANY, Record, StoreUnavailableError, Watc
 from tests.bookie.storage.conftest import Answers, status_of
 from tests.bookie.storage.oracle import EAGER
 from tests.harness.clocks import FixedClock
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 PATHS = LedgerPaths()
 OK, NO_LEDGER, FENCED = StoreStatus.OK, StoreStatus.NO_LEDGER, StoreStatus.FENCED

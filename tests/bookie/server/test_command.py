@@ -13,7 +13,7 @@ from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers
 from tests.harness.clocks import FixedClock
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 OK = StoreStatus.OK
 

@@ -36,7 +36,7 @@ from daybook.wire.tcp import TcpNetwork
 from tests.bookie.server.test_hostile import wait_until
 from tests.bookie.storage.conftest import Answers, has, status_of
 from tests.harness.clocks import FixedClock
-from tests.simulation.disk import HostCrashedError, Image, Platter, SimulatedDisk
+from tests.harness.disk import HostCrashedError, Image, Platter, SimulatedDisk
 
 PATHS = LedgerPaths()
 Work = Callable[[RunningBookie], Awaitable[None]]

@@ -12,7 +12,7 @@ from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.oracle import entry, key
 from tests.harness.clocks import FixedClock
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.harness.disk import HostCrashedError, Platter
 
 
 class Host:

@@ -26,9 +26,9 @@ from daybook.bookie.storage.upkeep import Upkeep
 from daybook.bookie.storage.volume import Volume
 from tests.bookie.storage.conftest import has
 from tests.bookie.storage.oracle import Oracle, random_workload, small_limits, workload
+from tests.harness import scheduler
 from tests.harness.clocks import FixedClock
-from tests.simulation import scheduler
-from tests.simulation.disk import HostCrashedError, Platter, SimulatedDisk, SimulatedFile
+from tests.harness.disk import HostCrashedError, Platter, SimulatedDisk, SimulatedFile
 
 _IDS = struct.Struct(">qq")
 Mount = Callable[[Platter], SimulatedDisk]

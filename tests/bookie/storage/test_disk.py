@@ -15,7 +15,7 @@ import trio
 from daybook.bookie.storage.disk import Disk, FileDisk
 from daybook.bookie.storage.growing import Buffer, GrowingFile
 from tests.conformance.disk import DiskSuite
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.harness.disk import HostCrashedError, Platter
 
 
 class TestFileDisk(DiskSuite):

@@ -23,7 +23,7 @@ from daybook.bookie.storage.index import (
 from daybook.bookie.storage.ledgers import LedgerState, decode_row, encode_row
 from daybook.bookie.storage.recent import BLOCK_ENTRIES, Block, RecentEntries
 from daybook.bookie.storage.records import UnsupportedVersionError
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 
 @pytest.fixture(params=["memory", "rocksdb", "simulated"])

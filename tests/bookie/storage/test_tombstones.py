@@ -19,7 +19,7 @@ from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import entry, key
 from tests.bookie.storage.test_reclaim import EVERYTHING, ROUNDS, SMALL, fill
 from tests.harness.clocks import FixedClock
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.harness.disk import HostCrashedError, Platter
 
 OK, FENCED, READ_ONLY = StoreStatus.OK, StoreStatus.FENCED, StoreStatus.READ_ONLY
 NO_LEDGER = StoreStatus.NO_LEDGER

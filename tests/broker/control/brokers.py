@@ -30,7 +30,7 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Stream
 from tests.harness.clocks import EPOCH_MS, FixedClock
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.network import SimulatedNetwork
 
 PORT = 6650
 CONFIG = parse({"cluster": "test"})

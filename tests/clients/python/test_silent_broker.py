@@ -9,8 +9,8 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
 from tests.harness.clocks import VirtualClock
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.scheduler import Scheduler, run
+from tests.harness.network import SimulatedNetwork
+from tests.harness.scheduler import Scheduler, run
 
 TOPIC = "persistent://public/default/t"
 TAKEOVER_S = 2.0  # how long the cluster takes to notice

@@ -17,8 +17,8 @@ from daybook.clients.python.messages import MessageId
 from daybook.wire.batch import iter_batch, parse_metadata
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
 from tests.harness.clocks import VirtualClock
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.scheduler import Scheduler, run
+from tests.harness.network import SimulatedNetwork
+from tests.harness.scheduler import Scheduler, run
 
 TOPIC = "persistent://public/default/t"
 MESSAGES = 300

@@ -31,9 +31,9 @@ from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, en
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
-from tests.broker.fake_log import FakeLog, FakeLogs
 from tests.harness.clocks import EPOCH_MS, VirtualClock
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.fake_log import FakeLog, FakeLogs
+from tests.harness.network import SimulatedNetwork
 
 HOST, PORT = "broker", 6650
 TOPIC = "persistent://public/default/t"
