@@ -1,7 +1,7 @@
 """The network of a simulated run: streams in memory, with delay, cuts and half-open connections.
 
 Each direction of a connection is a FIFO of segments; a segment arrives after the delay of its link.
-Between connections nothing is ordered.  What may happen to a link (from host, to host):
+Between connections nothing is ordered.  A link (from host, to host) may suffer this:
 
     block           its segments wait, and both ends stay connected; once it is unblocked they
                     arrive, unless the connection was reset meanwhile.  Nobody connects over it.
@@ -77,7 +77,7 @@ class SimulatedNetwork:
     # -- what goes wrong
 
     def block(self, source: str, target: str) -> None:
-        """What `source` sends to `target` waits from now on."""
+        """Bytes from `source` to `target` wait from now on."""
         self._blocked.add((source, target))
 
     def unblock(self, source: str, target: str) -> None:

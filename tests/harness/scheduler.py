@@ -5,8 +5,8 @@ and jumps to the next deadline when nobody can run; and the tasks of one host ca
 which is how a host is paused, or killed: a dead host runs nothing again, no `finally`, no
 cancellation handler.
 
-What belongs to no host (the wires, the disks, the metadata store) needs no tasks: `Scheduler.at`
-calls a function at an instant, `soon` before the next task runs.
+Code that belongs to no host (the wires, the disks, the metadata store) needs no tasks:
+`Scheduler.at` calls a function at an instant, `soon` before the next task runs.
 
 The private names of trio are used in this file and nowhere else; `test_determinism` fails on the
 day that they change their meaning.  Do not use `wait_all_tasks_blocked` in a simulated run.
@@ -39,7 +39,7 @@ class SimulationStuckError(Exception):
 
 
 class Timers(Protocol):
-    """What calls functions at an instant; they run in no task, and must not wait or raise."""
+    """Calls functions at an instant; they run in no task, and must not wait or raise."""
 
     def at(self, when: float, call: Callable[[], object]) -> None: ...
 
@@ -152,7 +152,7 @@ class Scheduler:
         self.policy.held.setdefault(host, [])
 
     def release(self, host: str) -> None:
-        """What was held back runs again, with all its timers overdue."""
+        """Let held tasks run again, with all their timers overdue."""
         for task in self.policy.held.pop(host, []):
             _run.GLOBAL_RUN_CONTEXT.runner.runq.append(task)
 

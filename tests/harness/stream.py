@@ -148,7 +148,7 @@ class SimulatedStream:
             timers.at(arrival, self._notify)
 
     def unblocked(self) -> None:
-        """What was held back arrives."""
+        """Let the bytes that were held back arrive."""
         after, moved = 0.0, deque[tuple[float, bytes]]()
         for arrival, data in self._inbox:
             after = arrival if arrival < inf else self._draw_arrival(after, len(data))

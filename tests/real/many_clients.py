@@ -206,7 +206,7 @@ async def measure(
         await look("before")
         async with official_clients(cluster.service_url, official):
             await look(f"{official} official clients")
-            # Who comes now finds a broker that serves newcomers as before.
+            # New clients find a broker that serves them as before.
             async with connect(cluster.service_url) as other:
                 await other.partitions("many-clients")
         await settle()

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 MB = 1 << 20
 LOOK_S = 0.02
-# What a host may hold: 256 MiB of arenas, 64 MiB of entries to be read; and what holds them.
+# A host may hold 256 MiB of arenas and 64 MiB of entries to be read, and the objects around them.
 GROWTH_MAX_BYTES = 450 * MB
 
 

@@ -25,7 +25,7 @@ PATIENT = ClientLimits(keep_alive_s=600, keep_alive_waiting_s=600, request_timeo
 
 @asynccontextmanager
 async def down(cluster: StandaloneProcess, *names: str) -> AsyncIterator[None]:
-    """These parts are killed, and started again at the end of the block."""
+    """Kill these parts, and restart them at the end of the block."""
     await order(cluster, "kill", *names)
     try:
         yield
@@ -34,7 +34,7 @@ async def down(cluster: StandaloneProcess, *names: str) -> AsyncIterator[None]:
 
 
 async def come_to_a_standstill(traffic: Traffic) -> None:
-    """What was confirmed before has arrived, and nothing else arrives."""
+    """Wait until the earlier acknowledgements have arrived, and no others arrive."""
     with trio.fail_after(PATIENCE_S):
         while True:
             before = traffic.acknowledged
@@ -141,7 +141,7 @@ async def test_with_a_bookie_dead_everything_new_is_possible(
 
 
 async def test_zookeeper_is_gone_for_a_while(broken: StandaloneProcess, topic: str) -> None:
-    """Who produces and consumes goes on; whoever needs it waits for it; nothing crashes."""
+    """Producers and consumers continue; calls that need ZooKeeper wait for it; nothing crashes."""
     before = await pids(broken)
     async with open_traffic(broken.service_url, topic) as traffic, trio.open_nursery() as nursery:
         await order(broken, "stop", "zookeeper")

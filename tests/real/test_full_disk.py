@@ -13,7 +13,7 @@ from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("full-disk")]
 
-SMALL, LARGE = "size=300m", "size=800m"  # of which 256 MB are kept for what must always work
+SMALL, LARGE = "size=300m", "size=800m"  # the bookie keeps 256 MB for work that must never stop
 MESSAGE = bytes(200_000)
 REFUSED_S = 20.0  # A send that nobody can store takes as long as that.
 PATIENCE_S = 300.0  # only so that nothing hangs for ever

@@ -24,7 +24,7 @@ from tests.harness.processes import ServerProcess, http_get
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 PATIENCE_S = 180.0
-FILES = 160  # that the process may have open
+FILES = 160  # the limit of the process
 
 
 class BrokerProcess(ServerProcess):

@@ -33,7 +33,7 @@ def daybook(cluster: StandaloneProcess, *words: str) -> "subprocess.CompletedPro
 
 
 def wait_whole(cluster: StandaloneProcess) -> None:
-    """Nobody is waited for; until every copy of every entry is there."""
+    """Trigger auto-recovery until every copy of every entry is there."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         assert daybook(cluster, "autorecovery", "trigger").returncode == 0
@@ -58,7 +58,7 @@ def wait_said(cluster: StandaloneProcess) -> None:
 
 @pytest.fixture
 def fresh(request: pytest.FixtureRequest) -> Iterator[StandaloneProcess]:
-    """Of as many bookies as the test says, which it may use up."""
+    """A cluster of as many bookies as the test says, which the test may use up."""
     with StandaloneProcess(bookies=request.param, brokers=1) as cluster:
         yield cluster
 
@@ -95,7 +95,7 @@ def test_bits_that_flip_on_a_disk_are_copied_back(fresh: StandaloneProcess) -> N
         shown = json.loads(daybook(fresh, "ledgers", "show", ledger, "--output", "json").stdout)
         bookie = shown["fragments"][0]["bookies"][1]
         part = part_of(fresh, bookie)
-        fresh.local("stop", part["name"])  # what it reads from then on comes from its disk
+        fresh.local("stop", part["name"])  # its reads come from the disk from then on
         assert flip_bits(fresh, part["name"], [payload(0, n) for n in (7, 8, 200)]) == 3
         fresh.local("start", part["name"])
         wait_until_away(fresh, 0)

@@ -1,4 +1,4 @@
-"""What Daybook keeps in ZooKeeper is in the formats of the field: read by kazoo alone.
+"""Daybook's records in ZooKeeper are in the formats of the field: kazoo alone reads them.
 
 The script is run as a user runs it; its output is compared with what the clients say.
 """

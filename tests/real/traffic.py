@@ -37,7 +37,7 @@ _LIMITS = ClientLimits()
 
 @dataclass(slots=True)
 class History:
-    """What producer and consumer saw, in order; and what is stored."""
+    """The messages that the producer and the consumer saw, in order, and the stored ones."""
 
     sent: int = 0
     receipts: list[tuple[int, MessageId]] = field(default_factory=list[tuple[int, MessageId]])

@@ -1,4 +1,4 @@
-"""What happens to a bookie's files behind its back: an old copy, a lost index, changed bytes.
+"""Damage to a bookie's files behind its back: an old copy, a lost index, changed bytes.
 
 Each of these costs at most what one disk holds, which an ack quorum of two survives.
 """

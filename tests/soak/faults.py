@@ -1,4 +1,4 @@
-"""What can happen to a cluster of real processes: one list of faults, as data, and how to draw one.
+"""The faults that can happen to a cluster of real processes: one list, as data, and drawing one.
 
 Each fault needs a layer: the part of the cluster that suffers it.  A run without brokers draws no
 faults of brokers, and so on.

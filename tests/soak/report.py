@@ -1,4 +1,4 @@
-"""What came of a soak, in numbers and for people."""
+"""The result of a soak, in numbers and for people."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ _GROUPS = {  # the rules of the checkers, and of the soak itself, by what went w
 
 @dataclass(slots=True)
 class Report:
-    """What came of all rounds."""
+    """The result of all rounds."""
 
     seed: int
     directory: Path

@@ -33,7 +33,7 @@ _SETTLE_S = 20.0
 
 
 class Workload(Protocol):
-    """What clients do in one round; it adds what is wrong to `Round.violations`.
+    """The work of the clients in one round.  Violations are added to `Round.violations`.
 
     The methods that wait raise `LivenessError`, perhaps in a group, if something does not work.
     """
@@ -65,13 +65,13 @@ class Workload(Protocol):
 
 @dataclass(slots=True)
 class Round:
-    """What happens in it, and what came of it."""
+    """The state of a round, and its result."""
 
     cluster: Cluster
-    directory: Path  # of its history
+    directory: Path  # for its history
     seed: int
     number: int
-    recorder: Recorder  # of this process
+    recorder: Recorder  # for the events of this process
     workloads: list[Workload] = field(default_factory=list[Workload])
     phase: str = "start"
     violations: list[str] = field(default_factory=list[str])

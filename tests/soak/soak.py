@@ -36,11 +36,11 @@ _KILLS_A_ROUND = 50
 class Settings:
     seed: int
     directory: Path  # for the histories and the cluster
-    minutes: float = 0.0  # of rounds of faults
+    minutes: float = 0.0  # the time for rounds of faults
     workloads: tuple[str, ...] = (TOPICS,)
-    kills: int = 0  # instead of rounds of faults: of owners of topics
+    kills: int = 0  # the number of owners to kill, instead of rounds of faults
     bookies: int = 0  # 0: as many as the workloads need
-    storm_s: float = 150.0  # of each round, at most
+    storm_s: float = 150.0  # the longest storm of a round
     repair_s: float = 300.0  # in which each copy has to be made again; 0: copies are not checked
 
     def shape(self) -> Shape:

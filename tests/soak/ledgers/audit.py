@@ -22,8 +22,10 @@ _SHOWN_MAX = 9
 async def audit(
     zookeeper: str, worker: Worker, contents: dict[int, int], violations: list[str]
 ) -> None:
-    """All ledgers of the worker's round.  The judge says what is wrong with what is found; that
-    something cannot be found out is a violation of its own."""
+    """Recover and read all ledgers of the worker's round, and record what is found for the judge.
+
+    A ledger that cannot be read is a violation of its own.
+    """
     async with ledgers.connect(f"zk://{zookeeper}/ledgers") as client:
         listed = await _list_ours(client, worker)
         with trio.move_on_after(_LIVENESS_S + _LEDGER_S * len(listed)) as scope:
@@ -75,7 +77,7 @@ async def _audit_ledger(
 
 
 async def compare(zookeeper: str, contents: dict[int, int], violations: list[str]) -> None:
-    """Much later: each ledger has what it had."""
+    """Read each ledger once more, much later; its contents must be the same."""
     async with ledgers.connect(f"zk://{zookeeper}/ledgers") as client:
         with trio.move_on_after(_LIVENESS_S + _LEDGER_S * len(contents)) as scope:
             await _for_each(contents, partial(_compare_ledger, client, contents, violations))
@@ -101,7 +103,7 @@ async def _compare_ledger(
 
 
 class _Reading:
-    """A ledger, from its first entry; after an error it goes on where it was."""
+    """Reads a ledger from its first entry; after an error it continues where it was."""
 
     def __init__(self, ledger: int) -> None:
         self.checksum = ledger
@@ -123,7 +125,7 @@ class _Reading:
 
 
 async def _for_each(ledger_ids: Iterable[int], work: Callable[[int], Awaitable[None]]) -> None:
-    """Some at a time."""
+    """Do the work for some ledgers at a time."""
     limiter = trio.CapacityLimiter(_AT_ONCE)
 
     async def one(ledger: int) -> None:

@@ -1,4 +1,4 @@
-"""What the tasks of a process of clients share: a name, a history, and which ledgers there are.
+"""The tasks of a client process share a name, a history, and a list of the ledgers.
 
 Brokers may have ledgers in the same cluster.  Those of the soak are known by their custom metadata.
 """
@@ -15,19 +15,19 @@ from tests.history.recorder import Recorder
 
 PASSWORD = b"soak"
 CUSTOM = {"soak": b"ledgers"}
-OWN_IDS = 1 << 40  # from here on callers give them; below are those of the cluster
+OWN_IDS = 1 << 40  # callers choose ids from here on; the cluster gives those below
 _LIST_S = 1.0
 _RECENT = 60  # ledgers; older ones are left alone
 
 
 @dataclass(slots=True)
 class Worker:
-    """What its tasks share."""
+    """One instance per process."""
 
     name: str  # unique in the history
     seed: str
-    number: int  # of the round
-    first_id: int  # of this round; of those ids that the cluster gives
+    number: int  # the number of the round
+    first_id: int  # the first id that the cluster gives in this round
     recorder: Recorder
     _ids: list[int] = field(default_factory=list[int])
     _listed_s: float = -_LIST_S
@@ -41,7 +41,7 @@ class Worker:
 
     @property
     def own_ids(self) -> int:
-        """The ids that callers give in this round begin here."""
+        """The first id that callers choose in this round."""
         return (self.number + 1) * OWN_IDS
 
     def of_this_round(self, ledger: int) -> bool:

@@ -1,4 +1,7 @@
-"""What clients of topics do in a round, drawn from the seed.  Each round has its own topics."""
+"""The work of the clients of topics in a round, drawn from the seed.
+
+Each round has its own topics.
+"""
 
 from random import Random
 

@@ -19,10 +19,10 @@ class Tally:
     def __init__(self, sink: Sink) -> None:
         self.counts: Counter[str] = Counter()
         self._sink = sink
-        self._waiting: dict[tuple[str, int], int] = {}  # sends without an outcome: when they began
-        self._began_ns: dict[str, int] = {}  # of what has its receipt: the latest, by topic
+        self._waiting: dict[tuple[str, int], int] = {}  # when the sends without an outcome began
+        self._began_ns: dict[str, int] = {}  # by topic: the latest send that has its receipt
         self._receipt = trio.Event()
-        self.contents: dict[str, int] = {}  # of a topic: what its last complete read found
+        self.contents: dict[str, int] = {}  # by topic: a checksum of its last complete read
         self._contents: dict[str, int] = {}  # by reader
 
     def put(self, stamped: Stamped) -> None:
