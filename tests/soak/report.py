@@ -93,7 +93,7 @@ class Report:
             return []
         troubled = ["while something else was broken:", *describe(self.troubled_s)]
         return [
-            *describe(self.takeovers_s),
+            *(describe(self.takeovers_s) if self.takeovers_s or not self.troubled_s else []),
             *(troubled if self.troubled_s else []),
             f"topics: {counts['Send']} sent, {counts['Ok']} receipts, {counts['Unknown']} in doubt,"
             f" {counts['Error']} refused; {counts['Deliver']} delivered, {counts['Acked']}"
