@@ -85,7 +85,7 @@ fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),5)
 
 soak: setup ## MINUTES=10 of faults on real processes, LEDGERS=1 without brokers, or KILLS=300 of owners; SEED=7
-	@$(BIN)/python -m tests.soak$(if $(LEDGERS),.ledgers) $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10) --workloads $(if $(LEDGERS),ledgers,$(or $(WORKLOADS),topics))) $(if $(SEED),--seed $(SEED))
 
 interop: setup ## with Apache BookKeeper's bookies, client and tools, Pulsar's managed ledgers, Java and Go clients; BOOKKEEPER=4.17.3 for one release
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar

@@ -17,6 +17,7 @@ from daybook.clients.python.connect import connect
 from daybook.clients.python.consumer import Consumer
 from daybook.clients.python.producer import Producer
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.harness.standalone import owner_of, pids, wait_running
 
 BATCH_BYTES = 128 << 10
 WARM_UP_S = 2.0
@@ -197,13 +198,14 @@ async def takeover(cluster: StandaloneProcess) -> list[Figure]:
         for _ in range(20):
             await producer.send(b"%d" % sent)
             sent += 1
-            owner = await _owner(cluster, topic)
-            os.kill(owner["pid"], signal.SIGKILL)
+            owner = await owner_of(cluster, topic)
+            pid = (await pids(cluster))[owner]
+            os.kill(pid, signal.SIGKILL)
             started = trio.current_time()
             await producer.send(b"%d" % sent)
             sent += 1
             times.append(trio.current_time() - started)
-            await _all_ready(cluster)
+            await wait_running(cluster)
         got: set[int] = set()
         with trio.move_on_after(30):
             while len(got) < sent:
@@ -215,22 +217,6 @@ async def takeover(cluster: StandaloneProcess) -> list[Figure]:
         Figure("takeover, 20 kills: max", times[-1], "s", "<= 8", times[-1] <= 8),
         Figure("takeover, 20 kills: lost", lost, "", "0", lost == 0),
     ]
-
-
-async def _owner(cluster: StandaloneProcess, topic: str) -> dict[str, int]:
-    async with connect(cluster.service_url) as client:
-        url = await client.lookup(topic)
-    parts = await trio.to_thread.run_sync(cluster.parts)
-    return next(part for part in parts if part.get("service_url") == url)
-
-
-async def _all_ready(cluster: StandaloneProcess) -> None:
-    with trio.fail_after(60):
-        while True:
-            parts = await trio.to_thread.run_sync(cluster.parts)
-            if all(part["state"] == "running" for part in parts):
-                return
-            await trio.sleep(0.2)
 
 
 def standalone_start() -> list[Figure]:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest.register_assert_rewrite("tests.conformance", "tests.simulation", "tests.real.traffic")
+pytest.register_assert_rewrite(
+    "tests.conformance", "tests.harness", "tests.simulation", "tests.real.traffic"
+)
 
 settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -23,7 +23,7 @@ from bench import limit
 from bench.peers import failing, reading, writing
 from bench.peers.rows import Row, Sizes
 from bench.peers.sides import Bench
-from tests.interop.processes import apache_here
+from tests.interop.apache import apache_here
 
 RESULTS = Path("bench/results/peers.json")
 _KEPT_GB = 20  # data that stay when the next case begins

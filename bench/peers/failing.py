@@ -8,8 +8,8 @@ from bench.peers.sides import JAVA, OURS, Bench, Load, Pair
 from bench.peers.watch import forget, settle
 from bench.peers.writing import WINDOW, WINDOW_64KB
 from daybook.wire.messages.bookie import ReadAnswer, Status, encode_read
+from tests.harness.processes import PATIENCE_S
 from tests.interop.cluster import Bookie, ask
-from tests.interop.processes import PATIENCE_S
 
 _RECOVERED = 20
 _TAIL_ENTRIES = 90_000

@@ -10,8 +10,8 @@ from bench.peers.rows import Demand, Row, Sizes, times_java
 from bench.peers.sides import BOOKIES, JAVA, MEMORY_BYTES, OURS, Bench, Load, Pair, Side
 from bench.peers.watch import cores, forget, settle
 from bench.peers.writing import WINDOW_64KB, paced
+from tests.harness.processes import is_open, wait_until
 from tests.interop.cluster import Bookie
-from tests.interop.processes import is_open, wait_until
 
 _ENTRY_BYTES = 64 << 10
 _SHORT_ENTRY_BYTES = 4096

@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import Self
 
 from bench.peers.load import words
+from tests.harness.processes import ROOT, start
+from tests.interop.apache import Apache
 from tests.interop.cluster import Cluster, OwnBookie, ZooKeeper
 from tests.interop.peer import Peer, Pipe
-from tests.interop.processes import ROOT, Apache, start
 
 BOOKIES = 3
 _LOAD = ROOT / "bench" / "peers" / "java" / "Load.java"

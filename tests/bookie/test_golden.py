@@ -27,8 +27,8 @@ from daybook.bookie.storage.store import open_store
 from daybook.wire.clock import SystemClock
 from daybook.wire.digest import DigestType
 from daybook.wire.metadata.memory import MemoryStore
-from tests.bookie.storage.oracle import FixedClock
-from tests.simulation.disk import Platter
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import Platter
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper_metadata"
 PATHS = LedgerPaths()

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import trio
 
 from daybook.managed_ledger.position import Position
-from tests.broker.fake_log import FakeCursor, FakeLog
+from tests.harness.fake_log import FakeCursor, FakeLog
 
 
 class SlowStore:

@@ -5,7 +5,7 @@ from trio.testing import MockClock
 
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker
 
 _TYPES = (
     pb.CommandSubscribe.Exclusive,

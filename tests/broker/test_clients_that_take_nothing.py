@@ -11,8 +11,8 @@ from daybook.broker.protocol import session
 from daybook.broker.service.connection import ClientConnection
 from daybook.wire.messages.registry import encode
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, Cluster, connection_of, open_broker
-from tests.simulation import stream
+from tests.harness import stream
+from tests.harness.broker import TOPIC, Client, Cluster, connection_of, open_broker
 
 _LIMITS = ConnectionLimits(unread_bytes_max=100_000, unread_total_bytes=10_000_000)
 

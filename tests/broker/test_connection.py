@@ -17,7 +17,7 @@ from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.messages.registry import NO_ID, Command, encode
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, connection_of, handlers_of, open_broker
+from tests.harness.broker import TOPIC, Client, connection_of, handlers_of, open_broker
 
 T = pb.BaseCommand
 

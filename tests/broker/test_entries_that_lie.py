@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from daybook.wire.batch import encode_batch
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import Client, open_broker, payload_of
+from tests.harness.broker import Client, open_broker, payload_of
 
 _SHARED = pb.CommandSubscribe.Shared
 

@@ -17,7 +17,8 @@ from daybook.managed_ledger.records import INSTANCE, get_property, log_path
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from daybook.wire.metadata.memory import MemorySession
 from daybook.wire.metadata.store import ANY
-from tests.managed_ledger.world import Host, VirtualClock, World, append, play, until
+from tests.harness.clocks import VirtualClock
+from tests.managed_ledger.world import Host, World, append, play, until
 from tests.simulation.host_log import HostLogs
 
 OTHER = "/other"

@@ -5,7 +5,8 @@ from trio.testing import MockClock
 
 from daybook.broker.protocol.dispatch import pending
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import T0_MS, open_broker
+from tests.harness.broker import open_broker
+from tests.harness.clocks import EPOCH_MS
 
 
 async def test_all_that_is_due_at_once_is_delivered(
@@ -17,6 +18,6 @@ async def test_all_that_is_due_at_once_is_delivered(
         await client.producer()
         await client.subscribe(kind=pb.CommandSubscribe.Shared, permits=100)
         for n in range(50):
-            client.send(n, deliver_at_time=T0_MS + 10_000)
+            client.send(n, deliver_at_time=EPOCH_MS + 10_000)
         await client.receipts(50)
         assert await client.entry_ids(50) == list(range(50))

@@ -15,8 +15,8 @@ from daybook.clients.python.errors import InDoubtError
 from daybook.managed_ledger.position import Position
 from daybook.wire.messages.consumer import encode_ack
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.fake_log import FakeCursor
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker
+from tests.harness.fake_log import FakeCursor
 
 EARLIEST = pb.CommandSubscribe.Earliest
 SHARED, FAILOVER = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Failover

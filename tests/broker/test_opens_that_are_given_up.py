@@ -7,8 +7,8 @@ import trio
 from trio.testing import MockClock
 
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
 from tests.broker.slow_store import SlowStore
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker
 
 EARLIEST = pb.CommandSubscribe.Earliest
 

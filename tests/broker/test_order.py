@@ -10,7 +10,7 @@ from daybook.broker.limits import TopicLimits
 from daybook.managed_ledger.position import Position
 from daybook.wire.messages.registry import Command, encode
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker
 
 EARLIEST = pb.CommandSubscribe.Earliest
 TIMES = range(12)  # Tasks that are started together run in any order.

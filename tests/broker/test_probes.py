@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock
 
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, open_broker
+from tests.harness.broker import TOPIC, Client, open_broker
 
 _SHARED = pb.CommandSubscribe.Shared
 N = 20

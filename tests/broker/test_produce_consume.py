@@ -16,8 +16,8 @@ from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import Command
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.fake_log import FakeLog
-from tests.broker.harness import TOPIC, Client, batch_of, open_broker, payload_of
+from tests.harness.broker import TOPIC, Client, batch_of, open_broker, payload_of
+from tests.harness.fake_log import FakeLog
 
 T = pb.BaseCommand
 

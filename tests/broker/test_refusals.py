@@ -13,7 +13,7 @@ from daybook.broker.errors import NotFoundError
 from daybook.broker.service.request_counts import INTERVAL_S, RefusalLog, RequestCounts
 from daybook.wire.logging import LogLimiter
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import Client, open_broker
+from tests.harness.broker import Client, open_broker
 
 T = pb.BaseCommand
 

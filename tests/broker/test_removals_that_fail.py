@@ -5,7 +5,7 @@ from trio.testing import MockClock
 
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, open_broker
+from tests.harness.broker import TOPIC, open_broker
 
 EARLIEST = pb.CommandSubscribe.Earliest
 

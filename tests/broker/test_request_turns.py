@@ -13,8 +13,8 @@ from daybook.broker.service.request_turns import REQUEST_OVERHEAD_BYTES
 from daybook.wire.messages.registry import Command, encode
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
-from tests.broker import harness
-from tests.broker.harness import TOPIC, Client, Cluster, handlers_of, open_broker
+from tests.harness import broker as harness
+from tests.harness.broker import TOPIC, Client, Cluster, handlers_of, open_broker
 
 WHERE = LookupResult("pulsar://there:6650", None, redirect=False, authoritative=True)
 SMALL = RequestLimits(under_way_max=2, waiting_max=3)

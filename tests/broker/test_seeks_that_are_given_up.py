@@ -9,8 +9,8 @@ from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.wire.messages.consumer import encode_ack
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
 from tests.broker.slow_store import hold_resets
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker
 
 SHARED = pb.CommandSubscribe.Shared
 EARLIEST = pb.CommandSubscribe.Earliest

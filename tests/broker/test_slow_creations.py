@@ -7,8 +7,8 @@ from trio.testing import MockClock
 from daybook.broker.limits import TopicLimits
 from daybook.managed_ledger.position import Position
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import TOPIC, Client, Cluster, open_broker
 from tests.broker.slow_store import SlowStore, hold_resets
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker
 
 SHARED = pb.CommandSubscribe.Shared
 EARLIEST = pb.CommandSubscribe.Earliest

@@ -17,7 +17,8 @@ from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.messages.registry import Command, signed, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.broker.harness import T0_MS, TOPIC, Client, Cluster, open_broker
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker
+from tests.harness.clocks import EPOCH_MS
 
 SHARED = pb.CommandSubscribe.Shared
 FAILOVER = pb.CommandSubscribe.Failover
@@ -28,7 +29,7 @@ async def with_entries(cluster: Cluster, count: int) -> Client:
     client = await cluster.client()
     await client.producer()
     for n in range(count):
-        client.send(n, publish_time=T0_MS + n * 10)
+        client.send(n, publish_time=EPOCH_MS + n * 10)
     await client.receipts(count)
     return client
 
@@ -485,8 +486,8 @@ async def test_what_was_read_for_a_consumer_that_left_is_not_given_to_the_next(
         (pb.CommandSeek(message_id=message_id(5, 2)), 2),
         (pb.CommandSeek(message_id=message_id(-1, -1)), 0),
         (pb.CommandSeek(message_id=message_id((1 << 63) - 1, (1 << 63) - 1)), 6),
-        (pb.CommandSeek(message_publish_time=T0_MS + 25), 3),
-        (pb.CommandSeek(message_publish_time=T0_MS + 30), 3),
+        (pb.CommandSeek(message_publish_time=EPOCH_MS + 25), 3),
+        (pb.CommandSeek(message_publish_time=EPOCH_MS + 30), 3),
         (pb.CommandSeek(message_publish_time=0), 0),
         (pb.CommandSeek(offset=4), 4),
         (pb.CommandSeek(offset=400), 6),

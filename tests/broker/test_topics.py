@@ -24,7 +24,7 @@ from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import encode_ack
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
-from tests.broker.harness import TOPIC, open_broker
+from tests.harness.broker import TOPIC, open_broker
 
 NAME = TopicName.parse(TOPIC)
 

@@ -44,8 +44,8 @@ from tests import strategies
 from tests.fuzz.choices import EDGES, Choices
 from tests.fuzz.filling import fill
 from tests.fuzz.target import Target, require
-from tests.fuzz.world import VirtualClock
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.clocks import VirtualClock
+from tests.harness.network import SimulatedNetwork
 
 _PORT = 6650
 _CALL_S = 100.0

@@ -46,6 +46,7 @@ from tests import strategies
 from tests.fuzz.bookie_codecs import split_frames
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, require
+from tests.harness.clocks import FixedClock
 
 _LENGTHS = {3: 10, 5: 1000, 6: 0, 9: 70}
 _INFLATED_BYTES_MAX = 64 << 20
@@ -292,7 +293,7 @@ def run_policies(data: bytes) -> None:
 
 
 async def _read_policies(values: Mapping[str, bytes]) -> None:
-    store = MemoryStore(_Clock()).session("broker")
+    store = MemoryStore(FixedClock(strategies.NOW_MS)).session("broker")
     for path, value in values.items():
         await store.create(path, value, make_parents=True)
     policies = Policies(store, parse_config({"cluster": "c"}))
@@ -300,11 +301,6 @@ async def _read_policies(values: Mapping[str, bytes]) -> None:
     require(found.bundles.count >= 1, "a namespace without bundles")
     for bundle_hash in (0, 1, (1 << 32) - 1):
         require(found.bundles.range_of(bundle_hash), "a hash in no bundle")
-
-
-class _Clock:
-    def now_ms(self) -> int:
-        return strategies.NOW_MS
 
 
 def policies_seeds() -> Mapping[str, bytes]:

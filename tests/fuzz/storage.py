@@ -49,15 +49,11 @@ from daybook.wire.metadata.memory import MemoryStore
 from tests import strategies
 from tests.fuzz.choices import Choices
 from tests.fuzz.target import Target, outermost, require
-from tests.simulation.disk import Platter
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import Platter
 
 _KEY = b"key"
 _CREATION = 5
-
-
-class StillClock:
-    def now_ms(self) -> int:
-        return strategies.NOW_MS
 
 
 # -- bytes
@@ -247,7 +243,7 @@ async def _boot(made: Made) -> None:
             disk=platter.mount(),
             directories=["d0"],
             index=platter.indexes().open,
-            clock=StillClock(),
+            clock=FixedClock(strategies.NOW_MS),
             limits=limits,
         ) as store:
             found, absent = await _read_all(store, made)
@@ -318,7 +314,10 @@ def run_identity(data: bytes) -> None:
 
 
 async def _examine(local: list[bytes], stored: bytes, mark: bytes) -> None:
-    platter, store = Platter(Random(1)), MemoryStore(StillClock()).session("bookie")
+    platter, store = (
+        Platter(Random(1)),
+        MemoryStore(FixedClock(strategies.NOW_MS)).session("bookie"),
+    )
     disk, paths = platter.mount(), LedgerPaths()
     directories = [f"d{number}" for number in range(len(local))]
     for directory, text in zip(directories, local, strict=True):

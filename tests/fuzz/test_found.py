@@ -49,13 +49,14 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.proto.bookkeeper_metadata_pb2 import BookieServiceInfoFormat, LedgerMetadataFormat
 from daybook.wire.topics import TopicName, check_namespace
 from tests import strategies
-from tests.broker.harness import open_broker
 from tests.fuzz.control import MadeUpSupervisor
 from tests.fuzz.http import FixedNetwork, ask
 from tests.fuzz.streams import ScriptedStream
-from tests.fuzz.world import VirtualClock, World, play
-from tests.simulation.disk import Platter
-from tests.simulation.network import SimulatedNetwork
+from tests.fuzz.world import World, play
+from tests.harness.broker import open_broker
+from tests.harness.clocks import VirtualClock
+from tests.harness.disk import Platter
+from tests.harness.network import SimulatedNetwork
 
 NOT_UTF8 = b"\xff\xfe"
 

@@ -33,8 +33,9 @@ from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Stream
 from tests.fuzz.target import require
-from tests.simulation.disk import Platter
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.clocks import VirtualClock
+from tests.harness.disk import Platter
+from tests.harness.network import SimulatedNetwork
 
 BOOKIE, BROKER = "bookie", "broker"
 BOOKIE_PORT, BROKER_PORT = 3181, 6650
@@ -42,12 +43,6 @@ FRAME_BYTES_MAX = 1 << 16
 _MIB = 1 << 20
 _PATIENCE_S = 300.0
 _TIDY_S = 6.0  # longer than the wait for a broken peer
-_T0_MS = 1_700_000_000_000
-
-
-class VirtualClock:
-    def now_ms(self) -> int:
-        return _T0_MS + round(trio.current_time() * 1000)
 
 
 class AppPort:

@@ -21,18 +21,17 @@ from kazoo.exceptions import NoNodeError
 
 from daybook.clients.cli.ports import PortChooser
 from daybook.wire.messages.bookie import Answer, decode_answer
-from tests.interop.processes import (
+from tests.harness.processes import (
     PATIENCE_S,
-    ROOT,
-    SMALL_JVM,
-    Apache,
     Process,
+    daybook,
     end,
     is_open,
     run_daybook,
     start,
     wait_until,
 )
+from tests.interop.apache import SMALL_JVM, Apache
 
 SESSION_S = 120
 
@@ -330,10 +329,7 @@ class Cluster:
         self, *words: str, exit_codes: Sequence[int] = (0,)
     ) -> subprocess.CompletedProcess[str]:
         """Run `daybook WORDS` on this cluster."""
-        command = [sys.executable, "-m", "daybook.clients.cli.main", *words, *self._where]
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S
-        )
+        done = daybook(*words, *self._where)
         assert done.returncode in exit_codes, done.stdout + done.stderr
         return done
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.interop.apache import Apache, apache_here, pulsar_here
 from tests.interop.cluster import Cluster, ZooKeeper
 from tests.interop.peer import Peer, PulsarPeer
-from tests.interop.processes import Apache, apache_here, pulsar_here
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,8 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.interop.processes import SMALL_JVM, Apache, end, pulsar_client_here, start
+from tests.harness.processes import end, start
+from tests.interop.apache import SMALL_JVM, Apache, pulsar_client_here
 
 SOURCE = Path(__file__).parent / "java" / "Letters.java"
 _METRIC = re.compile(r'daybook_broker_commands_total\{.*command="(\w+)"\} (\S+)')

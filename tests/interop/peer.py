@@ -17,8 +17,9 @@ from typing import Literal, TypeAlias
 
 from daybook.clients.ledgers import Entry
 from daybook.managed_ledger.position import Position
+from tests.harness.processes import PATIENCE_S, Process, end, start
+from tests.interop.apache import Apache
 from tests.interop.cluster import SESSION_S, Cluster
-from tests.interop.processes import PATIENCE_S, Apache, Process, end, start
 
 Wire: TypeAlias = Literal["v2", "v3"]
 

@@ -13,10 +13,10 @@ import pytest
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import mark_path
 from daybook.clients import ledgers
+from tests.harness.processes import wait_until
 from tests.interop.cluster import Bookie, Cluster
 from tests.interop.faults import assert_whole, away, member
 from tests.interop.peer import Peer
-from tests.interop.processes import wait_until
 from tests.interop.test_our_client import append
 
 pytestmark = pytest.mark.interop

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from daybook.clients import ledgers
+from tests.harness.processes import PATIENCE_S, wait_until
 from tests.interop.cluster import Cluster
 from tests.interop.faults import away, member
 from tests.interop.peer import Peer, PeerClient, Wire, check
-from tests.interop.processes import PATIENCE_S, wait_until
 from tests.interop.test_our_client import append
 
 pytestmark = pytest.mark.interop

@@ -8,9 +8,9 @@ import pytest
 
 import daybook
 from daybook.clients import ledgers
+from tests.harness.processes import PATIENCE_S, Process, end, run_daybook
 from tests.interop.cluster import Cluster
 from tests.interop.faults import away
-from tests.interop.processes import PATIENCE_S, Process, end, run_daybook
 
 pytestmark = pytest.mark.interop
 

@@ -10,9 +10,9 @@ from daybook.clients.ledgers import Digest
 from daybook.wire.digest import Digester, DigestType
 from daybook.wire.entry import decode_entry
 from daybook.wire.messages.bookie import BatchReadAnswer, Status, encode_batch_read
+from tests.harness.processes import PATIENCE_S
 from tests.interop.cluster import Cluster, ask
 from tests.interop.peer import check, payload
-from tests.interop.processes import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 

@@ -10,8 +10,9 @@ from select import select
 import pytest
 
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.harness.processes import PATIENCE_S, Process, end, start
+from tests.interop.apache import go_client, pulsar_client_here
 from tests.interop.letters import SOURCE, admin_urls, commands, java_letters
-from tests.interop.processes import PATIENCE_S, Process, end, go_client, pulsar_client_here, start
 
 pytestmark = pytest.mark.interop
 

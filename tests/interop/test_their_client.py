@@ -9,9 +9,9 @@ import pytest
 
 from daybook.clients import ledgers
 from daybook.clients.ledgers import Digest
+from tests.harness.processes import PATIENCE_S
 from tests.interop.cluster import Cluster
 from tests.interop.peer import DIGESTS, Peer, PeerClient, PeerError, Wire, check
-from tests.interop.processes import PATIENCE_S
 from tests.interop.test_our_client import append
 
 pytestmark = pytest.mark.interop

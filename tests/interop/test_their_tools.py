@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from daybook.clients import ledgers
+from tests.harness.processes import PATIENCE_S, wait_until
 from tests.interop.cluster import Cluster
 from tests.interop.peer import Peer
-from tests.interop.processes import PATIENCE_S, wait_until
 from tests.interop.test_our_client import append
 
 pytestmark = pytest.mark.interop

@@ -37,10 +37,11 @@ from daybook.wire.metadata.store import Record, Watch
 from daybook.wire.metadata.tree import Tree
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.simulation import scheduler
-from tests.simulation.disk import HostCrashedError, Platter
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.scheduler import HOST, Scheduler
+from tests.harness import scheduler
+from tests.harness.clocks import VirtualClock
+from tests.harness.disk import HostCrashedError, Platter
+from tests.harness.network import SimulatedNetwork
+from tests.harness.scheduler import HOST, Scheduler
 
 NAME = "t/n/persistent/a"
 TREE = "5d41402abc4b2a76"  # identifies the tree of logs
@@ -48,11 +49,6 @@ BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 CONFIG = LogConfig(quorums=Quorums(3, 3, 2), roll_entries=5, flush_s=0.2)
 LIMIT_S = 1000.0  # virtual: a scenario that waits for what never comes fails
 NOW = Retention(time_ms=0)  # acknowledged messages go with the next roll
-
-
-class VirtualClock:
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + round(trio.current_time() * 1000)
 
 
 def message(number: int, messages: int = 1, *, size: int = 0) -> list[bytes]:

@@ -26,8 +26,8 @@ from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.wire.messages.bookie import encode_read
 from daybook.wire.messages.registry import encode
 from daybook.wire.proto import pulsar_pb2 as pb
+from tests.harness.standalone import part, resident_bytes
 from tests.real.hostile import CONNECT, GONE
-from tests.real.parts import part, resident_bytes
 
 MB = 1 << 20
 PATIENCE_S = 300.0

@@ -14,9 +14,9 @@ import trio
 
 from daybook.clients.python.connect import connect
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.harness.standalone import admin_of, owner_of, part, resident_bytes
 from tests.real import hostile
 from tests.real.hostile import Attack, Target
-from tests.real.parts import admin_of, owner_of, part, resident_bytes
 from tests.real.traffic import open_traffic
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]

@@ -9,6 +9,7 @@ import sys
 import urllib.request
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from random import SystemRandom
 from typing import Any, TypeVar
 
@@ -21,6 +22,7 @@ from daybook.bookie.registry.paths import LedgerPaths
 from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.wire.metadata.store import MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
+from tests.harness.processes import ServerProcess
 
 pytestmark = pytest.mark.real
 T = TypeVar("T")
@@ -46,32 +48,13 @@ def run(**settings: object) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def broker(cluster: StandaloneProcess, /, **settings: object) -> Iterator[subprocess.Popen[str]]:
+def broker(cluster: StandaloneProcess, log: Path, /, **settings: Any) -> Iterator[ServerProcess]:
     """Run a further broker of the cluster; it is killed at the end if it still runs."""
-    words, environment = command(
-        zookeeper=cluster.ready["zookeeper"], port=0, http_port=0, **settings
-    )
-    process = subprocess.Popen(
-        words,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = ServerProcess.broker(log, zookeeper=cluster.zookeeper, **settings)
     try:
-        yield process
+        yield process.read_ready()
     finally:
         process.kill()
-        process.wait()
-
-
-def ready(process: subprocess.Popen[str]) -> dict[str, Any]:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()[1]
-    facts: dict[str, Any] = json.loads(line)
-    return facts
 
 
 def get(url: str) -> str:
@@ -113,7 +96,7 @@ def test_a_port_that_is_taken(cluster: StandaloneProcess) -> None:
 
 
 def test_a_broker_with_the_ledgers_of_another_root_does_not_join(
-    cluster: StandaloneProcess,
+    cluster: StandaloneProcess, tmp_path: Path
 ) -> None:
     """Two roots share one ZooKeeper: the broker names both, ends with 2, and changes nothing."""
     root = LedgerPaths("/two/ledgers")
@@ -142,17 +125,16 @@ def test_a_broker_with_the_ledgers_of_another_root_does_not_join(
             assert each in done.stderr
         assert "Traceback" not in done.stderr
         assert trio.run(look, state) == before
-    with broker(cluster, cluster="other") as process:  # Another name does not make another cluster.
-        ready(process)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(TIMEOUT_S) == 0
-        assert process.stderr is not None
-        assert "further cluster name" in process.stderr.read()
+    log = tmp_path / "log"
+    with broker(cluster, log, cluster="other") as other:  # Another name is no other cluster.
+        other.process.send_signal(signal.SIGTERM)
+        assert other.process.wait(TIMEOUT_S) == 0
+        assert "adds another cluster name" in log.read_text()
 
 
-def test_it_serves_and_leaves_in_good_order(cluster: StandaloneProcess) -> None:
-    with broker(cluster, name="extra") as process:
-        facts = ready(process)
+def test_it_serves_and_leaves_in_good_order(cluster: StandaloneProcess, tmp_path: Path) -> None:
+    with broker(cluster, tmp_path / "log", name="extra") as extra:
+        facts, process = extra.ready, extra.process
         assert facts["name"] == "extra"
         assert facts["pid"] == process.pid
         assert facts["service_url"] == f"pulsar://127.0.0.1:{facts['port']}"
@@ -167,9 +149,9 @@ def test_it_serves_and_leaves_in_good_order(cluster: StandaloneProcess) -> None:
         assert facts["broker_id"] not in brokers(cluster)
 
 
-def test_it_ends_with_its_parent_if_told_to(cluster: StandaloneProcess) -> None:
-    with broker(cluster, exit_with_parent="true") as process:
-        ready(process)
+def test_it_ends_with_its_parent_if_told_to(cluster: StandaloneProcess, tmp_path: Path) -> None:
+    with broker(cluster, tmp_path / "log", exit_with_parent="true") as extra:
+        process = extra.process
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(TIMEOUT_S) == 0

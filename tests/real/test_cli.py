@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
@@ -12,11 +11,11 @@ from typing import Any
 import pytest
 
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.harness.processes import DAYBOOK
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 PATIENCE_S = 180.0
-COMMAND = (sys.executable, "-m", "daybook.clients.cli.main")
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def environ(cluster: StandaloneProcess) -> dict[str, str]:
 def run(environ: dict[str, str]) -> Run:
     def run(*arguments: str, text: str = "", code: int = 0) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(
-            [*COMMAND, *arguments],
+            [*DAYBOOK, *arguments],
             input=text,
             capture_output=True,
             text=True,
@@ -69,7 +68,7 @@ def test_a_topic_from_its_creation_to_its_end(run: Run, topic: str) -> None:
 
 
 def test_pipes_end_as_pipes_do(environ: dict[str, str], topic: str) -> None:
-    python = " ".join(COMMAND)
+    python = " ".join(DAYBOOK)
     script = (
         f"seq 1000 | {python} produce {topic} --compression zstd && "
         f"{python} consume {topic} --from earliest | head -3 && "
@@ -103,7 +102,7 @@ def test_ctrl_c_acknowledges_what_was_written(
     options = ("--subscription", "s", "--from", "earliest")
     run("produce", topic, text="one\ntwo\n")
     with subprocess.Popen(
-        [*COMMAND, "consume", topic, *options],
+        [*DAYBOOK, "consume", topic, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,7 +13,7 @@ from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError, Outcome
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.real.parts import admin_of, order, owner_of, part, pids
+from tests.harness.standalone import admin_of, order, owner_of, part, pids
 from tests.real.traffic import PATIENCE_S, Traffic, open_traffic
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("faults")]

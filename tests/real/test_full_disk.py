@@ -13,8 +13,7 @@ from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("full-disk")]
 
-# 256 MB of these are kept for operations that must always work
-SMALL, LARGE = "size=300m", "size=800m"
+SMALL, LARGE = "size=300m", "size=800m"  # the bookie keeps 256 MB for work that must never stop
 MESSAGE = bytes(200_000)
 REFUSED_S = 20.0  # A send that no bookie can store takes as long as that.
 PATIENCE_S = 300.0  # only so that nothing hangs forever

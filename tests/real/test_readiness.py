@@ -1,14 +1,10 @@
 """Readiness, the watchdog, a lack of file descriptors: real brokers beside a whole cluster."""
 
-import json
 import os
-import resource
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -21,68 +17,22 @@ from daybook.clients.python import blocking
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
+from tests.harness.links import FINE, Link, open_link_to
+from tests.harness.processes import ServerProcess, http_get
 
 # Other processes say nothing when they change: we have to look again and again.
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 PATIENCE_S = 180.0
-FILES = 160  # files that the process may have open
+FILES = 160  # the limit of the process
 
 
-class BrokerProcess:
-    """A further broker of a cluster, which writes its log into a file."""
-
-    def __init__(
-        self, log: Path, module: str, zookeeper: str, files: int | None, settings: dict[str, object]
-    ) -> None:
-        self.log = log
-        values = {"zookeeper": zookeeper, "port": 0, "http_port": 0, **settings}
-        environment = {f"DAYBOOK_BROKER_{k.upper()}": str(v) for k, v in values.items()}
-
-        def limit() -> None:
-            if files is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-        with log.open("w") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", module],
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                preexec_fn=limit,
-            )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, log.read_text()
-        self.facts: dict[str, Any] = json.loads(line)
-
-    @property
-    def port(self) -> int:
-        return int(self.facts["port"])
-
-    @property
-    def http_port(self) -> int:
-        return int(self.facts["http_port"])
-
-    @property
-    def open_files(self) -> int:
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
-    def let_open(self, files: int) -> None:
-        """Change the limit of the process while it runs."""
-        _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (files, hard))
+class BrokerProcess(ServerProcess):
+    """A further broker of a cluster, which is asked over HTTP."""
 
     def get(self, path: str) -> tuple[int, str]:
         try:
-            with urllib.request.urlopen(f"{self.facts['admin_url']}{path}", timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+            return http_get(f"{self.ready['admin_url']}{path}", 10)
         except OSError as error:
             return 0, str(error)
 
@@ -93,14 +43,8 @@ class BrokerProcess:
                 print(path, answer)
                 await trio.sleep(0.2)
 
-    async def wait_ready(self) -> None:
+    async def wait_serving(self) -> None:
         await self.wait_for("/readyz", lambda answer: answer == (200, "ok"))
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
 
 
 @contextmanager
@@ -108,40 +52,38 @@ def open_broker(
     cluster: StandaloneProcess,
     tmp_path: Path,
     *,
-    module: str = "broker",
+    module: str = "daybook.broker",
     zookeeper: str = "",
     files: int | None = None,
     **settings: object,
 ) -> Iterator[BrokerProcess]:
-    running = BrokerProcess(
-        tmp_path / "broker.log", module, zookeeper or cluster.zookeeper, files, settings
+    running = BrokerProcess.broker(
+        tmp_path / "broker.log",
+        module=module,
+        files=files,
+        zookeeper=zookeeper or cluster.zookeeper,
+        **settings,
     )
     try:
-        yield running
+        yield running.read_ready()
     finally:
-        running.close()
+        running.kill()
 
 
 @asynccontextmanager
 async def behind_a_proxy(
     cluster: StandaloneProcess, tmp_path: Path, **settings: Any
-) -> AsyncIterator[tuple[BrokerProcess, Proxy]]:
+) -> AsyncIterator[tuple[BrokerProcess, Link]]:
     """Run a broker that reaches ZooKeeper over a proxy, which can cut it off."""
     port = int(cluster.zookeeper.rpartition(":")[2])
-    async with open_proxy(port) as proxy:
-        running = await trio.to_thread.run_sync(
-            lambda: BrokerProcess(
-                tmp_path / "broker.log",
-                "broker",
-                f"127.0.0.1:{proxy.port}",
-                settings.pop("files", None),
-                settings,
-            )
-        )
+    async with open_link_to(port) as proxy:
+        address = f"127.0.0.1:{proxy.listens[1]}"
+        running = BrokerProcess.broker(tmp_path / "broker.log", zookeeper=address, **settings)
         try:
+            await running.wait_ready()
             yield running, proxy
         finally:
-            running.close()
+            running.kill()
 
 
 async def topic_of(cluster: StandaloneProcess, client: Client, url: str, name: str) -> str:
@@ -189,8 +131,8 @@ async def test_idle_connections_leave_a_broker_its_descriptors(
     async with behind_a_proxy(
         cluster, tmp_path, files=FILES, session_timeout_s=30.0, connect_timeout_s=600.0
     ) as (victim, proxy):
-        await victim.wait_ready()
-        url = str(victim.facts["service_url"])
+        await victim.wait_serving()
+        url = str(victim.ready["service_url"])
         async with connect(url) as client:
             mine = await topic_of(cluster, client, url, topic)
             async with await client.create_producer(mine) as producer:
@@ -201,13 +143,13 @@ async def test_idle_connections_leave_a_broker_its_descriptors(
                     await victim.wait_for(
                         "/metrics", lambda answer: "connections_refused_total{" in answer[1]
                     )
-                    proxy.set_mood(Mood.REFUSE)
+                    proxy.refuse()
                     await producer.send(b"without ZooKeeper")
-                    proxy.set_mood(Mood.FORWARD)
-                    await victim.wait_ready()
+                    proxy.weather = FINE
+                    await victim.wait_serving()
                     await producer.send(b"with it")
                     assert victim.open_files < FILES
-                await victim.wait_ready()
+                await victim.wait_serving()
                 async with connect(url) as newcomer:
                     assert await newcomer.lookup(mine) == url
         log = victim.log.read_text()
@@ -222,20 +164,20 @@ async def test_a_broker_without_any_descriptor_lives_and_recovers(
 ) -> None:
     """Nothing can be opened, not even to reach ZooKeeper, until the session is lost."""
     async with behind_a_proxy(cluster, tmp_path, session_timeout_s=2.0) as (victim, proxy):
-        await victim.wait_ready()
+        await victim.wait_serving()
         with ExitStack() as stack:
             # One is left, so that ZooKeeper can report the end of the session.  A new session needs
             # two.
-            victim.let_open(victim.open_files)
-            proxy.set_mood(Mood.REFUSE)
+            victim.limit_files(victim.open_files)
+            proxy.refuse()
             await trio.sleep(5.0)  # longer than the session
             for port in (victim.port, victim.http_port):
                 flood(stack, port, 20)
-            proxy.set_mood(Mood.FORWARD)
+            proxy.weather = FINE
             await trio.sleep(5.0)
             assert victim.process.poll() is None, victim.log.read_text()
-        victim.let_open(FILES)
-        await victim.wait_ready()
+        victim.limit_files(FILES)
+        await victim.wait_serving()
         lines = victim.log.read_text().splitlines()
         assert not [line for line in lines if "Traceback" in line]
         assert len(lines) < 80  # ten seconds, one line a second for each shortage
@@ -276,13 +218,13 @@ async def test_a_stop_and_busy_processors_end_nobody(
     cluster: StandaloneProcess, tmp_path: Path
 ) -> None:
     with open_broker(cluster, tmp_path, watchdog_silent_s=4.0, watchdog_quiet_s=0.5) as victim:
-        await victim.wait_ready()
+        await victim.wait_serving()
         victim.process.send_signal(signal.SIGSTOP)
         await trio.sleep(9.0)
         victim.process.send_signal(signal.SIGCONT)
-        await victim.wait_ready()
+        await victim.wait_serving()
         with busy_processors():
             await trio.sleep(12.0)
-        await victim.wait_ready()
+        await victim.wait_serving()
         assert victim.process.poll() is None
         assert "answers nobody" not in victim.log.read_text()

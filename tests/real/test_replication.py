@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from daybook.clients import ledgers
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.harness import processes
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("replication")]
 
@@ -28,10 +28,8 @@ def four() -> Iterator[StandaloneProcess]:
         yield cluster
 
 
-def daybook(cluster: StandaloneProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "daybook.clients.cli.main", *arguments]
-    command += ["--zookeeper", cluster.zookeeper]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+def daybook(cluster: StandaloneProcess, *words: str) -> "subprocess.CompletedProcess[str]":
+    return processes.daybook(*words, "--zookeeper", cluster.zookeeper)
 
 
 def wait_whole(cluster: StandaloneProcess) -> None:
@@ -97,7 +95,7 @@ def test_bits_that_flip_on_a_disk_are_copied_back(fresh: StandaloneProcess) -> N
         shown = json.loads(daybook(fresh, "ledgers", "show", ledger, "--output", "json").stdout)
         bookie = shown["fragments"][0]["bookies"][1]
         part = part_of(fresh, bookie)
-        fresh.local("stop", part["name"])  # it reads from its disk after the restart
+        fresh.local("stop", part["name"])  # its reads come from the disk from then on
         assert flip_bits(fresh, part["name"], [payload(0, n) for n in (7, 8, 200)]) == 3
         fresh.local("start", part["name"])
         wait_until_away(fresh, 0)
@@ -270,15 +268,7 @@ def wait_until_away(cluster: StandaloneProcess, count: int) -> None:
 
 
 def test_autorecovery_runs_without_a_bookie(four: StandaloneProcess) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "daybook.clients.cli.main",
-        "autorecovery",
-        "run",
-        "--name",
-        "alone",
-    ]
+    command = [*processes.DAYBOOK, "autorecovery", "run", "--name", "alone"]
     command += ["--zookeeper", four.zookeeper]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

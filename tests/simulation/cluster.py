@@ -19,13 +19,13 @@ import trio
 from daybook.bookie.server.host import START_ERRORS, RunningBookie
 from daybook.broker.server import RunningBroker
 from daybook.wire.metadata.store import MetadataError
-from tests.simulation.clock import VirtualClock
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.harness.clocks import VirtualClock
+from tests.harness.disk import HostCrashedError, Platter
+from tests.harness.network import SimulatedNetwork
+from tests.harness.scheduler import HOST, Scheduler
 from tests.simulation.host_log import HostLogs
 from tests.simulation.hosts import Seams, serve_bookie, serve_broker
 from tests.simulation.metadata import Odds, SimulatedMetadata
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.scheduler import HOST, Scheduler
 from tests.simulation.settings import BROKER_PORT, Settings
 
 _START_AGAIN_S = 1.0

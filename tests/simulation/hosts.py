@@ -10,12 +10,12 @@ from daybook.bookie.server.config import BookieConfig
 from daybook.bookie.server.host import RunningBookie, run_bookie
 from daybook.broker.formats import READABLE
 from daybook.broker.server import RunningBroker, run_broker
-from tests.simulation.clock import VirtualClock
-from tests.simulation.disk import Platter
+from tests.harness.clocks import VirtualClock
+from tests.harness.disk import Platter
+from tests.harness.network import HostNetwork
 from tests.simulation.host_log import HostLog
 from tests.simulation.http import SimulatedHttp
 from tests.simulation.metadata import SimulatedMetadata
-from tests.simulation.network import HostNetwork
 from tests.simulation.settings import BOOKIE_PORT, Settings
 
 

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.transport import Stream
-from tests.simulation.network import HostNetwork
+from tests.harness.network import HostNetwork
 
 HTTP_PORT = 8080
 _CHUNK_BYTES = 1 << 14

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from tests.harness.network import Slow
 from tests.simulation import acts
 from tests.simulation.acts import Act
 from tests.simulation.cluster import Cluster
-from tests.simulation.network import Slow
 
 Undo: TypeAlias = tuple[float, Callable[[], None]]
 """A delay in seconds, and the function that undoes the fault after it."""

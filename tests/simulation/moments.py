@@ -32,8 +32,8 @@ from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState, decode_m
 from daybook.managed_ledger.records import OPENING, owner_of
 from daybook.wire.messages.bookie import Flag, Operation, Status
 from daybook.wire.metadata.store import Record
+from tests.harness.stream import SimulatedStream
 from tests.simulation.settings import BOOKIE_PORT
-from tests.simulation.stream import SimulatedStream
 
 Happened: TypeAlias = Callable[[str, str], None]
 """Called with the subject and the peer ("" if there is none)."""

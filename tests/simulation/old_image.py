@@ -7,8 +7,8 @@ from daybook.bookie.errors import MalformedRecordError
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.start_counts import StartRecord
 from daybook.bookie.server.start_count import STARTS_FILE
+from tests.harness.disk import Image
 from tests.simulation.cluster import Cluster
-from tests.simulation.disk import Image
 from tests.simulation.settings import BOOKIE_PORT
 
 

@@ -13,7 +13,7 @@ from daybook.bookie.storage.records import (
     SegmentHeader,
     decode_batch_header,
 )
-from tests.simulation.disk import SECTOR_BYTES, Platter
+from tests.harness.disk import SECTOR_BYTES, Platter
 
 
 def rot(platter: Platter, rng: Random, how: str, places: int) -> bool:

@@ -7,8 +7,8 @@ from trio.testing import MockClock
 
 from daybook.broker.server import RunningBroker
 from daybook.managed_ledger.position import Position
-from tests.broker.fake_log import FakeCursor
-from tests.broker.harness import TOPIC, Cluster, open_broker
+from tests.harness.broker import TOPIC, Cluster, open_broker
+from tests.harness.fake_log import FakeCursor
 from tests.simulation.rest import leaks
 
 

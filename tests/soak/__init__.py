@@ -1,20 +1,22 @@
-"""Real processes, broken for as long as one likes; what their clients saw is judged.
+"""Real processes are broken for as long as one likes, and what their clients saw is judged.
 
     make soak MINUTES=30                python -m tests.soak --minutes 30 --seed 7
+    make soak LEDGERS=1 MINUTES=30      python -m tests.soak --minutes 30 --workloads ledgers
     make soak KILLS=300                 python -m tests.soak --kills 300
-    make soak LEDGERS=1                 python -m tests.soak.ledgers: a package of its own
 
-links        proxies between the parts: cut, silent in one or both directions, slow
-cluster      a standalone cluster whose connections lead through links
-faults       what can happen to it
-nemesis      does it: drawn from the seed, within what the quorums bear
-plan         what clients do in a round, drawn from the seed
-stage        what clients need of a run; the history goes into a file, and is counted
-storm        a round: storm, healing, reading everything, judging
-kills        the other kind of round: the owner of a topic is killed, again and again
-takeovers    how long nobody got a receipt after a kill: quantiles, histogram
-soak         rounds, one after the other; the report
-progress     what is shown meanwhile
+A run has one cluster, one list of faults, and one report.  Its clients are of one workload or of
+both: `topics/` and `ledgers/`.  Connections lead through the links of `tests/harness`.
 
-The clients are those of the simulator's workloads, the judges those of `tests/history`.
+disk         the disk of a bookie, in a mood; `bookie` is the process on it
+damage       what happens to a bookie's files behind its back
+cluster      ZooKeeper, bookies, brokers and client processes, whose connections lead through links
+faults       the list of faults, how one is drawn, and which may happen at the same time
+nemesis      carries them out
+kills        the other plan: the owner of a topic is killed, again and again
+takeovers    how long no message was acknowledged after a kill: quantiles, histogram
+round        storm, healing, reading everything, judging
+soak         rounds, one after the other
+report       what came of them; `progress` is shown meanwhile
+
+The clients of topics are those of the simulator's workloads, the judges those of `tests/history`.
 """

@@ -1,8 +1,8 @@
 """`make soak`: break a cluster of real processes for a while, and prove that nothing is lost.
 
-Rounds of faults for --minutes, or --kills of topics' owners in a row.  What is drawn comes from the
-seed; what happens depends on the machine, too.  Ends with 1 if something is wrong, and keeps what
-the cluster had on its disks, and its logs, beside the histories.
+There are rounds of faults for --minutes, or --kills of topics' owners in a row.  The seed decides
+what is drawn; the machine has a part in what happens.  The exit code is 1 if something is wrong;
+then the disks and the logs of the cluster stay beside the histories.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from random import SystemRandom
 
 import trio
 
-from tests.soak.soak import Settings, soak
+from tests.soak.soak import TOPICS, WORKLOADS, Settings, soak
 
 _SEED_MAX = 1_000_000
 
@@ -23,12 +23,27 @@ def main() -> int:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, default=10.0)
     length.add_argument("--kills", type=int, default=0, help="of owners, instead of minutes")
+    parser.add_argument(
+        "--workloads",
+        nargs="+",
+        choices=WORKLOADS,
+        default=[TOPICS],
+        help="topics need brokers; without topics there are none",
+    )
+    parser.add_argument("--bookies", type=int, default=0, help="default: as the workloads need")
     parser.add_argument("--seed", type=int, default=SystemRandom().randrange(_SEED_MAX))
     parser.add_argument("--dir", type=Path, help="for histories and data; a temporary one if none")
     chosen = parser.parse_args()
-    directory = (chosen.dir or Path(tempfile.mkdtemp(prefix="daybook-soak-"))).absolute()
-    minutes = 0.0 if chosen.kills else chosen.minutes
-    settings = Settings(chosen.seed, directory, minutes, chosen.kills)
+    if chosen.kills and chosen.workloads != [TOPICS]:
+        parser.error("--kills are of owners of topics: leave out --workloads")
+    settings = Settings(
+        seed=chosen.seed,
+        directory=(chosen.dir or Path(tempfile.mkdtemp(prefix="daybook-soak-"))).absolute(),
+        minutes=0.0 if chosen.kills else chosen.minutes,
+        workloads=tuple(dict.fromkeys(chosen.workloads)),
+        kills=chosen.kills,
+        bookies=chosen.bookies,
+    )
     report = trio.run(soak, settings)
     print(*report.lines(), sep="\n")
     return int(not report.ok)

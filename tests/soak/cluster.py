@@ -1,147 +1,326 @@
-"""A standalone cluster of real processes, whose connections lead through links.
+"""The cluster that a soak breaks: real processes, whose connections lead through links.
 
-What a client, a broker or a bookie connects to is at another loopback address than where it
-listens; between them is a link:
+Every part connects to another loopback address than the one where its peer listens; between the two
+is a link:
 
-    127.0.0.2           where clients find brokers, and brokers find bookies: a link for each
-    127.0.0.11, .12..   where each broker and each bookie finds ZooKeeper: a link for each of them
+    127.0.0.2           where clients find brokers, and everybody finds bookies: a link for each
+    127.0.0.11, .12..   where each bookie and each broker finds ZooKeeper
+    127.0.0.41, .42..   where each process of clients does
 
-The parts are told by their settings, which `daybook standalone` writes when it starts, and parts
-read when they do.
+The servers are those of `daybook standalone`, kept by the same supervisor.  The disks of the
+bookies have moods (`disk`).  Processes of clients start and end with a round.
 """
 
 import json
-import shutil
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+import os
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from random import SystemRandom
 
 import trio
 
-from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.directory import Directory, open_directory
+from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan
+from daybook.clients.cli.ports import HOST, PortChooser
+from daybook.clients.cli.supervisor import Keeper, Part, PartFailedError, Supervisor
+from daybook.clients.python.admin import Admin
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError
-from daybook.clients.testing.standalone import StandaloneProcess
-from tests.real.parts import order
-from tests.simulation.workloads.drain import LivenessError
-from tests.soak.links import Address, Link, open_links
+from tests.harness.links import Address, Link, open_links
+from tests.soak.disk import MoodFile
+from tests.soak.faults import BOOKIE, BROKER, CLIENT, ZOOKEEPER
 
-_HOST = "127.0.0.1"
 _LINKED_HOST = "127.0.0.2"
+_PARTS_FROM, _CLIENTS_FROM = 11, 41  # 127.0.0.*
 _LOOKUP_S = 3.0
-ZOOKEEPER = "zookeeper"
+_START_S = 60.0
+_RETRY_S = 0.2
+_ROOT = Path(__file__).parents[2]
+_BUG = 3  # the exit code of a server that met an exception nobody expected
+_STOP_ORDER = (BROKER, BOOKIE, ZOOKEEPER)
+# A part that starts while ZooKeeper cannot be reached waits for it.
+_PATIENT = ("broker.start_timeout_s=150", "bookie.connect_timeout_s=150")
+# Bookies audit, repair, compact and scrub all the time.
+_BUSY = (
+    "bookie.session_timeout_s=6",
+    "bookie.reclaim_interval_s=10",
+    "bookie.scrub_interval_s=40",
+    "bookie.lost_bookie_delay_s=8",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    bookies: int
+    brokers: int  # 0: ledgers only
+    breakable: bool = True  # connections lead through links, disks have moods, bookies are busy
 
 
 class Cluster:
     """Made by `open_cluster`."""
 
-    def __init__(self, process: StandaloneProcess, links: Sequence[Link], asking: Client) -> None:
-        self.process = process
+    def __init__(self, directory: Directory, plan: Plan, shape: Shape) -> None:
+        self._asking: Client | None = None
+        self.directory = directory
+        self.zookeeper = plan.zookeeper  # past all links
+        self.ended_alone: Counter[tuple[str, int]] = Counter()  # parts and their exit codes
+        self._disk_failed: set[str] = set()
+        self._ordered_down: set[str] = set()
+        parts = [part for part in plan.parts if part.kind != BROKER or shape.brokers]
+        self._brokers = {
+            part.name: part.facts for part in parts if part.kind == BROKER and shape.brokers
+        }
+        self._linked = shape.breakable
+        links = _links(parts, _address(plan.zookeeper)) if shape.breakable else []
         self.links = {link.name: link for link in links}
-        self.starts: dict[str, int] = dict.fromkeys(self.names(), 0)  # that we have asked for
-        self._asking = asking
+        if shape.breakable:
+            parts = [self._make_breakable(part) for part in parts]
+        self._servers = Supervisor([self._watched(part) for part in parts], _say_nothing)
+        self._clients = Supervisor([], _say_nothing)
 
-    def names(self, kind: str = "") -> list[str]:
-        """The parts; kind: broker, bookie, zookeeper."""
-        ready = self.process.ready
-        parts = [str(each["name"]) for each in (*ready["brokers"], *ready["bookies"])]
-        return [name for name in (*parts, ZOOKEEPER) if name.startswith(kind)]
+    # -- the parts
+
+    def layers(self) -> list[str]:
+        """Return the kinds of parts that there are now."""
+        return list(dict.fromkeys(keeper.part.kind for keeper in self._keepers()))
+
+    def names(self, layer: str) -> list[str]:
+        return [keeper.part.name for keeper in self._keepers() if keeper.part.kind == layer]
+
+    def _keepers(self) -> list[Keeper]:
+        return [*self._servers.keepers.values(), *self._clients.keepers.values()]
 
     def data(self, bookie: str) -> Path:
-        return self.process.directory / bookie
+        return self.directory.part(bookie)
+
+    def moods(self, bookie: str) -> MoodFile:
+        return MoodFile(self.directory.part(f"{bookie}.mood"))
+
+    # -- brokers
 
     @property
     def service_url(self) -> str:
-        brokers = self.process.ready["brokers"]
-        host = _LINKED_HOST if self.links else _HOST
-        return "pulsar://" + ",".join(f"{host}:{_port(each)}" for each in brokers)
+        host = _LINKED_HOST if self._linked else HOST
+        ports = [_address(facts["address"])[1] for facts in self._brokers.values()]
+        return "pulsar://" + ",".join(f"{host}:{port}" for port in ports)
+
+    @property
+    def admin(self) -> Admin:
+        """All brokers, since one of them may be down."""
+        urls = [str(facts["admin_url"]) for facts in self._brokers.values()]
+        return Admin("http://" + ",".join(url.removeprefix("http://") for url in urls))
+
+    async def owner_of(self, topic: str) -> str | None:
+        """Return the broker that serves a topic or a partition; None if no broker says."""
+        assert self._asking is not None, "there are no brokers"
+        with trio.move_on_after(_LOOKUP_S):
+            try:
+                port = (await self._asking.lookup(topic)).rpartition(":")[2]
+            except BrokerError:
+                return None
+            for name, facts in self._brokers.items():
+                if _address(facts["address"])[1] == int(port):
+                    return name
+        return None
+
+    # -- orders
 
     async def order(self, command: str, *names: str) -> None:
-        """kill, stop, start, pause, resume: all at once; returns when all have.
+        """Kill, start, pause or resume all of them at once.
 
-        Raises LivenessError, in a group, if one does not.
+        Return when all have done so.  A part that does not start within a minute is restarted until
+        it does.
         """
         async with trio.open_nursery() as nursery:
             for name in names:
-                self.starts[name] += command == "start"
-                nursery.start_soon(self._order, command, name)
+                nursery.start_soon(self._order, command, self._keeper(name))
 
-    async def _order(self, command: str, name: str) -> None:
-        try:
-            await order(self.process, command, name)
-        except UserError as error:
-            raise LivenessError(f"{command} {name}: {error}") from error
+    async def _order(self, command: str, keeper: Keeper) -> None:
+        async with keeper.lock:
+            match command:
+                case "kill":
+                    self._ordered_down.add(keeper.part.name)
+                    await keeper.kill()
+                case "start":
+                    self._ordered_down.discard(keeper.part.name)
+                    with trio.move_on_after(_START_S), suppress(PartFailedError):
+                        await keeper.start()
+                case "pause":
+                    with suppress(PartFailedError):  # It does not run, so it does nothing anyway.
+                        keeper.pause()
+                case _:
+                    assert command == "resume", command
+                    with suppress(PartFailedError):
+                        keeper.resume()
 
-    async def owner_of(self, topic: str) -> str | None:
-        """The broker that serves a topic without partitions, or a partition; None: nobody says."""
-        with trio.move_on_after(_LOOKUP_S):
-            try:
-                url = await self._asking.lookup(topic)
-            except BrokerError:
-                return None
-            port = url.rpartition(":")[2]
-            for broker in self.process.ready["brokers"]:
-                if _port(broker) == int(port):
-                    return str(broker["name"])
-        return None
+    def _keeper(self, name: str) -> Keeper:
+        found = self._servers.keepers.get(name)
+        return self._clients.keepers[name] if found is None else found
 
-    def keep(self, directory: Path) -> None:
-        """Copy its data and its logs there; they are gone when it ends."""
-        ignore = shutil.ignore_patterns("control.sock")
-        shutil.copytree(self.process.directory, directory, ignore=ignore)
+    async def wait_running(self) -> None:
+        """Wait until all servers run, however often they have to be started."""
+        for keeper in self._servers.keepers.values():
+            while True:
+                try:
+                    await keeper.start()
+                    await keeper.wait_ready()
+                    break
+                except PartFailedError:
+                    await trio.sleep(_RETRY_S)
 
-    async def died_alone(self) -> dict[str, int]:
-        """How often parts have ended though nobody asked for it."""
-        parts = await trio.to_thread.run_sync(self.process.parts)
-        counts = {str(part["name"]): int(part["restarts"]) for part in parts}
-        return {name: count - self.starts[name] for name, count in counts.items()}
+    # -- ends that nobody ordered
 
+    def disk_failed(self, bookie: str) -> None:
+        """From now on the bookie may end by itself: a bookie does so if its disk fails."""
+        self._disk_failed.add(bookie)
 
-# A part that starts while there is no way to ZooKeeper waits for it, as it would be started again.
-_PATIENT = ("--set", "broker.start_timeout_s=150", "--set", "bookie.connect_timeout_s=150")
+    def deaths(self) -> list[str]:
+        """Describe the parts that ended though nobody ordered it, and had no reason to."""
+        return [
+            f"{name} ended by itself with code {code}, {count} times:"
+            f" see {self.directory.log(name)}"
+            for (name, code), count in sorted(self.ended_alone.items())
+            if code == _BUG or name not in self._disk_failed
+        ]
+
+    def _watched(self, part: Part) -> Part:
+        """Note when the part ends though nobody ordered it."""
+
+        def exited(code: int) -> None:
+            part.exited(code)
+            if part.name not in self._ordered_down:
+                self.ended_alone[part.name, code] += 1
+
+        return replace(part, exited=exited)
+
+    # -- running it
+
+    @asynccontextmanager
+    async def run(self) -> AsyncGenerator[None]:
+        async with open_links(list(self.links.values())), trio.open_nursery() as nursery:
+            nursery.start_soon(self._servers.run)
+            await self.wait_running()
+            async with self._open_asking():
+                yield
+            self._ordered_down.update(self._servers.keepers)
+            await self._servers.stop(_STOP_ORDER)
+            nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _open_asking(self) -> AsyncGenerator[None]:
+        """Keep the client that looks topics up; it goes past all links."""
+        if not self._brokers:
+            yield
+            return
+        addresses = ",".join(str(facts["address"]) for facts in self._brokers.values())
+        async with connect(f"pulsar://{addresses}", timeout_s=None) as client:
+            self._asking = client
+            yield
+
+    @asynccontextmanager
+    async def open_clients(
+        self, names: Sequence[str], command: Callable[[str, str, int], Sequence[str]]
+    ) -> AsyncGenerator[None]:
+        """Run processes of clients until the end of the block, where they are killed.
+
+        `command` gets the name of the process, its ZooKeeper, and how often it was started.
+        """
+        zookeeper = _address(self.zookeeper)
+        parts: list[Part] = []
+        links: list[Link] = []
+        for number, name in enumerate(names, _CLIENTS_FROM):
+            link = Link(f"{name} to zookeeper", (f"127.0.0.{number}", zookeeper[1]), zookeeper)
+            links.append(link)
+            self.links[link.name] = link
+            parts.append(self._client(name, f"{link.listens[0]}:{link.listens[1]}", command))
+        self._clients = Supervisor(parts, _say_nothing)
+        async with open_links(links), trio.open_nursery() as nursery:
+            nursery.start_soon(self._clients.run)
+            await self._clients.wait_ready()
+            yield
+            await self.order("kill", *names)
+            nursery.cancel_scope.cancel()
+        self._clients = Supervisor([], _say_nothing)
+
+    def _client(
+        self, name: str, zookeeper: str, command: Callable[[str, str, int], Sequence[str]]
+    ) -> Part:
+        starts = 0
+
+        def next_command() -> Sequence[str]:
+            nonlocal starts
+            starts += 1
+            return command(name, zookeeper, starts)
+
+        self._ordered_down.discard(name)
+        part = Part(
+            name=name,
+            kind=CLIENT,
+            command=next_command,
+            log=self.directory.log(name),
+            environ=_environ_of_tests(os.environ),
+            facts={},
+        )
+        return self._watched(part)
+
+    def _make_breakable(self, part: Part) -> Part:
+        """Lead its connections through its links, and put a bookie on a disk with moods."""
+        if part.kind == ZOOKEEPER:
+            return part
+        config = self.directory.path / "conf" / f"{part.name}.toml"
+        host, port = self.links[f"{part.name} to zookeeper"].listens
+        lines = [
+            each for each in config.read_text().splitlines() if not each.startswith("zookeeper ")
+        ]
+        lines.append(f"zookeeper = {json.dumps(f'{host}:{port}')}")
+        lines.append(f"advertised_host = {json.dumps(_LINKED_HOST)}")
+        config.write_text("\n".join(lines) + "\n")
+        if part.kind != BOOKIE:
+            return part
+        mood = self.directory.part(f"{part.name}.mood")
+        command = python("tests.soak.bookie", str(mood), "--config", str(config))
+        return replace(part, command=lambda: command, environ=_environ_of_tests(part.environ))
 
 
 @asynccontextmanager
-async def open_cluster(*, bookies: int, brokers: int, linked: bool) -> AsyncGenerator[Cluster]:
-    """Its connections lead through links if it is `linked`."""
-    with StandaloneProcess(bookies=bookies, brokers=brokers, options=_PATIENT) as process:
-        ready = process.ready
-        links = _links(ready) if linked else []
-        direct = "pulsar://" + ",".join(str(each["address"]) for each in ready["brokers"])
-        async with open_links(links), connect(direct, timeout_s=None) as asking:
-            cluster = Cluster(process, links, asking)
-            if linked:
-                parts = cluster.names("bookie") + cluster.names("broker")
-                for name in parts:
-                    _lead_through(process.directory, name, cluster.links[f"{name} to zookeeper"])
-                await cluster.order("kill", *parts)
-                await cluster.order("start", *parts)
+async def open_cluster(path: Path, shape: Shape) -> AsyncGenerator[Cluster]:
+    """Start a new one in that directory."""
+    options = ClusterOptions(
+        bookies=shape.bookies,
+        brokers=max(1, shape.brokers),
+        port=None,
+        admin_port=None,
+        zookeeper_port=None,
+        zookeeper=None,
+        zookeeper_home=None,
+        ephemeral=True,
+        settings=(*_PATIENT, *_BUSY) if shape.breakable else _PATIENT,
+    )
+    with open_directory(path) as directory, PortChooser(SystemRandom()) as ports:
+        plan = make_plan(options, directory, os.environ, ports)
+        ports.release()
+        cluster = Cluster(directory, plan, shape)
+        async with cluster.run():
             yield cluster
 
 
-def _links(ready: dict[str, Any]) -> list[Link]:
-    zookeeper = _address(ready["zookeeper"])
-    parts = [*ready["brokers"], *ready["bookies"]]
+def _links(parts: Sequence[Part], zookeeper: Address) -> list[Link]:
+    linked = [part for part in parts if part.kind != ZOOKEEPER]
+    addresses = {part.name: _address(part.facts["address"]) for part in linked}
     to_parts = [
-        Link(f"to {part['name']}", (_LINKED_HOST, _port(part)), (_HOST, _port(part)))
-        for part in parts
+        Link(f"to {name}", (_LINKED_HOST, address[1]), address)
+        for name, address in addresses.items()
     ]
     to_zookeeper = [
-        Link(f"{part['name']} to zookeeper", (f"127.0.0.{number}", zookeeper[1]), zookeeper)
-        for number, part in enumerate(parts, 11)
+        Link(f"{name} to zookeeper", (f"127.0.0.{number}", zookeeper[1]), zookeeper)
+        for number, name in enumerate(addresses, _PARTS_FROM)
     ]
     return [*to_parts, *to_zookeeper]
-
-
-def _lead_through(directory: Path, name: str, to_zookeeper: Link) -> None:
-    path = directory / "conf" / f"{name}.toml"
-    host, port = to_zookeeper.listens
-    lines = [each for each in path.read_text().splitlines() if not each.startswith("zookeeper ")]
-    lines.append(f"zookeeper = {json.dumps(f'{host}:{port}')}")
-    lines.append(f"advertised_host = {json.dumps(_LINKED_HOST)}")
-    path.write_text("\n".join(lines) + "\n")
 
 
 def _address(text: str) -> Address:
@@ -149,5 +328,16 @@ def _address(text: str) -> Address:
     return host, int(port)
 
 
-def _port(part: dict[str, Any]) -> int:
-    return _address(part["address"])[1]
+def python(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module, also one of these tests."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def _environ_of_tests(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which these tests, which are not installed, can be imported."""
+    paths = [str(_ROOT), *filter(None, [environ.get("PYTHONPATH")])]
+    return {**environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _say_nothing(what: str) -> None:
+    """Ignore the supervisor's reports: the logs have them."""

@@ -1,79 +1,192 @@
-"""What can happen to a cluster of real processes, as data, and how to draw it.
+"""The faults that can happen to a cluster of real processes: one list, as data, and drawing one.
 
-A fault has a subject: the part that suffers.  It is within what the quorums bear: one bookie at a
-time, all brokers but one, ZooKeeper; a power failure, which nobody survives, comes alone.  Nothing
-that has a receipt may be lost in any of them.
+Each fault needs a layer: the part of the cluster that suffers it.  A run without brokers draws no
+faults of brokers, and so on.
+
+Nothing that was acknowledged may be lost in any of them, so they stay within what the quorums bear
+(`Budget`).  A power failure hits all parts at once, and comes alone.  Only one disk in a run may
+lose what it has stored, which an ack quorum of two survives: `ROTTEN`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from tests.soak.links import FINE, NEVER, Weather
-from tests.soak.old_image import OLD_IMAGE
+from tests.harness.links import FINE, NEVER, Weather
+from tests.soak.disk import Mood
 
+ZOOKEEPER, BOOKIE, BROKER, CLIENT = "zookeeper", "bookie", "broker", "client"
 EVERYTHING = "everything"
 ROTTEN = "bookie-1"  # the one disk that may lose what it has stored
 _SLOW_S = 0.2
+_LONG = 0.4  # the share of faults that are longer than a session
+_RESET = 0.3  # the share of silent links whose connections are reset as well
+_BOOKIES_ILL = 2  # at a time; 1 with brokers, whose topics need two of three bookies
+_CLIENTS_ILL = 2
 
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    act: str  # kill, pause, weather, disk, old image
-    subject: str  # the part, or EVERYTHING
-    seconds: float
-    link: str = ""  # of weather
-    weather: Weather = FINE
-    cut: bool = False  # what is open is reset, when it begins and when it ends
-    what: str = ""  # the weather, or what the disk does, in words
-
-    @property
-    def kind(self) -> str:
-        """Without names and numbers, to count by."""
-        part = self.subject.partition("-")[0]
-        if self.act == "disk":
-            return f"{part}: disk {self.what}"
-        if self.act != "weather":
-            return f"{self.act} {part}"
-        where = "to zookeeper" if self.link.endswith("zookeeper") else "to it"
-        return f"{part}: {self.what}, {where}"
-
-    def __str__(self) -> str:
-        where = f" ({self.link})" if self.link else ""
-        what = f"disk {self.what}" if self.act == "disk" else self.what or self.act
-        return f"{what} {self.subject}{where} for {self.seconds:.1f} s"
+WEATHERS = {
+    "cut": Weather(refuse=True),  # the connections are reset as well
+    "no connection": Weather(refuse=True),
+    "silent": Weather(there_s=NEVER, back_s=NEVER),
+    "silent there": Weather(there_s=NEVER),
+    "silent back": Weather(back_s=NEVER),
+    "slow": Weather(there_s=_SLOW_S, back_s=_SLOW_S),
+}
+MOODS = {
+    "has little room": Mood(no_room=True),
+    "is full": Mood(full=True),
+    "tears writes": Mood(torn=True),
+    "fails reads": Mood(read_errors=0.3),
+    "is slow": Mood(write_s=0.3),
+    "hangs": Mood(stuck=True),
+}
+RUIN = frozenset({"is full", "tears writes"})  # the bookie has to restart afterwards
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Bounds of durations; a session is that of a broker or a bookie, in ZooKeeper."""
+    """Bounds of durations.  The session is that of the part, in ZooKeeper."""
 
     down: tuple[float, float]  # after a kill
     short: tuple[float, float]  # shorter than the session
     long: tuple[float, float]  # longer than the session
 
 
-BROKER = Times((0.0, 4.0), (0.2, 1.5), (3.0, 7.0))
-BOOKIE = Times((0.0, 8.0), (0.2, 5.0), (11.0, 16.0))
-ZOOKEEPER = Times((0.0, 4.0), (0.2, 1.5), (2.0, 6.0))
-_TIMES = {"broker": BROKER, "bookie": BOOKIE, "zookeeper": ZOOKEEPER}
-_WEATHERS = {
-    "cut": (Weather(refuse=True), True),
-    "no connection": (Weather(refuse=True), False),
-    "silent": (Weather(there_s=NEVER, back_s=NEVER), False),
-    "silent there": (Weather(there_s=NEVER), False),
-    "silent back": (Weather(back_s=NEVER), False),
-    "slow": (Weather(there_s=_SLOW_S, back_s=_SLOW_S), False),
+_TIMES = {
+    BROKER: Times((0.0, 4.0), (0.2, 1.5), (3.0, 7.0)),
+    BOOKIE: Times((0.0, 8.0), (0.2, 5.0), (11.0, 16.0)),
+    ZOOKEEPER: Times((0.0, 4.0), (0.2, 1.5), (2.0, 6.0)),
+    CLIENT: Times((0.0, 4.0), (0.2, 3.0), (5.0, 12.0)),
+    EVERYTHING: Times((0.0, 2.0), (0.0, 2.0), (0.0, 2.0)),
 }
-_LONG = 0.4  # the share of what is longer than a session
+_LAYERS = {BROKER: 6.0, BOOKIE: 5.0, CLIENT: 2.5, ZOOKEEPER: 1.5}  # how often each suffers
+
+
+@dataclass(frozen=True, slots=True)
+class FaultKind:
+    """One line of the list."""
+
+    act: str  # kill, pause, weather, mood, or what happens to the files
+    layer: str  # the layer that it needs, which is the one that suffers; or EVERYTHING
+    what: str = ""  # the name of the weather or of the mood
+    link: str = ""  # for weather: "to it" or "to zookeeper"
+    weight: float = 1.0  # how often it is drawn, beside the other faults of its layer
+    loses: bool = False  # it loses what a disk has stored, so only ROTTEN may suffer it
+
+    def __str__(self) -> str:
+        """Return it without names and numbers, to count by."""
+        match self.act:
+            case "weather":
+                return f"{self.layer}: {self.what}, {self.link}"
+            case "mood":
+                return f"{self.layer}: disk {self.what}"
+            case "kill" | "pause":
+                return f"{self.act} {self.layer}"
+            case _:
+                return f"{self.layer}: {self.act}"
+
+
+def _weathers(layer: str, link: str, weight: float) -> list[FaultKind]:
+    return [FaultKind("weather", layer, what, link, weight / len(WEATHERS)) for what in WEATHERS]
+
+
+OLD_IMAGE = "old image"  # an older copy of the directory is restored
+NO_INDEX = "loses its index"
+ROT = "rots"  # bytes of the log change, in what was written long ago
+DAMAGED_INDEX = "damages its index"  # bytes of RocksDB's files change
+
+FAULTS: Sequence[FaultKind] = (
+    *(FaultKind(act, layer) for act in ("kill", "pause") for layer in _LAYERS),
+    FaultKind("kill", EVERYTHING),
+    *_weathers(BROKER, "to it", 2.0),
+    *_weathers(BROKER, "to zookeeper", 1.0),
+    *_weathers(BOOKIE, "to it", 1.5),
+    *_weathers(BOOKIE, "to zookeeper", 1.0),
+    *_weathers(CLIENT, "to zookeeper", 1.0),
+    *(FaultKind("mood", BOOKIE, mood, weight=0.3) for mood in MOODS),
+    FaultKind(NO_INDEX, BOOKIE, weight=0.3),
+    FaultKind(ROT, BOOKIE, weight=1.0, loses=True),
+    FaultKind(DAMAGED_INDEX, BOOKIE, weight=1.0, loses=True),
+    FaultKind(OLD_IMAGE, BOOKIE, weight=1.5, loses=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault that one part suffers for a while."""
+
+    kind: FaultKind
+    subject: str  # the part, or EVERYTHING
+    seconds: float
+    reset: bool = False  # open connections are reset when it begins and when it ends
+
+    @property
+    def link(self) -> str:
+        """The name of the link that it is about."""
+        if self.kind.link == "to zookeeper":
+            return f"{self.subject} to zookeeper"
+        return f"to {self.subject}" if self.kind.link else ""
+
+    @property
+    def weather(self) -> Weather:
+        return WEATHERS.get(self.kind.what, FINE)
+
+    def __str__(self) -> str:
+        kind = self.kind
+        where = f" ({self.link})" if self.link else ""
+        what = f"disk {kind.what}" if kind.act == "mood" else kind.what or kind.act
+        return f"{what} {self.subject}{where} for {self.seconds:.1f} s"
+
+
+def kinds_of(layers: Iterable[str]) -> list[FaultKind]:
+    """Return the faults of a cluster that has these layers."""
+    there = {*layers, EVERYTHING}
+    return [kind for kind in FAULTS if kind.layer in there]
+
+
+def layer_of(part: str) -> str:
+    """Return the layer of bookie-1; what is neither a server nor EVERYTHING is a client."""
+    kind = part.partition("-")[0]
+    return kind if kind in (BROKER, BOOKIE, ZOOKEEPER, EVERYTHING) else CLIENT
+
+
+def draw_layer(rng: Random, layers: Iterable[str]) -> str:
+    there = sorted(layers)
+    return rng.choices(there, weights=[_LAYERS[layer] for layer in there])[0]
+
+
+def draw_fault(rng: Random, subject: str) -> Fault:
+    """Draw one that this part suffers."""
+    layer = layer_of(subject)
+    kinds = [
+        kind for kind in FAULTS if kind.layer == layer and (subject == ROTTEN or not kind.loses)
+    ]
+    (kind,) = rng.choices(kinds, weights=[kind.weight for kind in kinds])
+    times = _TIMES[layer]
+    if kind.act == "kill":
+        return Fault(kind, subject, rng.uniform(*times.down))
+    seconds = rng.uniform(*(times.long if rng.random() < _LONG else times.short))
+    reset = kind.what == "cut" or ("silent" in kind.what and rng.random() < _RESET)
+    return Fault(kind, subject, seconds, reset)
 
 
 class Budget:
-    """What may suffer at the same time."""
+    """Which parts may suffer at the same time.
 
-    def __init__(self, brokers: Iterable[str], bookies: Iterable[str]) -> None:
-        self._brokers = list(brokers)
-        self._bookies = list(bookies)
+    At least one broker stays well.  Without brokers two bookies may suffer, which stops some
+    ledgers; with brokers one.
+    """
+
+    def __init__(self, parts: Mapping[str, Sequence[str]]) -> None:
+        """`parts` are the names of the parts of each layer."""
+        brokers = parts.get(BROKER, ())
+        self._parts = parts
+        self._ill_max = {
+            ZOOKEEPER: 1,
+            BOOKIE: 1 if brokers else _BOOKIES_ILL,
+            BROKER: len(brokers) - 1,
+            CLIENT: _CLIENTS_ILL,
+        }
         self._suffering: dict[str, None] = {}
 
     def take(self, subject: str) -> None:
@@ -82,55 +195,12 @@ class Budget:
     def give_back(self, subject: str) -> None:
         del self._suffering[subject]
 
-    def free(self, kind: str) -> list[str]:
-        """Who may suffer next, of a kind of part."""
+    def free(self, layer: str) -> list[str]:
+        """Return the parts of the layer that may suffer next."""
         if EVERYTHING in self._suffering:
             return []
-        match kind:
-            case "broker":
-                well = [name for name in self._brokers if name not in self._suffering]
-                return well if len(well) > 1 else []
-            case "bookie":
-                ill = any(name in self._suffering for name in self._bookies)
-                return [] if ill else self._bookies
-            case "zookeeper":
-                return [] if kind in self._suffering else [kind]
-            case _:
-                return [] if self._suffering else [EVERYTHING]
-
-
-def draw_kind(rng: Random) -> str:
-    return rng.choice(["broker", "broker", "broker", "bookie", "bookie", "zookeeper"])
-
-
-def draw_fault(rng: Random, subject: str) -> Fault:
-    """One that this part suffers."""
-    if subject == EVERYTHING:
-        return Fault("kill", EVERYTHING, rng.uniform(0.0, 2.0))
-    times = _TIMES[subject.partition("-")[0]]
-    acts: list[Callable[[], Fault]] = [
-        lambda: Fault("kill", subject, rng.uniform(*times.down)),
-        lambda: Fault("pause", subject, draw_seconds(rng, times)),
-    ]
-    if subject != "zookeeper":
-        acts += [lambda: draw_weather(rng, subject, f"to {subject}", times)] * 2
-        acts.append(lambda: draw_weather(rng, subject, f"{subject} to zookeeper", times))
-    if subject == ROTTEN:
-        acts += [lambda: draw_image(rng, subject)] * 2
-    return rng.choice(acts)()
-
-
-def draw_image(rng: Random, subject: str) -> Fault:
-    return Fault(OLD_IMAGE, subject, draw_seconds(rng, BOOKIE))
-
-
-def draw_seconds(rng: Random, times: Times) -> float:
-    return rng.uniform(*(times.long if rng.random() < _LONG else times.short))
-
-
-def draw_weather(rng: Random, subject: str, link: str, times: Times) -> Fault:
-    what = rng.choice(list(_WEATHERS))
-    weather, cut = _WEATHERS[what]
-    seconds = draw_seconds(rng, times)
-    cut = cut or ("silent" in what and rng.random() < 0.3)
-    return Fault("weather", subject, seconds, link, weather, cut, what)
+        if layer == EVERYTHING:
+            return [] if self._suffering else [EVERYTHING]
+        names = self._parts[layer]
+        well = [name for name in names if name not in self._suffering]
+        return well if len(names) - len(well) < self._ill_max[layer] else []

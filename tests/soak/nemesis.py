@@ -1,33 +1,64 @@
-"""Carries faults out, several at once, and notes when each began and ended."""
+"""Carries faults out, several at once, and records when each began and ended."""
 
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from math import inf
+from pathlib import Path
+from random import Random
 
 import trio
 
+from tests.harness.links import FINE as FINE_WEATHER
 from tests.history import events
-from tests.soak.faults import EVERYTHING, Budget, Fault, draw_fault, draw_kind
-from tests.soak.links import FINE
-from tests.soak.old_image import OLD_IMAGE, put_back, take_image
-from tests.soak.storm import Round
+from tests.history.recorder import Recorder
+from tests.soak.cluster import Cluster
+from tests.soak.damage import copy_image, damage_index, remove_index, restore_image, rot
+from tests.soak.disk import FINE as FINE_DISK
+from tests.soak.faults import (
+    BROKER,
+    DAMAGED_INDEX,
+    EVERYTHING,
+    MOODS,
+    NO_INDEX,
+    OLD_IMAGE,
+    ROT,
+    RUIN,
+    Budget,
+    Fault,
+    draw_fault,
+    draw_layer,
+)
+from tests.soak.topics.workload import Topics
 
-_OWNERS = 0.7  # of what befalls brokers: the share that befalls the owner of a topic
-_POWER = 0.04
+_OWNERS = 0.7  # the share of brokers' faults that hit the owner of a topic
+_POWER = 0.02
 _PACE_S = 1.5
-_SETTLE_S = 5.0  # what a fault may still be felt after its end: sessions, and tries that back off
+_SETTLE_S = 5.0  # how long a fault may still be felt after its end: sessions, back-off
+_DOWN_FROM_S = 3.0  # if the index is damaged for longer, the bookie is down meanwhile
 
 
 class Nemesis:
-    """`strike` for a while; it returns when everything works again."""
+    """`strike` breaks the cluster for a while; it returns when nothing is broken any more."""
 
-    def __init__(self, one: Round) -> None:
-        self._round = one
-        self._cluster = one.cluster
-        self._recorder = one.stage.recorder("nemesis")
-        self._rng = one.stage.rng("nemesis")
-        self._budget = Budget(one.cluster.names("broker"), one.cluster.names("bookie"))
+    def __init__(
+        self,
+        cluster: Cluster,
+        recorder: Recorder,
+        rng: Random,
+        counts: Counter[str],
+        topics: Topics | None,
+    ) -> None:
+        self._cluster = cluster
+        self._recorder = recorder
+        self._rng = rng
+        self._counts = counts  # how often each kind of fault was done
+        self._topics = topics
+        self._layers = cluster.layers()
+        self._budget = Budget({layer: cluster.names(layer) for layer in self._layers})
         self._number = 0
-        self._ends_s: dict[str, float] = {}  # of each fault; inf: it goes on
+        self._ends_s: dict[str, float] = {}  # by fault; inf: it has not ended
+        self._power_due = False  # until the other faults are over no new one begins
         self._over = trio.Event()
 
     async def strike(self, seconds: float) -> None:
@@ -40,26 +71,32 @@ class Nemesis:
 
     async def _strike_once(self, nursery: trio.Nursery) -> None:
         rng = self._rng
-        kind = EVERYTHING if rng.random() < _POWER else draw_kind(rng)
-        topic, targeted = rng.choice(self._round.concrete_topics), rng.random() < _OWNERS
-        owner = await self._cluster.owner_of(topic) if kind == "broker" and targeted else None
-        free = self._budget.free(kind)
+        self._power_due = self._power_due or rng.random() < _POWER
+        layer = EVERYTHING if self._power_due else draw_layer(rng, self._layers)
+        topic = owner = None
+        if layer == BROKER and self._topics is not None and rng.random() < _OWNERS:
+            topic = rng.choice(self._topics.concrete_topics())
+            owner = await self._cluster.owner_of(topic)
+        free = self._budget.free(layer)
         if not free:
             return
+        self._power_due = False
         fault = draw_fault(rng, owner if owner in free else rng.choice(free))
         self._budget.take(fault.subject)
-        served = topic if fault.act == "kill" and fault.subject == owner else ""
-        nursery.start_soon(self._carry_out, fault, served, nursery)
+        killed = fault.kind.act == "kill" and fault.subject == owner
+        nursery.start_soon(self._carry_out, fault, topic if killed else None, nursery)
 
-    async def _carry_out(self, fault: Fault, topic: str, nursery: trio.Nursery) -> None:
+    async def _carry_out(self, fault: Fault, served: str | None, nursery: trio.Nursery) -> None:
+        """`served` is a topic of the broker that is killed."""
         self._number += 1
         name = f"fault-{self._number}"
         self._recorder.note(events.Fault(name, str(fault)))
-        self._round.faults[fault.kind] += 1
+        self._counts[str(fault.kind)] += 1
         self._ends_s[name] = inf
         await self._begin(fault)
-        if topic:
-            nursery.start_soon(self._round.note_takeover, topic, partial(self._troubled, name))
+        if served is not None and self._topics is not None:
+            troubled = partial(self._troubled, name)
+            nursery.start_soon(self._topics.note_takeover, served, troubled)
         with trio.move_on_after(fault.seconds):
             await self._over.wait()
         await self._end(fault)
@@ -68,39 +105,71 @@ class Nemesis:
         self._budget.give_back(fault.subject)
 
     def _troubled(self, name: str, seconds: float) -> bool:
-        """Whether another fault was felt in so many seconds before now."""
+        """Return True if another fault was felt in so many seconds before now."""
         since_s = trio.current_time() - seconds - _SETTLE_S
         return any(end_s > since_s for other, end_s in self._ends_s.items() if other != name)
 
     async def _begin(self, fault: Fault) -> None:
-        match fault.act:
-            case "kill":
-                await self._cluster.order("kill", *self._parts(fault))
-            case "pause":
-                await self._cluster.order("pause", fault.subject)
-            case _ if fault.act == OLD_IMAGE:
-                data = self._cluster.data(fault.subject)
-                await take_image(self._cluster.order, fault.subject, data)
-            case _:
-                link = self._cluster.links[fault.link]
+        cluster, subject, act = self._cluster, fault.subject, fault.kind.act
+        match act:
+            case "kill" | "pause":
+                await cluster.order(act, *self._parts(fault))
+            case "weather":
+                link = cluster.links[fault.link]
                 link.weather = fault.weather
-                if fault.cut:
+                if fault.reset:
                     link.cut()
+            case "mood":
+                cluster.disk_failed(subject)
+                cluster.moods(subject).write(MOODS[fault.kind.what])
+            case _ if act == OLD_IMAGE:
+                await self._while_down(subject, copy_image)
+            case _ if act == NO_INDEX:
+                await cluster.order("kill", subject)
+                await trio.to_thread.run_sync(remove_index, cluster.data(subject))
+            case _ if act == DAMAGED_INDEX:
+                # Half of the time the bookie finds the damage when it starts.
+                cluster.disk_failed(subject)
+                if fault.seconds > _DOWN_FROM_S:
+                    await cluster.order("kill", subject)
+                await trio.to_thread.run_sync(damage_index, cluster.data(subject), self._rng)
+            case _:
+                assert act == ROT, fault
+                cluster.disk_failed(subject)
+                await trio.to_thread.run_sync(rot, cluster.data(subject) / "log", self._rng)
 
     async def _end(self, fault: Fault) -> None:
-        match fault.act:
+        cluster, subject, act = self._cluster, fault.subject, fault.kind.act
+        match act:
             case "kill":
-                await self._cluster.order("start", *self._parts(fault))
+                await cluster.order("start", *self._parts(fault))
             case "pause":
-                await self._cluster.order("resume", fault.subject)
-            case _ if fault.act == OLD_IMAGE:
-                data = self._cluster.data(fault.subject)
-                await put_back(self._cluster.order, fault.subject, data)
-            case _:
-                link = self._cluster.links[fault.link]
-                if fault.cut:
+                await cluster.order("resume", subject)
+            case "weather":
+                link = cluster.links[fault.link]
+                if fault.reset:
                     link.cut()
-                link.weather = FINE
+                link.weather = FINE_WEATHER
+            case "mood":
+                cluster.moods(subject).write(FINE_DISK)
+                if fault.kind.what in RUIN:
+                    await cluster.order("kill", subject)
+                    await cluster.order("start", subject)
+            case _ if act == OLD_IMAGE:
+                await self._while_down(subject, restore_image)
+            case _ if act == NO_INDEX:
+                await cluster.order("start", subject)
+            case _ if act == DAMAGED_INDEX and fault.seconds > _DOWN_FROM_S:
+                await cluster.order("start", subject)
+            case _:
+                pass
+
+    async def _while_down(self, bookie: str, work: Callable[[Path], None]) -> None:
+        await self._cluster.order("kill", bookie)
+        await trio.to_thread.run_sync(work, self._cluster.data(bookie))
+        await self._cluster.order("start", bookie)
 
     def _parts(self, fault: Fault) -> list[str]:
-        return self._cluster.names() if fault.subject == EVERYTHING else [fault.subject]
+        if fault.subject != EVERYTHING:
+            return [fault.subject]
+        return [name for layer in self._layers for name in self._cluster.names(layer)]

@@ -1,32 +1,28 @@
-"""What is shown while a soak goes on: one line that changes on a terminal, some lines in a pipe."""
+"""Shows how a soak goes: one line that changes on a terminal, one line now and then in a pipe."""
 
 import sys
-from typing import Protocol, TextIO
+from typing import TextIO
 
 import trio
+
+from tests.soak.round import Round
 
 _TERMINAL_S, _PIPE_S = 0.5, 15.0
 
 
-class Watched(Protocol):
-    def describe(self) -> str:
-        """What is going on, and how much came of it; short."""
-        ...
-
-
 class Progress:
     def __init__(self, total_s: float, out: TextIO = sys.stdout) -> None:
-        self._total_s = total_s  # 0: nobody knows
+        self._total_s = total_s  # 0: unknown
         self._out = out
         self._live = out.isatty()
         self._started_s = trio.current_time()
-        self._round: Watched | None = None
+        self._round: Round | None = None
 
-    def watch(self, one: Watched) -> None:
+    def watch(self, one: Round) -> None:
         self._round = one
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         print(f"\r\x1b[K{line}" if self._live else line, file=self._out, flush=True)
 
     async def run(self) -> None:
@@ -39,7 +35,7 @@ class Progress:
                 else:
                     print(line, file=self._out, flush=True)
 
-    def _line(self, one: Watched) -> str:
+    def _line(self, one: Round) -> str:
         passed_s = trio.current_time() - self._started_s
         total = f"/{_minutes(self._total_s)}" if self._total_s else ""
         return f"{_minutes(passed_s)}{total} {one.describe()}"

@@ -1,141 +1,151 @@
-"""Rounds, one after the other, on one cluster; and the report."""
+"""Rounds, one after the other, on one cluster."""
 
+import shutil
 import sys
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import trio
 
-from tests.simulation.plan import Plan
-from tests.soak.cluster import open_cluster
+from daybook.clients import ledgers
+from tests.soak.cluster import Cluster, Shape, open_cluster
+from tests.soak.faults import CLIENT, kinds_of
 from tests.soak.kills import kill_owners
+from tests.soak.ledgers.whole import wait_whole
+from tests.soak.ledgers.worker import OWN_IDS
+from tests.soak.ledgers.workload import Ledgers
 from tests.soak.nemesis import Nemesis
-from tests.soak.plan import draw_plan, steady_plan
 from tests.soak.progress import Progress
-from tests.soak.storm import Round, Trouble, read_again, run_round
-from tests.soak.takeovers import describe
+from tests.soak.report import Report
+from tests.soak.round import Round, open_round, run_round
+from tests.soak.topics.plan import draw_plan, steady_plan
+from tests.soak.topics.workload import Topics
 
-BROKERS, BOOKIES = 3, 4
+TOPICS, LEDGERS = "topics", "ledgers"
+WORKLOADS = (TOPICS, LEDGERS)
+_BROKERS = 3
+_BOOKIES = {TOPICS: 4, LEDGERS: 6}  # a ledger may have an ensemble of five
 _KILLS_A_ROUND = 50
-_SHOWN_MAX = 20
-_LOST = {"lost-write", "position", "undelivered", "poll-skip", "changed", "unlisted"}
-_REORDERED = {
-    *("receipts", "nonmonotonic-send", "realtime", "inconsistent", "read-order", "poll-order"),
-}
-_INVENTED = {"phantom", "duplicate", "acked-again", "not-new"}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     seed: int
-    directory: Path  # for the histories, and what is kept of the cluster
-    minutes: float = 0.0  # of rounds of faults
-    kills: int = 0  # instead: of owners
-    storm_s: float = 150.0  # of each round, at most
+    directory: Path  # for the histories and the cluster
+    minutes: float = 0.0  # the time for rounds of faults
+    workloads: tuple[str, ...] = (TOPICS,)
+    kills: int = 0  # the number of owners to kill, instead of rounds of faults
+    bookies: int = 0  # 0: as many as the workloads need
+    storm_s: float = 150.0  # the longest storm of a round
+    repair_s: float = 300.0  # in which each copy has to be made again; 0: copies are not checked
 
-
-@dataclass(slots=True)
-class Report:
-    """What came of all rounds."""
-
-    settings: Settings
-    histories: list[Path] = field(default_factory=list[Path])
-    violations: list[str] = field(default_factory=list[str])
-    rules: Counter[str] = field(default_factory=Counter[str])  # that were broken
-    events: Counter[str] = field(default_factory=Counter[str])
-    faults: Counter[str] = field(default_factory=Counter[str])
-    takeovers_s: list[float] = field(default_factory=list[float])
-    troubled_s: list[float] = field(default_factory=list[float])
-
-    @property
-    def ok(self) -> bool:
-        return not self.violations
-
-    def add(self, one: Round) -> None:
-        self.histories.append(one.history)
-        self.violations += one.violations
-        self.rules += Counter(each.rule for each in one.judged)
-        self.events += one.stage.tally.counts
-        self.faults += one.faults
-        self.takeovers_s += one.takeovers_s
-        self.troubled_s += one.troubled_s
-
-    def lines(self) -> list[str]:
-        """For people."""
-        events, rules = self.events, self.rules
-        lost, reordered, invented = (
-            sum(rules[rule] for rule in group) for group in (_LOST, _REORDERED, _INVENTED)
+    def shape(self) -> Shape:
+        return Shape(
+            bookies=self.bookies or max(_BOOKIES[each] for each in self.workloads),
+            brokers=_BROKERS if TOPICS in self.workloads else 0,
+            breakable=not self.kills,
         )
-        others = len(self.violations) - lost - reordered - invented
-        shown = self.violations[:_SHOWN_MAX]
-        if len(self.violations) > len(shown):
-            shown.append(f"... {len(self.violations) - len(shown)} more")
-        return [
-            *shown,
-            *(f"{count:6d} {kind}" for kind, count in sorted(self.faults.items())),
-            *describe(self.takeovers_s),
-            *(
-                ["while something else was broken:", *describe(self.troubled_s)]
-                if self.troubled_s
-                else []
-            ),
-            f"{events['Send']} sent, {events['Ok']} receipts, {events['Unknown']} in doubt,"
-            f" {events['Error']} refused; {events['Deliver']} delivered, {events['Acked']}"
-            f" acknowledgements with receipts, {events['Read']} read;"
-            f" {events['Fault']} faults in {len(self.histories)} rounds",
-            f"{lost} lost, {reordered} reordered, {invented} invented, {others} others",
-            f"history: python -m tests.history {self.settings.directory}/round-*.jsonl",
-            f"seed {self.settings.seed}: {'ok' if self.ok else 'FAILED'}",
-        ]
 
 
 async def soak(settings: Settings, out: TextIO = sys.stdout) -> Report:
     """Run it; the data of the cluster are kept if something is wrong."""
-    report, directory = Report(settings), settings.directory
+    report = Report(settings.seed, settings.directory)
     progress = Progress(settings.minutes * 60, out)
-    progress.say(f"seed {settings.seed}, in {directory}")
-    async with (
-        open_cluster(bookies=BOOKIES, brokers=BROKERS, linked=not settings.kills) as cluster,
-        trio.open_nursery() as nursery,
-    ):
+    progress.say(f"seed {settings.seed}, in {settings.directory}")
+    path = settings.directory / "cluster"
+    async with open_cluster(path, settings.shape()) as cluster, trio.open_nursery() as nursery:
         nursery.start_soon(progress.run)
-        rounds: list[Round] = []
-        for plan, trouble in _rounds(settings):
-            history = directory / f"round-{len(rounds) + 1:03}.jsonl"
-            rounds.append(await run_round(cluster, plan, history, trouble, progress.watch))
-            if rounds[-1].violations:
-                break
-        for one in rounds:
-            await read_again(one)
-            report.add(one)
-        report.violations += [
-            f"death: {name} ended by itself, {count} times"
-            for name, count in (await cluster.died_alone()).items()
-            if count
-        ]
-        if not report.ok:
-            await trio.to_thread.run_sync(cluster.keep, directory / "cluster")
+        run = _Run(settings, cluster, report, progress)
+        await (run.rounds_of_kills() if settings.kills else run.rounds_of_faults())
+        await run.finish()
         nursery.cancel_scope.cancel()
+    if report.ok:
+        await trio.to_thread.run_sync(shutil.rmtree, path)
     return report
 
 
-def _rounds(settings: Settings) -> Iterator[tuple[Plan, Trouble]]:
-    """Until the time is over, or all kills are done."""
-    if settings.kills:
+class _Run:
+    """One run on a cluster."""
+
+    def __init__(
+        self, settings: Settings, cluster: Cluster, report: Report, progress: Progress
+    ) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._report = report
+        self._progress = progress
+        self._rounds: list[Round] = []
+
+    async def rounds_of_faults(self) -> None:
+        """Run until the time is over, or something is wrong."""
+        settings = self._settings
+        layers = self._cluster.layers() + ([CLIENT] if LEDGERS in settings.workloads else [])
+        self._report.expect(kinds_of(layers))
+        end = trio.current_time() + settings.minutes * 60
+        while (left_s := end - trio.current_time()) > 0 and self._is_fine():
+            storm_s = min(settings.storm_s, left_s)
+            async with self._open_round() as one:
+                topics = None
+                if TOPICS in settings.workloads:
+                    topics = Topics(one, draw_plan(settings.seed, one.number, storm_s))
+                    one.workloads.append(topics)
+                if LEDGERS in settings.workloads:
+                    one.workloads.append(Ledgers(one, await _first_id(self._cluster)))
+                await run_round(one, partial(_strike, one, topics, storm_s))
+
+    async def rounds_of_kills(self) -> None:
+        """Kill owners of topics until all kills are done, or something is wrong."""
+        settings = self._settings
         for done in range(0, settings.kills, _KILLS_A_ROUND):
+            if not self._is_fine():
+                break
             count = min(settings.kills - done, _KILLS_A_ROUND)
-            yield steady_plan(settings.seed, done), partial(kill_owners, count=count)
-        return
-    end, number = trio.current_time() + settings.minutes * 60, 0
-    while (left_s := end - trio.current_time()) > 0:
-        storm_s = min(settings.storm_s, left_s)
-        yield draw_plan(settings.seed, number, storm_s), partial(_strike, seconds=storm_s)
-        number += 1
+            async with self._open_round() as one:
+                topics = Topics(one, steady_plan(settings.seed, one.number))
+                one.workloads.append(topics)
+                await run_round(one, partial(kill_owners, one, topics, count))
+
+    def _is_fine(self) -> bool:
+        return not any(one.violations for one in self._rounds)
+
+    @asynccontextmanager
+    async def _open_round(self) -> AsyncGenerator[Round]:
+        number = len(self._rounds)
+        directory = self._settings.directory / f"round-{number + 1:03}"
+        with open_round(self._cluster, directory, self._settings.seed, number) as one:
+            self._rounds.append(one)
+            self._progress.watch(one)
+            yield one
+        self._progress.say(one.describe())
+
+    async def finish(self) -> None:
+        """Read everything of all rounds once more, check every copy, and fill the report."""
+        last, report = self._rounds[-1], self._report
+        last.phase = "reading again"
+        for one in self._rounds:
+            for workload in one.workloads:
+                await workload.read_again()
+        for one in self._rounds:
+            report.add(one)
+        if LEDGERS in self._settings.workloads and self._settings.repair_s:
+            last.phase = "copies"
+            report.wholeness = await wait_whole(self._cluster.zookeeper, self._settings.repair_s)
+            if report.wholeness.problem:
+                report.violations.append(f"copies: {report.wholeness.problem}")
+        report.violations += [f"death: {each}" for each in self._cluster.deaths()]
 
 
-async def _strike(one: Round, seconds: float) -> None:
-    await Nemesis(one).strike(seconds)
+async def _strike(one: Round, topics: Topics | None, seconds: float) -> None:
+    rng = one.rng("nemesis")
+    await Nemesis(one.cluster, one.recorder, rng, one.faults, topics).strike(seconds)
+
+
+async def _first_id(cluster: Cluster) -> int:
+    """Return the first of the ids that the cluster will give from now on."""
+    async with ledgers.connect(f"zk://{cluster.zookeeper}/ledgers") as client:
+        given = [each async for each in client.list_ledgers() if each < OWN_IDS]
+    return max(given, default=-1) + 1

@@ -52,7 +52,7 @@ from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Stream
 from tests.bookie.ledger.fake_v3 import handle_v3
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.network import SimulatedNetwork
 
 PATHS = LedgerPaths()
 PORT = 3181

@@ -20,7 +20,7 @@ from tests.bookie.replication.cluster import (
     open_cluster,
     until,
 )
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 WHOLE: dict[int, Entry] = dict.fromkeys(range(4), "good")
 DENIALS = (StoreStatus.NO_ENTRY, StoreStatus.NO_LEDGER)

@@ -29,8 +29,9 @@ from daybook.wire.logging import silent_log
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from daybook.wire.metadata.store import ANY, Record, StoreUnavailableError, Watch
 from tests.bookie.storage.conftest import Answers, status_of
-from tests.bookie.storage.oracle import EAGER, FixedClock
-from tests.simulation.disk import Platter
+from tests.bookie.storage.oracle import EAGER
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import Platter
 
 PATHS = LedgerPaths()
 OK, NO_LEDGER, FENCED = StoreStatus.OK, StoreStatus.NO_LEDGER, StoreStatus.FENCED

@@ -8,23 +8,19 @@ import socket
 import subprocess
 import sys
 import tomllib
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 import pytest
 import trio
 
 from daybook.clients import ledgers
-from daybook.clients.cli.ports import PortChooser
-from daybook.clients.cli.zookeeper import find_server
 from daybook.wire.messages.bookie import AddRun, ReadAnswer, Status, decode_answer, encode_read
 from tests.bookie.server.peer import Peer, add_frame, connect, make_entry
-from tests.bookie.server.process import PATIENCE_S, BookieProcess
-from tests.wire.metadata.test_zookeeper import RunningServer
+from tests.harness.processes import PATIENCE_S, ServerProcess, http_get
+from tests.harness.zookeeper import run_zookeeper
 
 # Other processes say nothing when they change: we have to look again and again.
 # ruff: noqa: ASYNC110
@@ -34,13 +30,8 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    directory = tmp_path_factory.mktemp("zookeeper")
-    with PortChooser(SystemRandom()) as ports:
-        port = ports.any()
-    server = find_server(directory, port, zookeeper_home=None, environ=os.environ)
-    running = RunningServer(server, directory / "log")
-    yield f"127.0.0.1:{port}"
-    running.kill()
+    with run_zookeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running.address
 
 
 @pytest.fixture
@@ -59,31 +50,22 @@ def config(zookeeper: str, tmp_path: Path) -> Path:
     return file
 
 
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
-
-
 async def test_it_says_that_it_is_ready_and_how_it_is(config: Path) -> None:
-    bookie = await BookieProcess(config).wait_ready()
+    bookie = await ServerProcess.bookie(config).wait_ready()
     try:
         assert bookie.ready["ready"] is True
         assert bookie.ready["name"] == f"127.0.0.1:{bookie.port}"
         url = f"http://127.0.0.1:{bookie.ready['http_port']}"
         for path in ("healthz", "readyz"):
-            assert await trio.to_thread.run_sync(get, f"{url}/{path}") == (200, "ok")
+            assert await trio.to_thread.run_sync(http_get, f"{url}/{path}") == (200, "ok")
         async with connect(bookie.port) as peer:
             assert await peer.add(7, 0) is Status.OK
-        _, metrics = await trio.to_thread.run_sync(get, f"{url}/metrics")
+        _, metrics = await trio.to_thread.run_sync(http_get, f"{url}/metrics")
         assert "daybook_bookie_store_entries_added_total 1.0" in metrics
     finally:
         bookie.process.send_signal(signal.SIGTERM)
         assert await bookie.wait() == 0
-        bookie.close()
+        bookie.kill()
     log = (config.parent / "log").read_text()
     assert "event=stopping why=SIGTERM" in log
     assert "Traceback" not in log
@@ -98,7 +80,7 @@ async def takes_an_add(port: int, entry_id: int) -> bool:
 async def test_idle_connections_leave_a_bookie_its_descriptors(config: Path) -> None:
     """Without descriptors the bookie can open no segment, and its storage fails for good."""
     files = 200
-    bookie = await BookieProcess(config, files=files).wait_ready()
+    bookie = await ServerProcess.bookie(config, files=files).wait_ready()
     url = f"http://127.0.0.1:{bookie.ready['http_port']}"
     try:
         async with connect(bookie.port) as peer:
@@ -112,20 +94,20 @@ async def test_idle_connections_leave_a_bookie_its_descriptors(config: Path) -> 
                 with trio.fail_after(PATIENCE_S):
                     while (
                         "refused_total 0.0"
-                        in (await trio.to_thread.run_sync(get, f"{url}/metrics"))[1].partition(
+                        in (await trio.to_thread.run_sync(http_get, f"{url}/metrics"))[1].partition(
                             "connections_"
                         )[2]
                     ):
                         await trio.sleep(0.1)
-                assert await trio.to_thread.run_sync(get, f"{url}/readyz") == (200, "ok")
-                assert len(os.listdir(f"/proc/{bookie.process.pid}/fd")) < files
+                assert await trio.to_thread.run_sync(http_get, f"{url}/readyz") == (200, "ok")
+                assert bookie.open_files < files
                 for entry_id in range(1, 20):
                     assert await peer.add(7, entry_id) is Status.OK
         with trio.fail_after(PATIENCE_S):
             # The bookie has to notice that they have gone.
             while not await takes_an_add(bookie.port, 20):
                 await trio.sleep(0.1)
-        assert await trio.to_thread.run_sync(get, f"{url}/healthz") == (200, "ok")
+        assert await trio.to_thread.run_sync(http_get, f"{url}/healthz") == (200, "ok")
     finally:
         bookie.kill()
     log = (config.parent / "log").read_text()
@@ -135,15 +117,15 @@ async def test_idle_connections_leave_a_bookie_its_descriptors(config: Path) -> 
 
 
 async def test_it_ends_with_whoever_started_it(config: Path) -> None:
-    bookie = await BookieProcess(config).wait_ready()
+    bookie = await ServerProcess.bookie(config).wait_ready()
     assert bookie.process.stdin is not None
     bookie.process.stdin.close()
     assert await bookie.wait() == 0
-    bookie.close()
+    bookie.kill()
 
 
 async def test_what_it_cannot_start_with_is_one_sentence(config: Path) -> None:
-    bookie = await BookieProcess(config).wait_ready()
+    bookie = await ServerProcess.bookie(config).wait_ready()
     try:
         second = await trio.run_process(
             [sys.executable, "-m", "daybook.bookie.server", "--config", str(config)],
@@ -180,7 +162,7 @@ async def test_killed_at_any_time_it_has_everything_that_it_acknowledged(config:
     next_ids = dict.fromkeys(range(3), 0)
     fenced: list[int] = []
     for round_number in range(6):
-        bookie = await BookieProcess(config).wait_ready()
+        bookie = await ServerProcess.bookie(config).wait_ready()
         async with trio.open_nursery() as nursery:
             for ledger_id in next_ids:
                 nursery.start_soon(write, bookie.port, ledger_id, next_ids, acknowledged)
@@ -194,7 +176,7 @@ async def test_killed_at_any_time_it_has_everything_that_it_acknowledged(config:
                 fenced.append(ledger_id)
             bookie.kill()
     assert len(acknowledged) > 100
-    bookie = await BookieProcess(config).wait_ready()
+    bookie = await ServerProcess.bookie(config).wait_ready()
     try:
         await check(bookie.port, acknowledged, fenced)
     finally:
@@ -258,7 +240,7 @@ async def ask(peer: Peer, wanted: list[tuple[int, int]]) -> None:
 async def test_a_bookie_that_syncs_late_ends_its_limbo_after_a_kill(config: Path) -> None:
     """An entry acknowledged by two of three is read again, and is on the killed one, too."""
     files = [_of_many(config, number) for number in range(3)]
-    bookies = [await BookieProcess(file).wait_ready() for file in files]
+    bookies = [await ServerProcess.bookie(file).wait_ready() for file in files]
     try:
         async with ledgers.connect(_address(config)) as client:
             async with await client.create(ensemble=3, write_quorum=3, ack_quorum=2) as writer:
@@ -266,7 +248,7 @@ async def test_a_bookie_that_syncs_late_ends_its_limbo_after_a_kill(config: Path
                     if number == 30:
                         bookies[1].kill()
                     await writer.append(b"%d" % number)
-            bookies[1] = await BookieProcess(files[1]).wait_ready()
+            bookies[1] = await ServerProcess.bookie(files[1]).wait_ready()
             await _until_free(bookies[1])
             reader = await client.open(writer.ledger_id, recover=False)
             assert [bytes(entry.data) async for entry in reader.read()] == [
@@ -297,11 +279,11 @@ def _of_many(config: Path, number: int) -> Path:
     return file
 
 
-async def _until_free(bookie: BookieProcess) -> None:
+async def _until_free(bookie: ServerProcess) -> None:
     url = f"http://127.0.0.1:{bookie.ready['http_port']}/api/v1/bookie/limbo"
     with trio.fail_after(PATIENCE_S):
         while True:
-            limbo = json.loads((await trio.to_thread.run_sync(get, url))[1])
+            limbo = json.loads((await trio.to_thread.run_sync(http_get, url))[1])
             if not limbo["in_doubt"] and not limbo["ledgers"]:
                 assert limbo["ledgers_cleared"] == 1
                 return
@@ -309,10 +291,10 @@ async def _until_free(bookie: BookieProcess) -> None:
 
 
 async def test_a_cookie_that_was_lost_is_given_back_by_command(config: Path) -> None:
-    bookie = await BookieProcess(config).wait_ready()
+    bookie = await ServerProcess.bookie(config).wait_ready()
     bookie.process.terminate()
     assert await bookie.wait() == 0
-    bookie.close()
+    bookie.kill()
     shutil.rmtree(tomllib.loads(config.read_text())["directories"][0])  # noqa: ASYNC240
     environ = {**os.environ, "DAYBOOK_BOOKIE_BOOKIE_ID": bookie.ready["name"]}
     command = [
@@ -329,7 +311,7 @@ async def test_a_cookie_that_was_lost_is_given_back_by_command(config: Path) -> 
         )
         assert (done.returncode, done.stdout.decode().strip()) == (code, told)
     assert "nothing to repair" in done.stderr.decode()
-    bookie = await BookieProcess(config).wait_ready()
+    bookie = await ServerProcess.bookie(config).wait_ready()
     try:
         assert bookie.ready["name"] == environ["DAYBOOK_BOOKIE_BOOKIE_ID"]
     finally:

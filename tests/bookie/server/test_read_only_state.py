@@ -12,8 +12,8 @@ from daybook.bookie.server.read_only_state import READ_ONLY_FILE, ReadOnlyState
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers
-from tests.bookie.storage.oracle import FixedClock
-from tests.simulation.disk import Platter
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import Platter
 
 OK = StoreStatus.OK
 

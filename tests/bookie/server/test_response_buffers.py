@@ -127,7 +127,7 @@ def test_who_was_sent_all_and_is_idle_takes_no_room(memory: WindowMemory) -> Non
 def test_what_is_taken_and_not_queued_yet_counts(
     buffers: ResponseBuffers, memory: WindowMemory
 ) -> None:
-    """Of a batch, while the rest of it is read."""
+    """The windows of a batch are kept while the rest of it is read."""
     kept = [window() for _ in range(3)]
     window_ids: WindowIds = []
     answers = [buffers.view_or_copy(each[:ENTRY], window_ids) for each in kept]
@@ -151,7 +151,9 @@ def test_a_window_is_not_taken_for_one_that_is_gone(
     buffers: ResponseBuffers, wire: Wire, memory: WindowMemory
 ) -> None:
     window_ids: WindowIds = []
-    for number in range(1, 3):  # of one answer: the first view of it is gone, and all of its window
+    for number in range(
+        1, 3
+    ):  # the first view of this answer is gone, and with it its whole window
         buffers.view_or_copy(window()[:ENTRY], window_ids)
         assert memory.total == number * 100 * KB
     wire.send(2 * ENTRY)

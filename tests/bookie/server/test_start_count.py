@@ -35,8 +35,8 @@ from daybook.wire.metadata.store import OutcomeUnknownError
 from daybook.wire.tcp import TcpNetwork
 from tests.bookie.server.test_hostile import wait_until
 from tests.bookie.storage.conftest import Answers, has, status_of
-from tests.bookie.storage.oracle import FixedClock
-from tests.simulation.disk import HostCrashedError, Image, Platter, SimulatedDisk
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import HostCrashedError, Image, Platter, SimulatedDisk
 
 PATHS = LedgerPaths()
 Work = Callable[[RunningBookie], Awaitable[None]]

@@ -10,8 +10,9 @@ import trio
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
-from tests.bookie.storage.oracle import FixedClock, entry, key
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.bookie.storage.oracle import entry, key
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import HostCrashedError, Platter
 
 
 class Host:

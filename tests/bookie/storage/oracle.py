@@ -18,14 +18,6 @@ from daybook.bookie.storage.store import LedgerStore
 _HEADER = struct.Struct(">qqqq")
 
 
-class FixedClock:
-    def __init__(self, now_ms: int = 1_000) -> None:
-        self.now = now_ms
-
-    def now_ms(self) -> int:
-        return self.now
-
-
 def key(ledger_id: int) -> bytes:
     return f"key of {ledger_id}".encode()
 

@@ -11,10 +11,11 @@ from daybook.bookie.storage.markers import DIRTY_FILE
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
-from tests.bookie.storage.oracle import FixedClock, entry, key, small_limits
+from tests.bookie.storage.oracle import entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs, entries
-from tests.simulation import scheduler
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.harness import scheduler
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import HostCrashedError, Platter
 
 FENCED = StoreStatus.FENCED
 IO_ERROR = StoreStatus.IO_ERROR

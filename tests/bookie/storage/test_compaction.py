@@ -22,7 +22,8 @@ from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, status_of
-from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
+from tests.bookie.storage.oracle import EAGER, entry, key
+from tests.harness.clocks import FixedClock
 
 OK, NO_LEDGER, NO_ENTRY = StoreStatus.OK, StoreStatus.NO_LEDGER, StoreStatus.NO_ENTRY
 FENCED, READ_ONLY, IO_ERROR = StoreStatus.FENCED, StoreStatus.READ_ONLY, StoreStatus.IO_ERROR
@@ -160,13 +161,7 @@ async def test_a_limbo_mark_outlives_its_segment(host: Host) -> None:
                 answers.add(10 + life, entry_id, recovery=True)
                 await answers.all()
             await store.maintenance.reclaim()
-<<<<<<< ours
-            assert path in host.logs()  # damaged data stays unchanged
-||||||| base
-            assert path in host.logs()  # what is damaged stays as it is
-=======
             assert path in host.logs()  # a damaged segment stays as it is
->>>>>>> theirs
     assert marked not in host.logs()
     host.platter.lose_indexes()
     host.platter.forget(path)

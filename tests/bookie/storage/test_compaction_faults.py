@@ -12,7 +12,7 @@ from daybook.bookie.storage.recovery import load
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Host, has, status_of
 from tests.bookie.storage.test_compaction import SMALL, check, fill
-from tests.simulation.disk import HostCrashedError
+from tests.harness.disk import HostCrashedError
 
 NO_LEDGER = StoreStatus.NO_LEDGER
 

@@ -23,9 +23,10 @@ from daybook.bookie.storage.records import Kind
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import has
-from tests.bookie.storage.oracle import FixedClock, Oracle, random_workload, small_limits, workload
-from tests.simulation import scheduler
-from tests.simulation.disk import HostCrashedError, Platter, SimulatedDisk, SimulatedFile
+from tests.bookie.storage.oracle import Oracle, random_workload, small_limits, workload
+from tests.harness import scheduler
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import HostCrashedError, Platter, SimulatedDisk, SimulatedFile
 
 _IDS = struct.Struct(">qq")
 Mount = Callable[[Platter], SimulatedDisk]

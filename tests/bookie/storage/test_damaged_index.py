@@ -26,10 +26,11 @@ from daybook.bookie.storage.records import UnsupportedVersionError
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
-from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key, small_limits
+from tests.bookie.storage.oracle import EAGER, entry, key, small_limits
 from tests.bookie.storage.test_limbo import fill
-from tests.simulation import scheduler
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.harness import scheduler
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import HostCrashedError, Platter
 
 FENCED, OK = StoreStatus.FENCED, StoreStatus.OK
 IO_ERROR, READ_ONLY, UNKNOWN = StoreStatus.IO_ERROR, StoreStatus.READ_ONLY, StoreStatus.UNKNOWN

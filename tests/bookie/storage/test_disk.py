@@ -14,7 +14,7 @@ import trio
 
 from daybook.bookie.storage.disk import Buffer, Disk, FileDisk, PreallocatedFile
 from tests.conformance.disk import DiskSuite
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.harness.disk import HostCrashedError, Platter
 
 
 class TestFileDisk(DiskSuite):

@@ -10,7 +10,7 @@ import trio.testing
 from daybook.bookie.storage.status import StoreStatus
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 OK, NO_ENTRY, IO_ERROR = StoreStatus.OK, StoreStatus.NO_ENTRY, StoreStatus.IO_ERROR
 READ_ONLY = StoreStatus.READ_ONLY

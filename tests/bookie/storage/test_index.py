@@ -23,7 +23,7 @@ from daybook.bookie.storage.index import (
 from daybook.bookie.storage.ledger_state import LedgerState, decode_row, encode_row
 from daybook.bookie.storage.records import UnsupportedVersionError
 from daybook.bookie.storage.write_cache import BLOCK_ENTRIES, Block, WriteCache
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 
 @pytest.fixture(params=["memory", "rocksdb", "simulated"])

@@ -25,7 +25,8 @@ from daybook.bookie.storage.offline import (
 from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, status_of
-from tests.bookie.storage.oracle import EAGER, FixedClock, entry, key
+from tests.bookie.storage.oracle import EAGER, entry, key
+from tests.harness.clocks import FixedClock
 
 ENTRIES = 300
 

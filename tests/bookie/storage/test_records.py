@@ -24,7 +24,7 @@ from daybook.bookie.storage.records import (
 )
 from tests.bookie.storage.conftest import Answers, Host
 from tests.bookie.storage.oracle import entry, key
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "bookie_storage_v1"
 GOLDEN_INDEX = GOLDEN.with_name("bookie_storage_v2")  # rows with the segment usage

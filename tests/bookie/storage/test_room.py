@@ -10,7 +10,7 @@ from daybook.bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key
 from tests.bookie.storage.test_compaction import SMALL
-from tests.simulation.disk import Platter, SimulatedDisk, SimulatedFile
+from tests.harness.disk import Platter, SimulatedDisk, SimulatedFile
 
 OK, READ_ONLY = StoreStatus.OK, StoreStatus.READ_ONLY
 RESERVE_BYTES = 100_000

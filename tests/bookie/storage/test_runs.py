@@ -14,7 +14,7 @@ from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, status_of
 from tests.bookie.storage.oracle import entry, key, run_of
-from tests.simulation.disk import Platter
+from tests.harness.disk import Platter
 
 OK, FENCED, UNAUTHORIZED = StoreStatus.OK, StoreStatus.FENCED, StoreStatus.UNAUTHORIZED
 IO_ERROR, READ_ONLY, BAD_REQUEST = (

@@ -89,13 +89,7 @@ async def test_a_sector_that_cannot_be_read_is_found(host: Host) -> None:
     async with host.store(**SMALL) as store:
         await store.maintenance.scrub()
         lost = await unreadable(store)
-<<<<<<< ours
-        assert 0 < len(lost) < 10  # the neighbors are read
-||||||| base
-        assert 0 < len(lost) < 10  # what lies around it is read
-=======
         assert 0 < len(lost) < 10  # the bytes around it are read
->>>>>>> theirs
         assert {
             each for finding in store.maintenance.findings() for each in finding.entries
         } == set(lost)

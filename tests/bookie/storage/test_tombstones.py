@@ -16,9 +16,10 @@ from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from daybook.bookie.storage.unknown_ledgers import LedgerFacts
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
-from tests.bookie.storage.oracle import FixedClock, entry, key
+from tests.bookie.storage.oracle import entry, key
 from tests.bookie.storage.test_compaction import EVERYTHING, ROUNDS, SMALL, fill
-from tests.simulation.disk import HostCrashedError, Platter
+from tests.harness.clocks import FixedClock
+from tests.harness.disk import HostCrashedError, Platter
 
 OK, FENCED, READ_ONLY = StoreStatus.OK, StoreStatus.FENCED, StoreStatus.READ_ONLY
 NO_LEDGER = StoreStatus.NO_LEDGER
@@ -312,13 +313,7 @@ async def life(world: World, crash_at: int) -> bool:
             await fill_and_delete(world, store)
             await forget(world, store)
     except (HostCrashedError, BaseExceptionGroup) as error:
-<<<<<<< ours
-        if not has(error, HostCrashedError):  # other errors of a dead host do not matter
-||||||| base
-        if not has(error, HostCrashedError):  # what else is said there, a dead host says
-=======
         if not has(error, HostCrashedError):  # other answers come from a dead host
->>>>>>> theirs
             raise
         return False
     return True

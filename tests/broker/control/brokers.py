@@ -29,15 +29,11 @@ from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Stream
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.clocks import EPOCH_MS, FixedClock
+from tests.harness.network import SimulatedNetwork
 
 PORT = 6650
 CONFIG = parse({"cluster": "test"})
-
-
-class StillClock:
-    def now_ms(self) -> int:
-        return 1_700_000_000_000
 
 
 @dataclass
@@ -152,7 +148,7 @@ class Cluster:
     def __init__(self, nursery: trio.Nursery, config: BrokerConfig) -> None:
         self.nursery = nursery
         self.config = config
-        self.store = MemoryStore(StillClock())
+        self.store = MemoryStore(FixedClock(EPOCH_MS))
         self.network = SimulatedNetwork(random.Random(7))
         self.lives = 0
 

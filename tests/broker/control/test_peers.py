@@ -16,7 +16,7 @@ from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Stream
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.network import SimulatedNetwork
 
 PORT = 6650
 

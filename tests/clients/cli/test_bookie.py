@@ -14,8 +14,9 @@ from daybook.bookie.storage.disk import FileDisk
 from daybook.bookie.storage.index import open_rocks_index
 from daybook.bookie.storage.store import open_store
 from tests.bookie.storage.conftest import Answers
-from tests.bookie.storage.oracle import FixedClock, entry
+from tests.bookie.storage.oracle import entry
 from tests.clients.cli.conftest import Daybook
+from tests.harness.clocks import FixedClock
 
 
 @pytest.fixture

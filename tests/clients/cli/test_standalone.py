@@ -5,13 +5,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.harness import processes
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("standalone")]
 PATIENCE_S = 180.0
@@ -25,14 +25,7 @@ def cluster(directory: Path) -> StandaloneProcess:
 
 def fails(*options: str, **environ: str) -> str:
     """Run `daybook standalone`, which must fail; return its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "daybook.clients.cli.main", "standalone", *options],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, **environ},
-    )
+    done = processes.daybook("standalone", *options, environ={**os.environ, **environ})
     assert (done.returncode, done.stdout) == (1, "")
     *_, sentence = done.stderr.splitlines()
     assert sentence.startswith("Error: ")
@@ -151,15 +144,8 @@ def test_a_bookie_from_another_cluster_is_refused_and_not_harmed(tmp_path: Path)
         assert len(pids_of(running)) == 3
 
 
-def daybook(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "daybook.clients.cli.main", *words],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-        env={**os.environ, "DAYBOOK_DIR": str(directory)},
-    )
+def daybook(directory: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    return processes.daybook(*words, environ={**os.environ, "DAYBOOK_DIR": str(directory)})
 
 
 def test_a_cluster_starts_without_a_bookie_that_lost_its_directory_and_repairs_it_inside(

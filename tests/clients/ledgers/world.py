@@ -21,8 +21,8 @@ from daybook.clients.ledgers.client import Client, open_client
 from daybook.clients.ledgers.limits import Limits
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import DirectLink, MemorySession, MemoryStore
-from tests.simulation.disk import Platter
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.disk import Platter
+from tests.harness.network import SimulatedNetwork
 
 ROOT = "/ledgers"
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from daybook.broker.service.lookup import LookupResult
 from daybook.clients.python.connect import connect
 from daybook.clients.python.limits import ClientLimits
-from tests.broker.harness import HOST, PORT, Cluster, open_broker
+from tests.harness.broker import HOST, PORT, Cluster, open_broker
 
 URL = f"pulsar://{HOST}:{PORT}"
 

@@ -30,8 +30,8 @@ from daybook.clients.python.reader import Reader
 from daybook.clients.python.topic_consumer import TopicConsumer
 from daybook.clients.python.topic_producer import TopicProducer
 from daybook.wire.topics import TopicName
-from tests.broker.harness import HOST, TOPIC, Cluster
 from tests.clients.python.real_broker import client_of, real_broker
+from tests.harness.broker import HOST, TOPIC, Cluster
 
 STEP_S = 0.00002  # a fifth of the way to the broker
 IMPATIENT = ClientLimits(request_timeout_s=1, operation_timeout_s=3)

@@ -27,8 +27,8 @@ from daybook.wire.batch import encode_batch
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
-from tests.broker.harness import TOPIC, Cluster, batch_of, payload_of
 from tests.clients.python.real_broker import client_of, real_broker
+from tests.harness.broker import TOPIC, Cluster, batch_of, payload_of
 
 LAST = b"the last one"
 QUEUE = 10

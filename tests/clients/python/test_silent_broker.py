@@ -8,17 +8,13 @@ import trio
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.scheduler import Scheduler, run
+from tests.harness.clocks import VirtualClock
+from tests.harness.network import SimulatedNetwork
+from tests.harness.scheduler import Scheduler, run
 
 TOPIC = "persistent://public/default/t"
 TAKEOVER_S = 2.0  # seconds that the cluster takes to notice
 DOWN_MAX_S = 5.0
-
-
-class _Clock:
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + int(trio.current_time() * 1000)
 
 
 class _Run:
@@ -40,7 +36,7 @@ class _Run:
             async with connect(
                 self.cluster.url,
                 network=network.of("client"),
-                clock=_Clock(),
+                clock=VirtualClock(),
                 rng=random.Random(self.seed),
             ) as client:
                 with trio.fail_after(300):

@@ -17,17 +17,13 @@ from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import MessageId
 from daybook.wire.batch import iter_batch, parse_metadata
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
-from tests.simulation.network import SimulatedNetwork
-from tests.simulation.scheduler import Scheduler, run
+from tests.harness.clocks import VirtualClock
+from tests.harness.network import SimulatedNetwork
+from tests.harness.scheduler import Scheduler, run
 
 TOPIC = "persistent://public/default/t"
 MESSAGES = 300
 LIMITS = ClientLimits(keep_alive_s=1, request_timeout_s=3, connect_timeout_s=2)
-
-
-class VirtualClock:
-    def now_ms(self) -> int:
-        return 1_700_000_000_000 + int(trio.current_time() * 1000)
 
 
 class Trouble:

@@ -1,6 +1,7 @@
 """When all is well again: every ledger is opened with recovery, and read from 0 to its end."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from zlib import crc32
 
@@ -21,16 +22,29 @@ _SHOWN_MAX = 9
 async def audit(
     zookeeper: str, worker: Worker, contents: dict[int, int], violations: list[str]
 ) -> None:
-    """All ledgers of the worker's round.  The judge says what is wrong with what is found; that
-    something cannot be found out is a violation of its own."""
+    """Recover and read all ledgers of the worker's round, and record what is found for the judge.
+
+    A ledger that cannot be read is a violation of its own.
+    """
     async with ledgers.connect(f"zk://{zookeeper}/ledgers") as client:
-        listed = [each async for each in client.list_ledgers() if worker.of_this_round(each)]
+        listed = await _list_ours(client, worker)
         with trio.move_on_after(_LIVENESS_S + _LEDGER_S * len(listed)) as scope:
             await _for_each(listed, partial(_audit_ledger, worker, client, contents, violations))
         if scope.cancelled_caught:
             missing = [each for each in listed if each not in contents]
             shown = ", ".join(map(str, missing[:_SHOWN_MAX]))
             violations.append(f"liveness: {len(missing)} ledgers cannot be read, as {shown}")
+
+
+async def _list_ours(client: ledgers.Client, worker: Worker) -> list[int]:
+    """List the ledgers that the clients of this round have created."""
+    found: list[int] = []
+    async for ledger in client.list_ledgers():
+        if worker.of_this_round(ledger):
+            with suppress(ledgers.NoSuchLedgerError):  # A broker may delete its ledger now.
+                if await worker.is_ours(client, ledger):
+                    found.append(ledger)
+    return found
 
 
 async def _audit_ledger(
@@ -63,7 +77,7 @@ async def _audit_ledger(
 
 
 async def compare(zookeeper: str, contents: dict[int, int], violations: list[str]) -> None:
-    """Much later: each ledger has what it had."""
+    """Read each ledger once more, much later; its contents must be the same."""
     async with ledgers.connect(f"zk://{zookeeper}/ledgers") as client:
         with trio.move_on_after(_LIVENESS_S + _LEDGER_S * len(contents)) as scope:
             await _for_each(contents, partial(_compare_ledger, client, contents, violations))
@@ -89,7 +103,7 @@ async def _compare_ledger(
 
 
 class _Reading:
-    """A ledger, from its first entry; after an error it goes on where it was."""
+    """Reads a ledger from its first entry; after an error it continues where it was."""
 
     def __init__(self, ledger: int) -> None:
         self.checksum = ledger
@@ -111,7 +125,7 @@ class _Reading:
 
 
 async def _for_each(ledger_ids: Iterable[int], work: Callable[[int], Awaitable[None]]) -> None:
-    """Some at a time."""
+    """Do the work for some ledgers at a time."""
     limiter = trio.CapacityLimiter(_AT_ONCE)
 
     async def one(ledger: int) -> None:

@@ -1,7 +1,7 @@
 """A process of clients: `python -m tests.soak.ledgers.process writer --name writer-1.1 ...`.
 
-What they do they write down first, what they are told as soon as they are told; so a process that
-is killed, or stands still, has a history up to then.  It goes on until it is killed.
+The clients record each call before they make it, and each answer as soon as it arrives; so a
+process that is killed or paused has a history up to then.  The process runs until it is killed.
 """
 
 import argparse
@@ -13,9 +13,10 @@ import trio
 
 from daybook.clients import ledgers
 from tests.history.recorder import FileSink, Recorder
+from tests.soak.clock import Clock
 from tests.soak.ledgers.read import read
 from tests.soak.ledgers.recover import recover
-from tests.soak.ledgers.worker import Clock, Worker
+from tests.soak.ledgers.worker import Worker
 from tests.soak.ledgers.write import write
 
 _PAUSE_S = 0.5

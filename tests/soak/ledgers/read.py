@@ -14,7 +14,7 @@ _FOLLOW_S = (2.0, 40.0)
 
 
 async def read(worker: Worker, client: ledgers.Client, number: int) -> None:
-    """For ever."""
+    """Read ledgers until cancelled."""
     rng = worker.rng(number)
     for serial in count():
         await trio.sleep(rng.uniform(*_PAUSE_S))
@@ -61,7 +61,7 @@ async def _follow(worker: Worker, reader: ledgers.Reader, name: str, rng: Random
 async def read_range(
     worker: Worker, reader: ledgers.Reader, name: str, first: int, last: int
 ) -> None:
-    """Both included; none if the last one comes before the first."""
+    """Read from `first` to `last`, both included; nothing if `last` comes before `first`."""
     if last >= first:
         stream = reader.read(first, last)
         while batch := await stream.next_batch():
@@ -69,7 +69,7 @@ async def read_range(
 
 
 def note_place(worker: Worker, reader: ledgers.Reader, name: str) -> None:
-    """How far it is, or where it ends, as the reader was told."""
+    """Record the end of the ledger, or its last confirmed entry, as the reader was told."""
     ledger, last = reader.ledger_id, reader.last_add_confirmed
     if reader.closed:
         worker.note(LedgerEnd(ledger, name, last, reader.length, "read"))
@@ -78,7 +78,7 @@ def note_place(worker: Worker, reader: ledgers.Reader, name: str) -> None:
 
 
 def note_negative(worker: Worker, ledger: int, name: str, error: ledgers.LedgerError) -> None:
-    """Only what is certain; everything else may go away."""
+    """Record an absence if it is certain; other errors may go away."""
     match error:
         case ledgers.NoSuchEntryError():
             worker.note(NoEntry(ledger, name, error.entry_id))
@@ -89,6 +89,6 @@ def note_negative(worker: Worker, ledger: int, name: str, error: ledgers.LedgerE
 
 
 def note_entries(worker: Worker, ledger: int, name: str, batch: list[ledgers.Entry]) -> None:
-    """They were given to the application."""
+    """Record that the reader has received these entries."""
     digests = tuple(digest_of(entry.data) for entry in batch)
     worker.note(Entries(ledger, name, batch[0].entry_id, digests))

@@ -1,6 +1,6 @@
-"""Recovers ledgers: what others are writing, what dead writers left, what is closed already.
+"""Recovers ledgers that others are writing, that dead writers left, or that are closed already.
 
-Sometimes two at a time; now and then a ledger is deleted afterwards.
+Sometimes two clients recover one ledger; now and then the ledger is deleted afterwards.
 """
 
 from contextlib import suppress
@@ -20,7 +20,7 @@ _DELETED = 0.03
 
 
 async def recover(worker: Worker, client: ledgers.Client, number: int) -> None:
-    """For ever."""
+    """Recover ledgers until cancelled."""
     rng = worker.rng(number)
     for serial in count():
         await trio.sleep(rng.expovariate(1 / _PACE_S))
@@ -49,7 +49,7 @@ async def _recover_once(worker: Worker, client: ledgers.Client, ledger: int, nam
 
 
 async def _delete(worker: Worker, client: ledgers.Client, ledger: int, name: str) -> None:
-    """Also one that is being written: its writer will hear of it, or not."""
+    """Delete the ledger, also while it is being written."""
     worker.note(LedgerDelete(ledger, name))
-    with suppress(ledgers.LedgerError):  # It may be gone all the same.
+    with suppress(ledgers.LedgerError):  # The ledger may be deleted in spite of the error.
         await client.delete(ledger)

@@ -1,4 +1,4 @@
-"""Counts what the files of a round say, while other processes write them."""
+"""Counts what the files of the clients say, while their processes write them."""
 
 from collections import Counter
 from pathlib import Path
@@ -11,7 +11,7 @@ _LOOK_S = 0.5
 
 
 class _Line(msgspec.Struct):
-    """What is looked at; the judge reads all of it."""
+    """The part of a line that the tally needs; the judge reads all of it."""
 
     at_ns: int
     by: str
@@ -24,7 +24,7 @@ class _Line(msgspec.Struct):
 
 
 class Tally:
-    """`watch` looks for what is new, again and again."""
+    """`watch` looks for new lines again and again."""
 
     def __init__(self, directory: Path) -> None:
         self.counts: Counter[str] = Counter()
@@ -37,14 +37,14 @@ class Tally:
         self._changed = trio.Event()
 
     async def watch(self) -> None:
-        """For ever."""
+        """Look until cancelled."""
         while True:
             self.look()
             await trio.sleep(_LOOK_S)
 
     def look(self) -> None:
-        """All lines that are whole by now."""
-        for path in sorted(self._directory.glob("*.jsonl")):
+        """Count all lines that are complete by now."""
+        for path in sorted(self._directory.glob("*-*.jsonl")):  # not those of the soak itself
             while self._look_at(path):
                 pass
         self._changed.set()
@@ -82,7 +82,7 @@ class Tally:
                 pass
 
     async def wait_confirmed(self, processes: list[str], since_ns: int) -> None:
-        """Each of them has sent something since then that was confirmed."""
+        """Wait until each process has sent an entry since then that was confirmed."""
         self._since_ns = since_ns
         self._first.clear()
         self._alive.clear()
@@ -94,5 +94,5 @@ class Tally:
 
 
 def process_of(name: str) -> str:
-    """writer-2 of writer-2.5, which is its fifth start."""
+    """Return writer-2 for writer-2.5, which is its fifth start."""
     return name.partition(".")[0]

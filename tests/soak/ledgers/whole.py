@@ -1,7 +1,8 @@
 """After all rounds: every copy of every entry is made again, as `daybook ledgers check` sees it.
 
-What faults have cost (copies on disks that rot, fragments that an ensemble change has left with an
-ack quorum) is marked once, as an operator would; the rest is the business of auto-recovery.
+Faults cost copies: those on disks that rot, and those that an ensemble change has left out because
+it needs only an ack quorum.  The soak marks these fragments once, as an operator would;
+auto-recovery does the rest.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any
 
 import trio
 
-from tests.soak.ledgers.cluster import python
+from tests.harness.processes import DAYBOOK
 
 _REST_S = 5.0  # between two looks
 _SHOWN_MAX = 5
@@ -20,12 +21,12 @@ _FOUND = (0, 3, 4, 5)  # the exit codes of a check that was done
 
 @dataclass(frozen=True, slots=True)
 class Wholeness:
-    """How it went: fragments that lacked copies at first, and how long that took to mend."""
+    """The fragments that lacked copies at first, and how long the repair took."""
 
     fragments: int
     lacking: int
     seconds: float
-    problem: str = ""  # what is missing still
+    problem: str = ""  # the copies that are still missing
 
     def __str__(self) -> str:
         mended = f"{self.lacking} lacked some, and were whole after {self.seconds:.0f} s"
@@ -34,7 +35,7 @@ class Wholeness:
 
 
 async def wait_whole(zookeeper: str, patience_s: float) -> Wholeness:
-    """Every copy is read, again and again, until all are there, or for so long."""
+    """Read every copy again and again, until all are there or the time is over."""
     started_s = trio.current_time()
     rows = await _check(zookeeper, "--mend")
     lacking = len(_broken(rows))
@@ -56,9 +57,9 @@ def _broken(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 async def _check(zookeeper: str, *options: str) -> list[dict[str, Any]]:
-    """Of all ledgers; each copy is read."""
-    command = python(
-        "daybook.clients.cli.main",
+    """Check all ledgers, and read each copy."""
+    command = (
+        *DAYBOOK,
         *("ledgers", "check", "--read", *options),
         *("--zookeeper", zookeeper, "--output", "json"),
     )

@@ -1,6 +1,8 @@
-"""What the tasks of a process of clients share: a name, a history, and which ledgers there are."""
+"""The tasks of a client process share a name, a history, and a list of the ledgers.
 
-import time
+Brokers may have ledgers in the same cluster.  Those of the soak are known by their custom metadata.
+"""
+
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from random import Random
@@ -12,22 +14,24 @@ from tests.history.events import Event
 from tests.history.recorder import Recorder
 
 PASSWORD = b"soak"
-OWN_IDS = 1 << 40  # from here on callers give them; below are those of the cluster
+CUSTOM = {"soak": b"ledgers"}
+OWN_IDS = 1 << 40  # callers choose ids from here on; the cluster gives those below
 _LIST_S = 1.0
 _RECENT = 60  # ledgers; older ones are left alone
 
 
 @dataclass(slots=True)
 class Worker:
-    """What its tasks share."""
+    """One instance per process."""
 
     name: str  # unique in the history
     seed: str
-    number: int  # of the round
-    first_id: int  # of this round; of those ids that the cluster gives
+    number: int  # the number of the round
+    first_id: int  # the first id that the cluster gives in this round
     recorder: Recorder
     _ids: list[int] = field(default_factory=list[int])
     _listed_s: float = -_LIST_S
+    _ours: dict[int, bool] = field(default_factory=dict[int, bool])
 
     def rng(self, purpose: object) -> Random:
         return Random(f"{self.seed}/{self.name}/{purpose}")
@@ -37,7 +41,7 @@ class Worker:
 
     @property
     def own_ids(self) -> int:
-        """The ids that callers give in this round begin here."""
+        """The first id that callers choose in this round."""
         return (self.number + 1) * OWN_IDS
 
     def of_this_round(self, ledger: int) -> bool:
@@ -46,7 +50,10 @@ class Worker:
         return self.own_ids <= ledger < self.own_ids + OWN_IDS
 
     async def choose(self, client: ledgers.Client, rng: Random) -> int | None:
-        """One of the newest ledgers of this round; None: nobody says, or there is none."""
+        """Choose one of the newest ledgers of this round.
+
+        Return None if there is none, or if ZooKeeper does not answer.
+        """
         now_s = trio.current_time()
         if now_s - self._listed_s >= _LIST_S:
             self._listed_s = now_s
@@ -56,19 +63,22 @@ class Worker:
                 return None
             given = [each for each in listed if each >= OWN_IDS]
             self._ids = [each for each in listed if each < OWN_IDS][-_RECENT:] + given[-_RECENT:]
-        return rng.choice(self._ids) if self._ids else None
+        chosen = rng.choice(self._ids) if self._ids else None
+        try:
+            return chosen if chosen is not None and await self.is_ours(client, chosen) else None
+        except ledgers.LedgerError:
+            return None
+
+    async def is_ours(self, client: ledgers.Client, ledger: int) -> bool:
+        """Return True if a client of a soak has created the ledger, False if a broker has.
+
+        Raise `LedgerError` if the metadata cannot be read.
+        """
+        if ledger not in self._ours:
+            metadata = await client.metadata(ledger)
+            self._ours[ledger] = CUSTOM.items() <= dict(metadata.custom).items()
+        return self._ours[ledger]
 
 
 def digest_of(data: bytes) -> str:
     return blake2b(data, digest_size=8).hexdigest()
-
-
-class Clock:
-    """Monotonic, and never twice the same."""
-
-    def __init__(self) -> None:
-        self._last_ns = 0
-
-    def now_ns(self) -> int:
-        self._last_ns = max(self._last_ns + 1, time.monotonic_ns())
-        return self._last_ns

@@ -1,7 +1,6 @@
 """Writes ledgers, one after the other: plain, with ids of one's own, and synced later.
 
-A ledger ends as it may end: closed, abandoned, left idle and gone on with, or however another
-client ends it.
+A ledger is closed, abandoned, or left idle and continued; or another client ends it.
 """
 
 from collections.abc import AsyncIterator
@@ -14,7 +13,7 @@ import trio
 from daybook.clients import ledgers
 from daybook.clients.ledgers.writer import LedgerHandle
 from tests.history.ledger_events import Append, Confirmed, LedgerCreate, LedgerEnd, WriterStopped
-from tests.soak.ledgers.worker import PASSWORD, Worker, digest_of
+from tests.soak.ledgers.worker import CUSTOM, PASSWORD, Worker, digest_of
 
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (3, 3, 3), (4, 3, 2))
 _SHUFFLED = 8  # ids of an advanced writer come out of order within so many
@@ -24,7 +23,7 @@ _CLOSE_TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a ledger is to be like."""
+    """The plan of one ledger."""
 
     manner: str
     quorums: tuple[int, int, int]
@@ -57,14 +56,14 @@ def draw_draft(rng: Random) -> Draft:
 
 
 async def write(worker: Worker, client: ledgers.Client, number: int) -> None:
-    """For ever."""
+    """Write ledgers until cancelled."""
     for serial in count():
         rng = worker.rng(f"{number}/{serial}")
         writing = _Writing(worker, f"{worker.name}/{number}/{serial}", draw_draft(rng), rng)
         try:
             handle = await _create(worker, client, writing.draft, rng)
         except ledgers.LedgerError:
-            await trio.sleep(_RETRY_S)  # Perhaps it is there now; somebody will find it.
+            await trio.sleep(_RETRY_S)  # The ledger may exist now; a recoverer will find it.
             continue
         await writing.write(handle)
 
@@ -86,6 +85,7 @@ async def _create(
         digest=draft.digest,
         password=PASSWORD,
         ledger_id=ledger_id,
+        custom=CUSTOM,
     )
 
 
@@ -100,7 +100,7 @@ class _Writing:
         self._confirmed = -1
 
     async def write(self, handle: LedgerHandle) -> None:
-        """To its end, whatever that is."""
+        """Write it to its end, however that comes."""
         ledger, draft, worker = handle.ledger_id, self.draft, self._worker
         worker.note(LedgerCreate(ledger, self._name, draft.quorums, draft.manner))
         try:
@@ -118,7 +118,7 @@ class _Writing:
         handle.abandon()
 
     async def _paced(self) -> AsyncIterator[None]:
-        """For each burst, and a longer pause in the middle."""
+        """Yield for each burst; pause longer in the middle."""
         bursts = -(-self.draft.entries // self.draft.burst)
         for number in range(bursts):
             yield
@@ -145,7 +145,7 @@ class _Writing:
             await handle.flush()  # which forces, if that is needed
 
     def _payload(self, ledger: int, entry: int) -> bytes:
-        """What is about to be sent."""
+        """Make the payload of an entry, and record that it is about to be sent."""
         name = f"{self._name} {entry} ".encode()
         data = (name + self._rng.randbytes(self._rng.randint(*self.draft.sizes)))[:70_000]
         self._worker.note(Append(ledger, self._name, entry, digest_of(data), len(data)))

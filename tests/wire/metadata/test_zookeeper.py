@@ -1,20 +1,15 @@
 """The metadata store on real ZooKeeper: the suite, and memory against ZooKeeper."""
 
-import os
 import random
 import signal
-import subprocess
 from collections.abc import AsyncGenerator, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from kazoo.client import KazooClient
 
-from daybook.clients.cli.ports import PortChooser
-from daybook.clients.cli.zookeeper import Server, find_server
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.metadata.store import (
@@ -31,7 +26,8 @@ from daybook.wire.metadata.store import (
 )
 from daybook.wire.metadata.zookeeper import ZooKeeperStore, open_zookeeper
 from tests.conformance.metadata import PATIENCE_S, REQUEST_TIMEOUT_S, Calls, MetadataSuite
-from tests.wire.metadata.proxy import Mood, Proxy, open_proxy
+from tests.harness.links import FINE, Link, open_link_to
+from tests.harness.zookeeper import ZooKeeperProcess, run_zookeeper
 
 pytestmark = pytest.mark.real
 SESSION_TIMEOUT_S = 60.0  # a JVM starts in one second, or in thirty
@@ -39,41 +35,10 @@ SHORT_SESSION_TIMEOUT_S = 3 * REQUEST_TIMEOUT_S  # silence is noticed after two 
 _serial = count()
 
 
-class RunningServer:
-    """A ZooKeeper process that can be killed, paused and started again."""
-
-    def __init__(self, server: Server, log: Path) -> None:
-        self.server = server
-        self.port = server.port
-        self._log = log
-        server.prepare()
-        self.start()
-
-    def start(self) -> None:
-        with self._log.open("a") as log:
-            self.process = subprocess.Popen(
-                self.server.command(), stdout=log, stderr=subprocess.STDOUT
-            )
-        trio.run(self._wait_ready)
-
-    async def _wait_ready(self) -> None:
-        with trio.fail_after(PATIENCE_S):
-            await self.server.wait_ready()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
 @pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    directory = tmp_path_factory.mktemp("zookeeper")
-    with PortChooser(random.SystemRandom()) as ports:
-        port = ports.any()
-    server = find_server(directory, port, zookeeper_home=None, environ=os.environ)
-    running = RunningServer(server, directory / "log")
-    yield running
-    running.kill()
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperProcess]:
+    with run_zookeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
 
 
 class ZooKeeperWorld:
@@ -81,7 +46,7 @@ class ZooKeeperWorld:
         self._port = port
         self._nursery = nursery
         self._root = f"/test/{next(_serial)}"
-        self._proxies: dict[MetadataStore, Proxy] = {}
+        self._proxies: dict[MetadataStore, Link] = {}
         self._closers: dict[MetadataStore, trio.Event] = {}
         self._closed: dict[MetadataStore, trio.Event] = {}
 
@@ -103,9 +68,9 @@ class ZooKeeperWorld:
     ) -> None:
         closer, closed = trio.Event(), trio.Event()
         async with (
-            open_proxy(self._port) as proxy,
+            open_link_to(self._port) as proxy,
             open_zookeeper(
-                f"127.0.0.1:{proxy.port}",
+                f"127.0.0.1:{proxy.listens[1]}",
                 session_timeout_s=session_timeout_s,
                 root=self._root,
                 request_timeout_s=request_timeout_s,
@@ -122,10 +87,10 @@ class ZooKeeperWorld:
         await self._closed[store].wait()
 
     def suspend(self, store: MetadataStore) -> None:
-        self._proxies[store].set_mood(Mood.REFUSE)
+        self._proxies[store].refuse()
 
     def resume(self, store: MetadataStore) -> None:
-        self._proxies[store].set_mood(Mood.FORWARD)
+        self._proxies[store].weather = FINE
 
     async def expire(self, store: MetadataStore) -> None:
         """ZooKeeper ends a session when another connection takes it over and closes it."""
@@ -145,11 +110,11 @@ class ZooKeeperWorld:
         await trio.to_thread.run_sync(end)
 
     def lose_next_answer(self, store: MetadataStore, *, applied: bool) -> None:
-        self._proxies[store].set_mood(Mood.LOSE_ANSWER if applied else Mood.LOSE_REQUEST)
+        self._proxies[store].lose_next(there=not applied)
 
 
 @pytest.fixture
-async def world(zookeeper: RunningServer) -> AsyncGenerator[ZooKeeperWorld]:
+async def world(zookeeper: ZooKeeperProcess) -> AsyncGenerator[ZooKeeperWorld]:
     async with trio.open_nursery() as nursery:
         yield ZooKeeperWorld(zookeeper.port, nursery)
         nursery.cancel_scope.cancel()
@@ -220,7 +185,7 @@ async def outcome(store: MetadataStore, operation: tuple[Any, ...]) -> object:
 
 
 async def test_the_session_outlives_a_restart_of_zookeeper(
-    zookeeper: RunningServer, world: ZooKeeperWorld
+    zookeeper: ZooKeeperProcess, world: ZooKeeperWorld
 ) -> None:
     store = await world.open()
     await store.create("/e", b"", ephemeral=True)
@@ -237,7 +202,7 @@ async def test_the_session_outlives_a_restart_of_zookeeper(
 
 
 async def test_a_zookeeper_that_falls_silent_is_unknown_not_failed(
-    zookeeper: RunningServer, world: ZooKeeperWorld
+    zookeeper: ZooKeeperProcess, world: ZooKeeperWorld
 ) -> None:
     store = await world.open(SHORT_SESSION_TIMEOUT_S)
     heard = Calls()
@@ -259,7 +224,7 @@ async def test_without_a_zookeeper_opening_fails_in_time() -> None:
             raise AssertionError
 
 
-async def test_an_error_in_the_block_comes_out_as_it_is(zookeeper: RunningServer) -> None:
+async def test_an_error_in_the_block_comes_out_as_it_is(zookeeper: ZooKeeperProcess) -> None:
     address = f"127.0.0.1:{zookeeper.port}"
     with pytest.raises(ZeroDivisionError):
         async with open_zookeeper(address, session_timeout_s=SESSION_TIMEOUT_S):
@@ -267,7 +232,9 @@ async def test_an_error_in_the_block_comes_out_as_it_is(zookeeper: RunningServer
 
 
 @pytest.mark.parametrize("chroot", ["/nope", "/nope/more"])
-async def test_a_chroot_that_is_not_there_is_named(zookeeper: RunningServer, chroot: str) -> None:
+async def test_a_chroot_that_is_not_there_is_named(
+    zookeeper: ZooKeeperProcess, chroot: str
+) -> None:
     """Once, the broker waited forever, and `daybook cluster show` showed an empty cluster."""
     address = f"127.0.0.1:{zookeeper.port}{chroot}"
     with pytest.raises(NoChrootError, match=f"has no {chroot}, which .* create /nope.*correct"):
@@ -279,7 +246,7 @@ async def test_a_chroot_that_is_not_there_is_named(zookeeper: RunningServer, chr
         assert await store.get("/nope") is None
 
 
-async def test_a_chroot_that_is_there_is_the_root(zookeeper: RunningServer) -> None:
+async def test_a_chroot_that_is_there_is_the_root(zookeeper: ZooKeeperProcess) -> None:
     servers = f"127.0.0.1:{zookeeper.port}"
     async with open_zookeeper(servers, session_timeout_s=SESSION_TIMEOUT_S) as store:
         await store.create("/within/all", b"", make_parents=True)

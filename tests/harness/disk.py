@@ -11,8 +11,8 @@ unsynced names a prefix of the changes.  Killing only the process loses nothing.
     platter.lose_power(); disk = platter.mount()
 
 Calls of the `Disk` contract consist of several *operations* (write, sync, sync of the directory),
-and a crash fits in between any two.  A dead host's disk raises `HostCrashedError`, a BaseException
-that nobody handles.  The index store that goes with it is in `tests.simulation.index`.
+and a crash fits in between any two.  A dead host's disk raises `HostCrashedError`, a BaseException:
+nobody handles it.  The index store that goes with it is in `tests.harness.index`.
 """
 
 import errno
@@ -31,7 +31,7 @@ from daybook.bookie.storage.disk import (
     Reader,
 )
 from daybook.wire.transport import Buffer
-from tests.simulation.index import RottenIndex, SimulatedIndexes
+from tests.harness.index import RottenIndex, SimulatedIndexes
 
 SECTOR_BYTES = 512
 

@@ -8,8 +8,10 @@ import trio
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.testing.standalone import StandaloneProcess
+from tests.harness.processes import PATIENCE_S
 
 PAGE_BYTES = 4096
+_POLL_S = 0.2
 
 
 async def order(cluster: StandaloneProcess, command: str, *names: str) -> None:
@@ -26,7 +28,18 @@ async def owner_of(cluster: StandaloneProcess, topic: str, *, asked: str = "") -
     return str(name)
 
 
+async def wait_running(cluster: StandaloneProcess) -> None:
+    """Wait until all parts run."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            parts = await trio.to_thread.run_sync(cluster.parts)
+            if all(part["state"] == "running" for part in parts):
+                return
+            await trio.sleep(_POLL_S)
+
+
 async def pids(cluster: StandaloneProcess) -> dict[str, int]:
+    """Return the process ids of the parts; 0: the part is down."""
     parts = await trio.to_thread.run_sync(cluster.parts)
     return {str(part["name"]): int(part["pid"] or 0) for part in parts}
 

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.soak.links import FINE, NEVER, Link, Weather, open_links
+from tests.harness.links import FINE, NEVER, Link, Weather, open_links
 
 _HOST = "127.0.0.1"
 _QUIET_S = 0.1  # in which nothing may come
@@ -95,3 +95,17 @@ async def test_where_nobody_listens_a_connection_is_reset() -> None:
         async with await trio.open_tcp_stream(*link.listens) as stream:
             with pytest.raises(trio.BrokenResourceError):
                 await stream.receive_some()
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_lost_request_or_answer_cuts_the_connection(there: bool) -> None:
+    async with echo() as link, await trio.open_tcp_stream(*link.listens) as stream:
+        await stream.send_all(b"one")
+        assert await stream.receive_some() == b"one"
+        link.lose_next(there=there)
+        await stream.send_all(b"two")
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive_some()
+        async with await trio.open_tcp_stream(*link.listens) as again:
+            await again.send_all(b"three")
+            assert await again.receive_some() == b"three"

@@ -9,9 +9,8 @@ import trio
 import trio.testing
 
 from daybook.bookie.storage.disk import FileDisk
-from tests.soak.ledgers.disk import MoodyDisk
-from tests.soak.ledgers.moods import FINE, Mood, MoodFile
-from tests.soak.ledgers.nemesis import damage_index, rot
+from tests.soak.damage import damage_index, rot
+from tests.soak.disk import FINE, Mood, MoodFile, MoodyDisk
 
 
 class Place:

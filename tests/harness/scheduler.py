@@ -5,8 +5,8 @@ jumps to the next deadline when no task can run; and the tasks of one host can b
 is how a host is paused or killed: a dead host runs nothing again, no `finally`, no cancellation
 handler.
 
-The network, the disks and the metadata store belong to no host and need no tasks: `Scheduler.at`
-calls a function at an instant, `soon` before the next task runs.
+Code that belongs to no host (the wires, the disks, the metadata store) needs no tasks:
+`Scheduler.at` calls a function at an instant, `soon` before the next task runs.
 
 The private names of trio are used in this file and nowhere else; `test_determinism` fails if their
 meaning changes.  Do not use `wait_all_tasks_blocked` in a simulated run.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from daybook.bookie.storage.index import IndexDamagedError, IndexStore, MemoryIndex
 
 if TYPE_CHECKING:
-    from tests.simulation.disk import Platter
+    from tests.harness.disk import Platter
 
 
 class SimulatedIndexes:

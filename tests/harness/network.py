@@ -1,7 +1,7 @@
 """The network of a simulated run: streams in memory, with delay, cuts and half-open connections.
 
 Each direction of a connection is a FIFO of segments; a segment arrives after the delay of its link.
-Different connections have no common order.  Faults of a link (from host, to host):
+Between connections nothing is ordered.  A link (from host, to host) may suffer this:
 
     block           its segments wait, and both ends stay connected; once it is unblocked they
                     arrive, unless the connection was reset meanwhile.  Nobody connects over it.
@@ -27,8 +27,8 @@ import trio
 
 from daybook.wire.errors import ConnectionLostError, NobodyListensError
 from daybook.wire.transport import Listener, Stream
-from tests.simulation.scheduler import Timers
-from tests.simulation.stream import SimulatedStream
+from tests.harness.scheduler import Timers
+from tests.harness.stream import SimulatedStream
 
 _CONNECT_TIMEOUT_S = 3.0  # then the operating system gives up; callers may be less patient
 

@@ -1,4 +1,7 @@
-"""What clients do in a round, drawn from the seed.  A round has topics of its own."""
+"""The work of the clients of topics in a round, drawn from the seed.
+
+Each round has its own topics.
+"""
 
 from random import Random
 
@@ -11,7 +14,7 @@ _TYPES = ("exclusive", "failover", "shared", "shared")
 
 
 def draw_plan(seed: int, number: int, storm_s: float) -> Plan:
-    """Of a round; topics, producers, consumers of each type, readers."""
+    """Draw topics, producers, consumers of each type and readers for one round."""
     rng = Random(f"{seed}/{number}")
     topics = [Topic(_name(seed, number, index)) for index in range(_PLAIN)]
     topics.append(Topic(_name(seed, number, _PLAIN), _PARTITIONS))
@@ -20,7 +23,7 @@ def draw_plan(seed: int, number: int, storm_s: float) -> Plan:
 
 
 def steady_plan(seed: int, number: int) -> Plan:
-    """Of a round of kills: each topic has one producer and one consumer that never pause."""
+    """Plan a round of kills: each topic has one producer and one consumer that never pause."""
     topics = [Topic(_name(seed, number, index)) for index in range(_PLAIN)]
     work: list[Work] = []
     for topic in topics:
@@ -66,7 +69,7 @@ def _steady(rng: Random, name: str, topic: str) -> Produce:
 
 
 def _moody(rng: Random, name: str, topic: str) -> Produce:
-    """One that gives sends up, waits for receipts, or comes and goes."""
+    """Draw a producer that gives sends up, waits for receipts, or closes and opens again."""
     return Produce(
         name,
         _HOST,

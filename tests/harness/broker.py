@@ -31,12 +31,12 @@ from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, en
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
-from tests.broker.fake_log import FakeLog, FakeLogs
-from tests.simulation.network import SimulatedNetwork
+from tests.harness.clocks import EPOCH_MS, VirtualClock
+from tests.harness.fake_log import FakeLog, FakeLogs
+from tests.harness.network import SimulatedNetwork
 
 HOST, PORT = "broker", 6650
 TOPIC = "persistent://public/default/t"
-T0_MS = 1_700_000_000_000
 
 
 def connection_of(opened: Producer | Consumer) -> ClientConnection:
@@ -44,14 +44,6 @@ def connection_of(opened: Producer | Consumer) -> ClientConnection:
     connections = [each for each in gc.get_objects() if isinstance(each, ClientConnection)]
     (found,) = [each for each in connections if each._client is opened.connection]
     return found
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.offset_ms = 0
-
-    def now_ms(self) -> int:
-        return T0_MS + self.offset_ms + round(trio.current_time() * 1000)
 
 
 class FakePolicies(Policies):
@@ -109,7 +101,7 @@ class Broker:
         connection_limits: ConnectionLimits | None = None,
     ) -> None:
         self.config = parse({"keep_alive_s": 30.0, **(settings or {})})
-        self.clock = FakeClock()
+        self.clock = VirtualClock()
         self.logs = FakeLogs(self.clock)
         self.policies = FakePolicies()
         self.ownership = FakeOwnership()
@@ -324,7 +316,7 @@ def payload_of(sequence_id: int, data: bytes = b"x", **meta: Any) -> bytes:
     metadata = pb.MessageMetadata(
         producer_name="p",
         sequence_id=sequence_id,
-        publish_time=meta.pop("publish_time", T0_MS + sequence_id),
+        publish_time=meta.pop("publish_time", EPOCH_MS + sequence_id),
         **meta,
     )
     return encode_payload(metadata, data)

@@ -1,11 +1,12 @@
 """A proxy for the connections to one port, which has the weather that it is told to have.
 
     async with open_links([Link("bookie-1", ("127.0.0.2", 3181), ("127.0.0.1", 3181))]) as links:
-        links[0].weather = Weather(back_s=NEVER)   # what the bookie says does not arrive
-        links[0].cut()                             # reset what is open
+        links[0].weather = Weather(back_s=NEVER)   # the bytes that the bookie sends do not arrive
+        links[0].cut()                             # reset the open connections
+        links[0].lose_next(there=True)             # swallow the next request, then cut
 
-Nothing is ever lost *within* a connection: what does not pass waits, as it does in TCP, and arrives
-when the weather is fine again, unless the connection was cut.
+A byte is never lost *within* a connection: bytes that do not pass wait, as they do in TCP, and
+arrive when the weather is fine again, unless the connection was cut.
 """
 
 import math
@@ -37,12 +38,15 @@ FINE = Weather()
 
 
 class Link:
+    """A proxy between two addresses; with port 0 it listens on a free one."""
+
     def __init__(self, name: str, listens: Address, leads_to: Address) -> None:
         self.name = name
         self.listens = listens
         self.leads_to = leads_to
         self._weather = FINE
         self._changed = trio.Event()
+        self._losing: bool | None = None  # the direction whose next chunk is lost; True: there
         self._open: dict[trio.CancelScope, tuple[trio.SocketStream, trio.SocketStream]] = {}
 
     @property
@@ -66,10 +70,20 @@ class Link:
                 _reset(stream)
             scope.cancel()
 
+    def refuse(self) -> None:
+        """Cut all connections, and reset new ones until the weather changes."""
+        self.weather = Weather(refuse=True)
+        self.cut()
+
+    def lose_next(self, *, there: bool) -> None:
+        """Swallow the next chunk in one direction, then cut all connections."""
+        self._losing = there
+
     async def serve(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Carry connections until cancelled."""
         host, port = self.listens
         listeners = await trio.open_tcp_listeners(port, host=host)
+        self.listens = (host, listeners[0].socket.getsockname()[1])
         task_status.started()
         await trio.serve_listeners(self._carry, listeners)
 
@@ -96,9 +110,13 @@ class Link:
         scope: trio.CancelScope,
         there: bool,
     ) -> None:
-        """Carry what comes, until one side ends; then both do."""
+        """Carry bytes until one side ends the connection, then end the other side, too."""
         try:
             while chunk := await source.receive_some(_CHUNK_BYTES):
+                if self._losing is there:
+                    self._losing = None
+                    self.cut()
+                    return
                 await self._wait_passage(there)
                 await sink.send_all(chunk)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -128,3 +146,11 @@ async def open_links(links: Sequence[Link]) -> AsyncGenerator[Sequence[Link]]:
             await nursery.start(link.serve)
         yield links
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def open_link_to(port: int) -> AsyncGenerator[Link]:
+    """Open one to a port of the loopback interface; it listens on a free port."""
+    link = Link(f"to {port}", ("127.0.0.1", 0), ("127.0.0.1", port))
+    async with open_links([link]):
+        yield link

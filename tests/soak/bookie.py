@@ -1,6 +1,6 @@
-"""`python -m tests.soak.ledgers.bookie MOOD --config FILE`: a bookie whose disk has moods.
+"""`python -m tests.soak.bookie MOOD --config FILE`: a bookie whose disk has moods.
 
-All else is as with `python -m daybook.bookie.server`.
+Everything else is as with `python -m daybook.bookie.server`.
 """
 
 import sys
@@ -9,8 +9,7 @@ from random import SystemRandom
 
 from daybook.bookie.server.__main__ import main
 from daybook.bookie.storage.disk import Disk, FileDisk
-from tests.soak.ledgers.disk import MoodyDisk
-from tests.soak.ledgers.moods import MoodFile
+from tests.soak.disk import MoodFile, MoodyDisk
 
 
 def _open_disk(moods: MoodFile) -> Disk:

@@ -11,7 +11,7 @@ from daybook.wire.errors import ConnectionLostError
 from daybook.wire.transport import Buffer
 
 if TYPE_CHECKING:
-    from tests.simulation.network import SimulatedNetwork
+    from tests.harness.network import SimulatedNetwork
 
 BUFFER_BYTES_MAX = 1 << 20
 

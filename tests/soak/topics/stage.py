@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -13,15 +14,15 @@ from tests.simulation.workloads.stage import Stage
 
 
 class Tally:
-    """Passes a history on; counts its events, and tells of receipts."""
+    """Passes a history on, counts its events, and lets a caller wait for receipts."""
 
     def __init__(self, sink: Sink) -> None:
         self.counts: Counter[str] = Counter()
         self._sink = sink
-        self._waiting: dict[tuple[str, int], int] = {}  # sends without an outcome: when they began
-        self._began_ns: dict[str, int] = {}  # of what has its receipt: the latest, by topic
+        self._waiting: dict[tuple[str, int], int] = {}  # when the sends without an outcome began
+        self._began_ns: dict[str, int] = {}  # by topic: the latest send that has its receipt
         self._receipt = trio.Event()
-        self.contents: dict[str, int] = {}  # of a topic: what its last complete read found
+        self.contents: dict[str, int] = {}  # by topic: a checksum of its last complete read
         self._contents: dict[str, int] = {}  # by reader
 
     def put(self, stamped: Stamped) -> None:
@@ -48,29 +49,30 @@ class Tally:
                 pass
 
     async def wait_receipt(self, topic: str, since_ns: int) -> None:
-        """Return when something has its receipt that was sent after that; not to a whole
-        partitioned topic, but to one of its partitions."""
+        """Wait until something that was sent after `since_ns` has its receipt.
+
+        `topic` has no partitions, or is one.
+        """
         while self._began_ns.get(topic, 0) <= since_ns:
             await self._receipt.wait()
 
 
 def add_content(before: int, position: Position, digest: str) -> int:
-    """A checksum of what lies in a topic, message by message."""
+    """Return a checksum of the messages of a topic, given that of those before."""
     return crc32(f"{position} {digest}".encode(), before)
 
 
 @dataclass(slots=True)
 class RealStage(Stage):
     tally: Tally = field(kw_only=True)
-    _last_ns: int = 0
+    history_ns: Callable[[], int] = field(kw_only=True)  # the clock of the history
 
     @property
     def sink(self) -> Tally:
         return self.tally
 
     def now_ns(self) -> int:
-        self._last_ns = max(self._last_ns + 1, time.monotonic_ns())
-        return self._last_ns
+        return self.history_ns()
 
     def now_ms(self, host: str) -> int:
         return time.time_ns() // 1_000_000

@@ -1,20 +1,65 @@
-"""SEAM disk: that of the machine, in a mood.
+"""SEAM disk: the disk of this machine, in a mood.
 
-What is written goes to the disk below, so what is kept, and what a torn write leaves, is real.  An
-appender that has failed once refuses everything, as the contract says.
+A mood says what the disk does instead of what it is asked.  The soak writes the mood into a file,
+and the bookie on the disk reads that file at each call.
+
+Everything that is written goes to the disk below, so the entries that are kept, and the bytes that
+a torn write leaves, are real.  An appender that has failed once refuses everything, as the contract
+of `Disk` says.
 """
 
 import errno
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 
+import msgspec
 import trio
 
 from daybook.bookie.storage.disk import Appender, DirectoryLock, Disk, Reader
 from daybook.wire.transport import Buffer
-from tests.soak.ledgers.moods import FINE, Mood
 
-_LOOK_S = 0.05  # at the mood, while the disk is stuck
+_LOOK_S = 0.05  # between two looks at the mood while the disk hangs
+
+
+class Mood(msgspec.Struct, frozen=True):
+    """It holds as long as the file says so."""
+
+    no_room: bool = False  # little space is left, as far as one can see
+    full: bool = False  # nothing can be written
+    torn: bool = False  # a part of each write gets there, then there is an error
+    read_errors: float = 0.0  # the share of reads that fail
+    write_s: float = 0.0  # how much longer each write takes
+    stuck: bool = False  # no call returns
+
+
+FINE = Mood()
+
+
+class MoodFile:
+    """The file that holds the mood; without a file the disk is fine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int] | None = None  # which version of the file
+        self._mood = FINE
+
+    def read(self) -> Mood:
+        """Return the mood of this moment."""
+        try:
+            stat = self._path.stat()
+            seen = (stat.st_mtime_ns, stat.st_ino)
+            if seen != self._seen:
+                self._mood = msgspec.json.decode(self._path.read_bytes(), type=Mood)
+                self._seen = seen
+        except FileNotFoundError:
+            self._mood, self._seen = FINE, None
+        return self._mood
+
+    def write(self, mood: Mood) -> None:
+        new = self._path.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(mood))
+        new.rename(self._path)  # atomic: the bookie never reads half of a mood
 
 
 class MoodyDisk:
@@ -44,7 +89,7 @@ class MoodyDisk:
         await self._disk.write_file(path, content)
 
     async def remove(self, path: str) -> None:
-        """Also on a full disk: that is how room is made."""
+        """Works on a full disk, too: that is how space is made."""
         await self.answer()
         await self._disk.remove(path)
 
@@ -68,13 +113,13 @@ class MoodyDisk:
         return _MoodyAppender(self, self._disk.open_appender())
 
     async def answer(self) -> Mood:
-        """As soon as the disk says anything at all."""
+        """Return the mood as soon as the disk does not hang."""
         while (mood := self._mood()).stuck:  # noqa: ASYNC110  it is in a file
             await trio.sleep(_LOOK_S)
         return mood
 
     async def change(self) -> Mood:
-        """Before something is written; it may have no room."""
+        """Wait as each write does; raise `OSError` if the disk is full."""
         mood = await self.answer()
         if mood.write_s:
             await trio.sleep(mood.write_s)
@@ -88,7 +133,7 @@ class MoodyDisk:
             raise OSError(errno.EIO, "input/output error")
 
     def part(self, size: int) -> int:
-        """How much of a torn write gets there."""
+        """Return how many bytes of a torn write get there."""
         return self._rng.randint(0, size)
 
 
