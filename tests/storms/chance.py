@@ -8,6 +8,9 @@ what might happen.  The first step is the set-up, the last one what comes after 
 from collections.abc import Sequence
 from random import Random
 from typing import Protocol, TypeAlias, TypeVar
+from zlib import crc32
+
+from tests.model.search import Move
 
 T = TypeVar("T")
 Schedule: TypeAlias = list[list[int]]
@@ -38,6 +41,10 @@ class Chance(Protocol):
         """One of the links, the fast ones more often; each has a speed of its own."""
         ...
 
+    def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
+        """The index of one of these moves, by weight and speed of its link; -1 for none of them."""
+        ...
+
 
 class Drawn:
     """From a seed.  A storm has `steps_max` steps at most, most have less."""
@@ -46,6 +53,7 @@ class Drawn:
         self._random = Random(seed).random
         self._steps = int(steps_max * (0.15 + 0.85 * self._random() ** 2))
         self._speeds: dict[int, float] = {}
+        self._move_speeds: dict[tuple[str, str], float] = {}
 
     def next_step(self) -> None:
         pass
@@ -77,6 +85,18 @@ class Drawn:
                 speeds[link] = random() ** 4 + 0.02
             if len(busy) == 1 or random() < speeds[link]:
                 return link
+
+    def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
+        random, speeds = self._random, self._move_speeds
+        cumulative: list[float] = []
+        total = 0.0
+        for (source, target, *_), weight in zip(moves, weights, strict=True):
+            speed = speeds.get((source, target))
+            if speed is None:
+                speed = speeds[source, target] = random() ** 4 + 0.02
+            total += speed * weight
+            cumulative.append(total)
+        return self.weighted(cumulative) if total else -1
 
 
 class Recorded:
@@ -114,6 +134,13 @@ class Recorded:
     def busy(self, busy: Sequence[int]) -> int:
         return self._keep(self._drawn.busy(busy))
 
+    def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
+        """What is kept is the move, not its index: it is found again where others are left out."""
+        at = self._drawn.move(moves, weights)
+        if at >= 0:
+            self._keep(_numbers(moves)[at])
+        return at
+
     def _keep(self, number: int) -> int:
         self._steps[-1].append(number)
         return number
@@ -149,3 +176,18 @@ class Given:
 
     def busy(self, busy: Sequence[int]) -> int:
         return next(self._numbers, -1)  # It may have nothing to carry any more.
+
+    def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
+        numbers, number = _numbers(moves), next(self._numbers, 0)
+        return numbers.index(number) if number in numbers else -1
+
+
+def _numbers(moves: Sequence[Move]) -> list[int]:
+    """What each of them is called: by what it says, counted where several say the same."""
+    numbers: list[int] = []
+    for move in moves:
+        number = crc32(f"{move.source} {move.target} {move.text}".encode())
+        while number in numbers:
+            number += 1
+        numbers.append(number)
+    return numbers

@@ -22,11 +22,11 @@ KINDS: dict[str, type[Storm]] = {
     )
 }
 SHARES = {
-    "ledger": 300,
-    "deferred": 50,
-    "chain": 150,
-    "cursor": 150,
+    "ledger": 340,
+    "deferred": 60,
+    "chain": 170,
+    "cursor": 170,
     "dispatch": 150,
     "producer": 100,
-    "ownership": 100,
+    "ownership": 10,
 }

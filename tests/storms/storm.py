@@ -9,14 +9,17 @@ Rules are checked by `rule` against what the storm itself has seen, after each s
 them.  `mark` notes that a state was met that matters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tests.storms.chance import Chance
 
 SOME = (0.0, 0.0, 0.003, 0.01, 0.03, 0.1)  # how often a fault, in steps
 OFTEN = (0.02, 0.05, 0.1, 0.2, 0.4)  # how often work
+_WALKS_MAX = 500
+
+S = TypeVar("S", bound=Hashable)
 
 
 class ViolationError(AssertionError):
@@ -27,16 +30,36 @@ class ViolationError(AssertionError):
         self.rule = rule
 
 
+class Worlds:
+    """Worlds of the model checker, by their settings: what one walk works out others look up.
+
+    They contain the code as it was, so they go with the mutant that it had; and they only grow, so
+    each of them is made anew after a while.
+    """
+
+    def __init__(self) -> None:
+        self._worlds: dict[Hashable, tuple[Any, int]] = {}
+
+    def of(self, settings: S, build: Callable[[S], Any]) -> Any:
+        world, walks = self._worlds.get(settings, (None, _WALKS_MAX))
+        if walks >= _WALKS_MAX:
+            world, walks = build(settings), 0
+        self._worlds[settings] = world, walks + 1
+        return world
+
+
 class Storm:
     """One schedule.  `trace` takes what happens, line by line, if anybody wants to know."""
 
     kind: ClassVar[str]
     steps_max: ClassVar[int] = 150
+    tested: ClassVar[int] = 4000  # schedules that a run of the tests plays
     wanted: ClassVar[dict[str, float]] = {}  # marks, and in which part of the schedules, at least
 
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
         self.chance = chance
         self.trace = trace
+        self.worlds = Worlds()
         self.white_box = True  # rules about how it is done, not what comes of it: those named W
         self.marks: set[str] = set()
         self._actors: list[Callable[[], None]] = []
