@@ -14,9 +14,14 @@ from tests.model.search import Move
 
 T = TypeVar("T")
 Schedule: TypeAlias = list[list[int]]
+SEEDS_OF_A_WORLD = 20
 
 
 class Chance(Protocol):
+    def world(self, begins: bool) -> None:
+        """What is decided from here to the next call is the same for some seeds in a row."""
+        ...
+
     def next_step(self) -> None:
         """What is decided from here on belongs to another step."""
         ...
@@ -49,11 +54,15 @@ class Chance(Protocol):
 class Drawn:
     """From a seed.  A storm has `steps_max` steps at most, most have less."""
 
-    def __init__(self, seed: str | int, steps_max: int) -> None:
-        self._random = Random(seed).random
+    def __init__(self, seed: int, steps_max: int) -> None:
+        self._own = self._random = Random(seed).random
+        self._shared = Random(f"world {seed // SEEDS_OF_A_WORLD}").random
         self._steps = int(steps_max * (0.15 + 0.85 * self._random() ** 2))
         self._speeds: dict[int, float] = {}
         self._move_speeds: dict[tuple[str, str], float] = {}
+
+    def world(self, begins: bool) -> None:
+        self._random = self._shared if begins else self._own
 
     def next_step(self) -> None:
         pass
@@ -112,6 +121,9 @@ class Recorded:
         """With a last step also if it did not come to that."""
         return self._steps if self._over else [*self._steps, []]
 
+    def world(self, begins: bool) -> None:
+        self._drawn.world(begins)
+
     def next_step(self) -> None:
         self._steps.append([])
 
@@ -154,6 +166,9 @@ class Given:
         self._steps = len(schedule) - 2
         self._at = 0
         self._numbers = iter(schedule[0])
+
+    def world(self, begins: bool) -> None:
+        pass
 
     def next_step(self) -> None:
         self._at += 1

@@ -11,7 +11,7 @@ from typing import ClassVar
 from daybook.bookie.ledger.protocol import deferred, write
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
 from tests.storms.chance import Chance
-from tests.storms.ledger import LedgerStorm
+from tests.storms.ledger_base import LedgerBase
 from tests.storms.ledger_clients import Answer, Request, Writer
 from tests.storms.ledger_world import NAMES, Bookie, LedgerWorld
 from tests.storms.storm import OFTEN, SOME
@@ -83,7 +83,7 @@ class DeferredWriter(Writer):
                     self.storm.mark("taken")
 
 
-class DeferredStorm(LedgerStorm):
+class DeferredStorm(LedgerBase):
     kind = "deferred"
     writer_class = DeferredWriter
     wanted: ClassVar[dict[str, float]] = {

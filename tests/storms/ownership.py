@@ -7,7 +7,7 @@ all know who that is.
 from typing import ClassVar
 
 from tests.model.ownership.system import OwnershipSettings, OwnershipSystem
-from tests.model.search import State
+from tests.model.search import Move, State
 from tests.storms.walk import Walk
 
 
@@ -15,7 +15,6 @@ class OwnershipStorm(Walk[OwnershipSettings]):
     kind = "ownership"
     steps_max = 120
     faults = "breaks|expires|removes|answer is lost|no answer|refused now|a late|to release"
-    wishes = "is asked"
     rounds_at_end = 3
     signs: ClassVar[dict[str, str]] = {
         "owned": r"^Created|owner=<RecordOwner.OURS",
@@ -55,6 +54,9 @@ class OwnershipStorm(Walk[OwnershipSettings]):
 
     def build(self, settings: OwnershipSettings) -> OwnershipSystem:
         return OwnershipSystem(settings)
+
+    def is_wish(self, move: Move) -> bool:
+        return move.text == "is asked for the bundle"
 
     def wrong(self, system: OwnershipSystem, state: State) -> str:
         return system.disagreement(state)

@@ -17,7 +17,6 @@ from tests.storms.chance import Chance
 
 SOME = (0.0, 0.0, 0.003, 0.01, 0.03, 0.1)  # how often a fault, in steps
 OFTEN = (0.02, 0.05, 0.1, 0.2, 0.4)  # how often work
-_WALKS_MAX = 500
 
 S = TypeVar("S", bound=Hashable)
 
@@ -31,21 +30,19 @@ class ViolationError(AssertionError):
 
 
 class Worlds:
-    """Worlds of the model checker, by their settings: what one walk works out others look up.
+    """The latest world of the model checker: what one walk works out the next ones look up.
 
-    They contain the code as it was, so they go with the mutant that it had; and they only grow, so
-    each of them is made anew after a while.
+    It contains the code as it was, so it goes with the mutant that there was.
     """
 
     def __init__(self) -> None:
-        self._worlds: dict[Hashable, tuple[Any, int]] = {}
+        self._settings: Hashable = None
+        self._world: Any = None
 
     def of(self, settings: S, build: Callable[[S], Any]) -> Any:
-        world, walks = self._worlds.get(settings, (None, _WALKS_MAX))
-        if walks >= _WALKS_MAX:
-            world, walks = build(settings), 0
-        self._worlds[settings] = world, walks + 1
-        return world
+        if settings != self._settings:
+            self._settings, self._world = settings, build(settings)
+        return self._world
 
 
 class Storm:

@@ -67,8 +67,8 @@ M19 = Mutant(
     module=_WRITE,
     name="WriteProtocol.added",
     replacement=Edit(
-        "        return 0  # The bookie was replaced: no reader would ask it for the entry.",
-        "        position = 0",
+        "if position is None:\n        return 0",
+        "if position is None:\n        position = 0",
     ),
     caught_by=_MODEL,
 )
