@@ -19,7 +19,7 @@ SEEDS_OF_A_WORLD = 20
 
 class Chance(Protocol):
     def world(self, begins: bool) -> None:
-        """What is decided from here to the next call is the same for some seeds in a row."""
+        """Some seeds in a row share all decisions from here to the next call."""
         ...
 
     def next_step(self) -> None:
@@ -147,7 +147,7 @@ class Recorded:
         return self._keep(self._drawn.busy(busy))
 
     def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
-        """What is kept is the move, not its index: it is found again where others are left out."""
+        """Keep the move, not its index: it is found again where others are left out."""
         at = self._drawn.move(moves, weights)
         if at >= 0:
             self._keep(_numbers(moves)[at])
@@ -198,7 +198,7 @@ class Given:
 
 
 def _numbers(moves: Sequence[Move]) -> list[int]:
-    """What each of them is called: by what it says, counted where several say the same."""
+    """Return a number for each move, made of its text, and counted on where texts are equal."""
     numbers: list[int] = []
     for move in moves:
         number = crc32(f"{move.source} {move.target} {move.text}".encode())

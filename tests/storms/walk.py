@@ -53,14 +53,14 @@ class Walk(Storm, Generic[S]):
 
     @abstractmethod
     def wrong(self, system: Any, state: State) -> str:
-        """What is not as it should be when everything is calm; empty if nothing is."""
+        """Say how the state is wrong when everything is calm; empty if it is right."""
 
     def may(self, move: Move) -> bool:
-        """False for what does not happen, as the schedule has drawn it."""
+        """Return False if this schedule excludes the move now."""
         return True
 
     def is_wish(self, move: Move) -> bool:
-        """When the storm is over it is asked for when everything before has arrived."""
+        """Return True if the move waits, at the end, until everything before has arrived."""
         return False
 
     def settings_now(self) -> S:

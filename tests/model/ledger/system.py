@@ -146,7 +146,7 @@ class LedgerSystem:
         return state[_ACKED], self._records[state[_RECORD]], *clients, *bookies
 
     def unconfirmed(self, state: State) -> str:
-        """What is wrong if nothing is under way, and nobody has begun to recover."""
+        """Say how the state is wrong if nothing is under way, and nobody has begun to recover."""
         writer = self._clients[0]
         machine = writer.table.states[writer.host(state[_SIDES])].machine
         disturbed = not all(
@@ -157,7 +157,7 @@ class LedgerSystem:
         return f"e{machine[3]} is confirmed, e{machine[4]} was sent"
 
     def unclosed(self, state: State) -> str:
-        """What is wrong if nothing is under way, and somebody has recovered the ledger."""
+        """Say how the state is wrong if nothing is under way, and a recovery has ended."""
         metadata = self._records[state[_RECORD]].metadata
         return "" if metadata.closed else f"recovery does not end: {show(metadata)}"
 

@@ -220,7 +220,7 @@ class OwnershipSystem:
             self._settled.add(key)
 
     def disagreement(self, state: State) -> str:
-        """What is wrong when everything has arrived and everybody has asked for the bundle."""
+        """Say how the state is wrong when everything has arrived, and all brokers have asked."""
         store, brokers = self._stores[state[0]], [self._brokers[each] for each in state[2:]]
         owners = [number for number, broker in enumerate(brokers) if broker.owns]
         if owners != [store.owner]:
