@@ -5,7 +5,7 @@
 
     python -m tests.model            the small configurations
     python -m tests.model --large    the others, with a limit of time for each
-    python -m tests.model --mutant M05
+    python -m tests.model --mutant M04
 
 search            breadth-first, with the way to the first violation
 chart             a run as a message sequence chart

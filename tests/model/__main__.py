@@ -4,7 +4,7 @@
     python -m tests.model --large           the large ones, up to 20 minutes each, two at a time
     python -m tests.model --all --write     both, and the table goes into docs/model_checker.md
     python -m tests.model --only "3x 3/3/2" those whose names contain this
-    python -m tests.model --mutant M05      the shortest way to harm, as a chart
+    python -m tests.model --mutant M04      the shortest way to harm, as a chart
 
 The exit code is 1 if a rule was broken, or a mutant was not found.
 """

@@ -18,14 +18,6 @@ M03 = Mutant(
     replacement=Edit("< self.ack", "<= self.ack"),
     caught_by=_STORMS,
 )
-M05 = Mutant(
-    id="M05",
-    rule="recovery reads fence -> only the request for the LAC does",
-    module="tests.storms.ledger_clients",
-    name="RECOVERY_READS_FENCE",
-    replacement=False,
-    caught_by=_STORMS,
-)
 M11 = Mutant(
     id="M11",
     rule="IN_RECOVERY is written before the first fence -> it is not",
@@ -67,16 +59,6 @@ RECOVERY = [
         ),
         caught_by=_STORMS,
     ),
-    M05,
-    Mutant(
-        id="M03+M05",
-        rule="the pair causes a loss; each alone is covered by the other",
-        module=M03.module,
-        name=M03.name,
-        replacement=M03.replacement,
-        caught_by=_OUTSIDE,
-        also=(M05,),
-    ),
     Mutant(
         id="M06",
         rule="recovery reads on from the LAC that it found -> ends there",
@@ -85,27 +67,6 @@ RECOVERY = [
         replacement=Edit(
             "self._next_read = self._base + 1",
             "self._next_read = self._end = self._base + 1",
-        ),
-        caught_by=_STORMS,
-    ),
-    Mutant(
-        id="M07",
-        rule="ensemble changes of a recovery are written with its close -> at once",
-        module="tests.storms.ledger_clients",
-        name="Recoverer._change",
-        replacement=Edit(
-            "    if ensemble is None:\n",
-            "    if ensemble is not None:\n"
-            "        fragment = Fragment(first_entry_id, ensemble)\n"
-            "        metadata, version = self.marked\n"
-            "        from daybook.bookie.ledger.protocol.placement import with_fragment\n"
-            "        metadata = __import__('dataclasses').replace(\n"
-            "            metadata, fragments=with_fragment(metadata.fragments, fragment)\n"
-            "        )\n"
-            "        self.marked = (metadata, version + 1)\n"
-            "        write_it = update.Write(metadata, version)\n"
-            "        self.storm.ask_register(self, write_it, lambda event: None)\n"
-            "    if ensemble is None:\n",
         ),
         caught_by=_STORMS,
     ),
@@ -196,16 +157,6 @@ RECOVERY = [
         caught_by=_STORMS,
     ),
     Mutant(
-        id="M17",
-        rule="recovery uses the fragments that it has marked -> those read before",
-        module="tests.storms.ledger_clients",
-        name="Recoverer._mark_settled",
-        replacement=Edit(
-            "effect.metadata.fragments, reads_max", "self._had_read[0].fragments, reads_max"
-        ),
-        caught_by=_STORMS,
-    ),
-    Mutant(
         id="M15",
         rule="recovered entries carry the LAC found at the start -> one that moves",
         module=_RECOVER,
@@ -216,21 +167,6 @@ RECOVERY = [
 ]
 
 WRITING = [
-    Mutant(
-        id="M22",
-        rule="a new ensemble counts when its fragment is written -> at once",
-        module="tests.storms.ledger_clients",
-        name="Writer._change",
-        replacement=Edit(
-            "    self.changing = True\n",
-            "    self.changing = False\n"
-            "    self.storm.network.send(\n"
-            "        self.host, self.host, self.step, write.EnsembleChanged(ensemble)\n"
-            "    )\n"
-            "    self._changed = lambda wanted, effect: None\n",
-        ),
-        caught_by=_STORMS,
-    ),
     Mutant(
         id="M18",
         rule="the confirmed entries are a prefix without a gap -> any with an ack quorum",

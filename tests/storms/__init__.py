@@ -6,6 +6,7 @@
 chance    every decision of a schedule: drawn from its seed, or given
 network   links between hosts: first in first out, slow ones, ones that are cut
 storm     what all kinds have in common: a schedule of steps, its rules, its trace
+walk      storms over the worlds of the model checker (`tests.model`)
 kinds     one a file: ledger, chain, cursor, dispatch, producer, ownership
 shrink    a schedule that breaks a rule, made short
 run       many schedules, on several processes; what they met; the tally

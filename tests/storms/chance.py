@@ -8,12 +8,20 @@ what might happen.  The first step is the set-up, the last one what comes after 
 from collections.abc import Sequence
 from random import Random
 from typing import Protocol, TypeAlias, TypeVar
+from zlib import crc32
+
+from tests.model.search import Move
 
 T = TypeVar("T")
 Schedule: TypeAlias = list[list[int]]
+SEEDS_OF_A_WORLD = 20
 
 
 class Chance(Protocol):
+    def world(self, begins: bool) -> None:
+        """Some seeds in a row share all decisions from here to the next call."""
+        ...
+
     def next_step(self) -> None:
         """What is decided from here on belongs to another step."""
         ...
@@ -38,14 +46,23 @@ class Chance(Protocol):
         """One of the links, the fast ones more often; each has a speed of its own."""
         ...
 
+    def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
+        """The index of one of these moves, by weight and speed of its link; -1 for none of them."""
+        ...
+
 
 class Drawn:
     """From a seed.  A storm has `steps_max` steps at most, most have less."""
 
-    def __init__(self, seed: str | int, steps_max: int) -> None:
-        self._random = Random(seed).random
+    def __init__(self, seed: int, steps_max: int) -> None:
+        self._own = self._random = Random(seed).random
+        self._shared = Random(f"world {seed // SEEDS_OF_A_WORLD}").random
         self._steps = int(steps_max * (0.15 + 0.85 * self._random() ** 2))
         self._speeds: dict[int, float] = {}
+        self._move_speeds: dict[tuple[str, str], float] = {}
+
+    def world(self, begins: bool) -> None:
+        self._random = self._shared if begins else self._own
 
     def next_step(self) -> None:
         pass
@@ -78,6 +95,18 @@ class Drawn:
             if len(busy) == 1 or random() < speeds[link]:
                 return link
 
+    def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
+        random, speeds = self._random, self._move_speeds
+        cumulative: list[float] = []
+        total = 0.0
+        for (source, target, *_), weight in zip(moves, weights, strict=True):
+            speed = speeds.get((source, target))
+            if speed is None:
+                speed = speeds[source, target] = random() ** 4 + 0.02
+            total += speed * weight
+            cumulative.append(total)
+        return self.weighted(cumulative) if total else -1
+
 
 class Recorded:
     """As `Drawn`, and `schedule` is what was decided."""
@@ -91,6 +120,9 @@ class Recorded:
     def schedule(self) -> Schedule:
         """With a last step also if it did not come to that."""
         return self._steps if self._over else [*self._steps, []]
+
+    def world(self, begins: bool) -> None:
+        self._drawn.world(begins)
 
     def next_step(self) -> None:
         self._steps.append([])
@@ -114,6 +146,13 @@ class Recorded:
     def busy(self, busy: Sequence[int]) -> int:
         return self._keep(self._drawn.busy(busy))
 
+    def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
+        """Keep the move, not its index: it is found again where others are left out."""
+        at = self._drawn.move(moves, weights)
+        if at >= 0:
+            self._keep(_numbers(moves)[at])
+        return at
+
     def _keep(self, number: int) -> int:
         self._steps[-1].append(number)
         return number
@@ -127,6 +166,9 @@ class Given:
         self._steps = len(schedule) - 2
         self._at = 0
         self._numbers = iter(schedule[0])
+
+    def world(self, begins: bool) -> None:
+        pass
 
     def next_step(self) -> None:
         self._at += 1
@@ -149,3 +191,18 @@ class Given:
 
     def busy(self, busy: Sequence[int]) -> int:
         return next(self._numbers, -1)  # It may have nothing to carry any more.
+
+    def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
+        numbers, number = _numbers(moves), next(self._numbers, 0)
+        return numbers.index(number) if number in numbers else -1
+
+
+def _numbers(moves: Sequence[Move]) -> list[int]:
+    """Return a number for each move, made of its text, and counted on where texts are equal."""
+    numbers: list[int] = []
+    for move in moves:
+        number = crc32(f"{move.source} {move.target} {move.text}".encode())
+        while number in numbers:
+            number += 1
+        numbers.append(number)
+    return numbers

@@ -1,24 +1,23 @@
-"""One ledger: its writer, those who recover it, and a reader, among bookies that come and go.
+"""One ledger: walks over its writer, those who recover it, and a reader, among bookies.
 
-The rules are those of `safety`: S for the ledger, W for its clients, L for the end.
+The world is `tests.model.ledger`, with its rules, the real clients and real volumes of bookies.
+One recoverer begins when the storm is over, and the ledger has to be closed when it has ended.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
-from daybook.bookie.ledger.protocol import read, write
-from daybook.bookie.ledger.protocol.placement import Ensemble, Quorums
-from daybook.bookie.ledger.protocol.read import Verdict
+from daybook.bookie.ledger.protocol.placement import Quorums
+from tests.model.ledger.settings import LedgerSettings
+from tests.model.ledger.system import LedgerSystem
+from tests.model.search import Move, State
 from tests.storms.chance import Chance
-from tests.storms.ledger_clients import Client, Recoverer, Writer
-from tests.storms.ledger_reader import Reader
-from tests.storms.ledger_world import NAMES, Bookie, LedgerWorld
-from tests.storms.storm import OFTEN, SOME
+from tests.storms.walk import Walk
 
 SETUPS = [  # bookies, quorums; the small ones more often
     *[(2, Quorums(2, 2, 2))] * 3,
     *[(2, Quorums(2, 2, 1))] * 2,
-    *[(3, Quorums(2, 2, 2))] * 4,
+    *[(3, Quorums(2, 2, 2))] * 5,
     *[(3, Quorums(2, 2, 1))] * 2,
     *[(3, Quorums(3, 3, 2))] * 3,
     *[(3, Quorums(3, 2, 2))] * 2,
@@ -29,200 +28,98 @@ SETUPS = [  # bookies, quorums; the small ones more often
     (5, Quorums(4, 2, 2)),
     (6, Quorums(4, 3, 3)),
 ]
-RECOVERERS = ("r1", "r2", "r3")
-ATTEMPTS_AT_END = 20
-DELIVERIES_AT_END = 5000
+LAST = "r1"
 
 
-class LedgerStorm(LedgerWorld):
+class LedgerStorm(Walk[LedgerSettings]):
     kind = "ledger"
-    writer_class: ClassVar[type[Writer]] = Writer
-    wanted: ClassVar[dict[str, float]] = {
-        "recovered": 0.7,
-        "several recoveries": 0.1,
-        "recovery aborted": 0.03,
-        "recovered what was not confirmed": 0.05,
-        "ensemble changed": 0.03,
-        "ensemble changed in recovery": 0.004,
-        "change in flight when fenced": 0.004,
-        "unknown outcome": 0.05,
-        "carried out late": 0.03,
-        "fenced writer": 0.1,
-        "lost": 0.1,
-        "error": 0.05,
-        "starved": 0.05,
-        "went on degraded": 0.05,
-        "read by a reader": 0.02,
-        "closed by its writer": 0.05,
-        "a fence was all that a bookie knew": 0.2,
+    steps_max = 200
+    faults = "gives up|answer is lost|no answer|refused for now|late|closes|others, too"
+    signs: ClassVar[dict[str, str]] = {
+        "recovered": "recovered, the end is",
+        "recovered some entries": "recovered, the end is [0-9]",
+        "recovery aborted": "Error|ends without a result",
+        "fragment written": r"^writes.*record \d+ is OPEN",
+        "ensemble changed in recovery": "writes to .* from now on",
+        "unknown outcome": "answer is lost|no answer",
+        "carried out late": "late write",
+        "fenced writer": "FENCED",
+        "lost": "the connection is cut",
+        "went on degraded": "goes on without",
+        "a bookie returned": "sees the return",
+        "read by a reader": "has e",
+        "a slow reader": "others, too",
+        "closed by its writer": "^writes.*CLOSED.*over version 0|^closes",
     }
+    wanted: ClassVar[dict[str, float]] = dict.fromkeys(signs, 0.01)
 
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
-        count, quorums = chance.one_of(SETUPS)
-        clients = 2 + len(RECOVERERS)
-        super().__init__(chance, trace, bookies=count, quorums=quorums, clients=clients)
-        self._recoverers_max = chance.one_of((1, 1, 1, 2, 2, 3))
-        self._entries_max = chance.one_of((1, 1, 1, 2, 2, 3, 6))
-        ensemble = self.ensemble
-        self.writer = self.writer_class(self, count + 1, ensemble, self._away(ensemble))
-        self.recoverers: list[Recoverer] = []
-        self.reader: Reader | None = None
-        self.say(f"{count} bookies, {quorums}, the ensemble is {' '.join(ensemble)}")
-        self._add_actors()
+        super().__init__(chance, trace)
+        self._over = False
+        self._dies = chance.one_of(("", "", "writer", "r2", "r3"))
+        self._steps = 0
+        self._dies_at = chance.below(100)
+        self._begins_at = {name: chance.below(60) for name in ("r2", "r3", "reader")}
 
-    def _add_actors(self) -> None:
-        self.actor(self.network.deliver, (1.0,))
-        self.actor(self._append, OFTEN)
-        self.actor(self._recover, (0.003, 0.01, 0.03, 0.1, 0.3))
-        self.actor(self._give_up, SOME)
-        self.actor(self._cut, SOME)
-        self.actor(self._go_away, SOME)
-        self.actor(self._tell_writer, (0.0, 0.02, 0.1))
-        self.actor(self._close, (0.0, 0.0, 0.003, 0.01, 0.03))
-        self.actor(self._crash, (0.0, 0.0, 0.003, 0.01))
-        self.actor(self._read, (0.0, 0.0, 0.02, 0.1))
+    def draw(self) -> LedgerSettings:
+        one_of = self.chance.one_of
+        bookies, quorums = one_of(SETUPS)
+        faults, changes = one_of(((0, 0), (1, 1), (2, 1), (3, 3)))
+        live = range(quorums.ensemble - 1)
+        return LedgerSettings(
+            bookies=bookies,
+            quorums=quorums,
+            entries=one_of((1, 1, 2, 2, 3, 6)),
+            in_flight=one_of((1, 2, 3)),
+            recoverers=one_of((2, 2, 3)),
+            reads_max=one_of((1, 2, 4)),
+            give_ups=faults,
+            changes=changes,
+            postponed=one_of((False, True)),
+            recovery_give_ups=faults,
+            recovery_changes=changes,
+            readers=one_of((0, 0, 1)),
+            read_give_ups=faults,
+            fence_give_ups=one_of((False, False, True)),
+            slow=True,
+            degraded=one_of((False, False, False, True)) and quorums.can_confirm(live),
+            cuts=one_of((0, faults)),
+            lost_answers=faults,
+            stale=True,
+            closes=one_of((False, False, True)),
+            fifo=one_of((False, True, True)),
+            canonical=False,
+        )
 
-    def _away(self, ensemble: Ensemble) -> Ensemble:
-        """Members that are away when the ledger is created: the writer sends them nothing."""
-        one = self.chance.below(4 * len(ensemble))
-        live = [position for position in range(len(ensemble)) if position != one]
-        if one >= len(ensemble) or not self.quorums.can_confirm(live):
-            return ()
-        self.bookies[ensemble[one]].up = False
-        self.mark("went on degraded")
-        return (ensemble[one],)
+    def build(self, settings: LedgerSettings) -> LedgerSystem:
+        return LedgerSystem(settings)
 
-    # -- what happens
+    def settings_now(self) -> LedgerSettings:
+        return replace(self.settings, white_box=self.white_box)
 
-    def _append(self) -> None:
-        left = self._entries_max - 1 - self.writer.protocol.last_add_pushed
-        if left and not self.writer.withdrawn and not self.writer.dead:
-            self.writer.append(1 + self.chance.below(min(left, 3)))
+    def may(self, move: Move) -> bool:
+        if not self._over and LAST in (move.source, move.target):
+            return False
+        if self._begins_at.get(move.target, 0) > self._steps and not self._over:
+            return False
+        if self._dies and self._steps >= self._dies_at:
+            asks = move.source == self._dies and move.target == "store"
+            return move.target != self._dies and not asks
+        return True
 
-    def _recover(self) -> None:
-        index = self.chance.below(self._recoverers_max)
-        name = RECOVERERS[index]
-        if any(recoverer.name == name for recoverer in self.recoverers):
-            return
-        if self.recoverers:
-            self.mark("several recoveries")
-        if self.writer.changing:
-            self.mark("change in flight when fenced")
-        self.say(f"{name} begins to recover")
-        self.recoverers.append(Recoverer(self, name, self.register_host + 2 + index))
+    def is_wish(self, move: Move) -> bool:
+        return move.source == "store" and move.target == LAST
 
-    def _give_up(self) -> None:
-        clients = [c for c in self._clients() if c.requests and not c.dead]
-        if clients:
-            client = self.chance.one_of(clients)
-            request = self.chance.one_of(client.requests)
-            self.say(f"{client.name} has waited too long for {request.bookie}: {request}")
-            client.given_up(request)
+    def _step(self, system: LedgerSystem, state: State) -> State:
+        self._steps += 1
+        return super()._step(system, state)
 
-    def _clients(self) -> Sequence[Client]:
-        clients: list[Client] = [self.writer, *self.recoverers]
-        return clients if self.reader is None else [*clients, self.reader]
+    def calm(self, system: LedgerSystem, state: State) -> State:
+        state = self._arrived(system, state)
+        wrong = "" if self._dies == "writer" else system.unconfirmed(state)
+        self.rule("L1", not wrong, wrong)
+        self._over = True
+        return super().calm(system, state)
 
-    def _cut(self) -> None:
-        if lost := self.network.cut():
-            self.mark("lost")
-            self.say(f"a connection is cut, {lost} messages are lost")
-
-    def _go_away(self) -> None:
-        bookie = self.bookies[self.chance.one_of(NAMES[: len(self.bookies)])]
-        bookie.up = not bookie.up
-        self.say(f"{bookie.name} is {'back' if bookie.up else 'away'}")
-
-    def _tell_writer(self) -> None:
-        if not self.writer.withdrawn and not self.writer.dead:
-            self.writer.news()
-
-    def _close(self) -> None:
-        if not self.writer.withdrawn and not self.writer.dead:
-            self.writer.close()
-
-    def _crash(self) -> None:
-        client = self.chance.one_of(self._clients())
-        self.say(f"{client.name} dies")
-        client.dead = True
-
-    def _read(self) -> None:
-        if self.reader is None or self.reader.dead:
-            self.reader = Reader(self, self.register_host + 5, self.metadata)
-        else:
-            self.reader.slow()
-
-    # -- the end
-
-    def finish(self) -> None:
-        self.heal()
-        self._check_progress()
-        self._one_stays_away()
-        for attempt in range(ATTEMPTS_AT_END):
-            if self.metadata.closed:
-                break
-            for recoverer in self.recoverers:
-                recoverer.dead = True
-            self.say("the last one begins to recover")
-            host = self.register_host + 2 + attempt % len(RECOVERERS)
-            self.recoverers.append(Recoverer(self, "the last one", host))
-            self._calm_down()
-        self.rule("L2", self.metadata.closed, "recovery does not end")
-        self._calm_down()
-        self._read_everything()
-
-    def _one_stays_away(self) -> None:
-        """A bookie without which all can be confirmed is also one without which all can be read."""
-        quorums = self.quorums
-        if 2 <= quorums.ack < quorums.write and self.chance.happens(0.5):
-            name = self.chance.one_of(NAMES[: len(self.bookies)])
-            self.bookies[name].up = False
-            self.say(f"{name} stays away")
-
-    def _calm_down(self) -> None:
-        """Everything arrives; whoever has no answer gives up."""
-        for _ in range(DELIVERIES_AT_END):
-            self.network.deliver_all(DELIVERIES_AT_END)
-            waiting = [c for c in self._clients() if c.requests and not c.dead]
-            if not waiting:
-                break
-            waiting[0].given_up(waiting[0].requests[0])
-
-    def _check_progress(self) -> None:
-        """L1: a writer whom nobody disturbs gets everything confirmed that it has appended."""
-        writer = self.writer
-        if writer.withdrawn or writer.dead or self.recoverers or self.chance.happens(0.3):
-            return
-        for _ in range(5):
-            while writer.requests:
-                writer.given_up(writer.requests[0])
-            for bookie in writer.protocol.missing:
-                writer.step(write.BookieReturned(bookie))
-            self.network.deliver_all(DELIVERIES_AT_END)
-        pushed = writer.protocol.last_add_pushed
-        self.rule("L1", self.acked == pushed, f"{self.acked} is confirmed, {pushed} was sent")
-
-    def _read_everything(self) -> None:
-        """S3, S5: a reader gets each entry, from whichever copy it is given."""
-        assert self.end is not None
-        count = self.end + 1
-        reader = read.ReadProtocol(self.quorums, self.metadata.fragments, 0, count)
-        effects = reader.step(read.Start())
-        found = 0
-        while effects:
-            effect = effects.pop(0)
-            match effect:
-                case read.Ask(bookie, first, run):
-                    for entry_id in range(first, first + run):
-                        verdict = self._verdict(self.bookies[bookie], entry_id)
-                        effects += reader.step(read.Answered(bookie, entry_id, verdict))
-                case read.Found():
-                    found += 1
-                case read.Failed(entry_id):
-                    self.rule("S3", False, f"entry {entry_id} cannot be read")
-        self.rule("S3", found == count, f"{found} of {count} entries were read")
-
-    def _verdict(self, bookie: Bookie, entry_id: int) -> Verdict:
-        if not bookie.up:
-            return Verdict.UNKNOWN
-        return Verdict.FOUND if entry_id in bookie.entries else Verdict.ABSENT
+    def wrong(self, system: LedgerSystem, state: State) -> str:
+        return system.unclosed(state)

@@ -1,6 +1,6 @@
 """The clients of a ledger in a storm: they carry out what the machines want, and nothing else.
 
-What the shells on trio do with sockets and tasks (`bookie.ledger.writer`, `.recoverer`, `.reader`)
+What the shells on trio do with sockets and tasks (`bookie.ledger.writer`, `.recoverer`)
 is done here with messages of the storm's network.
 """
 
@@ -21,9 +21,6 @@ from daybook.bookie.ledger.protocol.read import Verdict
 
 if TYPE_CHECKING:
     from tests.storms.ledger_world import LedgerWorld
-
-RECOVERY_READS_FENCE = True
-"""What a shell makes of `FencingRead`; a mutant forgets the flag."""
 
 ENTRY_BYTES = 10
 
@@ -231,7 +228,6 @@ class Recoverer(Client):
         self._begin(storm.stale())
 
     def _begin(self, stored: tuple[LedgerMetadata, int]) -> None:
-        self._had_read = stored  # which may be old
         self.change_metadata(stored, update.mark_in_recovery, self._mark_settled)
 
     def _mark_settled(self, effect: update.Effect) -> None:
@@ -299,7 +295,7 @@ class Recoverer(Client):
         self.storm.check_read(self.name, fragments[-1].ensemble)
         belongs = bookie in fragment_at(fragments, entry_id).ensemble
         self.storm.rule("W5", belongs, f"{self.name} asks {bookie} for {entry_id}")
-        self.ask(Request(self, bookie, "read", entry_id, fence=RECOVERY_READS_FENCE))
+        self.ask(Request(self, bookie, "read", entry_id, fence=True))
 
     def _close_settled(self, effect: update.Effect) -> None:
         match effect:

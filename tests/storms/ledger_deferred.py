@@ -8,13 +8,18 @@ is confirmed has to be on disks.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from daybook.bookie.ledger.protocol import deferred, write
+from daybook.bookie.ledger.protocol import deferred, read, write
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
+from daybook.bookie.ledger.protocol.read import Verdict
 from tests.storms.chance import Chance
-from tests.storms.ledger import LedgerStorm
-from tests.storms.ledger_clients import Answer, Request, Writer
+from tests.storms.ledger import SETUPS
+from tests.storms.ledger_clients import Answer, Client, Recoverer, Request, Writer
 from tests.storms.ledger_world import NAMES, Bookie, LedgerWorld
 from tests.storms.storm import OFTEN, SOME
+
+RECOVERERS = ("r1", "r2", "r3")
+ATTEMPTS_AT_END = 20
+DELIVERIES_AT_END = 5000
 
 
 class DeferredWriter(Writer):
@@ -83,9 +88,8 @@ class DeferredWriter(Writer):
                     self.storm.mark("taken")
 
 
-class DeferredStorm(LedgerStorm):
+class DeferredStorm(LedgerWorld):
     kind = "deferred"
-    writer_class = DeferredWriter
     wanted: ClassVar[dict[str, float]] = {
         "recovered": 0.7,
         "taken": 0.5,
@@ -101,12 +105,92 @@ class DeferredStorm(LedgerStorm):
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
         self._unsynced: dict[BookieId, list[int]] = {}  # in the order in which they came
         self._epochs: dict[BookieId, int] = {}
-        super().__init__(chance, trace)
+        count, quorums = chance.one_of(SETUPS)
+        clients = 2 + len(RECOVERERS)
+        super().__init__(chance, trace, bookies=count, quorums=quorums, clients=clients)
+        self._recoverers_max = chance.one_of((1, 1, 1, 2, 2, 3))
+        self._entries_max = chance.one_of((1, 1, 1, 2, 2, 3, 6))
+        ensemble = self.ensemble
+        self.writer = DeferredWriter(self, count + 1, ensemble, self._away(ensemble))
+        self.recoverers: list[Recoverer] = []
+        self.say(f"{count} bookies, {quorums}, the ensemble is {' '.join(ensemble)}")
+        self._add_actors()
 
     def _add_actors(self) -> None:
-        super()._add_actors()
+        self.actor(self.network.deliver, (1.0,))
+        self.actor(self._append, OFTEN)
+        self.actor(self._recover, (0.003, 0.01, 0.03, 0.1, 0.3))
+        self.actor(self._give_up, SOME)
+        self.actor(self._cut, SOME)
+        self.actor(self._go_away, SOME)
+        self.actor(self._tell_writer, (0.0, 0.02, 0.1))
+        self.actor(self._close, (0.0, 0.0, 0.003, 0.01, 0.03))
+        self.actor(self._crash, (0.0, 0.0, 0.003, 0.01))
         self.actor(self._force, OFTEN)
         self.actor(self._start_anew, SOME)
+
+    def _away(self, ensemble: Ensemble) -> Ensemble:
+        """Members that are away when the ledger is created: the writer sends them nothing."""
+        one = self.chance.below(4 * len(ensemble))
+        live = [position for position in range(len(ensemble)) if position != one]
+        if one >= len(ensemble) or not self.quorums.can_confirm(live):
+            return ()
+        self.bookies[ensemble[one]].up = False
+        self.mark("went on degraded")
+        return (ensemble[one],)
+
+    # -- what happens
+
+    def _append(self) -> None:
+        left = self._entries_max - 1 - self.writer.protocol.last_add_pushed
+        if left and not self.writer.withdrawn and not self.writer.dead:
+            self.writer.append(1 + self.chance.below(min(left, 3)))
+
+    def _recover(self) -> None:
+        index = self.chance.below(self._recoverers_max)
+        name = RECOVERERS[index]
+        if any(recoverer.name == name for recoverer in self.recoverers):
+            return
+        if self.recoverers:
+            self.mark("several recoveries")
+        if self.writer.changing:
+            self.mark("change in flight when fenced")
+        self.say(f"{name} begins to recover")
+        self.recoverers.append(Recoverer(self, name, self.register_host + 2 + index))
+
+    def _give_up(self) -> None:
+        clients = [c for c in self._clients() if c.requests and not c.dead]
+        if clients:
+            client = self.chance.one_of(clients)
+            request = self.chance.one_of(client.requests)
+            self.say(f"{client.name} has waited too long for {request.bookie}: {request}")
+            client.given_up(request)
+
+    def _clients(self) -> Sequence[Client]:
+        return [self.writer, *self.recoverers]
+
+    def _cut(self) -> None:
+        if lost := self.network.cut():
+            self.mark("lost")
+            self.say(f"a connection is cut, {lost} messages are lost")
+
+    def _go_away(self) -> None:
+        bookie = self.bookies[self.chance.one_of(NAMES[: len(self.bookies)])]
+        bookie.up = not bookie.up
+        self.say(f"{bookie.name} is {'back' if bookie.up else 'away'}")
+
+    def _tell_writer(self) -> None:
+        if not self.writer.withdrawn and not self.writer.dead:
+            self.writer.news()
+
+    def _close(self) -> None:
+        if not self.writer.withdrawn and not self.writer.dead:
+            self.writer.close()
+
+    def _crash(self) -> None:
+        client = self.chance.one_of(self._clients())
+        self.say(f"{client.name} dies")
+        client.dead = True
 
     def _force(self) -> None:
         writer = self.writer
@@ -164,6 +248,78 @@ class DeferredStorm(LedgerStorm):
         unsynced: Sequence[int] = self._unsynced.get(bookie.name, ())
         return entry_id in bookie.entries and entry_id not in unsynced
 
+    # -- the end
+
+    def finish(self) -> None:
+        self.heal()
+        self._check_progress()
+        self._one_stays_away()
+        for attempt in range(ATTEMPTS_AT_END):
+            if self.metadata.closed:
+                break
+            for recoverer in self.recoverers:
+                recoverer.dead = True
+            self.say("the last one begins to recover")
+            host = self.register_host + 2 + attempt % len(RECOVERERS)
+            self.recoverers.append(Recoverer(self, "the last one", host))
+            self._calm_down()
+        self.rule("L2", self.metadata.closed, "recovery does not end")
+        self._calm_down()
+        self._read_everything()
+
+    def _one_stays_away(self) -> None:
+        """A bookie without which all can be confirmed is also one without which all can be read."""
+        quorums = self.quorums
+        if 2 <= quorums.ack < quorums.write and self.chance.happens(0.5):
+            name = self.chance.one_of(NAMES[: len(self.bookies)])
+            self.bookies[name].up = False
+            self.say(f"{name} stays away")
+
+    def _calm_down(self) -> None:
+        """Everything arrives; whoever has no answer gives up."""
+        for _ in range(DELIVERIES_AT_END):
+            self.network.deliver_all(DELIVERIES_AT_END)
+            waiting = [c for c in self._clients() if c.requests and not c.dead]
+            if not waiting:
+                break
+            waiting[0].given_up(waiting[0].requests[0])
+
     def _check_progress(self) -> None:
+        """L1: a writer whom nobody disturbs gets everything confirmed that it has appended."""
         self._force()
-        super()._check_progress()
+        writer = self.writer
+        if writer.withdrawn or writer.dead or self.recoverers or self.chance.happens(0.3):
+            return
+        for _ in range(5):
+            while writer.requests:
+                writer.given_up(writer.requests[0])
+            for bookie in writer.protocol.missing:
+                writer.step(write.BookieReturned(bookie))
+            self.network.deliver_all(DELIVERIES_AT_END)
+        pushed = writer.protocol.last_add_pushed
+        self.rule("L1", self.acked == pushed, f"{self.acked} is confirmed, {pushed} was sent")
+
+    def _read_everything(self) -> None:
+        """S3, S5: a reader gets each entry, from whichever copy it is given."""
+        assert self.end is not None
+        count = self.end + 1
+        reader = read.ReadProtocol(self.quorums, self.metadata.fragments, 0, count)
+        effects = reader.step(read.Start())
+        found = 0
+        while effects:
+            effect = effects.pop(0)
+            match effect:
+                case read.Ask(bookie, first, run):
+                    for entry_id in range(first, first + run):
+                        verdict = self._verdict(self.bookies[bookie], entry_id)
+                        effects += reader.step(read.Answered(bookie, entry_id, verdict))
+                case read.Found():
+                    found += 1
+                case read.Failed(entry_id):
+                    self.rule("S3", False, f"entry {entry_id} cannot be read")
+        self.rule("S3", found == count, f"{found} of {count} entries were read")
+
+    def _verdict(self, bookie: Bookie, entry_id: int) -> Verdict:
+        if not bookie.up:
+            return Verdict.UNKNOWN
+        return Verdict.FOUND if entry_id in bookie.entries else Verdict.ABSENT

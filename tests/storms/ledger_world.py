@@ -6,7 +6,7 @@ The register answers a compare-and-swap in three ways, and what nobody heard of 
 later.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
@@ -141,9 +141,6 @@ class LedgerWorld(Storm):
         changed = tuple(spares.pop() if b in failed and spares else b for b in ensemble)
         return changed if changed != ensemble else None
 
-    def avoided(self) -> Sequence[BookieId]:
-        return [b.name for b in self.bookies.values() if not b.up]
-
     # -- the register
 
     def stale(self) -> tuple[LedgerMetadata, int]:
@@ -277,17 +274,6 @@ class LedgerWorld(Storm):
         self.mark("recovered")
         self.say(f"{name} says that it ends at {metadata.last_entry_id}")
         self.rule("S12", metadata.last_entry_id == self.end, f"{name}, not {self.end}")
-
-    def check_readable_up_to(self, lac: int) -> None:
-        if self.end is None:
-            self.rule("S6", lac <= self.acked, f"a reader is told {lac}, confirmed {self.acked}")
-        else:
-            self.rule("S6", lac <= self.end, f"a reader is told {lac}, the end is {self.end}")
-
-    def check_absence(self, entry_id: int, absent: bool, read_with: LedgerMetadata) -> None:
-        """S13: only what was moved meanwhile is not there; a reader then looks again."""
-        moved = read_with.fragments != self.metadata.fragments
-        self.rule("S13", moved or not absent, f"a reader is told that {entry_id} does not exist")
 
 
 def _text(effect: update.Write | update.Read) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.storms.chance import Chance, Drawn, Given, Recorded, Schedule
 from tests.storms.kinds import KINDS, SHARES
 from tests.storms.shrink import shrink
-from tests.storms.storm import Storm, ViolationError
+from tests.storms.storm import Storm, ViolationError, Worlds
 
 CHUNK = 1000
 CODE = "the code itself"  # the rule that an assertion or an error of the code stands for
@@ -53,11 +53,17 @@ class Report:
 
 
 def play(
-    kind: str, chance: Chance, trace: list[str] | None = None, *, white_box: bool = True
+    kind: str,
+    chance: Chance,
+    trace: list[str] | None = None,
+    *,
+    white_box: bool = True,
+    worlds: Worlds | None = None,
 ) -> tuple[Storm, Failure | None]:
     """One schedule; the seed of the failure is not known here, and 0."""
     storm = KINDS[kind](chance, trace)
     storm.white_box = white_box
+    storm.worlds = worlds or Worlds()
     try:
         storm.run()
     except ViolationError as violation:
@@ -73,10 +79,10 @@ def drawn(kind: str, seed: int) -> Drawn:
 
 def run_seeds(kind: str, first: int, count: int, *, white_box: bool = True) -> Report:
     """Up to the first failure."""
-    report, marks = Report(), Counter[str]()
+    report, marks, worlds = Report(), Counter[str](), Worlds()
     started = time.process_time()
     for seed in range(first, first + count):
-        storm, failure = play(kind, drawn(kind, seed), white_box=white_box)
+        storm, failure = play(kind, drawn(kind, seed), white_box=white_box, worlds=worlds)
         report.schedules[kind] += 1
         marks.update(storm.marks)
         if failure is not None:
@@ -123,11 +129,11 @@ def run_many(
 
 def explain(failure: Failure) -> list[str]:
     """How to see it again, and the shortest schedule that was found, as a message sequence."""
-    recorded = Recorded(drawn(failure.kind, failure.seed))
-    play(failure.kind, recorded)
+    recorded, worlds = Recorded(drawn(failure.kind, failure.seed)), Worlds()
+    play(failure.kind, recorded, worlds=worlds)
 
     def breaks(schedule: Schedule) -> bool:
-        found = play(failure.kind, Given(schedule))[1]
+        found = play(failure.kind, Given(schedule), worlds=worlds)[1]
         return found is not None and found.rule == failure.rule
 
     schedule = shrink(recorded.schedule, breaks)

@@ -9,14 +9,16 @@ Rules are checked by `rule` against what the storm itself has seen, after each s
 them.  `mark` notes that a state was met that matters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from tests.storms.chance import Chance
 
 SOME = (0.0, 0.0, 0.003, 0.01, 0.03, 0.1)  # how often a fault, in steps
 OFTEN = (0.02, 0.05, 0.1, 0.2, 0.4)  # how often work
+
+S = TypeVar("S", bound=Hashable)
 
 
 class ViolationError(AssertionError):
@@ -27,16 +29,34 @@ class ViolationError(AssertionError):
         self.rule = rule
 
 
+class Worlds:
+    """The latest world of the model checker: what one walk works out the next ones look up.
+
+    It contains the code as it was, so it goes with the mutant that there was.
+    """
+
+    def __init__(self) -> None:
+        self._settings: Hashable = None
+        self._world: Any = None
+
+    def of(self, settings: S, build: Callable[[S], Any]) -> Any:
+        if settings != self._settings:
+            self._settings, self._world = settings, build(settings)
+        return self._world
+
+
 class Storm:
     """One schedule.  `trace` takes what happens, line by line, if anybody wants to know."""
 
     kind: ClassVar[str]
     steps_max: ClassVar[int] = 150
+    tested: ClassVar[int] = 4000  # schedules that a run of the tests plays
     wanted: ClassVar[dict[str, float]] = {}  # marks, and in which part of the schedules, at least
 
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
         self.chance = chance
         self.trace = trace
+        self.worlds = Worlds()
         self.white_box = True  # rules about how it is done, not what comes of it: those named W
         self.marks: set[str] = set()
         self._actors: list[Callable[[], None]] = []

@@ -29,8 +29,9 @@ Delivery: TypeAlias = tuple[Way, int, int]
 
 
 class Links:
-    def __init__(self, *, fifo: bool) -> None:
+    def __init__(self, *, fifo: bool, canonical: bool = True) -> None:
         self._fifo = fifo
+        self._sorted = canonical and not fifo
         self._links: Numbering[Link] = Numbering(((), (), ()))
         self._deliveries: list[tuple[Delivery, ...]] = []
         self._sent: dict[tuple[int, int], int] = {}
@@ -82,7 +83,8 @@ class Links:
         return number
 
     def _put(self, messages: Messages, message: int) -> Messages:
-        return (*messages, message) if self._fifo else tuple(sorted((*messages, message)))
+        after = (*messages, message)
+        return tuple(sorted(after)) if self._sorted else after
 
     def cut(self, link: int) -> int:
         number = self._cut.get(link)

@@ -19,6 +19,7 @@ from daybook.bookie.ledger.protocol.read import (
     Failed,
     Found,
     ReadProtocol,
+    Slow,
     Start,
     Verdict,
 )
@@ -81,6 +82,8 @@ class ReaderRules(Rules[Following]):
                 if what.entry_id == LAST_ENTRY:
                     return self._heard_last(value, bookie, what, out)
                 return self._heard(value, bookie, what.entry_id, what.verdict, out)
+            case Option("asks others, too"):
+                return self._step(value, Slow(), out)
             case Option(_, bookie, entry_id):
                 fewer = Following(value.stage, value.metadata, lac=value.lac, machine=value.machine)
                 return self._heard(fewer, bookie_id(bookie), entry_id, Verdict.UNKNOWN, out)
@@ -117,11 +120,14 @@ class ReaderRules(Rules[Following]):
     def _heard(
         self, value: Following, bookie: BookieId, entry_id: int, verdict: Verdict, out: Output
     ) -> Following:
+        return self._step(value, Answered(bookie, entry_id, verdict), out)
+
+    def _step(self, value: Following, event: read.Event, out: Output) -> Following:
         metadata = value.metadata
         assert metadata is not None
         protocol = ReadProtocol(metadata.quorums, metadata.fragments, 0, value.lac + 1)
         protocol.restore(value.machine)
-        return self._now(value, protocol, protocol.step(Answered(bookie, entry_id, verdict)), out)
+        return self._now(value, protocol, protocol.step(event), out)
 
     def _now(
         self,
@@ -155,9 +161,12 @@ class ReaderRules(Rules[Following]):
         )
 
     def options(self, value: Following) -> Sequence[Option]:
-        if value.stage is not Stage.READING or not value.give_ups:
+        if value.stage is not Stage.READING:
             return []
-        return [
+        slow = [Option("asks others, too")] if self._settings.slow else []
+        if not value.give_ups:
+            return slow
+        return slow + [
             Option("gives up reading from", bookie_number(bookie), entry_id)
             for entry_id, (order, absent, unknown, asked) in value.machine
             for bookie in order[:asked]

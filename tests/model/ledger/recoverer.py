@@ -303,6 +303,7 @@ class _Run:
     def _settle(self) -> None:
         """See whether the attempt has ended; then go on as `recover_ledger` does."""
         attempt, marked = self._running(), self._marked
+        self._check_reads()
         reading = attempt._protocol.phase is not Phase.FENCING
         self._out.reads = reading and any(not asked(f).is_add for _, f in self._out.sends)
         if attempt._error is not None:
@@ -316,6 +317,17 @@ class _Run:
             self._stage = Stage.CLOSING
             purpose = End(marked.version, end.last_entry_id, end.length, end.changes)
             self._is_now(begin(purpose, marked))
+
+    def _check_reads(self) -> None:
+        """W5: it looks for an entry where the metadata say that it has marked."""
+        if not self._settings.white_box or self._marked is None:
+            return
+        for bookie, frame in self._out.sends:
+            about = asked(frame)
+            if about.is_add or about.entry_id == LAST_ENTRY:
+                continue
+            if bookie not in self._marked.metadata.ensemble_at(about.entry_id):
+                raise BrokenRuleError("W5", f"a recovery asks {bookie} for e{about.entry_id}")
 
     # -- the metadata
 

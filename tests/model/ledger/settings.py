@@ -25,6 +25,8 @@ class LedgerSettings:
     recovery_changes: int = 0  # ensemble changes of each recoverer, where there is a spare
     readers: int = 0  # that do not recover
     read_give_ups: int = 0  # requests that a reader gives up
+    slow: bool = False  # a reader may ask others, too, before it has an answer
+    degraded: bool = False  # a bookie is away when the ledger is created
     fence_give_ups: bool = False  # it may also give up fencing somebody: that only aborts it
     cuts: int = 0  # connections of the writer that break: answers are lost, requests may arrive
     lost_answers: int = 0  # of the metadata store, to a write: carried out, now, later or never
@@ -32,6 +34,7 @@ class LedgerSettings:
     closes: bool = False  # the writer may close the ledger
     fifo: bool = True  # requests and answers keep their order on a link
     white_box: bool = True  # also check the W rules, which look inside
+    canonical: bool = True  # states that differ in the order of what is alike are one
     drops: bool = True  # what makes no difference any more is dropped from the state
     reduced: bool = False  # a step that commutes with all others is taken first (`sides`)
 
@@ -55,6 +58,8 @@ class LedgerSettings:
             ("postponed", self.postponed),
             ("stale", self.stale),
             ("fence give-ups", self.fence_give_ups),
+            ("slow", self.slow),
+            ("degraded", self.degraded),
             ("no FIFO", not self.fifo),
             ("no W rules", not self.white_box),
         ]:

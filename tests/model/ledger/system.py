@@ -24,6 +24,7 @@ from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol import update
 from daybook.bookie.ledger.protocol.placement import Fragment
 from daybook.bookie.ledger.protocol.update import Read, Stored, Unavailable, Unknown, Write
+from daybook.bookie.ledger.protocol.write import State as WriteState
 from tests.model.ledger import rules
 from tests.model.ledger.bookies import Bookies
 from tests.model.ledger.clients import Outcome, Rules, Table, bookie_id
@@ -61,8 +62,8 @@ class LedgerSystem:
         self.settings = settings
         recoverers, readers = settings.recoverers, settings.readers
         assert readers <= 1
-        assert recoverers <= 2
-        self._twins = recoverers == 2
+        assert recoverers <= 2 or not settings.canonical
+        self._twins = recoverers == 2 and settings.canonical
         requests: Numbering[bytes] = Numbering()
         answers: Numbering[bytes] = Numbering()
         nothing = Unavailable()  # takes number 0, which says that no answer is on its way
@@ -75,7 +76,7 @@ class LedgerSystem:
         ensemble = tuple(bookie_id(number) for number in range(settings.quorums.ensemble))
         metadata = LedgerMetadata(quorums=settings.quorums, fragments=(Fragment(0, ensemble),))
         self._records: Numbering[Register] = Numbering(Register(metadata, 0))
-        links = Links(fifo=settings.fifo)
+        links = Links(fifo=settings.fifo, canonical=settings.canonical)
 
         def sides(kind: Rules[Any], first: Any) -> Sides:
             table: Table[Any] = Table(kind, first, requests, answers, self._events)
@@ -143,6 +144,22 @@ class LedgerSystem:
         )
         bookies = [self._bookies.states[each] for each in self._shelves[state[_SHELF]]]
         return state[_ACKED], self._records[state[_RECORD]], *clients, *bookies
+
+    def unconfirmed(self, state: State) -> str:
+        """Say how the state is wrong if nothing is under way, and nobody has begun to recover."""
+        writer = self._clients[0]
+        machine = writer.table.states[writer.host(state[_SIDES])].machine
+        disturbed = not all(
+            sides.is_fresh[state[at]] for at, sides in enumerate(self._clients[1:], _SIDES + 1)
+        )
+        if disturbed or machine[0] is WriteState.WITHDRAWN or machine[3] == machine[4]:
+            return ""
+        return f"e{machine[3]} is confirmed, e{machine[4]} was sent"
+
+    def unclosed(self, state: State) -> str:
+        """Say how the state is wrong if nothing is under way, and a recovery has ended."""
+        metadata = self._records[state[_RECORD]].metadata
+        return "" if metadata.closed else f"recovery does not end: {show(metadata)}"
 
     # -- the step of a client, or of a bookie that serves it
 
@@ -212,7 +229,7 @@ class LedgerSystem:
             sides = self._clients[at - _SIDES]
             if sides is last or not sides.is_fresh[state[at]]:
                 continue
-            last = sides
+            last = sides if self.settings.canonical else None
             record = self._records[state[_RECORD]]
             read = [record.stored]
             if record.before is not None:

@@ -63,8 +63,9 @@ class WriterRules(Rules[Writing]):
     def first(self, stored: Stored) -> Writing:
         settings = self._settings
         ensemble = stored.metadata.last_fragment.ensemble
+        missing = ensemble[-1:] if settings.degraded else ()
         return Writing(
-            WriteProtocol(ensemble, settings.quorums).snapshot(),
+            WriteProtocol(ensemble, settings.quorums, missing=missing).snapshot(),
             stored,
             closes=settings.closes,
             give_ups=settings.give_ups,

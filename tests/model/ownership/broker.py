@@ -101,6 +101,10 @@ class Done:
     def drops(self) -> bool:
         return any(isinstance(effect, DropTopics) for effect in self.effects)
 
+    @property
+    def released(self) -> bool:
+        return any(isinstance(effect, Released) and effect.done for effect in self.effects)
+
     def __str__(self) -> str:
         return ", ".join(filter(None, map(_show, self.effects)))
 

@@ -89,7 +89,8 @@ def carry_out(
         case Kind.JOIN:
             return store.with_seat(broker, replace(seat, guard=request.number)), Reply.DONE
         case Kind.GUARD:
-            watching = store.with_seat(broker, replace(seat, watches_guard=request.number))
+            newest = max(seat.watches_guard, request.number)  # an older one has another name
+            watching = store.with_seat(broker, replace(seat, watches_guard=newest))
             return watching, Reply.DONE if seat.guard == request.number else Reply.GONE
         case Kind.READ:
             watching = store.with_seat(broker, replace(seat, watches_record=True))

@@ -6,6 +6,8 @@ What must be true (`safety.md` 1.5, and what `protocol.ownership` promises):
            session's at some time; "others" is never said of a record that is ours
     O2     a broker that is told that its session is lost drops its topics in the same step; and
            one that has heard everything, with a session that lives, owns what the record says
+    O3     topics are closed or dropped before their bundle is given up
+    O6     what is said to be released is not this broker's any more
     L4     one that has heard everything and has a session is in contact with the store, behind
            a guard that stands
 """
@@ -23,6 +25,7 @@ from daybook.broker.protocol.ownership import (
     RecordTouched,
     Release,
     SessionChanged,
+    TopicsClosed,
 )
 from daybook.wire.metadata.store import SessionState
 from tests.model.numbering import Numbering
@@ -63,7 +66,7 @@ class OwnershipSettings:
     drops: bool = True  # answers that are void are dropped from the state
 
     def __str__(self) -> str:
-        parts = ["2 brokers" if self.brokers == 2 else "1 broker"]
+        parts = ["1 broker" if self.brokers == 1 else f"{self.brokers} brokers"]
         for text, count in [
             ("cuts", self.cuts),
             ("expiries", self.expiries),
@@ -81,6 +84,7 @@ class OwnershipSettings:
 Budget: TypeAlias = tuple[int, int, int, int, int]
 _CUTS, _EXPIRIES, _REMOVALS, _LOST, _RELEASES = range(5)
 _PLENTY: Budget = (1, 1, 1, 1, 1)
+_SERVING = (BundleState.OWNED, BundleState.CLOSING)  # its topics may be loaded
 _FREE = -1  # no part of the budget
 
 
@@ -214,6 +218,18 @@ class OwnershipSystem:
         if key not in self._settled:
             _check_settled(self._stores[store], number, self._brokers[broker])
             self._settled.add(key)
+
+    def disagreement(self, state: State) -> str:
+        """Say how the state is wrong when everything has arrived, and all brokers have asked."""
+        store, brokers = self._stores[state[0]], [self._brokers[each] for each in state[2:]]
+        owners = [number for number, broker in enumerate(brokers) if broker.owns]
+        if owners != [store.owner]:
+            names = " and ".join(self._names[number] for number in owners) or "nobody"
+            return f"{names} owns the bundle, the record says {store.owner}"
+        for number, broker in enumerate(brokers):
+            if number != store.owner and broker.holding is not None:
+                return f"{self._names[number]}: the bundle is {broker.holding.name}"
+        return ""
 
     # -- one broker
 
@@ -386,6 +402,12 @@ def _check_step(view: View, after: Broker, done: Done, event: Event) -> None:
             raise BrokenRuleError("O2", "the session is lost, and it goes on")
         if before.owns and not done.drops:
             raise BrokenRuleError("O2", "the session is lost, and it keeps its topics")
+
+    served, serves = (each.holding in _SERVING for each in (before, after))
+    if served and not serves and not done.drops and not isinstance(event, TopicsClosed):
+        raise BrokenRuleError("O3", "it lets the bundle go, and its topics are served")
+    if done.released and view.store.owner == view.number and not seat.late:
+        raise BrokenRuleError("O6", "it says that the bundle is released, and the record stands")
 
 
 def _check_settled(store: Store, number: int, broker: Broker) -> None:
