@@ -15,5 +15,6 @@ Read in this order:
     metadata/           SEAM metadata store: ZooKeeper, or memory
     settings            a TOML file, overridden by the environment
     process             memory, garbage collection and open files of a server process
+    rate_limit          the rate of background work
     version             the version of Daybook
 """

@@ -38,7 +38,7 @@ from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import Check, Underreplication
 from daybook.bookie.replication.bookie_watcher import BookieWatcher
 from daybook.bookie.replication.checker import Checker
-from daybook.bookie.replication.limits import RateLimit, ReplicationLimits
+from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.bookie.replication.protocol.replica_check import GONE, FragmentReport, bookies_of
 from daybook.wire.metadata.store import (
     ANY,
@@ -50,6 +50,7 @@ from daybook.wire.metadata.store import (
     SessionState,
 )
 from daybook.wire.proto.bookkeeper_metadata_pb2 import AuditorVoteFormat
+from daybook.wire.rate_limit import RateLimit
 
 _log = logging.getLogger(__name__)
 _VOTE = re.compile(r"V_(\d{10})")

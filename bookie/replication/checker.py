@@ -23,7 +23,6 @@ from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.reader import digester_of
-from daybook.bookie.replication.limits import RateLimit
 from daybook.bookie.replication.protocol.replica_check import (
     BookieStatus,
     FragmentReport,
@@ -42,6 +41,7 @@ from daybook.wire.errors import ConnectionLostError, WireError
 from daybook.wire.messages.bookie import Status
 from daybook.wire.messages.bookie_v3 import encode_list_entries, from_v3
 from daybook.wire.messages.entry_list import Group, decode_entry_list
+from daybook.wire.rate_limit import RateLimit
 
 _READS_MAX = 64  # pending at one bookie
 _NO = (Status.NO_ENTRY, Status.NO_LEDGER)
@@ -203,7 +203,7 @@ class _LedgerCheck:
 
     async def _wait_turn(self) -> None:
         if self._rate_limit is not None:
-            await trio.sleep(self._rate_limit.take(self._entry_bytes, trio.current_time()))
+            await self._rate_limit.spend(self._entry_bytes)
 
     def _heard(
         self,

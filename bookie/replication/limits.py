@@ -22,20 +22,3 @@ class ReplicationLimits:
     check_interval_s: float = 604_800.0  # comparing the entry lists of every ledger
     thorough: bool = False  # the checks of all ledgers also read all copies
     retry_s: float = 5.0  # after the metadata store did not answer
-
-
-class RateLimit:
-    """A limit on the average rate, with `burst` at once; the caller passes `now`."""
-
-    def __init__(self, rate_per_s: float, burst: float) -> None:
-        assert rate_per_s > 0
-        self._rate_per_s = rate_per_s
-        self._burst_s = burst / rate_per_s
-        self._free_at = 0.0  # when the rate allows the next amount
-
-    def take(self, amount: float, now: float) -> float:
-        """Take `amount`; return how many seconds to wait before using it."""
-        assert amount >= 0
-        start = max(self._free_at, now - self._burst_s)
-        self._free_at = start + amount / self._rate_per_s
-        return max(0.0, self._free_at - now)

@@ -28,7 +28,6 @@ from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.ledger.reader import digester_of, read_entries
 from daybook.bookie.registry.cookies import CookieGeneration
-from daybook.bookie.replication.limits import RateLimit
 from daybook.bookie.replication.protocol.replica_check import (
     Replacement,
     SealedFragment,
@@ -38,6 +37,7 @@ from daybook.bookie.replication.protocol.replica_check import (
 from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, encode_header
 from daybook.wire.messages.bookie import Status, encode_add_header
+from daybook.wire.rate_limit import RateLimit
 
 
 class TargetError(Exception):
@@ -147,7 +147,7 @@ class Replicator:
             flow.room.leave(size)
 
     async def _wait_turn(self, size: int) -> None:
-        await trio.sleep(self._rate_limit.take(size, trio.current_time()))
+        await self._rate_limit.spend(size)
 
     async def replace(
         self,

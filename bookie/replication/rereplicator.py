@@ -47,7 +47,7 @@ from daybook.bookie.ledger.recovery import recover_ledger
 from daybook.bookie.registry.underreplication import Mark, Underreplication
 from daybook.bookie.replication.bookie_watcher import BookieWatcher
 from daybook.bookie.replication.checker import Checker, TooManyEntriesError
-from daybook.bookie.replication.limits import RateLimit, ReplicationLimits
+from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.bookie.replication.protocol.replica_check import (
     GONE,
     BookieStatus,
@@ -62,6 +62,7 @@ from daybook.bookie.replication.protocol.replica_check import (
 from daybook.bookie.replication.replicator import Replaced, Replicator, TargetError
 from daybook.bookie.replication.status_records import Alarm, AlarmKind, StatusRecords
 from daybook.wire.metadata.store import MetadataError
+from daybook.wire.rate_limit import RateLimit
 
 _log = logging.getLogger(__name__)
 _RELEASE_S = 5.0

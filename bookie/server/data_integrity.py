@@ -51,7 +51,6 @@ from daybook.bookie.registry.cookies import Cookie, renew_cookie
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.bookie.registry.underreplication import mark_under_replicated
 from daybook.bookie.replication.checker import ENTRIES_MAX, TooManyEntriesError
-from daybook.bookie.replication.limits import RateLimit
 from daybook.bookie.replication.protocol.replica_check import (
     ReplicaState,
     SealedFragment,
@@ -69,6 +68,7 @@ from daybook.wire.digest import master_key
 from daybook.wire.entry import Entry, encode_header
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.rate_limit import RateLimit
 
 OpenClient: TypeAlias = Callable[[], AbstractAsyncContextManager[LedgerClient]]
 
@@ -129,7 +129,7 @@ class DataIntegrityCheck:
         self._cookie = cookie
         self._bookie = BookieId(cookie.bookie_id)
         self._open_client = open_client
-        self._pace = RateLimit(bytes_per_s, _BURST_BYTES)
+        self._rate_limit = RateLimit(bytes_per_s, _BURST_BYTES)
         self._clock = clock
         self._rng = rng
         self._log = log
@@ -345,7 +345,7 @@ class DataIntegrityCheck:
         first, size_of_one = run.start, entry_bytes(metadata)
         while first < run.stop:
             wanted = min(_CHUNK_BYTES, size_of_one * (run.stop - first))
-            await trio.sleep(self._pace.take(wanted, trio.current_time()))
+            await self._rate_limit.spend(wanted)
             entries = await read_entries(
                 context,
                 ledger_id,

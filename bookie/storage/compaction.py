@@ -32,7 +32,7 @@ from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.entry_locations import Lookup, Moves
 from daybook.bookie.storage.ledger_directory import LedgerDirectory
 from daybook.bookie.storage.ledger_state import LedgerState
-from daybook.bookie.storage.limits import CompactionLimits, RateLimit
+from daybook.bookie.storage.limits import CompactionLimits
 from daybook.bookie.storage.log import Log
 from daybook.bookie.storage.records import (
     EVERY_LEDGER,
@@ -46,6 +46,7 @@ from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreError, StoreStatus
 from daybook.bookie.storage.tombstones import Tombstones
 from daybook.bookie.storage.write_cache import BLOCK_ENTRIES
+from daybook.wire.rate_limit import RateLimit
 
 
 @dataclass(slots=True)

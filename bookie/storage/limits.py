@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import trio
-
 from daybook.bookie.storage.log import LogLimits
 
 
@@ -36,17 +34,3 @@ class StoreLimits:
     reclaim: CompactionLimits = field(default_factory=CompactionLimits)
     space_check_s: float = 5.0
     close_s: float = 10.0  # for the end mark and the last checkpoint
-
-
-class RateLimit:
-    """A limit on the bytes a second of background work; no allowance is saved up while idle."""
-
-    def __init__(self, bytes_per_s: float) -> None:
-        self._bytes_per_s = bytes_per_s
-        self._free_at = 0.0
-
-    async def spend(self, size: int) -> None:
-        """Return when this many more bytes may be read or written."""
-        now = trio.current_time()
-        self._free_at = max(now, self._free_at) + size / self._bytes_per_s
-        await trio.sleep_until(self._free_at)

@@ -30,11 +30,11 @@ from daybook.bookie.storage.batches import (
 )
 from daybook.bookie.storage.disk import Disk
 from daybook.bookie.storage.ledger_directory import LedgerDirectory
-from daybook.bookie.storage.limits import RateLimit
 from daybook.bookie.storage.records import RECORD_HEADER_BYTES
 from daybook.bookie.storage.recovery import Contents
 from daybook.bookie.storage.segments import Segment
 from daybook.bookie.storage.status import StoreError, StoreStatus
+from daybook.wire.rate_limit import RateLimit
 
 Entries: TypeAlias = Sequence[tuple[int, int]]  # ledger and entry
 

@@ -4,8 +4,8 @@ import pytest
 
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.replication.bookie_watcher import LostBookies
-from daybook.bookie.replication.limits import RateLimit
 from daybook.bookie.replication.worker import Progress
+from daybook.wire.rate_limit import RateLimit
 
 A, B, C = (BookieId(name) for name in "abc")
 

@@ -12,9 +12,9 @@ from daybook.bookie.ledger.admin_states import AdminRecord, AdminState
 from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.replication.host import AutoRecovery
-from daybook.bookie.replication.limits import RateLimit
 from daybook.bookie.replication.protocol.replica_check import BookieStatus
 from daybook.bookie.replication.replicator import CopyLimits, Replicator, Room
+from daybook.wire.rate_limit import RateLimit
 from tests.bookie.replication.cluster import (
     Cluster,
     Entry,

@@ -12,13 +12,13 @@ from daybook.bookie.ledger.metadata import LedgerMetadata, encode_metadata
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.replication.checker import Checker
 from daybook.bookie.replication.host import AutoRecovery
-from daybook.bookie.replication.limits import RateLimit
 from daybook.bookie.replication.protocol.replica_check import BookieStatus
 from daybook.bookie.replication.rereplicator import RepairOutcome
 from daybook.bookie.replication.status_records import Alarm, AlarmKind
 from daybook.wire.messages.bookie import Status
 from daybook.wire.metadata.memory import DirectLink, Request
 from daybook.wire.metadata.store import ANY
+from daybook.wire.rate_limit import RateLimit
 from tests.bookie.replication.cluster import (
     LIMITS,
     PATHS,
