@@ -25,7 +25,7 @@ LIMITS: dict[str, int] = {
     "broker": 27,
     "clients": 39,
     "managed_ledger": 15,
-    "tests": 528,
+    "tests": 525,
     "tools": 3,
     "wire": 37,
 }
