@@ -4,42 +4,9 @@ from tests.mutants.patch import Edit, Mutant
 
 _LOG = "daybook.managed_ledger.protocol.log"
 _TRIM = "daybook.managed_ledger.protocol.trim"
-_SHELL = "tests.storms.chain_broker"
 _STORMS = "storms:chain"
 
 MUTANTS = [
-    Mutant(
-        id="K60",
-        rule="a new owner recovers the last two ledgers -> only the last one",
-        module=_SHELL,
-        name="_to_recover",
-        replacement=Edit('i >= first or not ledger.HasField("entries")', "i >= first + 1"),
-        caught_by=_STORMS,
-    ),
-    Mutant(
-        id="K61",
-        rule="a ledger is used when the list names it -> while the list is being written",
-        module=_SHELL,
-        name="SERVES_BEFORE_LISTED",
-        replacement=True,
-        caught_by=_STORMS,
-    ),
-    Mutant(
-        id="K62",
-        rule="the list is written by compare-and-swap -> blindly",
-        module=_SHELL,
-        name="WRITES_BLINDLY",
-        replacement=True,
-        caught_by=_STORMS,
-    ),
-    Mutant(
-        id="K63",
-        rule="a new owner fences the old one -> assumes that it is gone",
-        module=_SHELL,
-        name="FENCES_OLD_OWNER",
-        replacement=False,
-        caught_by=_STORMS,
-    ),
     Mutant(
         id="K64",
         rule="a new ledger takes over after the old one's last confirmation -> at once",
@@ -57,29 +24,11 @@ MUTANTS = [
         caught_by=_STORMS,
     ),
     Mutant(
-        id="K65b",
-        rule="a new ledger is on the list before the roll goes on -> even if that write failed",
-        module=_SHELL,
-        name="Broker._list_lost",
-        replacement=Edit(
-            '    self.step(log.Lost(f"the list: {why}"))', "    self.step(log.Listed())"
-        ),
-        caught_by=_STORMS,
-    ),
-    Mutant(
         id="K66",
         rule="one roll at a time: the next begins when the old ledger is closed -> before",
         module=_LOG,
         name="LogProtocol._maybe_roll",
         replacement=Edit("self.state is LogState.OPEN", 'self.state.name in ("OPEN", "SEALING")'),
-        caught_by=_STORMS,
-    ),
-    Mutant(
-        id="K67",
-        rule="ledgers are kept for the stored positions of cursors -> for those in memory",
-        module=_SHELL,
-        name="Broker.trim",
-        replacement=Edit("min(self.storm.stored_cursor, self.mark_delete)", "self.mark_delete"),
         caught_by=_STORMS,
     ),
     Mutant(

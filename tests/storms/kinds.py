@@ -26,10 +26,10 @@ KINDS: dict[str, type[Storm]] = {
 }
 SHARES = {
     "ledger": 40,
-    "deferred": 145,
-    "chain": 250,
-    "cursor": 250,
-    "dispatch": 200,
-    "producer": 100,
+    "deferred": 240,
+    "chain": 10,
+    "cursor": 350,
+    "dispatch": 225,
+    "producer": 120,
     "ownership": 15,
 }

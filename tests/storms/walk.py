@@ -121,8 +121,7 @@ class Walk(Storm, Generic[S]):
         for _ in range(self.rounds_at_end):
             state = self._arrived(system, state)
             for name in system.columns:
-                state = self._wished(system, state, name)
-            state = self._arrived(system, state)
+                state = self._arrived(system, self._wished(system, state, name))
             wrong = self.wrong(system, state)
             if not wrong:
                 return state

@@ -58,6 +58,7 @@ class LogSettings:
     flushes: int = 0
     closes: int = 0
     lost_answers: int = 0  # of the metadata store, to a write: carried out, now, later or never
+    waits: int = 3  # times that a broker may see time pass
     trims: bool = False  # what is acknowledged is not kept
     calm: bool = False  # a broker is asked for something only when it has done everything before
 
@@ -79,7 +80,6 @@ class LogSettings:
 
 Budget: TypeAlias = tuple[int, ...]
 _ROLLS, _SUBSCRIBES, _ACKS, _FLUSHES, _CLOSES, _LOST, _WAITS = range(7)
-_WAITS_MAX = 3
 Late: TypeAlias = tuple[tuple[int, Call], ...]
 Inbox: TypeAlias = tuple[Answer, ...]
 
@@ -120,13 +120,13 @@ class LogSystem:
             settings.flushes,
             settings.closes,
             settings.lost_answers,
-            _WAITS_MAX,
+            settings.waits,
         )
         self._budgets: Numbering[Budget] = Numbering(budget)
         self._oracles: Numbering[Oracle] = Numbering(Oracle())
         self._late: Numbering[Late] = Numbering(())
         self._inboxes: Numbering[Inbox] = Numbering(())
-        self._names = [f"broker {'ABC'[number]}" for number in range(settings.brokers)]
+        self._names = [f"broker {'ABCD'[number]}" for number in range(settings.brokers)]
         self._steps: dict[State, list[Taken]] = {}
         self.columns = (*self._names, "ledgers", "store")
 
@@ -146,6 +146,11 @@ class LogSystem:
                     raise taken.broken
                 found.append((*taken.state[:4], *state[4:at], *taken.state[4:], *state[at + 2 :]))
         return found
+
+    def serves(self, state: State) -> bool:
+        """Return True if the last broker serves the log, or has served it and closed it."""
+        node = self.histories[state[-2]]
+        return node.serves or node.closing
 
     def _of(self, state: State, number: int) -> list[Taken]:
         """The steps of one broker: what the others are doing makes no difference to it."""
