@@ -4,9 +4,9 @@
     <root>/available/readonly/<id>    the bookie serves the entries that it has
 
 Both records are ephemeral: they end with the session of this process.  After a lost session comes a
-new one, in which the bookie registers again.  That does not touch the stored entries, because
-safety never depends on which bookies are registered.  When a bookie moves from one directory to the
-other, both have its record for a moment, rather than none.
+new one, in which the bookie registers again.  The stored entries are not touched, because safety
+never depends on which bookies are registered.  When a bookie moves from one directory to the other,
+both have its record for a moment, rather than none.
 
 **A record that another session left.**  A bookie that was killed and restarts finds its own record
 for as long as its old session lasts.  The record may be removed at once if it is provably that of

@@ -27,8 +27,8 @@ import trio
 
 from daybook.wire.errors import ConnectionLostError, NobodyListensError
 from daybook.wire.transport import Listener, Stream
-from tests.harness.scheduler import Timers
 from tests.harness.stream import SimulatedStream
+from tests.simulation.scheduler import Timers
 
 _CONNECT_TIMEOUT_S = 3.0  # then the operating system gives up; callers may be less patient
 

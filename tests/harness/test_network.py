@@ -9,9 +9,9 @@ import trio
 
 from daybook.wire.errors import ConnectionLostError, NobodyListensError
 from daybook.wire.transport import Stream
-from tests.harness import scheduler
 from tests.harness.network import SimulatedNetwork, Slow
-from tests.harness.scheduler import Scheduler
+from tests.simulation import scheduler
+from tests.simulation.scheduler import Scheduler
 
 PORT = 1
 

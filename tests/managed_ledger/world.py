@@ -37,11 +37,11 @@ from daybook.wire.metadata.store import Record, Watch
 from daybook.wire.metadata.tree import Tree
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.harness import scheduler
 from tests.harness.clocks import VirtualClock
 from tests.harness.disk import HostCrashedError, Platter
 from tests.harness.network import SimulatedNetwork
-from tests.harness.scheduler import HOST, Scheduler
+from tests.simulation import scheduler
+from tests.simulation.scheduler import HOST, Scheduler
 
 NAME = "t/n/persistent/a"
 TREE = "5d41402abc4b2a76"  # identifies the tree of logs

@@ -22,10 +22,10 @@ from daybook.wire.metadata.store import MetadataError
 from tests.harness.clocks import VirtualClock
 from tests.harness.disk import HostCrashedError, Platter
 from tests.harness.network import SimulatedNetwork
-from tests.harness.scheduler import HOST, Scheduler
 from tests.simulation.host_log import HostLogs
 from tests.simulation.hosts import Seams, serve_bookie, serve_broker
 from tests.simulation.metadata import Odds, SimulatedMetadata
+from tests.simulation.scheduler import HOST, Scheduler
 from tests.simulation.settings import BROKER_PORT, Settings
 
 _START_AGAIN_S = 1.0

@@ -16,8 +16,8 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError
 from daybook.clients.python.messages import MessageId
-from tests.harness.scheduler import HOST, Scheduler, run
 from tests.simulation.cluster import Cluster, eventually, start_cluster
+from tests.simulation.scheduler import HOST, Scheduler, run
 
 TOPIC = "persistent://public/default/story"
 MESSAGES = 400

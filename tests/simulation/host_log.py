@@ -13,7 +13,7 @@ import structlog
 from structlog.typing import EventDict
 from structlog.typing import FilteringBoundLogger as Log
 
-from tests.harness.scheduler import HOST
+from tests.simulation.scheduler import HOST
 
 _ALARMS = "daybook.bookie.replication.rereplicator"  # logs alarms as errors
 

@@ -28,7 +28,7 @@ import trio
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.memory import MemorySession, MemoryStore, NoAnswerError, Request
 from daybook.wire.metadata.store import MetadataError, SessionState
-from tests.harness.scheduler import Timers
+from tests.simulation.scheduler import Timers
 from tests.simulation.tree import Follower, RecordedTree
 
 

@@ -16,8 +16,8 @@ from daybook.broker.ownership.membership import _READS_AT_ONCE
 from daybook.broker.server import RunningBroker
 from daybook.broker.topics.stats import TopicStats, statistics
 from daybook.broker.topics.topic import Topic, is_internal
-from tests.harness.scheduler import HOST
 from tests.simulation.held_back import is_held_back
+from tests.simulation.scheduler import HOST
 
 _PRODUCERS = "a producer goes without a word, and its connection stays"
 _READERS = "a reader goes without a word, and its connection stays"

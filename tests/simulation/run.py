@@ -23,10 +23,9 @@ import trio
 from daybook.broker.namespaces.policies import DEFAULT_NAMESPACE
 from daybook.wire.metadata.store import Record
 from daybook.wire.topics import TopicName
-from tests.harness import scheduler
-from tests.harness.scheduler import Scheduler, SimulationStuckError
 from tests.history.check import check
 from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Quiet, Run, Stamped
+from tests.simulation import scheduler
 from tests.simulation.acts import Join
 from tests.simulation.audit import MetadataAudit, audit_copies
 from tests.simulation.caretaker import close_all, mended, reclaim, replicate
@@ -38,6 +37,7 @@ from tests.simulation.members import Members
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Consume, Follow, Plan, Work
 from tests.simulation.rest import leaks, tasks_left
+from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.settings import Limits
 from tests.simulation.workloads.drain import LivenessError, drain, within
 from tests.simulation.workloads.ledgers import read_all

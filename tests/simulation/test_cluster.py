@@ -8,10 +8,10 @@ import trio
 
 from daybook.broker.errors import CannotJoinError
 from daybook.broker.server import RunningBroker, run_broker
-from tests.harness import scheduler
 from tests.harness.disk import Platter
-from tests.harness.scheduler import Scheduler
+from tests.simulation import scheduler
 from tests.simulation.cluster import Cluster, Life, start_cluster
+from tests.simulation.scheduler import Scheduler
 
 
 def test_what_a_host_is_asked_to_do_is_its_own_whoever_asks() -> None:

@@ -5,10 +5,10 @@ import gc
 import pytest
 import trio
 
-from tests.harness import scheduler
-from tests.harness.scheduler import HOST, Scheduler, SimulationStuckError
+from tests.simulation import scheduler
 from tests.simulation.nemesis import draw_plan
 from tests.simulation.run import simulate
+from tests.simulation.scheduler import HOST, Scheduler, SimulationStuckError
 from tests.simulation.twin import Twin
 
 SEED = 1

@@ -14,10 +14,10 @@ from daybook.wire.metadata.store import (
     SessionState,
 )
 from daybook.wire.metadata.update import update
-from tests.harness import scheduler
 from tests.harness.clocks import VirtualClock
-from tests.harness.scheduler import HOST, Scheduler
+from tests.simulation import scheduler
 from tests.simulation.metadata import Odds, SimulatedMetadata
+from tests.simulation.scheduler import HOST, Scheduler
 
 Body = Callable[["Run"], Awaitable[None]]
 

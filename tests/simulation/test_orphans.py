@@ -8,10 +8,10 @@ from daybook.bookie.ledger.client import LedgerClient, Quorums
 from daybook.managed_ledger.records import custom_metadata
 from daybook.managed_ledger.tree import tree_id
 from daybook.wire.topics import TopicName
-from tests.harness import scheduler
-from tests.harness.scheduler import Scheduler
+from tests.simulation import scheduler
 from tests.simulation.caretaker import as_caretaker
 from tests.simulation.cluster import Cluster, eventually, start_cluster
+from tests.simulation.scheduler import Scheduler
 
 NAME = TopicName.parse("persistent://public/default/t")
 GONE = "public/default/persistent/gone"

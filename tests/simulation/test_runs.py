@@ -20,11 +20,9 @@ from daybook.clients.python.errors import NotAllowedError
 from daybook.clients.python.topic_consumer import TopicConsumer
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.harness import scheduler
-from tests.harness.scheduler import HOST, Scheduler
 from tests.history.check import check
 from tests.history.events import Deliver, Ok
-from tests.simulation import acts, plan, run, settings
+from tests.simulation import acts, plan, run, scheduler, settings
 from tests.simulation.acts import At, Freeze, Kill, On
 from tests.simulation.cluster import Cluster
 from tests.simulation.draw_faults import draw_faults, draw_old_image
@@ -43,6 +41,7 @@ from tests.simulation.plan import (
 from tests.simulation.report import explain, trace
 from tests.simulation.rest import tasks_left
 from tests.simulation.run import Outcome, simulate
+from tests.simulation.scheduler import HOST, Scheduler
 from tests.simulation.settings import AutoRecovery, Settings
 from tests.simulation.shrink import as_python, rule_of, shrink
 from tests.simulation.steps import KINDS, STEP_OF, STEPS, mark_of

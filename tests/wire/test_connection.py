@@ -16,8 +16,8 @@ from daybook.wire.errors import OversizeError
 from daybook.wire.outbox import Flusher
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.transport import Network, Stream
-from tests.harness import scheduler
 from tests.harness.network import SimulatedNetwork
+from tests.simulation import scheduler
 
 
 def frame(body: bytes) -> bytes:

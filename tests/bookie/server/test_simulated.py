@@ -23,11 +23,11 @@ from daybook.wire.messages.bookie import (
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
 from daybook.wire.outbox import Flusher
 from tests.bookie.server.peer import KEY, add_frame, make_entry
-from tests.harness import scheduler
 from tests.harness.clocks import VirtualClock
 from tests.harness.disk import HostCrashedError, Platter
 from tests.harness.network import SimulatedNetwork
-from tests.harness.scheduler import HOST, Scheduler
+from tests.simulation import scheduler
+from tests.simulation.scheduler import HOST, Scheduler
 
 PORT = 3181
 LIVES = 4

@@ -13,9 +13,9 @@ from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs, entries
-from tests.harness import scheduler
 from tests.harness.clocks import FixedClock
 from tests.harness.disk import HostCrashedError, Platter
+from tests.simulation import scheduler
 
 FENCED = StoreStatus.FENCED
 IO_ERROR = StoreStatus.IO_ERROR

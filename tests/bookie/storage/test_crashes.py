@@ -24,9 +24,9 @@ from daybook.bookie.storage.status import StoreStatus
 from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import has
 from tests.bookie.storage.oracle import Oracle, random_workload, small_limits, workload
-from tests.harness import scheduler
 from tests.harness.clocks import FixedClock
 from tests.harness.disk import HostCrashedError, Platter, SimulatedDisk, SimulatedFile
+from tests.simulation import scheduler
 
 _IDS = struct.Struct(">qq")
 Mount = Callable[[Platter], SimulatedDisk]

@@ -28,9 +28,9 @@ from daybook.bookie.storage.store import LedgerStore, open_store
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, entry, key, small_limits
 from tests.bookie.storage.test_limbo import fill
-from tests.harness import scheduler
 from tests.harness.clocks import FixedClock
 from tests.harness.disk import HostCrashedError, Platter
+from tests.simulation import scheduler
 
 FENCED, OK = StoreStatus.FENCED, StoreStatus.OK
 IO_ERROR, READ_ONLY, UNKNOWN = StoreStatus.IO_ERROR, StoreStatus.READ_ONLY, StoreStatus.UNKNOWN

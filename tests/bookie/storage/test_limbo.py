@@ -19,9 +19,9 @@ from daybook.bookie.storage.unknown_ledgers import LedgerFacts
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, entry, key, small_limits
 from tests.bookie.storage.test_runs import Runs
-from tests.harness import scheduler
 from tests.harness.clocks import FixedClock
 from tests.harness.disk import HostCrashedError, Platter
+from tests.simulation import scheduler
 
 FENCED = StoreStatus.FENCED
 NO_ENTRY = StoreStatus.NO_ENTRY

@@ -9,8 +9,8 @@ from daybook.bookie.storage.store import LedgerStore
 from tests.bookie.storage.conftest import Answers, Host, has, status_of
 from tests.bookie.storage.oracle import EAGER, entry, key, small_limits
 from tests.bookie.storage.test_limbo import fill
-from tests.harness import scheduler
 from tests.harness.disk import HostCrashedError, Platter
+from tests.simulation import scheduler
 
 FENCED, NO_LEDGER, OK = StoreStatus.FENCED, StoreStatus.NO_LEDGER, StoreStatus.OK
 LIMITS = {"log": small_limits().log, "reclaim": EAGER}

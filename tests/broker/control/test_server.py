@@ -25,8 +25,8 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import BrokerError as ClientError
 from daybook.wire.topics import TopicName
-from tests.harness.scheduler import HOST, Scheduler, run
 from tests.simulation.cluster import Cluster
+from tests.simulation.scheduler import HOST, Scheduler, run
 from tests.simulation.settings import BROKER_PORT
 
 ORDERS = TopicName.parse("orders")

@@ -10,7 +10,7 @@ from daybook.clients.python.connect import connect
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
 from tests.harness.clocks import VirtualClock
 from tests.harness.network import SimulatedNetwork
-from tests.harness.scheduler import Scheduler, run
+from tests.simulation.scheduler import Scheduler, run
 
 TOPIC = "persistent://public/default/t"
 TAKEOVER_S = 2.0  # seconds that the cluster takes to notice

@@ -19,7 +19,7 @@ from daybook.wire.batch import iter_batch, parse_metadata
 from tests.clients.python.fake_broker import FakeBroker, FakeCluster
 from tests.harness.clocks import VirtualClock
 from tests.harness.network import SimulatedNetwork
-from tests.harness.scheduler import Scheduler, run
+from tests.simulation.scheduler import Scheduler, run
 
 TOPIC = "persistent://public/default/t"
 MESSAGES = 300
