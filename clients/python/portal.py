@@ -38,6 +38,7 @@ _INSTEAD = {
     "asyncio": "call it in a thread, as in `await asyncio.to_thread(producer.send, b'...')`",
 }
 _QUIET_S = 0.5  # after which it says what it waits for
+_WAKE_S = 1.0  # how often a waiting caller looks for signals
 _CALLBACKS_S = 1.0  # ... and then for callbacks, which hear that it was not done
 
 
@@ -191,7 +192,7 @@ class Portal:
 
         try:
             self._token.run_sync_soon(begin)
-            return result.result()
+            return _wait_for(result)
         except trio.RunFinishedError:
             raise self._closed_error("the client was closed meanwhile") from None
         except KeyboardInterrupt:
@@ -273,6 +274,20 @@ def _event_loop_here() -> str:
             sys.modules["asyncio"].get_running_loop()
             return "asyncio"
     return ""
+
+
+def _wait_for(result: "Future[_T]") -> _T:
+    """Return the result, or raise its error; notice Ctrl-C within `_WAKE_S`.
+
+    The kernel may hand a signal to another thread.  A wait without a timeout would then go on: the
+    main thread looks for signals only when it wakes.
+    """
+    while True:
+        try:
+            return result.result(_WAKE_S)
+        except TimeoutError:
+            if result.done():  # The call has ended, perhaps with a `TimeoutError` of its own.
+                return result.result()
 
 
 def _give_up(unwanted: Callable[[_T], None], result: "Future[_T]") -> None:

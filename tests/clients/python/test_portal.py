@@ -1,5 +1,7 @@
 """Threads that call while another one closes get an error, and do not wait forever."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -135,3 +137,24 @@ def test_what_an_interrupted_caller_does_not_get_is_given_up(
     assert unwanted.result(10) == "made"
     monkeypatch.undo()
     portal.close()
+
+
+def test_an_interrupt_that_another_thread_receives_ends_the_call() -> None:
+    """The kernel may choose any thread, and only the main thread acts on the signal."""
+    portal = Portal()  # Its thread begins before the signal is blocked here, so it receives it.
+    waited_to_the_end = False
+
+    async def interrupt_and_wait() -> None:
+        nonlocal waited_to_the_end
+        os.kill(os.getpid(), signal.SIGINT)
+        await trio.sleep(20)
+        waited_to_the_end = True
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            portal.call(interrupt_and_wait)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    portal.close()
+    assert not waited_to_the_end
