@@ -11,6 +11,8 @@
 Every decoder either returns a value or raises a `WireError`; no input makes it raise anything else.
 """
 
+import errno
+
 
 class WireError(Exception):
     """The peer sent bytes that break the protocol."""
@@ -38,3 +40,12 @@ class ConnectionLostError(Exception):
 
 class NobodyListensError(ConnectionLostError):
     """The host answered that nothing listens on that port: no process serves it now."""
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    """Return the error of a listener that did not get its port; it says what to do."""
+    text = f"cannot listen on {host}:{port}: {error.strerror}"
+    if error.errno == errno.EADDRINUSE:
+        text += f"; stop the process that has the port (`ss -ltnp sport = {port}` names it), or"
+        text += " choose another port in the settings"
+    return OSError(error.errno, text)

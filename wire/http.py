@@ -24,6 +24,8 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import wrap_app  # pyright: ignore[reportUnknownVariableType]
 from starlette.types import ASGIApp
 
+from daybook.wire.errors import cannot_listen
+
 CONNECTIONS_MAX = 256
 _BACKLOG = 128
 _IDLE_S = 10
@@ -70,8 +72,7 @@ class HttpPort:
             sock.listen(_BACKLOG)
         except OSError as error:
             sock.close()
-            message = f"cannot listen on {host}:{port}: {error.strerror}"
-            raise OSError(error.errno, message) from None
+            raise cannot_listen(host, port, error) from None
         self.port = int(sock.getsockname()[1])
 
     @property

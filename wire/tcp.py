@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from daybook.wire.errors import ConnectionLostError, NobodyListensError
+from daybook.wire.errors import ConnectionLostError, NobodyListensError, cannot_listen
 from daybook.wire.transport import Buffer, Listener, Stream
 
 _BACKLOG = 1024
@@ -168,9 +168,7 @@ class TcpNetwork:
             sock.setblocking(False)
         except OSError as error:
             sock.close()
-            raise OSError(
-                error.errno, f"cannot listen on {host}:{port}: {error.strerror}"
-            ) from None
+            raise cannot_listen(host, port, error) from None
         return TcpListener(sock, self._on_accept_failed)
 
 

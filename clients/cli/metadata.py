@@ -130,7 +130,7 @@ def _say(error: Exception, zookeeper: str) -> str | None:
             return (
                 f"No ZooKeeper answers at {zookeeper}{why}: start a cluster with"
                 " `daybook standalone` (`daybook local start zookeeper` if only ZooKeeper is down),"
-                " or say where yours is with --zookeeper."
+                " or say where yours is with --zookeeper or DAYBOOK_ZOOKEEPER."
             )
         case LayoutError():
             return f"{error}: say where ledgers are with --ledgers-root."

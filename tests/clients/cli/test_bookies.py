@@ -72,5 +72,5 @@ def test_without_zookeeper_it_says_how_to_get_one(daybook: Daybook, hurried: Non
         "Waiting for ZooKeeper at 127.0.0.1:1, for 3 s more.",
         "Error: No ZooKeeper answers at 127.0.0.1:1 (nobody listens at 127.0.0.1:1): start a"
         " cluster with `daybook standalone` (`daybook local start zookeeper` if only ZooKeeper is"
-        " down), or say where yours is with --zookeeper.",
+        " down), or say where yours is with --zookeeper or DAYBOOK_ZOOKEEPER.",
     ]
