@@ -4,6 +4,8 @@ No test depends on how fast the machine is, nor on chance: Hypothesis measures n
 same examples each time.  With `--hypothesis-profile=default` it draws others.
 """
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,13 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+# A shell that runs the tests in the background lets them ignore Ctrl-C, and so all their children.
+if (
+    threading.current_thread() is threading.main_thread()
+    and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The files that take longest, the longest first, so that no worker begins a long one (`--dist
 # loadfile`) when all others are done.
