@@ -1,7 +1,7 @@
-"""Mutants of the ledger that only the model has.
+"""Mutants of the ledger that only the model uses.
 
-They replace what no storm runs: the synchronous half of the ledger client's shells, and the
-ledger directory of a bookie.  Which set-up finds which mutant is in `cases`.
+They change code that no storm runs: the synchronous half of the ledger client's shells, and the
+ledger directory of a bookie.  `cases` has the set-up that finds each mutant.
 """
 
 # pyright: reportPrivateUsage=false

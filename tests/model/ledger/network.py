@@ -1,9 +1,9 @@
-"""Links between a client and a bookie, by number: what is in flight, in both directions.
+"""Links between a client and a bookie, by number: the messages in flight, in both directions.
 
-TCP keeps the order of requests and that of answers.  When a connection is *cut*, answers are lost;
-requests that were on their way may still arrive, in their order, at any time or never, also behind
-requests of the next connection; nobody hears what came of them.  Without `fifo` (connections that
-are shared out anew for each request, bookies that serve in parallel) everything overtakes.
+TCP keeps the order of requests and that of answers.  When a connection is *cut*, answers are lost.
+Requests that were under way may still arrive, in their order, at any time or never, even after
+requests of the next connection; their answers are lost.  Without `fifo` any message may overtake
+any other, as with a new connection for each request, or bookies that serve in parallel.
 """
 
 from enum import IntEnum
@@ -25,7 +25,7 @@ class Way(IntEnum):
 
 
 Delivery: TypeAlias = tuple[Way, int, int]
-"""What may arrive next: the way, the message, and the link without it."""
+"""A message that may arrive next: the way, the message, and the link without it."""
 
 
 class Links:
