@@ -173,7 +173,7 @@ class Cluster:
                 except PartFailedError:
                     await trio.sleep(_RETRY_S)
 
-    # -- ends that nobody ordered
+    # -- unexpected ends
 
     def disk_failed(self, bookie: str) -> None:
         """Note that the bookie may end by itself from now on, as after a failure of its disk."""

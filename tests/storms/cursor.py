@@ -117,7 +117,7 @@ class CursorStorm(Storm):
         finally:
             cursor_ledger.PART_BYTES_MAX, cursor_ledger.RANGES_MAX = before
 
-    # -- what happens
+    # -- the actors
 
     @property
     def owner(self) -> Owner:
@@ -306,7 +306,7 @@ class CursorStorm(Storm):
         if later:  # The receipt is late: the next owner must have found the acknowledgements.
             self.mark("receipt after a takeover")
             found_epoch, found = self._found[later[0]]
-            self.rule("C4", epoch < found_epoch or acked <= found, "a receipt, and it is lost")
+            self.rule("C4", epoch < found_epoch or acked <= found, "an ack with a receipt is lost")
             return
         self.epochs[epoch].durable |= acked
         for older in range(epoch):
@@ -349,7 +349,7 @@ class CursorStorm(Storm):
             skipped = sorted(found - epoch.acked)
             self.rule("C2", not skipped, f"skipped: {', '.join(map(str, skipped))}")
             self.rule("C4", not forgotten, f"forgotten: {', '.join(map(str, forgotten))}")
-            self.rule("C2", False, "what was found was never so")
+            self.rule("C2", False, "the recovered state never existed")
         if fits[-1] < len(self.epochs) - 1:
             self.mark("seek forgotten")
         self._found[owner.number] = (fits[-1], found)

@@ -113,7 +113,7 @@ class DispatchStorm(DispatchRules):
         self.actor(self._skip_all, SOME)
         self.actor(self._tick, (0.02, 0.1, 0.3))
 
-    # -- what happens
+    # -- the actors
 
     def _append(self) -> None:
         index = len(self.log)
@@ -237,7 +237,7 @@ class DispatchStorm(DispatchRules):
     def _tick(self) -> None:
         self.now_ms += 1
 
-    # -- what consumers say, as it arrives
+    # -- commands of consumers, when they arrive
 
     def hear_flow(self, consumer: Consumer, messages: int) -> None:
         consumer.permits += messages

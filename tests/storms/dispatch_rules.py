@@ -78,7 +78,7 @@ class DispatchRules(Storm):
         for between in self.log[first : message.index]:
             done = between.place in self._acked
             self.rule("Q1", done, f"{between.index} is skipped, {message.index} is delivered")
-        self.rule("Q1", message.index >= first, f"{message.index} behind {first}")
+        self.rule("Q1", message.index >= first, f"{message.index} is delivered, {first} is next")
         self.rule("Q1", consumer.key == self._machine.active, f"{consumer.name} is not active")
         self._expected = message.index + 1
 

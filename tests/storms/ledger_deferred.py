@@ -139,7 +139,7 @@ class DeferredStorm(LedgerWorld):
         self.mark("went on degraded")
         return (ensemble[one],)
 
-    # -- what happens
+    # -- the actors
 
     def _append(self) -> None:
         left = self._entries_max - 1 - self.writer.protocol.last_add_pushed
@@ -207,7 +207,7 @@ class DeferredStorm(LedgerWorld):
             self.mark("lost what it had taken")
             del bookie.entries[entry_id]
         self.mark("started anew")
-        self.say(f"{bookie.name} starts anew, without {unsynced[kept:]}")
+        self.say(f"{bookie.name} restarts without {unsynced[kept:]}")
         self._epochs[bookie.name] = self._epochs.get(bookie.name, 0) + 1
         self._tell_of_the_end(bookie.name)
 

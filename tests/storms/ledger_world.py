@@ -127,7 +127,7 @@ class LedgerWorld(Storm):
 
     def _store(self, bookie: Bookie, entry_id: int, stored: Stored) -> None:
         self.rule("S5", stored.payload == f"payload {entry_id}", stored)
-        self.rule("S6", stored.lac <= self.acked, f"an entry says that {stored.lac} is confirmed")
+        self.rule("S6", stored.lac <= self.acked, f"an entry has LAC {stored.lac}")
         before = bookie.entries.get(entry_id)
         if before is None or before.lac < stored.lac:
             bookie.entries[entry_id] = stored
@@ -203,10 +203,10 @@ class LedgerWorld(Storm):
 
     def confirmed(self, entry_id: int) -> None:
         self.say(f"writer confirms {entry_id}")
-        self.rule("S7", entry_id == self.acked + 1, f"{entry_id} behind {self.acked}")
-        self.rule("W4", not self.writer.changing, f"{entry_id} while a change is in flight")
+        self.rule("S7", entry_id == self.acked + 1, f"{entry_id} is confirmed after {self.acked}")
+        self.rule("W4", not self.writer.changing, f"{entry_id} is confirmed during a change")
         if self.end is not None:
-            self.rule("S1", entry_id <= self.end, f"{entry_id} behind the end {self.end}")
+            self.rule("S1", entry_id <= self.end, f"{entry_id} is after the end {self.end}")
         self.acked = entry_id
         self._check_copies(entry_id)
 

@@ -88,7 +88,7 @@ class ProducerStorm(Storm):
         self.actor(self._start_over, SOME)
         self.actor(self._time, (0.0, 0.02))
 
-    # -- what happens
+    # -- the actors
 
     def _client(self) -> ProducerClient:
         return self.chance.one_of(self.clients)
@@ -221,8 +221,8 @@ class ProducerStorm(Storm):
         self.rule("P2", right, f"{client.name} {sequence_id} is not at {position}")
         if client.receipts:
             before, where = client.receipts[-1]
-            self.rule("P1", before < sequence_id, f"{sequence_id} behind {before}")
-            self.rule("P1", where < position, f"{position} behind {where}")
+            self.rule("P1", before < sequence_id, f"{sequence_id} has its receipt after {before}")
+            self.rule("P1", where < position, f"{position} comes after {where}")
 
     def check_admitted(self, topic: Topic, producer: Producer, asked: int | None) -> None:
         self.say(f"{producer.name} is admitted, epoch {producer.epoch}")
@@ -236,9 +236,9 @@ class ProducerStorm(Storm):
 
     def check_append(self, topic: Topic, producer: Producer) -> None:
         mine = topic.by_name.get(producer.name) is producer
-        self.rule("A1", mine, f"{producer.name} sends, and is not one of the topic")
+        self.rule("A1", mine, f"{producer.name} sends without being a producer of the topic")
         if topic.access.is_exclusive:
-            self.rule("A1", len(topic.by_name) == 1, f"{list(topic.by_name)}, one is exclusive")
+            self.rule("A1", len(topic.by_name) == 1, f"one of {list(topic.by_name)} is exclusive")
 
     def finish(self) -> None:
         """Check, after all faults, that each send gets a receipt unless its producer is fenced."""

@@ -112,7 +112,7 @@ class ProducerClient:
             self._attached = False
             self._request = -1
 
-    # -- what the broker says
+    # -- answers of the broker
 
     def hear(self, message: pb.BaseCommand | SendReceipt) -> None:
         if isinstance(message, SendReceipt):

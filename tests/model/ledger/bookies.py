@@ -146,7 +146,7 @@ class Bookies:
         )
         fences = isinstance(asked_for, Read) and asked_for.flags & Flag.DO_FENCING
         if self._white_box and fences and not is_fenced(after):
-            raise BrokenRuleError("W2", "a fence was answered, and the ledger is not fenced")
+            raise BrokenRuleError("W2", "a fence was answered, but the ledger is not fenced")
         lac = _check_stored(before, after)
         text = f"{asked(frame)} -> {said(answer).status.name}"
         return Served(self.states.of(after), self.answers.of(answer), lac, text)

@@ -47,7 +47,7 @@ class Register:
         return Register(write.metadata, self.version + 1, self.metadata if keep else None)
 
 
-# -- what may be wanted
+# -- the purposes of a change
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,7 @@ class _Run:
             self._changes,
         )
 
-    # -- what the shell asks of its context
+    # -- the context of the shell
 
     def open_channel(self, bookie: BookieId, *_: object) -> SendingChannel:
         return SendingChannel(bookie, self._out)
@@ -255,7 +255,7 @@ class _Run:
     async def generations_of(self, _: object) -> list[CookieGeneration]:
         return []
 
-    # -- what happens
+    # -- inputs
 
     def told(self, event: Event) -> None:
         if self._stage is Stage.NEW:
@@ -308,7 +308,7 @@ class _Run:
         self._out.reads = reading and any(not asked(f).is_add for _, f in self._out.sends)
         if attempt._error is not None:
             if self._give_ups == self._settings.recovery_give_ups and not self._may_abort:
-                raise BrokenRuleError("L2", f"everybody answers, and yet: {attempt._error}")
+                raise BrokenRuleError("L2", f"recovery fails without a fault: {attempt._error}")
             self._stage = Stage.OVER
             self._out.notes.append(str(attempt._error))
         elif attempt._end is not None:

@@ -30,10 +30,10 @@ _MAY_FOLLOW = {
 def check_ack(metadata: LedgerMetadata, facts: Facts, acked: int, entry_id: int) -> None:
     """Check an entry that the writer has just acknowledged; `acked` was the last one before."""
     if entry_id != acked + 1:
-        raise BrokenRuleError("S7", f"e{entry_id} is acknowledged behind e{acked}")
+        raise BrokenRuleError("S7", f"e{entry_id} is acknowledged after e{acked}")
     if metadata.closed and entry_id > metadata.last_entry_id:
         end = metadata.last_entry_id
-        raise BrokenRuleError("S8", f"e{entry_id} is acknowledged, and the ledger ends at {end}")
+        raise BrokenRuleError("S8", f"e{entry_id} is acknowledged, but the ledger ends at {end}")
     check_copies(metadata, facts, entry_id, "S4")
 
 
@@ -48,7 +48,7 @@ def check_write(before: LedgerMetadata, after: LedgerMetadata, facts: Facts, ack
     if after.closed:
         if acked > after.last_entry_id:
             end = after.last_entry_id
-            raise BrokenRuleError("S1", f"e{acked} was acknowledged, and the end is {end}")
+            raise BrokenRuleError("S1", f"e{acked} was acknowledged, but the end is {end}")
         _check_length(before, after)
     for entry_id in range(max(acked, after.last_entry_id) + 1):
         check_copies(after, facts, entry_id, "S4" if entry_id <= acked else "S11")
@@ -85,7 +85,7 @@ def _check_fragments(before: LedgerMetadata, after: LedgerMetadata, acked: int) 
     if after.state is LedgerState.IN_RECOVERY:
         raise BrokenRuleError("S10", "fragments are written during recovery, before it closes")
     if after.state is LedgerState.OPEN and starts[-1] != acked + 1:
-        raise BrokenRuleError("S10", f"a fragment from {starts[-1]}, acknowledged is e{acked}")
+        raise BrokenRuleError("S10", f"a fragment begins at e{starts[-1]}, the LAC is {acked}")
 
 
 def _check_length(before: LedgerMetadata, after: LedgerMetadata) -> None:
@@ -93,7 +93,7 @@ def _check_length(before: LedgerMetadata, after: LedgerMetadata) -> None:
     exact = length_at(after.last_entry_id)
     old = after.last_entry_id < before.last_fragment.first_entry_id
     if after.length != exact and not (old and after.length < exact):
-        raise BrokenRuleError("S2", f"{after.length} bytes, and there are {exact}")
+        raise BrokenRuleError("S2", f"the length is {after.length}, but there are {exact} bytes")
 
 
 def check_copies(metadata: LedgerMetadata, facts: Facts, entry_id: int, rule: str) -> None:
@@ -131,7 +131,7 @@ def check_reads(metadata: LedgerMetadata, facts: Facts) -> None:
         for ack_quorum in combinations(write_set, metadata.quorums.ack):
             if not any(facts[bookie][0] for bookie in ack_quorum):
                 names = "+".join(f"b{bookie}" for bookie in ack_quorum)
-                raise BrokenRuleError("W1", f"a recovery reads, and {names} are not fenced")
+                raise BrokenRuleError("W1", f"a recovery reads, but {names} are not fenced")
 
 
 def write_sets(quorums: Quorums, fragment: Fragment) -> list[list[int]]:
@@ -144,13 +144,13 @@ def write_sets(quorums: Quorums, fragment: Fragment) -> list[list[int]]:
 
 def check_finished(now: LedgerMetadata, reported: LedgerMetadata) -> None:
     if _end(now) != _end(reported):
-        raise BrokenRuleError("S12", f"reported is {show(reported)}, and it is {show(now)}")
+        raise BrokenRuleError("S12", f"{show(reported)} is reported, {show(now)} is stored")
 
 
 def check_end(before: LedgerMetadata, version: int, marked_version: int) -> None:
     """A recovery closes the version that it has marked."""
     if before.state is LedgerState.IN_RECOVERY and version != marked_version:
-        raise BrokenRuleError("W3", f"closed over version {version}, marked was {marked_version}")
+        raise BrokenRuleError("W3", f"version {version} is closed, {marked_version} was marked")
 
 
 def check_promise(metadata: LedgerMetadata, acked: int, lac: int) -> None:
@@ -167,4 +167,4 @@ def check_missed(now: LedgerMetadata, entry_id: int, then: LedgerMetadata | None
     If the fragments have changed since, a reader reads the metadata again.
     """
     if then is not None and now.fragments == then.fragments:
-        raise BrokenRuleError("S13", f"e{entry_id} was promised to a reader, and is absent")
+        raise BrokenRuleError("S13", f"e{entry_id} was promised to a reader, but is absent")

@@ -218,7 +218,7 @@ class Sides:
             facts = self._link_facts[link] = (bool(requests or answers), adds)
         return facts
 
-    # -- the side behind a step
+    # -- the side after a step
 
     def _number(self, side: Side) -> int:
         number = self._sides.of(side)
@@ -259,7 +259,7 @@ class Sides:
             raise BrokenRuleError("L1", text)
         return self._links.of((strays, requests, answers))
 
-    # -- what may be taken first
+    # -- steps that may be taken first
 
     def _find_settled(self, side: int, shelf: int) -> Step | None:
         host, *links = self._sides[side]

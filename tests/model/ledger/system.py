@@ -345,7 +345,7 @@ class LedgerSystem:
         new[_RECORD] = number
         new[_LATE] = _NOTHING
 
-    # -- the state behind a step
+    # -- the state after a step
 
     def _add(self, new: list[int], found: list[State], moves: list[Move] | None) -> None:
         """Add the state; the recoverer whose side has the smaller number comes first."""

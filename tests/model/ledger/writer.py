@@ -188,7 +188,7 @@ class _Run:
             self._changes,
         )
 
-    # -- what the shell asks of its context
+    # -- the context of the shell
 
     def add_listener(self, listener: Callable[[], None]) -> None:
         """Do nothing: an `Option` reports a spare or a return."""
@@ -224,7 +224,7 @@ class _Run:
         self._out.confirmed.append((first, last - first + 1))
         self._out.notes.append(f"ACKS e{first}" + (f" to e{last}" if last > first else ""))
 
-    # -- what happens
+    # -- inputs
 
     def heard(self, bookie: BookieId, what: Said) -> None:
         """Pass the answer on as `LedgerChannel.add_answered` does."""

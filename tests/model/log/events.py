@@ -95,7 +95,7 @@ class Opened:
 
 Result: TypeAlias = int | Found | Opened | tuple[str, ...] | tuple[int, ...] | Error | None
 
-# -- what a broker does
+# -- outputs of a broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Sleeps:
 
 Output: TypeAlias = Asks | GivesUp | Sends | Says | Sleeps
 
-# -- what a broker is told
+# -- inputs of a broker
 
 
 class Command(Enum):

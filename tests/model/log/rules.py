@@ -98,14 +98,14 @@ def _check_gone(
     acked = [each for each in oracle.acked if each.where[0] == ledger_id]
     cursor = recovered(world)
     if acked and not trims:
-        raise BrokenRuleError("K1", f"ledger {ledger_id} has left the list, with what was acked")
+        raise BrokenRuleError("K1", f"ledger {ledger_id} has left the list with acked entries")
     if cursor is not None and any(not cursor.covers(each.where) for each in acked):
-        raise BrokenRuleError("K5", f"ledger {ledger_id} has left the list, the cursor needs it")
+        raise BrokenRuleError("K5", f"ledger {ledger_id} has left the list; the cursor needs it")
     before, still = old[: old.index(ledger_id)], [each for each, _ in listed(world)]
     if any(each in still and world.ledger(each).end != -1 for each in before):
         raise BrokenRuleError("K6", f"ledger {ledger_id} has left the middle of the list")
     if ledger.end is None:
-        raise BrokenRuleError("K6", f"ledger {ledger_id} has left the list, and is not closed")
+        raise BrokenRuleError("K6", f"ledger {ledger_id} has left the list, but is not closed")
 
 
 def check_end(world: World, ledger_id: int, oracle: Oracle) -> None:
@@ -114,27 +114,27 @@ def check_end(world: World, ledger_id: int, oracle: Oracle) -> None:
     for each in oracle.acked:
         if each.where[0] == ledger_id and end is not None and each.where[1] > end:
             where = _show(each.where)
-            raise BrokenRuleError("K1", f"{where} was acked, and its ledger ends at {end}")
+            raise BrokenRuleError("K1", f"{where} was acked, but its ledger ends at {end}")
 
 
 def check_deleted(world: World, ledger_id: int) -> None:
     """Check a ledger that is deleted: neither the list nor the cursor's record names it."""
     ledger = world.ledger(ledger_id)
     if any(ledger_id == each for each, _ in listed(world)):
-        raise BrokenRuleError("K5", f"ledger {ledger_id} is deleted, and the list names it")
+        raise BrokenRuleError("K5", f"ledger {ledger_id} is deleted, but the list names it")
     if ledger.of_cursor and pointer(world) == ledger_id:
-        raise BrokenRuleError("C5", f"ledger {ledger_id} is deleted, and the cursor points to it")
+        raise BrokenRuleError("C5", f"ledger {ledger_id} is deleted, but the cursor points to it")
 
 
 def check_sent(ledger: Ledger, ledger_id: int) -> None:
     if not ledger.of_cursor and not ledger.listed:
-        raise BrokenRuleError("K6", f"ledger {ledger_id} is written to, and was never listed")
+        raise BrokenRuleError("K6", f"ledger {ledger_id} is written to, but was never listed")
 
 
 def check_opened(world: World, ledger_id: int) -> None:
     """Check that a broker serves a listed ledger, even if the log has been taken over since."""
     if not world.ledger(ledger_id).listed:
-        raise BrokenRuleError("K4", f"it serves with ledger {ledger_id}, which was never listed")
+        raise BrokenRuleError("K4", f"the log is served by ledger {ledger_id}, never listed")
 
 
 def acks(world: World, oracle: Oracle, acked: Acked) -> Oracle:
@@ -147,7 +147,7 @@ def acks(world: World, oracle: Oracle, acked: Acked) -> Oracle:
     if ledger_id not in ids and ledger.end is None:
         raise BrokenRuleError("K1", f"{_show(where)} is acked, and the list is {ids}")
     if ledger.end is not None and entry_id > ledger.end:
-        raise BrokenRuleError("K1", f"{_show(where)} is acked, and its ledger ends at {ledger.end}")
+        raise BrokenRuleError("K1", f"{_show(where)} is acked, but its ledger ends at {ledger.end}")
     if not ledger.entries[entry_id].endswith(b"value %d" % value):
         raise BrokenRuleError("K1", f"{_show(where)} is not value {value}")
     floor = dict(oracle.floors).get(value, NOWHERE)
@@ -244,10 +244,10 @@ def check_cursor(before: World, after: World, oracle: Oracle) -> None:
     consumed = {where for where, _ in oracle.consumed}
     for where in _entries(after):
         if now.covers(where) and where not in consumed:
-            raise BrokenRuleError("C2", f"{_show(where)} is skipped, and was not acknowledged")
+            raise BrokenRuleError("C2", f"{_show(where)} is skipped, but was not acknowledged")
     for where in oracle.receipts:
         if not now.covers(where):
-            raise BrokenRuleError("C4", f"{_show(where)} is forgotten, and there is a receipt")
+            raise BrokenRuleError("C4", f"{_show(where)} is forgotten, but has a receipt")
     points = pointer(after)
     if points is not None and points != pointer(before) and not after.ledger(points).entries:
         raise BrokenRuleError("C5", f"the record points to ledger {points}, which is empty")
@@ -274,7 +274,7 @@ def check_handed_over(world: World, oracle: Oracle, broker: int) -> None:
     now = recovered(world)
     for where, by in oracle.consumed:
         if by == broker and now is not None and not now.covers(where):
-            raise BrokenRuleError("C3", f"closed, and {_show(where)} is not stored as acknowledged")
+            raise BrokenRuleError("C3", f"closed without storing that {_show(where)} is acked")
 
 
 def _show(where: Where) -> str:

@@ -258,7 +258,7 @@ class ModelWriter:
             self._error = LedgerClosedError("by its owner")
             self._tell()
 
-    # -- what the search tells
+    # -- calls of the search
 
     def confirm(self) -> None:
         if self._error is not None:

@@ -309,7 +309,7 @@ class LogSystem:
             after = replace(view.spent(_FLUSHES), oracle=replace(oracle, flushes=flushes))
             yield Do(Command.FLUSH, number), after
 
-    # -- telling a broker, and what it makes of it
+    # -- inputs and outputs of a broker
 
     def _told(self, view: View, event: Input) -> View:
         before = self.histories[view.history]
@@ -362,7 +362,7 @@ class LogSystem:
                 pass
         return oracle
 
-    # -- the world changes
+    # -- changes of the world
 
     def _changed(self, view: View, world: World, call: Call | None) -> World:
         """Check a change of records or ledgers; note the ledgers that were listed."""

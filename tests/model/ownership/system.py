@@ -261,7 +261,7 @@ class _Numbered:
     touches: tuple[tuple[int, Waiting], ...] = ()
 
 
-# -- what may happen to one broker
+# -- the steps of one broker
 
 
 def _stepped(view: View, event: Event) -> View:
@@ -394,20 +394,20 @@ def _all_watches(view: View) -> View:
 def _check_step(view: View, after: Broker, done: Done, event: Event) -> None:
     before, seat = view.broker, view.seat
     if done.answers(Answer.OURS) and not seat.had:
-        raise BrokenRuleError("O1", "it says that the bundle is its own, and never had the record")
+        raise BrokenRuleError("O1", "it says that the bundle is its own, but never had the record")
     if done.answers(Answer.OTHERS) and view.store.owner == view.number and not seat.late:
-        raise BrokenRuleError("O1", "it says that others own the bundle, and the record is its own")
+        raise BrokenRuleError("O1", "it says that others own the bundle, but the record is its own")
     if event == SessionChanged(SessionState.LOST):
         if after.holding is not None:
-            raise BrokenRuleError("O2", "the session is lost, and it goes on")
+            raise BrokenRuleError("O2", "the session is lost, but it continues")
         if before.owns and not done.drops:
-            raise BrokenRuleError("O2", "the session is lost, and it keeps its topics")
+            raise BrokenRuleError("O2", "the session is lost, but it keeps its topics")
 
     served, serves = (each.holding in _SERVING for each in (before, after))
     if served and not serves and not done.drops and not isinstance(event, TopicsClosed):
-        raise BrokenRuleError("O3", "it lets the bundle go, and its topics are served")
+        raise BrokenRuleError("O3", "it releases the bundle, but serves its topics")
     if done.released and view.store.owner == view.number and not seat.late:
-        raise BrokenRuleError("O6", "it says that the bundle is released, and the record stands")
+        raise BrokenRuleError("O6", "it says that the bundle is released, but has the record")
 
 
 def _check_settled(store: Store, number: int, broker: Broker) -> None:
@@ -419,8 +419,8 @@ def _check_settled(store: Store, number: int, broker: Broker) -> None:
     if not (seat.up and seat.alive and session is SessionState.CONNECTED):
         return
     if standing is not Membership.IN or not contact:
-        raise BrokenRuleError("L4", "it has a session, waits for nothing, and is not in contact")
+        raise BrokenRuleError("L4", "it has a session and nothing under way, but is not in contact")
     if seat.guard != term:
-        raise BrokenRuleError("L4", "it goes on behind a guard that does not stand any more")
+        raise BrokenRuleError("L4", "it continues without its guard")
     if broker.owns and store.owner != number:
-        raise BrokenRuleError("O2", "it believes to own the bundle, and the record says otherwise")
+        raise BrokenRuleError("O2", "it owns the bundle, but the record is not its own")
