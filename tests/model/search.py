@@ -172,6 +172,7 @@ def _walk(system: System, steps: list[int]) -> list[Move]:
     """Return the moves of these steps and, after them, the one that breaks a rule."""
     state = system.initial()
     taken: list[Move] = []
+    # A host that has changed places in the state keeps its column in the chart.
     names = {name: name for name in system.columns}
 
     def take(move: Move) -> None:

@@ -104,7 +104,7 @@ class Owner:
             return
 
         def done(ok: bool) -> None:
-            if not ok:
+            if not ok:  # The change may be lost, so a snapshot in a new ledger has to follow.
                 self._writer = None
                 self._start_ledger(goal)
                 return
@@ -123,7 +123,7 @@ class Owner:
         parts = encode_snapshot(mark_delete, self.state.acked, {})
         if self.state.acked.range_count(cursor_ledger.RANGES_MAX) > cursor_ledger.RANGES_MAX:
             self.storm.mark("dense")
-        self.state.take_change()
+        self.state.take_change()  # The snapshot contains it.
         ledger_id = self.storm.create_ledger(self)
 
         def written(ok: bool) -> None:

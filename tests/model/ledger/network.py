@@ -56,7 +56,7 @@ class Links:
             messages = link[way]
             for at in range(len(messages) if not self._fifo else min(1, len(messages))):
                 if messages[at] in messages[:at]:
-                    continue
+                    continue  # An equal message leads to the same state.
                 rest = list(link)
                 rest[way] = messages[:at] + messages[at + 1 :]
                 strays, requests, answers = rest
@@ -83,12 +83,13 @@ class Links:
         return number
 
     def _put(self, messages: Messages, message: int) -> Messages:
+        # Without FIFO any message may be next, so the order of the others makes no difference.
         after = (*messages, message)
         return tuple(sorted(after)) if self._sorted else after
 
     def cut(self, link: int) -> int:
         number = self._cut.get(link)
         if number is None:
-            strays, requests, _ = self._links[link]
+            strays, requests, _ = self._links[link]  # The answers are lost.
             number = self._cut[link] = self._links.of(((*strays, *requests), (), ()))
         return number

@@ -190,7 +190,7 @@ class Sides:
         stored = list(self._shelves[shelf])
         try:
             served = self._bookies.serve(stored[bookie], request)
-            if way is not Way.STRAY:
+            if way is not Way.STRAY:  # The answer to a stray is lost with its connection.
                 links[bookie] = self._links.answer(links[bookie], served.answer)
             changes = served.after != stored[bookie]
             stored[bookie] = served.after
@@ -249,6 +249,7 @@ class Sides:
     def _keep(self, link: int, host: int, stored: int, bookie: int) -> int:
         table, serve = self.table, self._bookies.serve
         strays, requests, answers = self._links[link]
+        # A stray gets no answer, so it makes a difference only if it changes the bookie.
         strays = tuple(r for r in strays if serve(stored, r).after != stored)
         requests = tuple(
             r for r in requests if table.cares(host, bookie, r) or serve(stored, r).after != stored

@@ -120,6 +120,7 @@ class LedgerSystem:
                     found.append((*before, step.side, *behind))
                 else:
                     self._step(state, at, step, found, moves)
+            # The writer's request has been carried out once its answer is under way.
             if sides.asks[side] and not (at == _SIDES and state[_TOLD]):
                 self._ask_store(state, at, found, moves)
             at += 1
