@@ -3,8 +3,8 @@
     python -m tests.model                   the small configurations, half a minute
     python -m tests.model --large           the large ones, up to 20 minutes each, two at a time
     python -m tests.model --all --write     both, and the table goes into docs/model_checker.md
-    python -m tests.model --only "3x 3/3/2" those whose names contain this
-    python -m tests.model --mutant M04      the shortest way to harm, as a chart
+    python -m tests.model --only "3x 3/3/2" those whose names contain this text
+    python -m tests.model --mutant M04      the shortest counter-example, as a chart
 
 The exit code is 1 if a rule was broken, or a mutant was not found.
 """
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[Result] = []
     for result in _searched(chosen, options.minutes * 60, options.jobs):
         results.append(result)
-        if options.write:  # At once: who stops a long search keeps what it has found.
+        if options.write:  # Write at once, so that an interrupted run keeps its results.
             order = [c.name for c in CONFIGURATIONS]
             tables.update(DOCUMENT, _HEAD, [_row(result)], order=order, right=_NUMBERS)
     results.sort(key=lambda result: chosen.index(result.name))

@@ -1,10 +1,10 @@
-"""Which set-up finds which mutant, by which rule, in how many steps.
+"""The table of mutants: the set-up that finds each, the rule, and the number of steps.
 
-The steps are those of the shortest counter-example.  They are asserted: when a change of the code
-or of the model makes a way longer, or hides it, somebody looks.
+The steps are those of the shortest counter-example.  They are asserted, so that a change of the
+code or of the model that makes one longer, or hides it, is noticed.
 
-Three mutants (M03, M11, M34) are covered by a second defence, or nearly: a W rule, which looks
-inside, finds each at once, and in pairs they lose data, which is seen from outside
+Three mutants (M03, M11, M34) do little or no harm alone, because the code has a second defence.  A
+W rule, which looks inside, finds each at once; in pairs they lose data, which is seen from outside
 (`white_box=False`).
 """
 

@@ -1,4 +1,4 @@
-"""Search one configuration, with the code as it is or with a rule of it broken."""
+"""The search of one configuration, with the code as it is or with a mutant."""
 
 from contextlib import nullcontext
 
@@ -14,7 +14,7 @@ def check(
     seconds_max: float = float("inf"),
     states_max: int = STATES_MAX,
 ) -> Result:
-    """`violation` is empty if no rule was broken; `finished`, if everything was seen."""
+    """Search a configuration, with a mutant if there is one; return the result."""
     if isinstance(configuration, str):
         configuration = named(configuration)
     with applied(mutant) if mutant is not None else nullcontext():

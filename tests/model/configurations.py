@@ -1,4 +1,4 @@
-"""What is searched: small configurations by every test run, large ones by `make check-model`."""
+"""The configurations: each test run searches the small ones, `make check-model` the large ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from tests.model.search import System
 
 class Size(Enum):
     SMALL = auto()  # seconds
-    LARGE = auto()  # minutes, or more than there are
+    LARGE = auto()  # minutes, or longer than the limit of time
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """`build` makes the system anew, so that it sees the code as it is then, mutants and all."""
+    """A system by name; each `build` makes a new one, so that it sees mutants applied before."""
 
     name: str
     build: Callable[[], System]
@@ -30,7 +30,7 @@ class Configuration:
 def ledger(
     bookies: int, quorums: tuple[int, int, int], size: Size = Size.SMALL, /, **more: Any
 ) -> Configuration:
-    """Large ones are reduced; the shortest ways to harm are looked for in all that there is."""
+    """Return a configuration; a large one is reduced, which can hide the shortest violation."""
     reduced = size is Size.LARGE
     settings = LedgerSettings(
         bookies=bookies, quorums=Quorums(*quorums), **{"reduced": reduced, **more}
@@ -133,7 +133,7 @@ CONFIGURATIONS = sorted([*LEDGER, *OWNERSHIP, *LOG], key=lambda c: c.size.value)
 
 
 def named(name: str) -> Configuration:
-    """By its name, or by a part of it that no other has."""
+    """Find a configuration by its name, or by a part of it that no other has."""
     found = [c for c in CONFIGURATIONS if c.name == name] or [
         c for c in CONFIGURATIONS if name in c.name
     ]

@@ -1,8 +1,8 @@
-"""Values by number: the same value has always the same one, counted in the order of appearance.
+"""Values by number: equal values have the same number, counted in the order of appearance.
 
 A search compares and hashes states millions of times, while each of its hosts, taken by itself,
-has few states.  So a state of the whole system is a tuple of numbers, and what a host does in one
-of its states is worked out once, by the real code, and then looked up.
+has few states.  So a state of the whole system is a tuple of numbers, and the real code works out
+each step of a host once; afterwards the step is looked up.
 """
 
 from collections.abc import Hashable

@@ -1,16 +1,16 @@
-"""Breadth-first search over everything that a small system may do.
+"""Breadth-first search over all states that a small system can reach.
 
-A *system* is a state to begin with and, for each state, all the states that one step leads to, in
-an order that never changes.  States are tuples of small numbers (see `numbering`).  The search
-visits each state once and stops at the first step that breaks a rule; since it goes by breadth, no
+A *system* has an initial state and, for each state, all the states that one step leads to, in an
+order that never changes.  States are tuples of small numbers (see `numbering`).  The search visits
+each state once and stops at the first step that breaks a rule; since it is breadth-first, no
 counter-example has fewer steps.
 
-Of a visited state only 64 bits of hash are kept, with its parent and the number of the step that
-led to it: among n states a collision, which would hide a part of the space, has a chance of
-n^2 / 2^65, one in a million for six million states.  The way to a state is found again by repeating
-the steps from the beginning.
+The search keeps 64 bits of hash of each visited state, with its parent and the number of the step
+that led to it.  Among n states a collision, which would hide a part of the space, has a probability
+of n^2 / 2^65: one in a million for six million states.  The steps to a state are found by repeating
+them from the beginning.
 
-A search that ran out of time or room is *partial*: it has proved nothing about what it did not see.
+A search that ran out of time or memory is *partial*: it proves nothing about states it did not see.
 """
 
 from array import array
@@ -34,9 +34,9 @@ class BrokenRuleError(Exception):
 
 
 class Move(NamedTuple):
-    """A step, as a chart shows it: something goes from one column to another, or happens in one.
+    """A step, as a chart shows it: a message from one column to another, or an event in one.
 
-    `exchanged` are two hosts that are alike and have changed places in the state behind this step.
+    `exchanged` are two hosts that are alike and have changed places in the state after this step.
     """
 
     source: str
@@ -52,18 +52,18 @@ class System(Protocol):
     def initial(self) -> State: ...
 
     def expand(self, state: State, moves: list[Move] | None = None) -> list[State]:
-        """Where one step leads to; with `moves`, what each step is, appended there.
+        """Return the states that one step leads to; append a move for each to `moves`, if given.
 
-        BrokenRuleError for the first step that breaks a rule; `moves` then ends with that step.
+        Raise BrokenRuleError for the first step that breaks a rule; `moves` then ends with it.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`violation` names the rule that was broken and how; empty if none was found.
+    """The result; `violation` says which rule was broken and how; empty if none was found.
 
-    Seconds are those of the processor, so that they say the same on a busy machine.
+    `seconds` is processor time, which is the same on a busy machine.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Result:
 
 @dataclass(slots=True)
 class _Visited:
-    """What is kept of the states that have been seen; number 0 is the first."""
+    """The hashes, parents and steps of visited states; number 0 is the initial state."""
 
     hashes: set[int]
     parents: "array[int]"
@@ -121,7 +121,7 @@ def search(
     states_max: int = STATES_MAX,
     watch: Callable[[int, int, int], None] | None = None,
 ) -> Result:
-    """Everything within reach; `watch` is told (states, transitions, depth) from time to time."""
+    """Search all reachable states; call `watch(states, transitions, depth)` from time to time."""
     began = process_time()
     first = system.initial()
     visited = _Visited({hash(first)}, array("L", [0]), array("H", [0]))
@@ -169,9 +169,10 @@ def search(
 
 
 def _walk(system: System, steps: list[int]) -> list[Move]:
-    """The moves of these steps and, behind them, the one that breaks a rule."""
+    """Return the moves of these steps and, after them, the one that breaks a rule."""
     state = system.initial()
     taken: list[Move] = []
+    # A host that has changed places in the state keeps its column in the chart.
     names = {name: name for name in system.columns}
 
     def take(move: Move) -> None:

@@ -1,4 +1,4 @@
-"""A rule that is broken is found, by the shortest way: a net without holes."""
+"""The search finds each mutant, by the shortest counter-example."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What keeps the search small hides nothing."""
+"""The reductions that keep the search small hide no state."""
 
 # pyright: reportPrivateUsage=false
 
@@ -30,7 +30,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_dropping_messages_hides_no_state_of_any_host(settings: dict[str, Any]) -> None:
-    """Whatever hosts and metadata can be with everything in flight, they can be without."""
+    """Hosts and metadata reach the same states whether void messages are dropped or kept."""
     assert _hosts(settings, drops=True) == _hosts(settings, drops=False)
 
 
@@ -69,9 +69,9 @@ def test_a_final_answer_stays_the_same_whatever_the_bookie_becomes(
 
 
 def _becomes(bookies: Any, requests: Any, settings: Any) -> list[tuple[int, int]]:
-    """Each state of a bookie, with all that it may become by what may still arrive.
+    """Return each state of a bookie with each state that requests still to come may lead to.
 
-    What one recoverer stores comes behind all that it reads.
+    A recoverer that is alone stores only after all its reads.
     """
     alone = settings.recoverers == 1 and settings.fifo
     may_come = [
@@ -105,7 +105,7 @@ def test_taking_settled_steps_first_hides_no_mutant(case: Case) -> None:
 
 
 def _hosts(settings: dict[str, Any], **how: bool) -> set[tuple[object, ...]]:
-    """All combined states of the hosts, links aside."""
+    """Return all combined states of the hosts, without links."""
     system: Any = ledger(2, (2, 2, 2), **settings, **how).build()
     return {system.hosts(state) for state in _states(system)}
 
@@ -125,7 +125,7 @@ def _seen(seen: set[State], state: State) -> bool:
 
 
 def test_exchanged_recoverers_have_the_names_that_they_had() -> None:
-    """In a chart nobody hears what somebody else was told."""
+    """In a chart no recoverer gets the answer that was sent to the other."""
     case = next(c for c in CASES if c.mutant.id == "M10")
     moves = check(case.configuration, case.mutant).moves
     began = {move.target for move in moves if move.text.startswith("stored")}

@@ -1,4 +1,4 @@
-"""The small configurations, seen completely: no rule is broken in any of them."""
+"""The small configurations are searched completely, and break no rule."""
 
 import pytest
 

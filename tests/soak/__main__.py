@@ -1,8 +1,8 @@
 """`make soak`: break a cluster of real processes for a while, and prove that nothing is lost.
 
 There are rounds of faults for --minutes, or --kills of topics' owners in a row.  The seed decides
-what is drawn; the machine has a part in what happens.  The exit code is 1 if something is wrong;
-then the disks and the logs of the cluster stay beside the histories.
+the draws; the timing of the machine affects the run, too.  The exit code is 1 if something is
+wrong; then the disks and the logs of the cluster are kept beside the histories.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The clock of a history: no two events of a process have the same time."""
+"""The clock of a history, which gives no two events of a process the same time."""
 
 import time
 

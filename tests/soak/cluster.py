@@ -3,9 +3,9 @@
 Every part connects to another loopback address than the one where its peer listens; between the two
 is a link:
 
-    127.0.0.2           where clients find brokers, and everybody finds bookies: a link for each
-    127.0.0.11, .12..   where each bookie and each broker finds ZooKeeper
-    127.0.0.41, .42..   where each process of clients does
+    127.0.0.2           links to each broker, for clients, and to each bookie, for all
+    127.0.0.11, .12..   links to ZooKeeper, one for each bookie and each broker
+    127.0.0.41, .42..   links to ZooKeeper, one for each process of clients
 
 The servers are those of `daybook standalone`, kept by the same supervisor.  The disks of the
 bookies have moods (`disk`).  Processes of clients start and end with a round.
@@ -41,7 +41,7 @@ _LOOKUP_S = 3.0
 _START_S = 60.0
 _RETRY_S = 0.2
 _ROOT = Path(__file__).parents[2]
-_BUG = 3  # the exit code of a server that met an exception nobody expected
+_BUG = 3  # the exit code of a server after an unexpected exception
 _STOP_ORDER = (BROKER, BOOKIE, ZOOKEEPER)
 # A part that starts while ZooKeeper cannot be reached waits for it.
 _PATIENT = ("broker.start_timeout_s=150", "bookie.connect_timeout_s=150")
@@ -57,17 +57,17 @@ _BUSY = (
 @dataclass(frozen=True, slots=True)
 class Shape:
     bookies: int
-    brokers: int  # 0: ledgers only
+    brokers: int  # 0 if only ledgers are tested
     breakable: bool = True  # connections lead through links, disks have moods, bookies are busy
 
 
 class Cluster:
-    """Made by `open_cluster`."""
+    """A running cluster, which `open_cluster` starts."""
 
     def __init__(self, directory: Directory, plan: Plan, shape: Shape) -> None:
         self._asking: Client | None = None
         self.directory = directory
-        self.zookeeper = plan.zookeeper  # past all links
+        self.zookeeper = plan.zookeeper  # the address without a link
         self.ended_alone: Counter[tuple[str, int]] = Counter()  # parts and their exit codes
         self._disk_failed: set[str] = set()
         self._ordered_down: set[str] = set()
@@ -86,7 +86,7 @@ class Cluster:
     # -- the parts
 
     def layers(self) -> list[str]:
-        """Return the kinds of parts that there are now."""
+        """Return the layers that have parts now."""
         return list(dict.fromkeys(keeper.part.kind for keeper in self._keepers()))
 
     def names(self, layer: str) -> list[str]:
@@ -111,7 +111,7 @@ class Cluster:
 
     @property
     def admin(self) -> Admin:
-        """All brokers, since one of them may be down."""
+        """Return a client of all brokers, since one of them may be down."""
         urls = [str(facts["admin_url"]) for facts in self._brokers.values()]
         return Admin("http://" + ",".join(url.removeprefix("http://") for url in urls))
 
@@ -151,7 +151,7 @@ class Cluster:
                     with trio.move_on_after(_START_S), suppress(PartFailedError):
                         await keeper.start()
                 case "pause":
-                    with suppress(PartFailedError):  # It does not run, so it does nothing anyway.
+                    with suppress(PartFailedError):  # The part does not run: nothing to stop.
                         keeper.pause()
                 case _:
                     assert command == "resume", command
@@ -173,14 +173,14 @@ class Cluster:
                 except PartFailedError:
                     await trio.sleep(_RETRY_S)
 
-    # -- ends that nobody ordered
+    # -- unexpected ends
 
     def disk_failed(self, bookie: str) -> None:
-        """From now on the bookie may end by itself: a bookie does so if its disk fails."""
+        """Note that the bookie may end by itself from now on, as after a failure of its disk."""
         self._disk_failed.add(bookie)
 
     def deaths(self) -> list[str]:
-        """Describe the parts that ended though nobody ordered it, and had no reason to."""
+        """Describe the parts that ended by themselves, without an order or another reason."""
         return [
             f"{name} ended by itself with code {code}, {count} times:"
             f" see {self.directory.log(name)}"
@@ -189,7 +189,7 @@ class Cluster:
         ]
 
     def _watched(self, part: Part) -> Part:
-        """Note when the part ends though nobody ordered it."""
+        """Note when the part ends by itself, without an order."""
 
         def exited(code: int) -> None:
             part.exited(code)
@@ -213,7 +213,7 @@ class Cluster:
 
     @asynccontextmanager
     async def _open_asking(self) -> AsyncGenerator[None]:
-        """Keep the client that looks topics up; it goes past all links."""
+        """Keep the client that looks topics up, which uses no links."""
         if not self._brokers:
             yield
             return
@@ -269,7 +269,7 @@ class Cluster:
         return self._watched(part)
 
     def _make_breakable(self, part: Part) -> Part:
-        """Lead its connections through its links, and put a bookie on a disk with moods."""
+        """Lead the part's connections through its links, and put a bookie on a disk with moods."""
         if part.kind == ZOOKEEPER:
             return part
         config = self.directory.path / "conf" / f"{part.name}.toml"
@@ -289,7 +289,7 @@ class Cluster:
 
 @asynccontextmanager
 async def open_cluster(path: Path, shape: Shape) -> AsyncGenerator[Cluster]:
-    """Start a new one in that directory."""
+    """Start a new cluster in that directory."""
     options = ClusterOptions(
         bookies=shape.bookies,
         brokers=max(1, shape.brokers),
@@ -329,7 +329,7 @@ def _address(text: str) -> Address:
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module, also one of these tests."""
+    """Return the command that runs a module of the product or of these tests."""
     return [sys.executable, "-m", module, *arguments]
 
 

@@ -1,6 +1,6 @@
 """Damage to a bookie's files behind its back: an old copy, a lost index, changed bytes.
 
-Each of these costs at most what one disk holds, which an ack quorum of two survives.
+Each kind of damage costs at most the contents of one disk, which an ack quorum of two survives.
 """
 
 import os

@@ -1,11 +1,11 @@
 """SEAM disk: the disk of this machine, in a mood.
 
-A mood says what the disk does instead of what it is asked.  The soak writes the mood into a file,
-and the bookie on the disk reads that file at each call.
+A mood says how the disk misbehaves.  The soak writes the mood into a file, and the bookie on the
+disk reads that file at each call.
 
-Everything that is written goes to the disk below, so the entries that are kept, and the bytes that
-a torn write leaves, are real.  An appender that has failed once refuses everything, as the contract
-of `Disk` says.
+All writes go to the disk below, so the entries that are kept, and the bytes that a torn write
+leaves, are real.  An appender that has failed once rejects everything, as the contract of `Disk`
+says.
 """
 
 import errno
@@ -23,13 +23,13 @@ _LOOK_S = 0.05  # between two looks at the mood while the disk hangs
 
 
 class Mood(msgspec.Struct, frozen=True):
-    """It holds as long as the file says so."""
+    """The misbehaviour of a disk, until the file has another mood."""
 
-    no_room: bool = False  # little space is left, as far as one can see
-    full: bool = False  # nothing can be written
-    torn: bool = False  # a part of each write gets there, then there is an error
+    no_room: bool = False  # the disk reports little free space
+    full: bool = False  # every write fails
+    torn: bool = False  # a part of each write is stored, then it fails
     read_errors: float = 0.0  # the share of reads that fail
-    write_s: float = 0.0  # how much longer each write takes
+    write_s: float = 0.0  # the additional time of each write
     stuck: bool = False  # no call returns
 
 
@@ -41,7 +41,7 @@ class MoodFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen: tuple[int, int] | None = None  # which version of the file
+        self._seen: tuple[int, int] | None = None  # the version of the file that was read last
         self._mood = FINE
 
     def read(self) -> Mood:
@@ -89,7 +89,7 @@ class MoodyDisk:
         await self._disk.write_file(path, content)
 
     async def remove(self, path: str) -> None:
-        """Works on a full disk, too: that is how space is made."""
+        """Delete on a full disk, too, since that frees space."""
         await self.answer()
         await self._disk.remove(path)
 
@@ -133,7 +133,7 @@ class MoodyDisk:
             raise OSError(errno.EIO, "input/output error")
 
     def part(self, size: int) -> int:
-        """Return how many bytes of a torn write get there."""
+        """Return how many bytes of a torn write are stored."""
         return self._rng.randint(0, size)
 
 

@@ -1,11 +1,11 @@
-"""The faults that can happen to a cluster of real processes: one list, as data, and drawing one.
+"""The list of faults that can happen to a cluster of real processes, and the draw of one.
 
 Each fault needs a layer: the part of the cluster that suffers it.  A run without brokers draws no
 faults of brokers, and so on.
 
-Nothing that was acknowledged may be lost in any of them, so they stay within what the quorums bear
-(`Budget`).  A power failure hits all parts at once, and comes alone.  Only one disk in a run may
-lose what it has stored, which an ack quorum of two survives: `ROTTEN`.
+No fault may cost an acknowledged entry, so faults stay within what the quorums tolerate (`Budget`).
+A power failure hits all parts at once, and comes alone.  Only one disk in a run may lose stored
+entries (`ROTTEN`), which an ack quorum of two survives.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +17,11 @@ from tests.soak.disk import Mood
 
 ZOOKEEPER, BOOKIE, BROKER, CLIENT = "zookeeper", "bookie", "broker", "client"
 EVERYTHING = "everything"
-ROTTEN = "bookie-1"  # the one disk that may lose what it has stored
+ROTTEN = "bookie-1"  # the only bookie whose disk may lose stored entries
 _SLOW_S = 0.2
-_LONG = 0.4  # the share of faults that are longer than a session
+_LONG = 0.4  # the share of faults that last longer than a session
 _RESET = 0.3  # the share of silent links whose connections are reset as well
-_BOOKIES_ILL = 2  # at a time; 1 with brokers, whose topics need two of three bookies
+_BOOKIES_ILL = 2  # the most at a time; 1 with brokers, whose topics need two of three bookies
 _CLIENTS_ILL = 2
 
 WEATHERS = {
@@ -45,7 +45,7 @@ RUIN = frozenset({"is full", "tears writes"})  # the bookie has to restart after
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Bounds of durations.  The session is that of the part, in ZooKeeper."""
+    """Bounds of durations.  The session is the part's session in ZooKeeper."""
 
     down: tuple[float, float]  # after a kill
     short: tuple[float, float]  # shorter than the session
@@ -64,17 +64,17 @@ _LAYERS = {BROKER: 6.0, BOOKIE: 5.0, CLIENT: 2.5, ZOOKEEPER: 1.5}  # how often e
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """One line of the list."""
+    """A line of the list of faults."""
 
-    act: str  # kill, pause, weather, mood, or what happens to the files
-    layer: str  # the layer that it needs, which is the one that suffers; or EVERYTHING
+    act: str  # kill, pause, weather, mood, or a kind of damage to files
+    layer: str  # the layer that suffers, or EVERYTHING
     what: str = ""  # the name of the weather or of the mood
     link: str = ""  # for weather: "to it" or "to zookeeper"
-    weight: float = 1.0  # how often it is drawn, beside the other faults of its layer
-    loses: bool = False  # it loses what a disk has stored, so only ROTTEN may suffer it
+    weight: float = 1.0  # its weight among the faults of its layer
+    loses: bool = False  # the disk loses stored entries, so only ROTTEN may suffer it
 
     def __str__(self) -> str:
-        """Return it without names and numbers, to count by."""
+        """Return a text without names and numbers, which is the same for all faults of the kind."""
         match self.act:
             case "weather":
                 return f"{self.layer}: {self.what}, {self.link}"
@@ -92,7 +92,7 @@ def _weathers(layer: str, link: str, weight: float) -> list[FaultKind]:
 
 OLD_IMAGE = "old image"  # an older copy of the directory is restored
 NO_INDEX = "loses its index"
-ROT = "rots"  # bytes of the log change, in what was written long ago
+ROT = "rots"  # old bytes of the log change
 DAMAGED_INDEX = "damages its index"  # bytes of RocksDB's files change
 
 FAULTS: Sequence[FaultKind] = (
@@ -122,7 +122,7 @@ class Fault:
 
     @property
     def link(self) -> str:
-        """The name of the link that it is about."""
+        """Return the name of the link that the fault is about."""
         if self.kind.link == "to zookeeper":
             return f"{self.subject} to zookeeper"
         return f"to {self.subject}" if self.kind.link else ""
@@ -145,7 +145,7 @@ def kinds_of(layers: Iterable[str]) -> list[FaultKind]:
 
 
 def layer_of(part: str) -> str:
-    """Return the layer of bookie-1; what is neither a server nor EVERYTHING is a client."""
+    """Return the layer of a part; one that is neither a server nor EVERYTHING is a client."""
     kind = part.partition("-")[0]
     return kind if kind in (BROKER, BOOKIE, ZOOKEEPER, EVERYTHING) else CLIENT
 
@@ -156,7 +156,7 @@ def draw_layer(rng: Random, layers: Iterable[str]) -> str:
 
 
 def draw_fault(rng: Random, subject: str) -> Fault:
-    """Draw one that this part suffers."""
+    """Draw a fault that this part suffers."""
     layer = layer_of(subject)
     kinds = [
         kind for kind in FAULTS if kind.layer == layer and (subject == ROTTEN or not kind.loses)
@@ -171,14 +171,14 @@ def draw_fault(rng: Random, subject: str) -> Fault:
 
 
 class Budget:
-    """Which parts may suffer at the same time.
+    """The parts that may suffer at the same time.
 
-    At least one broker stays well.  Without brokers two bookies may suffer, which stops some
-    ledgers; with brokers one.
+    At least one broker stays well.  Without brokers two bookies may suffer at a time, which stops
+    some ledgers; with brokers only one may.
     """
 
     def __init__(self, parts: Mapping[str, Sequence[str]]) -> None:
-        """`parts` are the names of the parts of each layer."""
+        """Begin with all parts well; `parts` are the names of the parts of each layer."""
         brokers = parts.get(BROKER, ())
         self._parts = parts
         self._ill_max = {

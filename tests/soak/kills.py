@@ -1,4 +1,4 @@
-"""Kills owners of topics, one after the other, without any other fault."""
+"""A plan that kills owners of topics, one after the other, without any other fault."""
 
 import trio
 
@@ -7,7 +7,7 @@ from tests.simulation.workloads.drain import LivenessError
 from tests.soak.round import Round
 from tests.soak.topics.workload import LIVENESS_S, Topics
 
-_PAUSE_S = 0.3  # in which the next owner serves
+_PAUSE_S = 0.3  # the time in which the next owner serves
 
 
 async def kill_owners(one: Round, topics: Topics, count: int) -> None:
@@ -30,11 +30,11 @@ async def kill_owners(one: Round, topics: Topics, count: int) -> None:
 
     async with trio.open_nursery() as nursery:
         for number in range(count):
-            while len(starting) > spare:  # One broker has to be there to take over.
+            while len(starting) > spare:  # Another broker has to run, to take over.
                 await next(iter(starting.values())).wait()
             topic = names[number % len(names)]
             owner = await owner_of(topic)
-            if owner in starting:  # It serves already, though its start has not been noted.
+            if owner in starting:  # The broker serves already, before its start was noted.
                 await starting[owner].wait()
             fault = f"kill-{number}"
             recorder.note(Fault(fault, f"kill {owner}, the owner of {topic}"))

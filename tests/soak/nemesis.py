@@ -1,4 +1,4 @@
-"""Carries faults out, several at once, and records when each began and ended."""
+"""The task that carries out faults, several at once, and records when each begins and ends."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -34,12 +34,12 @@ from tests.soak.topics.workload import Topics
 _OWNERS = 0.7  # the share of brokers' faults that hit the owner of a topic
 _POWER = 0.02
 _PACE_S = 1.5
-_SETTLE_S = 5.0  # how long a fault may still be felt after its end: sessions, back-off
-_DOWN_FROM_S = 3.0  # if the index is damaged for longer, the bookie is down meanwhile
+_SETTLE_S = 5.0  # the time after a fault in which it still has effects: sessions, back-off
+_DOWN_FROM_S = 3.0  # while its index is damaged for longer than this, the bookie is down
 
 
 class Nemesis:
-    """`strike` breaks the cluster for a while; it returns when nothing is broken any more."""
+    """Breaks a cluster; `strike` returns when all faults have ended."""
 
     def __init__(
         self,
@@ -52,13 +52,13 @@ class Nemesis:
         self._cluster = cluster
         self._recorder = recorder
         self._rng = rng
-        self._counts = counts  # how often each kind of fault was done
+        self._counts = counts  # the number of faults of each kind
         self._topics = topics
         self._layers = cluster.layers()
         self._budget = Budget({layer: cluster.names(layer) for layer in self._layers})
         self._number = 0
-        self._ends_s: dict[str, float] = {}  # by fault; inf: it has not ended
-        self._power_due = False  # until the other faults are over no new one begins
+        self._ends_s: dict[str, float] = {}  # by fault; inf if it has not ended
+        self._power_due = False  # a power failure waits for all other faults to end
         self._over = trio.Event()
 
     async def strike(self, seconds: float) -> None:
@@ -87,7 +87,7 @@ class Nemesis:
         nursery.start_soon(self._carry_out, fault, topic if killed else None, nursery)
 
     async def _carry_out(self, fault: Fault, served: str | None, nursery: trio.Nursery) -> None:
-        """`served` is a topic of the broker that is killed."""
+        """Carry out a fault; `served` is a topic of the broker if the fault kills its owner."""
         self._number += 1
         name = f"fault-{self._number}"
         self._recorder.note(events.Fault(name, str(fault)))
@@ -105,7 +105,7 @@ class Nemesis:
         self._budget.give_back(fault.subject)
 
     def _troubled(self, name: str, seconds: float) -> bool:
-        """Return True if another fault was felt in so many seconds before now."""
+        """Return True if another fault had effects in so many seconds before now."""
         since_s = trio.current_time() - seconds - _SETTLE_S
         return any(end_s > since_s for other, end_s in self._ends_s.items() if other != name)
 

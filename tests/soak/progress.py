@@ -1,4 +1,4 @@
-"""Shows how a soak goes: one line that changes on a terminal, one line now and then in a pipe."""
+"""The progress of a soak: one line that changes on a terminal, one line now and then in a pipe."""
 
 import sys
 from typing import TextIO
@@ -12,7 +12,7 @@ _TERMINAL_S, _PIPE_S = 0.5, 15.0
 
 class Progress:
     def __init__(self, total_s: float, out: TextIO = sys.stdout) -> None:
-        self._total_s = total_s  # 0: unknown
+        self._total_s = total_s  # 0 if it is unknown
         self._out = out
         self._live = out.isatty()
         self._started_s = trio.current_time()

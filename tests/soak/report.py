@@ -36,9 +36,9 @@ class Report:
     directory: Path
     rounds: int = 0
     violations: list[str] = field(default_factory=list[str])
-    rules: Counter[str] = field(default_factory=Counter[str])  # that were broken
-    faults: Counter[str] = field(default_factory=Counter[str])  # how often each was done
-    topics: Counter[str] | None = None  # figures of the workload; None: it did not run
+    rules: Counter[str] = field(default_factory=Counter[str])  # violations by rule
+    faults: Counter[str] = field(default_factory=Counter[str])  # faults by kind
+    topics: Counter[str] | None = None  # figures of the workload; None if it did not run
     ledgers: Counter[str] | None = None
     takeovers_s: list[float] = field(default_factory=list[float])
     troubled_s: list[float] = field(default_factory=list[float])
@@ -49,7 +49,7 @@ class Report:
         return not self.violations
 
     def expect(self, kinds: Iterable[FaultKind]) -> None:
-        """Show these faults also if none of them was done."""
+        """Show these kinds of faults even if none of them happened."""
         for kind in kinds:
             self.faults[str(kind)] += 0
 
@@ -71,7 +71,7 @@ class Report:
                     raise ValueError(workload)
 
     def lines(self) -> list[str]:
-        """Describe it for people."""
+        """Return the lines for people."""
         shown = self.violations[:_SHOWN_MAX]
         if len(self.violations) > len(shown):
             shown.append(f"... {len(self.violations) - len(shown)} more")

@@ -1,11 +1,11 @@
 """A round: clients work while faults strike, then everything is healed, read and judged.
 
-start      the clients of the workloads start, and get something done
+start      the clients of the workloads start, and all make progress
 storm      the work continues while faults strike, or while owners are killed
-healing    every server runs again, and every workload gets something new done
-calm       clients finish
-reading    what was stored is read from its beginning to its end
-judging    the checkers of `tests/history` judge what is in the files of the round
+healing    every server runs again, and every workload makes new progress
+calm       the clients finish
+reading    all that was stored is read from beginning to end
+judging    the checkers of `tests/history` judge the files of the round
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ from tests.simulation.workloads.drain import LivenessError, within
 from tests.soak.clock import Clock
 from tests.soak.cluster import Cluster
 
-_START_S = 180.0  # in which all parts run, once nothing is broken
+_START_S = 180.0  # the time in which all parts have to run once all faults have ended
 _IN_FLIGHT_S = 5.0
 _ACK_LOSS_S = 5.0
 _SETTLE_S = 20.0
@@ -39,7 +39,7 @@ class Workload(Protocol):
     """
 
     def describe(self) -> str:
-        """Return the figures so far, for the line of progress."""
+        """Return the figures so far, for the progress line."""
         ...
 
     def counts(self) -> Counter[str]:
@@ -59,7 +59,7 @@ class Workload(Protocol):
         ...
 
     async def read_again(self) -> None:
-        """Much later: what was read at the end of the round is still there, and nothing else is."""
+        """Check, much later, that a read still finds the same as at the end of the round."""
         ...
 
 
@@ -68,7 +68,7 @@ class Round:
     """The state of a round, and its result."""
 
     cluster: Cluster
-    directory: Path  # for its history
+    directory: Path  # the directory of its history
     seed: int
     number: int
     recorder: Recorder  # for the events of this process
@@ -76,7 +76,7 @@ class Round:
     phase: str = "start"
     violations: list[str] = field(default_factory=list[str])
     judged: list[Violation] = field(default_factory=list[Violation])
-    faults: Counter[str] = field(default_factory=Counter[str])  # how often each was done
+    faults: Counter[str] = field(default_factory=Counter[str])  # faults by kind
 
     def describe(self) -> str:
         figures = "; ".join(each.describe() for each in self.workloads)
@@ -142,7 +142,7 @@ async def _wait_progress(one: Round) -> None:
 
 
 def _liveness(error: BaseException) -> Iterator[str]:
-    """Return what of it says that something does not work; raise the rest, which is a bug."""
+    """Yield the texts of all `LivenessError`s; raise any other error, which is a bug."""
     match error:
         case LivenessError():
             yield str(error)

@@ -1,4 +1,4 @@
-"""Rounds, one after the other, on one cluster."""
+"""A run of the soak: rounds, one after the other, on one cluster."""
 
 import shutil
 import sys
@@ -35,13 +35,13 @@ _KILLS_A_ROUND = 50
 @dataclass(frozen=True, slots=True)
 class Settings:
     seed: int
-    directory: Path  # for the histories and the cluster
+    directory: Path  # the directory of the histories and of the cluster
     minutes: float = 0.0  # the time for rounds of faults
     workloads: tuple[str, ...] = (TOPICS,)
     kills: int = 0  # the number of owners to kill, instead of rounds of faults
-    bookies: int = 0  # 0: as many as the workloads need
+    bookies: int = 0  # 0 for as many as the workloads need
     storm_s: float = 150.0  # the longest storm of a round
-    repair_s: float = 300.0  # in which each copy has to be made again; 0: copies are not checked
+    repair_s: float = 300.0  # the time for repairing all copies; 0 if they are not checked
 
     def shape(self) -> Shape:
         return Shape(
@@ -52,7 +52,7 @@ class Settings:
 
 
 async def soak(settings: Settings, out: TextIO = sys.stdout) -> Report:
-    """Run it; the data of the cluster are kept if something is wrong."""
+    """Run the plan; keep the data of the cluster if something is wrong."""
     report = Report(settings.seed, settings.directory)
     progress = Progress(settings.minutes * 60, out)
     progress.say(f"seed {settings.seed}, in {settings.directory}")

@@ -1,4 +1,4 @@
-"""How long nobody got a receipt after an owner was killed: quantiles, and a histogram in text."""
+"""The times without a receipt after an owner was killed: quantiles, and a histogram in text."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ _BAR_MAX = 40
 
 
 def quantile(sorted_s: Sequence[float], share: float) -> float:
-    """The smallest value that this share of them do not exceed."""
+    """Return the smallest value that this share of the values does not exceed."""
     return sorted_s[max(0, math.ceil(share * len(sorted_s)) - 1)]
 
 
 def describe(takeovers_s: Sequence[float]) -> list[str]:
-    """Lines for people."""
+    """Return the lines for people."""
     if not takeovers_s:
         return ["no owner was killed"]
     ordered = sorted(takeovers_s)
@@ -24,12 +24,12 @@ def describe(takeovers_s: Sequence[float]) -> list[str]:
 
 
 def histogram(sorted_s: Sequence[float]) -> list[str]:
-    """Rows of half a second, of a second from 5 s on, of five seconds from 10 s on."""
+    """Return rows of half a second, of a second from 5 s on, of five seconds from 10 s on."""
     counts: dict[tuple[float, float], int] = {}
     row = (0.0, _width(0.0))
     for value in sorted_s:
         while value >= row[1]:
-            if counts:  # rows before the first value are left out, empty ones between are not
+            if counts:  # Rows before the first value are left out; empty ones between are kept.
                 counts.setdefault(row, 0)
             row = (row[1], row[1] + _width(row[1]))
         counts[row] = counts.get(row, 0) + 1

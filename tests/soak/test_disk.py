@@ -1,4 +1,4 @@
-"""A disk does what its mood says; what has failed once refuses everything, as disks do."""
+"""A disk misbehaves as its mood says; an appender that has failed once rejects everything."""
 
 import errno
 from pathlib import Path

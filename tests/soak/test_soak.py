@@ -1,4 +1,4 @@
-"""A short soak does all that a long one does; one that finds something says so."""
+"""A short soak does all that a long one does, and a soak reports the violations that it finds."""
 
 from collections import Counter
 from io import StringIO

@@ -1,4 +1,4 @@
-"""The figures of takeovers."""
+"""Tests of the quantiles and the histogram of takeovers."""
 
 import pytest
 

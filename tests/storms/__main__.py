@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def _show(kind: str, seed: int) -> int:
-    """One schedule; 1 if it breaks a rule."""
+    """Play one schedule and print it; return 1 if it breaks a rule."""
     chance: Drawn = drawn(kind, seed)
     trace: list[str] = []
     failure = play(kind, chance, trace)[1]

@@ -1,7 +1,7 @@
-"""A chain of ledgers: walks over brokers that open a log, append, roll over and trim.
+"""Storms over a chain of ledgers: brokers open a log, append, roll over and trim.
 
-The world is `tests.model.log`, with its rules and the real shells of `managed_ledger`.  One broker
-opens the log when the storm is over, and has to serve it.
+The world is `tests.model.log`, with its rules and the real shells of `managed_ledger`.  When the
+storm is over, one broker opens the log and has to serve it.
 """
 
 from typing import ClassVar

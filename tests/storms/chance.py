@@ -1,8 +1,8 @@
-"""Every decision of a schedule, so that a schedule is a list of numbers.
+"""All random decisions of a schedule, so that a schedule is a list of numbers.
 
-`Drawn` takes them from a seed.  `Recorded` does the same and keeps them, step by step; `Given`
-plays such a list, whole or with parts cut out of it: what is missing is 0, which means the least of
-what might happen.  The first step is the set-up, the last one what comes after the storm.
+`Drawn` takes the decisions from a seed.  `Recorded` does the same and keeps them, step by step.
+`Given` plays such a list, whole or with parts cut out: a missing number is 0, which stands for the
+most harmless choice.  The first step is the set-up; the last one comes after the storm.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,19 @@ SEEDS_OF_A_WORLD = 20
 
 class Chance(Protocol):
     def world(self, begins: bool) -> None:
-        """Some seeds in a row share all decisions from here to the next call."""
+        """Begin or end the decisions that `SEEDS_OF_A_WORLD` seeds in a row share."""
         ...
 
     def next_step(self) -> None:
-        """What is decided from here on belongs to another step."""
+        """Begin the next step; later decisions belong to it."""
         ...
 
     def more(self, steps: int) -> bool:
-        """Does the storm go on?  `steps` is how many there were."""
+        """Return True if the storm continues after so many steps."""
         ...
 
     def below(self, end: int) -> int:
-        """One of 0 .. end - 1."""
+        """Return a number from 0 to end - 1."""
         ...
 
     def happens(self, probability: float) -> bool: ...
@@ -39,20 +39,20 @@ class Chance(Protocol):
     def one_of(self, choices: Sequence[T]) -> T: ...
 
     def weighted(self, cumulative: Sequence[float]) -> int:
-        """An index, by weights that are summed up."""
+        """Return an index; `cumulative` holds the running sums of the weights."""
         ...
 
     def busy(self, busy: Sequence[int]) -> int:
-        """One of the links, the fast ones more often; each has a speed of its own."""
+        """Return one of the links, a fast one more often; each link has a speed of its own."""
         ...
 
     def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
-        """The index of one of these moves, by weight and speed of its link; -1 for none of them."""
+        """Return the index of a move, by its weight and the speed of its link; -1 for none."""
         ...
 
 
 class Drawn:
-    """From a seed.  A storm has `steps_max` steps at most, most have less."""
+    """Decisions from a seed.  A storm has at most `steps_max` steps; most have fewer."""
 
     def __init__(self, seed: int, steps_max: int) -> None:
         self._own = self._random = Random(seed).random
@@ -109,7 +109,7 @@ class Drawn:
 
 
 class Recorded:
-    """As `Drawn`, and `schedule` is what was decided."""
+    """Decisions from a seed, which are kept in `schedule`."""
 
     def __init__(self, drawn: Drawn) -> None:
         self._steps: Schedule = [[]]
@@ -118,7 +118,7 @@ class Recorded:
 
     @property
     def schedule(self) -> Schedule:
-        """With a last step also if it did not come to that."""
+        """Return the decisions so far; a failed storm gets an empty last step."""
         return self._steps if self._over else [*self._steps, []]
 
     def world(self, begins: bool) -> None:
@@ -147,7 +147,7 @@ class Recorded:
         return self._keep(self._drawn.busy(busy))
 
     def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
-        """Keep the move, not its index: it is found again where others are left out."""
+        """Keep the move, not its index, so that `Given` finds it when other moves are missing."""
         at = self._drawn.move(moves, weights)
         if at >= 0:
             self._keep(_numbers(moves)[at])
@@ -159,7 +159,7 @@ class Recorded:
 
 
 class Given:
-    """From a schedule."""
+    """Decisions from a recorded schedule."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
@@ -190,7 +190,7 @@ class Given:
         return self.below(len(cumulative))
 
     def busy(self, busy: Sequence[int]) -> int:
-        return next(self._numbers, -1)  # It may have nothing to carry any more.
+        return next(self._numbers, -1)  # The link may be idle now; `Network` checks that.
 
     def move(self, moves: Sequence[Move], weights: Sequence[float]) -> int:
         numbers, number = _numbers(moves), next(self._numbers, 0)
@@ -198,7 +198,7 @@ class Given:
 
 
 def _numbers(moves: Sequence[Move]) -> list[int]:
-    """Return a number for each move, made of its text, and counted on where texts are equal."""
+    """Return a number for each move: a hash of its text, counted up where texts are equal."""
     numbers: list[int] = []
     for move in moves:
         number = crc32(f"{move.source} {move.target} {move.text}".encode())

@@ -1,10 +1,10 @@
-"""A cursor: its acknowledgements, the ledger and the record where they are kept, its owners.
+"""Storms over a cursor: its acknowledgements, its ledger, its record, and its owners.
 
-The log stands still: a few ledgers with a few entries.  Consumers acknowledge, singly and up to a
-position, want receipts now and then, and seek; owners die, are taken over, or hand over in order.
-What is under way to a ledger or the register may be carried out or not, or late.  The rules are C
-of `safety`: nothing is skipped, nothing with a receipt is forgotten, nothing at all after a clean
-end.
+The log does not change: it has a few ledgers with a few entries.  Consumers acknowledge single
+entries or everything up to a position, sometimes ask for receipts, and seek.  Owners die, lose the
+cursor to another owner, or close it.  A request to a ledger or to the register may be carried out,
+lost or delayed.  The rules are C of `safety`: no entry is skipped; no acknowledgement with a
+receipt is forgotten; after a clean close none is.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,14 +36,14 @@ DELIVERIES_AT_END = 1000
 @dataclass(slots=True)
 class CursorLedger:
     records: list[bytes] = field(default_factory=list[bytes])
-    half: list[bytes] = field(default_factory=list[bytes])  # stored on too few bookies
+    half: list[bytes] = field(default_factory=list[bytes])  # on fewer bookies than an ack quorum
     fenced: bool = False
     deleted: bool = False
 
 
 @dataclass(slots=True)
 class Epoch:
-    """What was acknowledged since the last seek, and how much of that must never be forgotten."""
+    """The acknowledgements since the last seek; those in `durable` must never be forgotten."""
 
     acked: set[Position]
     durable: set[Position]
@@ -84,13 +84,13 @@ class CursorStorm(Storm):
         self.info = ManagedCursorInfo(cursorsLedgerId=IN_RECORD)
         set_position(self.info, Position(FIRST_LEDGER, -1))
         self.version = 0
-        self.owner_number = 0  # who has written the log's list last
+        self.owner_number = 0  # the owner that wrote the log's list last
         self.epochs = [Epoch(set(), set())]
         self._receipts: list[tuple[int, int, set[Position]]] = []  # owner, epoch, acknowledged
         self._found: dict[
             int, tuple[int, set[Position]]
-        ] = {}  # by which owner: epoch, acknowledged
-        self._clean = False  # nothing happened since the last clean end
+        ] = {}  # by number of the owner that found it: epoch, acknowledged
+        self._clean = False  # True if nothing happened since the last clean close
         self._owners: list[Owner] = []
         self._small = chance.happens(0.4)
         self._unknown = chance.one_of((0.0, 0.1, 0.4))
@@ -107,7 +107,7 @@ class CursorStorm(Storm):
         self.actor(self._take_over, (0.005, 0.02, 0.05))
 
     def run(self) -> None:
-        """Snapshots of several parts, and dense ones, are for large cursors: not in some storms."""
+        """Lower the limits in some storms, so that small cursors get dense and split snapshots."""
         before = cursor_ledger.PART_BYTES_MAX, cursor_ledger.RANGES_MAX
         if self._small:
             cursor_ledger.PART_BYTES_MAX = SMALL_PART_BYTES
@@ -117,7 +117,7 @@ class CursorStorm(Storm):
         finally:
             cursor_ledger.PART_BYTES_MAX, cursor_ledger.RANGES_MAX = before
 
-    # -- what happens
+    # -- the actors
 
     @property
     def owner(self) -> Owner:
@@ -170,7 +170,7 @@ class CursorStorm(Storm):
         self.owner.close()
 
     def _take_over(self) -> None:
-        """The owner is dead, or thought to be: another one takes the log over, and the cursor."""
+        """Let another owner take over log and cursor; the old one is dead, or believed to be."""
         if len(self._owners) < OWNERS_MAX and self._owners[-1:] == [
             owner for owner in self._owners[-1:] if owner.state is not None
         ]:
@@ -217,7 +217,7 @@ class CursorStorm(Storm):
     def append(
         self, owner: Owner, ledger_id: int, records: Sequence[bytes], done: Callable[[bool], None]
     ) -> None:
-        """`done(False)`: no answer, or an error; the records may be stored or not."""
+        """Append records; after `done(False)` it is unknown which of them are stored."""
         if len(records) > 1:
             self.mark("several parts")
 
@@ -235,7 +235,7 @@ class CursorStorm(Storm):
             ok = stored == len(records) and not ledger.fenced
             ok = ok and not (self._lost and self.chance.happens(self._lost))
             if not ok:
-                ledger.fenced = True  # Whoever got no answer writes nothing more there.
+                ledger.fenced = True  # After an error the writer appends nothing more there.
             self.say(f"owner {owner.number} -> ledger {ledger_id}: {stored} records: {ok}")
             self._answer(LEDGERS, owner, done, ok)
 
@@ -258,7 +258,7 @@ class CursorStorm(Storm):
     def store_record(
         self, owner: Owner, info: ManagedCursorInfo, version: int, done: Callable[[bool], None]
     ) -> None:
-        """As `CursorRecord._write` does it: until it is known what became of it."""
+        """Write the record like `CursorRecord._write`: retry until the outcome is known."""
 
         def arrive() -> None:
             if self.chance.happens(self._unknown):
@@ -298,19 +298,19 @@ class CursorStorm(Storm):
     # -- rules
 
     def receipt(self, number: int) -> None:
-        """What was acknowledged until then is durable."""
+        """Check a receipt: the acknowledgements before it are durable."""
         by, epoch, acked = self._receipts[number]
         self.mark("receipt")
         self.say(f"consumer is told that {len(acked)} acknowledgements are durable")
         later = [each for each in sorted(self._found) if each > by]
-        if later:  # Told late: whoever took over has found it.
+        if later:  # The receipt is late: the next owner must have found the acknowledgements.
             self.mark("receipt after a takeover")
             found_epoch, found = self._found[later[0]]
-            self.rule("C4", epoch < found_epoch or acked <= found, "a receipt, and it is lost")
+            self.rule("C4", epoch < found_epoch or acked <= found, "an ack with a receipt is lost")
             return
         self.epochs[epoch].durable |= acked
         for older in range(epoch):
-            self.epochs[older].acked = set()  # It can never be the one that is found.
+            self.epochs[older].acked = set()  # No owner may find this epoch from now on.
             self.epochs[older].durable = {Position(-1, -1)}
 
     def ended(self, owner: Owner) -> None:
@@ -319,7 +319,7 @@ class CursorStorm(Storm):
         owner.dead = True
 
     def _check_state(self, state: CursorState) -> None:
-        """What the state says is what was acknowledged, exactly."""
+        """The state has exactly the positions that were acknowledged."""
         self._clean = False
         acked = self.epochs[-1].acked
         for position in self.positions:
@@ -349,16 +349,16 @@ class CursorStorm(Storm):
             skipped = sorted(found - epoch.acked)
             self.rule("C2", not skipped, f"skipped: {', '.join(map(str, skipped))}")
             self.rule("C4", not forgotten, f"forgotten: {', '.join(map(str, forgotten))}")
-            self.rule("C2", False, "what was found was never so")
+            self.rule("C2", False, "the recovered state never existed")
         if fits[-1] < len(self.epochs) - 1:
             self.mark("seek forgotten")
         self._found[owner.number] = (fits[-1], found)
-        # What was found is durable, and is what the consumers go on from.
+        # The state that was found is durable, and consumers continue from it.
         self.epochs = [Epoch(set(found), set(found))]
         self._clean = False
 
     def finish(self) -> None:
-        """A clean hand-over, and another one: nothing is forgotten."""
+        """Close and recover the cursor three times: nothing is forgotten."""
         self._unknown = self._lost = self._half = 0.0
         self.network.deliver_all(DELIVERIES_AT_END)
         for _ in range(3):

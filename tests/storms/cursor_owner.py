@@ -1,7 +1,7 @@
-"""Who keeps a cursor, in a storm: what `managed_ledger.cursor` does around the cursor's state.
+"""The owner of a cursor in a storm: it does what `managed_ledger.cursor` does around the state.
 
-One record at a time: a change goes into the cursor's ledger; the first one after opening, and the
-one after an error, is a whole snapshot in a new ledger, and then the cursor's record points there.
+The owner writes one record at a time into the cursor's ledger.  The first one after opening, and
+the one after an error, is a whole snapshot in a new ledger; then the cursor's record points there.
 """
 
 from collections.abc import Callable
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from tests.storms.cursor import CursorStorm
 
 
-END = -1  # instead of the number of a receipt: what the clean end waits for
+END = -1  # stands for the clean close where other goals have the number of a receipt
 
 
 class Owner:
-    """One life of the cursor.  `number` counts the takeovers."""
+    """One instance per takeover of the cursor.  `number` counts the takeovers."""
 
     def __init__(self, storm: "CursorStorm", number: int, host: int) -> None:
         self.storm = storm
         self.number = number
         self.host = host
         self.dead = False
-        self.state: CursorState | None = None  # once it is recovered
+        self.state: CursorState | None = None  # None until it is recovered
         self.info = ManagedCursorInfo(cursorsLedgerId=IN_RECORD)
         self.version = 0
         self.recorded = 0  # the number of changes that are durable
@@ -45,7 +45,7 @@ class Owner:
         self._writer: int | None = None
         self._records = 0
         self._busy = False
-        self._goals: list[tuple[int, int]] = []  # who waits: number of the change, receipt
+        self._goals: list[tuple[int, int]] = []  # number of a change, receipt that waits for it
 
     @property
     def serves(self) -> bool:
@@ -54,7 +54,7 @@ class Owner:
     # -- recovering
 
     def recovered(self, info: ManagedCursorInfo, version: int, records: list[bytes] | None) -> None:
-        """`records`: of the ledger that the record points to; None if it has none, or is lost."""
+        """Start from the record and `records` of its ledger: None if it has none, or it is lost."""
         self.info, self.version = info, version
         lengths = {row.ledger_id: row.entries for row in self.storm.log.sealed}
         found = Recovered(lengths)
@@ -74,7 +74,7 @@ class Owner:
     # -- recording
 
     def want_receipt(self, receipt: int) -> None:
-        """`storm.receipt` is called when everything acknowledged so far is durable."""
+        """Call `storm.receipt` when everything that was acknowledged so far is durable."""
         assert self.state is not None
         self._goals.append((self.state.changes, receipt))
         self._settle(self.recorded)
@@ -104,7 +104,7 @@ class Owner:
             return
 
         def done(ok: bool) -> None:
-            if not ok:
+            if not ok:  # The change may be lost, so a snapshot in a new ledger has to follow.
                 self._writer = None
                 self._start_ledger(goal)
                 return
@@ -123,7 +123,7 @@ class Owner:
         parts = encode_snapshot(mark_delete, self.state.acked, {})
         if self.state.acked.range_count(cursor_ledger.RANGES_MAX) > cursor_ledger.RANGES_MAX:
             self.storm.mark("dense")
-        self.state.take_change()
+        self.state.take_change()  # The snapshot contains it.
         ledger_id = self.storm.create_ledger(self)
 
         def written(ok: bool) -> None:
@@ -140,7 +140,7 @@ class Owner:
         self._done(goal)
 
     def _store(self, info: ManagedCursorInfo, then: Callable[[], None]) -> None:
-        """Write the record; the ledger that it does not point to any more is deleted."""
+        """Write the record, and delete the ledger that it no longer points to."""
         old_id = self.info.cursorsLedgerId
 
         def done(ok: bool) -> None:
@@ -158,7 +158,7 @@ class Owner:
     # -- a clean end
 
     def close(self) -> None:
-        """Store everything: into the record if that is small enough, else as a last snapshot."""
+        """Store everything: in the record if it fits there, otherwise as a last snapshot."""
         if self._busy or not self.serves:
             return
         assert self.state is not None

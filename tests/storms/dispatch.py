@@ -1,11 +1,10 @@
-"""A subscription: who gets which entry, exclusive, failover or shared.
+"""Storms over an exclusive, failover or shared subscription: which consumer gets which entry.
 
-The log grows; one task reads and hands out, as the dispatcher does it, while consumers come and
-go, give permits, acknowledge whole entries or some messages of them, and give entries back.  What
-they say, and what they get, is under way for a while.  In some storms the machine outlives its
-consumers, and a read that was begun for them comes when they have left, or for those after them.
-The rules are Q of `safety`, and C2: nothing is skipped, nothing is delivered that is acknowledged,
-permits and limits are kept.
+The log grows.  One task reads and delivers entries, as the dispatcher does.  Consumers come and go,
+give permits, acknowledge whole entries or some of their messages, and ask for redelivery.  Commands
+and deliveries take a while.  In some storms the machine outlives its consumers: a read that began
+for them ends when they have left, or when others have come.  The rules are Q of `safety`, and C2:
+no entry is skipped, no acknowledged entry is delivered, permits and limits are respected.
 """
 
 from collections.abc import Sequence
@@ -93,10 +92,10 @@ class DispatchStorm(DispatchRules):
         self._groups = chance.one_of((0.0, 0.0, 0.0, 0.5, 1.0))
         self._fails = chance.one_of((0.0, 0.0, 0.1))
         self._twice = chance.one_of((0.0, 0.0, 0.3))
-        self._outlives = chance.happens(0.3)  # the machine, and what is being read, its consumers
+        self._outlives = chance.happens(0.3)  # machine and read outlive the last consumer
         self._partial = PartialAcks(PARTIAL_BYTES_MAX)
         self._truth: dict[Place, Bits] = {}  # messages that consumers have acknowledged
-        self._next: int | None = None  # index of the entry where reading goes on
+        self._next: int | None = None  # index of the entry that is read next
         self._reading: tuple[Want, int] | None = None
         self._large: dict[int, tuple[str, int]] = {}  # messages whose chunks are being sent
         self._came = 0
@@ -114,7 +113,7 @@ class DispatchStorm(DispatchRules):
         self.actor(self._skip_all, SOME)
         self.actor(self._tick, (0.02, 0.1, 0.3))
 
-    # -- what happens
+    # -- the actors
 
     def _append(self) -> None:
         index = len(self.log)
@@ -132,9 +131,9 @@ class DispatchStorm(DispatchRules):
         self._truth[place] = 0
 
     def _chunk(self, at_ms: int) -> tuple[str, bool, int]:
-        """The next chunk of one of two large messages that are being sent; is it the last one?
+        """Return the next chunk of one of two large messages: group, True if it is the last, time.
 
-        All chunks of a message are for the same time.
+        All chunks of a message have the same delivery time.
         """
         which = self.chance.below(2)
         name, at_ms = self._large.setdefault(which, (f"g{len(self.log)}", at_ms))
@@ -159,7 +158,7 @@ class DispatchStorm(DispatchRules):
         self._step(Joined(consumer.key, consumer.name, priority))
 
     def _begin(self) -> None:
-        """The first consumer says of which type the subscription is."""
+        """Draw the type of the subscription, which its first consumer sets."""
         wanted = self.chance.one_of(self._types)
         if not self._outlives or wanted != self.type or not self._came:
             self.type, self._reading = wanted, None
@@ -209,7 +208,7 @@ class DispatchStorm(DispatchRules):
             consumer.give_back()
 
     def _slow(self) -> None:
-        """Too much waits to be sent to a consumer, or no more."""
+        """Block a consumer whose connection is slow, or unblock it."""
         consumer = self._some()
         if consumer is not None:
             consumer.writable = not consumer.writable
@@ -230,7 +229,7 @@ class DispatchStorm(DispatchRules):
         self._step(Cleared())
 
     def _skip_all(self) -> None:
-        """Somebody wants the backlog gone."""
+        """Skip the backlog, as an administrator may ask."""
         if self.log:
             self.say(f"everything up to entry {len(self.log) - 1} is skipped")
             self._done_up_to(self.log[-1].place)
@@ -238,7 +237,7 @@ class DispatchStorm(DispatchRules):
     def _tick(self) -> None:
         self.now_ms += 1
 
-    # -- what consumers say, as it arrives
+    # -- commands of consumers, when they arrive
 
     def hear_flow(self, consumer: Consumer, messages: int) -> None:
         consumer.permits += messages
@@ -246,7 +245,7 @@ class DispatchStorm(DispatchRules):
         self._step(Permits(consumer.key, messages))
 
     def hear_ack(self, consumer: Consumer, place: Place, pending: Bits) -> None:
-        """`pending`: the messages of the entry that the consumer has not acknowledged."""
+        """Acknowledge all messages of the entry but `pending`."""
         message = self.message(place)
         self.say(f"{consumer.name} -> broker: ack {message.index}, pending {pending:b}")
         self._truth[place] |= message.all & ~pending
@@ -280,7 +279,7 @@ class DispatchStorm(DispatchRules):
         self._step(AckedUpTo(place))
 
     def hear_give_back(self, consumer: Consumer, places: Sequence[Place]) -> None:
-        """All that it has, if none is named."""
+        """Take entries back for redelivery: these, or all of the consumer's if none is named."""
         self.mark("given back")
         self.say(f"{consumer.name} -> broker: give again {list(places) or 'all'}")
         if self.type == SHARED:
@@ -292,7 +291,7 @@ class DispatchStorm(DispatchRules):
     # -- the dispatcher
 
     def _feed(self) -> None:
-        """Begin to read what is wanted; or bring what was read."""
+        """Begin a read that the machine wants, or deliver the result of the last one."""
         if self._reading is None:
             deadline_ms = self._machine.deadline_ms
             if deadline_ms is not None and deadline_ms <= self.now_ms:
@@ -314,7 +313,7 @@ class DispatchStorm(DispatchRules):
             case Replay(places):
                 raw = [self.message(place) for place in places]
                 if self.chance.happens(self._twice):
-                    # The first one was trimmed on the way: a run that began behind it, and again.
+                    # The first entry was trimmed meanwhile, so the run behind it is read again.
                     self.mark("brought twice")
                     raw += raw[1:]
         self._bring(want, raw)
@@ -342,7 +341,7 @@ class DispatchStorm(DispatchRules):
                     self._taken(count, visible, raw)
                 case _:
                     raise AssertionError(effect)
-        # What one step gives out comes by consumer; it was decided entry by entry.
+        # The effects of a step are grouped by consumer; the machine chose entry by entry.
         for _, consumer, entry, count in sorted(given, key=lambda each: each[0]):
             self.deliver(consumer, entry, count)
 
@@ -385,7 +384,7 @@ class DispatchStorm(DispatchRules):
                 raise AssertionError("only what a read brought is given out")
 
     def finish(self) -> None:
-        """Everything that was appended is delivered, and acknowledged by somebody."""
+        """Check that each entry of the log is delivered, and acknowledged by some consumer."""
         self._fails = 0.0
         self.now_ms += 100
         while self.consumers and self.chance.happens(0.5):

@@ -1,4 +1,4 @@
-"""A consumer in a storm, and the messages that it gets."""
+"""A consumer in a storm over a subscription, and the messages that it gets."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An entry of the log: so many messages, not before a time, maybe a chunk of a group."""
+    """An entry of the log: `messages` of them, due at `at_ms`; or a chunk, if it has a `group`."""
 
     index: int
     place: Place
@@ -23,12 +23,12 @@ class Message:
 
     @property
     def all(self) -> int:
-        """All of its messages, as bits."""
+        """Return one bit for each of its messages."""
         return (1 << self.messages) - 1
 
 
 class Consumer:
-    """`permits`, `holds`, `active`, `writable` are what the broker should know of it."""
+    """A consumer; `permits`, `holds`, `active` and `writable` are the broker's view of it."""
 
     def __init__(self, storm: "DispatchStorm", key: int, priority: int) -> None:
         self.storm = storm
@@ -37,10 +37,10 @@ class Consumer:
         self.priority = priority
         self.alive = True
         self.permits = 0
-        self.holds: dict[Place, int] = {}  # of a shared subscription, with their messages
+        self.holds: dict[Place, int] = {}  # messages by entry; only on a shared subscription
         self.active = True
         self.writable = True
-        self._inbox: dict[Place, int] = {}  # and the messages that are not acknowledged
+        self._inbox: dict[Place, int] = {}  # entries, with their unacknowledged messages as bits
 
     def take(self, place: Place, pending: int) -> None:
         if self.alive:
@@ -50,7 +50,7 @@ class Consumer:
         self._send(self.storm.hear_flow, messages)
 
     def ack(self) -> None:
-        """Some entry that it has; some of its messages; or everything up to it."""
+        """Acknowledge an entry that it has, some of its messages, or everything up to it."""
         if not self._inbox:
             return
         storm, chance = self.storm, self.storm.chance
@@ -88,7 +88,7 @@ class Consumer:
         self._send(self.storm.hear_give_back, places)
 
     def _chunks_with(self, place: Place) -> list[Place]:
-        """The entries that are one message with this one; none if the last one has not come."""
+        """Return the chunks of this entry's message; none if its last chunk has not come."""
         message = self.storm.message(place)
         if message.group is None:
             return [place]

@@ -1,7 +1,7 @@
-"""What may be delivered to whom: the rules Q of a storm over a subscription.
+"""The rules Q of a storm over a subscription: which entry may be delivered to which consumer.
 
-They know what a bystander knows: the log, what is acknowledged, what each consumer was given, gave
-back and permitted.
+The rules look from outside: at the log, the acknowledgements, and what each consumer was sent,
+returned and permitted.
 """
 
 from daybook.broker.protocol.dispatch.events import Dispatch, DispatchLimits, Entry, Place
@@ -18,7 +18,7 @@ LEDGER_ENTRIES = 4
 
 
 class DispatchRules(Storm):
-    """Each delivery goes through `deliver`, which checks it."""
+    """The rules; each delivery goes through `deliver`, which checks it."""
 
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
         super().__init__(chance, trace)
@@ -38,10 +38,10 @@ class DispatchRules(Storm):
         self.consumers: dict[int, Consumer] = {}
         self.now_ms = 1
         self._machine: Dispatch = ExclusiveDispatch(self.limits)
-        self._acked: set[Place] = set()  # what the cursor has
+        self._acked: set[Place] = set()  # the entries that the cursor has as acknowledged
         self._given_back: dict[Place, int] = {}
-        self._delivered: set[Place] = set()  # chunks, since the subscription was begun or moved
-        self._expected: int | None = None  # the next entry, of a subscription in order
+        self._delivered: set[Place] = set()  # chunks, since the last consumer left
+        self._expected: int | None = None  # the next entry; exclusive and failover only
 
     @property
     def shared(self) -> bool:
@@ -73,12 +73,12 @@ class DispatchRules(Storm):
         self.network.send(BROKER, consumer.key, consumer.take, message.place, entry.token)
 
     def _check_in_order(self, consumer: Consumer, message: Message) -> None:
-        """Q1: what comes next is the first behind the one before that is not acknowledged."""
+        """Q1: the next entry is the first unacknowledged one after the last delivery."""
         first = self._first_unacked() if self._expected is None else self._expected
         for between in self.log[first : message.index]:
             done = between.place in self._acked
             self.rule("Q1", done, f"{between.index} is skipped, {message.index} is delivered")
-        self.rule("Q1", message.index >= first, f"{message.index} behind {first}")
+        self.rule("Q1", message.index >= first, f"{message.index} is delivered, {first} is next")
         self.rule("Q1", consumer.key == self._machine.active, f"{consumer.name} is not active")
         self._expected = message.index + 1
 
@@ -103,7 +103,7 @@ class DispatchRules(Storm):
             self._check_chunk(consumer, message)
 
     def _check_chunk(self, consumer: Consumer, message: Message) -> None:
-        """Q7: the chunks of a message go to one consumer as long as that has an earlier one."""
+        """Q7: the chunks of a message go to one consumer while it holds an earlier one."""
         self.mark("chunks")
         if message.place not in self._delivered:
             for later in self.log[message.index + 1 :]:

@@ -1,6 +1,6 @@
-"""The kinds of storms, and how many of a thousand schedules are of which.
+"""The kinds of storms, and the share of each in a thousand schedules.
 
-A walk takes twenty times as long as another storm, and looks at more in each step: there are fewer.
+A walk takes twenty times as long as another storm and checks more in each step, so there are fewer.
 """
 
 from tests.storms.chain import ChainStorm

@@ -1,7 +1,7 @@
-"""One ledger: walks over its writer, those who recover it, and a reader, among bookies.
+"""Storms over one ledger: its writer, recoverers, a reader, and bookies.
 
 The world is `tests.model.ledger`, with its rules, the real clients and real volumes of bookies.
-One recoverer begins when the storm is over, and the ledger has to be closed when it has ended.
+When the storm is over, one more recoverer begins; when it ends, the ledger has to be closed.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from tests.model.search import Move, State
 from tests.storms.chance import Chance
 from tests.storms.walk import Walk
 
-SETUPS = [  # bookies, quorums; the small ones more often
+SETUPS = [  # bookies, quorums; small ones are drawn more often
     *[(2, Quorums(2, 2, 2))] * 3,
     *[(2, Quorums(2, 2, 1))] * 2,
     *[(3, Quorums(2, 2, 2))] * 5,

@@ -1,7 +1,7 @@
-"""The clients of a ledger in a storm: they carry out what the machines want, and nothing else.
+"""The clients of a ledger in a storm: they carry out the effects of the machines, nothing else.
 
-What the shells on trio do with sockets and tasks (`bookie.ledger.writer`, `.recoverer`)
-is done here with messages of the storm's network.
+The clients do with messages of the storm's network what the shells (`bookie.ledger.writer`,
+`.recovery`) do with sockets and tasks.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ class Stored:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What a client asks of a bookie; `done` once its client has heard of it, or given it up."""
+    """A request to a bookie; it is `done` once its client has the answer, or has given up."""
 
     client: "Client"
     bookie: BookieId
@@ -43,7 +43,7 @@ class Request:
     stored: Stored | None = None
     recovery: bool = False
     fence: bool = False
-    connection: int = 0  # on which it was sent, where that matters
+    connection: int = 0  # the number of the connection on which a `DeferredWriter` sent it
     done: bool = False
 
     def __str__(self) -> str:
@@ -54,11 +54,11 @@ class Request:
 
 
 class Answer(Protocol):
-    """`Stored`, (entry id, Stored), or a word: ok, no, fenced, error."""
+    """An answer of a bookie: `Stored`, (entry id, Stored), or a word: ok, no, fenced, error."""
 
 
 class Client:
-    """What all of them have in common.  `host` is its number in the network."""
+    """The base class of all clients.  `host` is the client's number in the network."""
 
     def __init__(self, storm: "LedgerWorld", name: str, host: int) -> None:
         self.storm = storm
@@ -85,7 +85,7 @@ class Client:
         raise NotImplementedError
 
     def settle(self, request: Request) -> bool:
-        """False if the answer comes too late."""
+        """Mark the request as done; return False if it was already, or the client is dead."""
         if request.done or self.dead:
             return False
         request.done = True
@@ -129,7 +129,7 @@ class Writer(Client):
             self._perform(effect)
 
     def append(self, count: int) -> None:
-        """So many entries more."""
+        """Append `count` entries."""
         first = self.protocol.last_add_pushed + 1
         for entry_id in range(first, first + count):
             length = ENTRY_BYTES * (entry_id + 1)
@@ -181,7 +181,7 @@ class Writer(Client):
             self._write_end()
 
     def answered(self, request: Request, answer: Answer) -> None:
-        """An answer counts, also if it comes after the request was given up."""
+        """Handle an answer, which also counts after the request was given up."""
         self.settle(request)
         match answer:
             case "ok":
@@ -197,7 +197,7 @@ class Writer(Client):
         self.step(write.AddFailed(request.bookie))
 
     def news(self) -> None:
-        """The directory of bookies says that somebody is there."""
+        """Report that a missing bookie is back, or that a spare one was found."""
         missing = self.protocol.missing
         if missing and self.storm.chance.happens(0.5):
             self.step(write.BookieReturned(self.storm.chance.one_of(missing)))
@@ -208,7 +208,7 @@ class Writer(Client):
         self.storm.say("writer closes")
         self._closing = True
         self.step(write.Stop())
-        if not self.changing:  # else behind the change
+        if not self.changing:  # otherwise `_changed` does it: changes go one by one
             self._write_end()
 
     def _write_end(self) -> None:
@@ -223,7 +223,7 @@ class Recoverer(Client):
         self.protocol: recover.RecoverProtocol | None = None
         self.marked: tuple[LedgerMetadata, int] | None = None
         self.entries: dict[int, Stored] = {}
-        self.denied: dict[int, set[BookieId]] = {}  # entry -> who said that it has none
+        self.denied: dict[int, set[BookieId]] = {}  # bookies that lack the entry, by entry
         self._reads_max = storm.chance.one_of((1, 2, 4))
         self._begin(storm.stale())
 
@@ -281,7 +281,7 @@ class Recoverer(Client):
                 pass
 
     def _change(self, first_entry_id: int, ensemble: Ensemble | None) -> None:
-        """It is known here only, until the closing write."""
+        """Change the ensemble, which nobody else sees before the closing write."""
         if ensemble is None:
             self.storm.network.send(self.host, self.host, self.step, write.ChangePostponed())
             return
@@ -302,7 +302,7 @@ class Recoverer(Client):
             case update.Settled(metadata):
                 self._finished(metadata)
             case update.NotAllowed(metadata, version):
-                self.protocol = None  # Decide anew, about what is stored now.
+                self.protocol = None  # Recover again, from the metadata that are stored now.
                 self._begin((metadata, version))
             case _:
                 self.dead = True

@@ -1,8 +1,8 @@
-"""One ledger whose writer lets bookies sync later, among bookies that start anew.
+"""Storms over one ledger with deferred sync, among bookies that restart.
 
-A bookie that starts anew has lost, from some entry on, what it had taken and not forced; all
-connections to it have ended, which its writer learns a bit later, or when it next uses one.  What
-is confirmed has to be on disks.
+A bookie that restarts has lost, from some entry on, the entries that it had acknowledged and not
+forced.  All connections to it have ended; its writer learns that a bit later, or when it next uses
+one.  A confirmed entry has to be on disks.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ DELIVERIES_AT_END = 5000
 
 
 class DeferredWriter(Writer):
-    """`bookie.ledger.deferred_writer`, and the part of `bookie.ledger.bookie_client` it needs."""
+    """Does what `bookie.ledger.deferred_writer` does, with its part of `bookie_client`."""
 
     def __init__(
         self, storm: LedgerWorld, host: int, ensemble: Ensemble, missing: Ensemble
@@ -31,7 +31,7 @@ class DeferredWriter(Writer):
         super().__init__(storm, host, ensemble, missing)
         self._deferred = deferred.DeferredProtocol(storm.quorums.ack)
         self._connections: dict[BookieId, int] = {}
-        self._forces: dict[BookieId, Request] = {}  # the one that may be answered
+        self._forces: dict[BookieId, Request] = {}  # the latest: answers to older ones are void
 
     def force(self) -> None:
         self._defer(deferred.ForceUpTo(self.protocol.last_add_pushed))
@@ -41,7 +41,7 @@ class DeferredWriter(Writer):
         super().ask(request)
 
     def ended(self, bookie: BookieId, connection: int) -> None:
-        """The connection before that one has ended."""
+        """Fail the requests to the bookie: the connection before this one has ended."""
         if connection > self._connections.get(bookie, 0):
             self._connections[bookie] = connection
             self._failed(bookie)
@@ -130,7 +130,7 @@ class DeferredStorm(LedgerWorld):
         self.actor(self._start_anew, SOME)
 
     def _away(self, ensemble: Ensemble) -> Ensemble:
-        """Members that are away when the ledger is created: the writer sends them nothing."""
+        """Draw the members that are away when the ledger is created; they are sent nothing."""
         one = self.chance.below(4 * len(ensemble))
         live = [position for position in range(len(ensemble)) if position != one]
         if one >= len(ensemble) or not self.quorums.can_confirm(live):
@@ -139,7 +139,7 @@ class DeferredStorm(LedgerWorld):
         self.mark("went on degraded")
         return (ensemble[one],)
 
-    # -- what happens
+    # -- the actors
 
     def _append(self) -> None:
         left = self._entries_max - 1 - self.writer.protocol.last_add_pushed
@@ -199,7 +199,7 @@ class DeferredStorm(LedgerWorld):
             writer.force()
 
     def _start_anew(self) -> None:
-        """Of what was not forced, a prefix is on disk."""
+        """Restart a bookie: a prefix of the entries that were not forced is on its disk."""
         bookie = self.bookies[self.chance.one_of(NAMES[: len(self.bookies)])]
         unsynced = self._unsynced.pop(bookie.name, [])
         kept = self.chance.below(len(unsynced) + 1)
@@ -207,7 +207,7 @@ class DeferredStorm(LedgerWorld):
             self.mark("lost what it had taken")
             del bookie.entries[entry_id]
         self.mark("started anew")
-        self.say(f"{bookie.name} starts anew, without {unsynced[kept:]}")
+        self.say(f"{bookie.name} restarts without {unsynced[kept:]}")
         self._epochs[bookie.name] = self._epochs.get(bookie.name, 0) + 1
         self._tell_of_the_end(bookie.name)
 
@@ -232,7 +232,7 @@ class DeferredStorm(LedgerWorld):
         if request.kind == "force":
             self._unsynced.pop(bookie.name, None)
             return "ok"
-        if request.fence:  # It is synced, and everything before it.
+        if request.fence:  # A fence is synced, and so is everything before it.
             self._unsynced.pop(bookie.name, None)
         had = request.entry_id in bookie.entries
         answer = super()._carry_out(bookie, request)
@@ -268,7 +268,7 @@ class DeferredStorm(LedgerWorld):
         self._read_everything()
 
     def _one_stays_away(self) -> None:
-        """A bookie without which all can be confirmed is also one without which all can be read."""
+        """Keep one bookie away: a ledger that can be written without it can be read without it."""
         quorums = self.quorums
         if 2 <= quorums.ack < quorums.write and self.chance.happens(0.5):
             name = self.chance.one_of(NAMES[: len(self.bookies)])
@@ -276,7 +276,7 @@ class DeferredStorm(LedgerWorld):
             self.say(f"{name} stays away")
 
     def _calm_down(self) -> None:
-        """Everything arrives; whoever has no answer gives up."""
+        """Deliver everything; a client that then lacks an answer gives the request up."""
         for _ in range(DELIVERIES_AT_END):
             self.network.deliver_all(DELIVERIES_AT_END)
             waiting = [c for c in self._clients() if c.requests and not c.dead]
@@ -285,7 +285,7 @@ class DeferredStorm(LedgerWorld):
             waiting[0].given_up(waiting[0].requests[0])
 
     def _check_progress(self) -> None:
-        """L1: a writer whom nobody disturbs gets everything confirmed that it has appended."""
+        """L1: a writer that nobody disturbs gets everything confirmed that it has appended."""
         self._force()
         writer = self.writer
         if writer.withdrawn or writer.dead or self.recoverers or self.chance.happens(0.3):
@@ -300,7 +300,7 @@ class DeferredStorm(LedgerWorld):
         self.rule("L1", self.acked == pushed, f"{self.acked} is confirmed, {pushed} was sent")
 
     def _read_everything(self) -> None:
-        """S3, S5: a reader gets each entry, from whichever copy it is given."""
+        """S3, S5: a reader finds each entry."""
         assert self.end is not None
         count = self.end + 1
         reader = read.ReadProtocol(self.quorums, self.metadata.fragments, 0, count)

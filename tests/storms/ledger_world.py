@@ -1,9 +1,9 @@
-"""What is around the clients of one ledger: bookies, the metadata register, and the rules.
+"""The world around the clients of one ledger: bookies, the metadata register, and the rules.
 
-Bookies store at once and durably, keep their fences, and are away for a while, or answer with an
-error, or not; what they say is never false (the bookie's own rules, B, are for `tests/bookie`).
-The register answers a compare-and-swap in three ways, and what nobody heard of may be carried out
-later.
+Bookies store entries at once and durably, and keep their fences.  They may be away for a while, or
+answer with an error, whether they carried the request out or not; other answers are true (the
+bookie's own rules, B, are for `tests/bookie`).  The register may leave a compare-and-swap without
+an answer, and carry it out later or never.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ class Bookie:
 
 
 class LedgerWorld(Storm):
-    """`clients`: how many hosts there are beside bookies and register."""
+    """The world; `clients` is the number of hosts besides bookies and register."""
 
     writer: Writer
 
@@ -83,7 +83,7 @@ class LedgerWorld(Storm):
         return tuple(names[: self.quorums.ensemble])
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """End all faults, and bring all bookies back."""
         self._error = self._unknown = self._unavailable = self._no_spare = 0.0
         for bookie in self.bookies.values():
             bookie.up = True
@@ -127,13 +127,13 @@ class LedgerWorld(Storm):
 
     def _store(self, bookie: Bookie, entry_id: int, stored: Stored) -> None:
         self.rule("S5", stored.payload == f"payload {entry_id}", stored)
-        self.rule("S6", stored.lac <= self.acked, f"an entry says that {stored.lac} is confirmed")
+        self.rule("S6", stored.lac <= self.acked, f"an entry has LAC {stored.lac}")
         before = bookie.entries.get(entry_id)
         if before is None or before.lac < stored.lac:
             bookie.entries[entry_id] = stored
 
     def replace(self, ensemble: Ensemble, failed: Ensemble) -> Ensemble | None:
-        """As the directory of bookies does it: others in the place of those that failed."""
+        """Return an ensemble with spares in place of failed bookies, like `BookieDirectory`."""
         spares = [b for b in self.bookies if b not in ensemble]
         if not spares or self.chance.happens(self._no_spare):
             return None
@@ -144,7 +144,7 @@ class LedgerWorld(Storm):
     # -- the register
 
     def stale(self) -> tuple[LedgerMetadata, int]:
-        """What a client may have read: the newest, or what it was before."""
+        """Return the metadata that a client may have read: the newest, or those before."""
         if self.chance.happens(0.3):
             return self._before
         return self.metadata, self.version
@@ -173,7 +173,7 @@ class LedgerWorld(Storm):
             answer = update.Stored(self.metadata, self.version)
         elif self._unknown and self.chance.happens(self._unknown):
             self.mark("unknown outcome")
-            if self.chance.happens(0.6):  # It is carried out now, or later.
+            if self.chance.happens(0.6):  # It is carried out later, otherwise never.
                 host = self.register_host
                 self.network.send(host, host, self._carried_out_late, effect)
             answer = update.Unknown()
@@ -203,10 +203,10 @@ class LedgerWorld(Storm):
 
     def confirmed(self, entry_id: int) -> None:
         self.say(f"writer confirms {entry_id}")
-        self.rule("S7", entry_id == self.acked + 1, f"{entry_id} behind {self.acked}")
-        self.rule("W4", not self.writer.changing, f"{entry_id} while a change is in flight")
+        self.rule("S7", entry_id == self.acked + 1, f"{entry_id} is confirmed after {self.acked}")
+        self.rule("W4", not self.writer.changing, f"{entry_id} is confirmed during a change")
         if self.end is not None:
-            self.rule("S1", entry_id <= self.end, f"{entry_id} behind the end {self.end}")
+            self.rule("S1", entry_id <= self.end, f"{entry_id} is after the end {self.end}")
         self.acked = entry_id
         self._check_copies(entry_id)
 
@@ -232,7 +232,7 @@ class LedgerWorld(Storm):
             self.rule("S4", self.acked == end, f"its writer ends it at {end}, not {self.acked}")
         elif end > self.acked:
             self.mark("recovered what was not confirmed")
-        # Where nobody could be asked, the length is a guess that is not too large.
+        # If only bookies of an older fragment know the length, recovery finds a lower bound.
         exact = ENTRY_BYTES * (end + 1)
         guessed = end < before.last_fragment.first_entry_id
         right = after.length == exact or (guessed and after.length < exact)
@@ -242,7 +242,7 @@ class LedgerWorld(Storm):
         return entry_id in bookie.entries
 
     def _check_copies(self, entry_id: int) -> None:
-        """S3, S4, S11: where the metadata send for an entry, an ack quorum has it."""
+        """S3, S4, S11: an ack quorum of the bookies that the metadata name holds the entry."""
         ensemble = self.metadata.ensemble_at(entry_id)
         copies = 0
         for position in self.quorums.write_set(entry_id):
@@ -252,7 +252,7 @@ class LedgerWorld(Storm):
             self.rule(rule, False, f"{copies} of {' '.join(ensemble)} hold entry {entry_id}")
 
     def check_read(self, name: str, ensemble: Ensemble) -> None:
-        """W1: recovery reads when no ack quorum of any write set accepts entries still."""
+        """W1: recovery reads only when no ack quorum of any write set accepts entries."""
         open_positions = [p for p, b in enumerate(ensemble) if not self.bookies[b].fenced]
         for first in range(self.quorums.ensemble):
             write_set = [(first + i) % self.quorums.ensemble for i in range(self.quorums.write)]
@@ -262,7 +262,7 @@ class LedgerWorld(Storm):
     def check_end(
         self, name: str, end: int, denied: dict[int, set[BookieId]], metadata: LedgerMetadata
     ) -> None:
-        """W6: so many have said that they do not have the next one that it cannot be confirmed."""
+        """W6: so many bookies deny the next entry that it cannot be confirmed."""
         ensemble = metadata.ensemble_at(end + 1)
         write_set = {ensemble[position] for position in self.quorums.write_set(end + 1)}
         count = len(denied.get(end + 1, set()) & write_set)

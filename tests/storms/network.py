@@ -1,7 +1,7 @@
-"""Links between hosts.  What is sent waits on its link until the schedule lets it arrive.
+"""Links between hosts.  A message waits on its link until the schedule delivers it.
 
-A link is first in, first out; in a storm without that, anything on it may be next.  A link that is
-cut loses a part from its front: what was sent behind that goes over a new connection and arrives.
+A link keeps the order of messages, unless the storm is without `fifo`.  A link that is cut loses
+its oldest messages; those sent after them go over a new connection and arrive.
 """
 
 from collections import deque
@@ -10,14 +10,13 @@ from typing import Any, TypeAlias
 
 from tests.storms.chance import Chance
 
-Message: TypeAlias = tuple[Any, ...]  # what is called when it arrives, and with what
+Message: TypeAlias = tuple[Any, ...]  # the function to call when it arrives, its arguments
 
 
 class Network:
-    """`hosts` are numbers; a message to the own host is something that happens a bit later.
+    """Links between numbered hosts; a message to the own host is a call that is made later.
 
-    Links from and to `reliable` hosts are never cut: whoever asks there is told that the answer got
-    lost, which is theirs to play.
+    Links from and to `reliable` hosts are never cut: these hosts simulate lost answers themselves.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Network:
         call(*args)
 
     def deliver_all(self, at_most: int) -> None:
-        """Everything arrives, and what comes of it, fairly: each link has its turn."""
+        """Deliver everything, and what is sent because of it; links take turns."""
         for _ in range(at_most):
             if not self._busy:
                 return
@@ -74,7 +73,7 @@ class Network:
             call(*args)
 
     def cut(self) -> int:
-        """Some link loses a part from its front; how much that was."""
+        """Cut a link; return the number of messages that are lost."""
         if not self._busy:
             return 0
         link = self._chance.busy(self._busy)
@@ -90,12 +89,12 @@ class Network:
         return lost
 
     def disconnect(self, one: int, other: int) -> None:
-        """What is under way between two hosts is lost, in both directions."""
+        """Lose all messages between two hosts, in both directions."""
         for link in (one * self._hosts + other, other * self._hosts + one):
             if self._links.get(link):
                 self._links[link].clear()
                 self._busy.remove(link)
 
     def under_way(self) -> Sequence[int]:
-        """The links that carry something."""
+        """Return the links that carry something."""
         return self._busy

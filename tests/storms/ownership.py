@@ -1,7 +1,7 @@
-"""Who owns a bundle: walks over brokers, their sessions and guards, and the metadata store.
+"""Storms over the ownership of a bundle: brokers, their sessions and guards, the metadata store.
 
-The world is `tests.model.ownership`, with its rules.  In the end one broker owns the bundle, and
-all know who that is.
+The world is `tests.model.ownership`, with its rules.  When the storm is over, one broker has to own
+the bundle, and all have to know which.
 """
 
 from typing import ClassVar

@@ -1,9 +1,9 @@
-"""Producers of one topic: sends and receipts, over connections that are lost and a log that is.
+"""Storms over the producers of one topic, whose connections break and whose log is fenced.
 
-A few clients send numbers; each opens its producer again after a loss, and sends again what has no
-receipt.  The log confirms in order, or is fenced, and then keeps what it likes of what was not
-confirmed.  The rules are P of `safety` (this broker has no deduplication: an entry is there twice
-only if it was sent twice), and A: one exclusive producer at a time.
+A few clients send numbers.  After a loss a client reopens its producer and resends each message
+without a receipt.  The log confirms in order, or is fenced, and then keeps any prefix of the
+unconfirmed entries.  The rules are P of `safety` (this broker has no deduplication: an entry is
+stored twice only if it was sent twice), and A: one exclusive producer at a time.
 """
 
 from collections import deque
@@ -71,9 +71,9 @@ class ProducerStorm(Storm):
         ]
         self._connections: list[Connection] = []
         self._epoch: int | None = None  # as stored
-        self._admitted_epoch = -1  # the newest of somebody who was exclusive
+        self._admitted_epoch = -1  # the newest epoch of an exclusive producer
         self._topic: Topic | None = None
-        self._pending: deque[tuple[Topic, Producer, Entry]] = deque()  # on its way to the bookies
+        self._pending: deque[tuple[Topic, Producer, Entry]] = deque()  # on the way to bookies
         self._keys = 0
         self._ledger_id = 1
         self._sends_max = chance.one_of((2, 4, 10))
@@ -88,7 +88,7 @@ class ProducerStorm(Storm):
         self.actor(self._start_over, SOME)
         self.actor(self._time, (0.0, 0.02))
 
-    # -- what happens
+    # -- the actors
 
     def _client(self) -> ProducerClient:
         return self.chance.one_of(self.clients)
@@ -105,7 +105,7 @@ class ProducerStorm(Storm):
         client = self._client()
         if client.connection is not None:
             lost = client.connection
-            if self.chance.happens(0.5):  # And everything on it; else that arrives yet.
+            if self.chance.happens(0.5):  # The messages on it are lost; otherwise they arrive.
                 self.network.disconnect(BROKER, client.host)
                 lost.close()
             else:
@@ -113,14 +113,14 @@ class ProducerStorm(Storm):
             client.lose()
 
     def _notice(self) -> None:
-        """The broker finds out that a client is gone."""
+        """Let the broker notice that a client is gone."""
         for connection in self._connections:
             if connection.client_gone and not connection.closed:
                 connection.close()
                 return
 
     def _let_go(self) -> None:
-        """The log is fenced, or the topic is somebody else's."""
+        """Unload the topic: its log is fenced, or another broker owns it."""
         if self._topic is not None:
             self.mark("topic let go")
             topic, self._topic = self._topic, None
@@ -188,7 +188,7 @@ class ProducerStorm(Storm):
             self._pending.append((topic, producer, entry))
 
     def _confirm(self) -> None:
-        """The bookies have the oldest entry."""
+        """Confirm the oldest pending entry: the bookies have stored it."""
         if self._pending:
             topic, producer, entry = self._pending.popleft()
             position = self._keep(entry)
@@ -221,8 +221,8 @@ class ProducerStorm(Storm):
         self.rule("P2", right, f"{client.name} {sequence_id} is not at {position}")
         if client.receipts:
             before, where = client.receipts[-1]
-            self.rule("P1", before < sequence_id, f"{sequence_id} behind {before}")
-            self.rule("P1", where < position, f"{position} behind {where}")
+            self.rule("P1", before < sequence_id, f"{sequence_id} has its receipt after {before}")
+            self.rule("P1", where < position, f"{position} comes after {where}")
 
     def check_admitted(self, topic: Topic, producer: Producer, asked: int | None) -> None:
         self.say(f"{producer.name} is admitted, epoch {producer.epoch}")
@@ -236,12 +236,12 @@ class ProducerStorm(Storm):
 
     def check_append(self, topic: Topic, producer: Producer) -> None:
         mine = topic.by_name.get(producer.name) is producer
-        self.rule("A1", mine, f"{producer.name} sends, and is not one of the topic")
+        self.rule("A1", mine, f"{producer.name} sends without being a producer of the topic")
         if topic.access.is_exclusive:
-            self.rule("A1", len(topic.by_name) == 1, f"{list(topic.by_name)}, one is exclusive")
+            self.rule("A1", len(topic.by_name) == 1, f"one of {list(topic.by_name)} is exclusive")
 
     def finish(self) -> None:
-        """Everything heals: what was sent gets its receipt, unless its producer was fenced out."""
+        """Check, after all faults, that each send gets a receipt unless its producer is fenced."""
         self._not_stored = 0.0
         for _ in range(TURNS_AT_END):
             waiting = [c for c in self.clients if c.waiting and not c.ended]
@@ -257,7 +257,7 @@ class ProducerStorm(Storm):
             while self._pending:
                 self._confirm()
             self.network.deliver_all(200)
-            for client in self.clients:  # One that is done may be in the way.
+            for client in self.clients:  # A client that is done may hold the topic exclusively.
                 if not client.waiting:
                     client.lose()
         left = [f"{c.name}: {c.waiting}" for c in self.clients if c.waiting and not c.ended]

@@ -1,7 +1,7 @@
-"""The broker of producers in a storm: connections, the topic with its log, who is admitted.
+"""The broker in a storm over producers: its connections, and the topic that admits producers.
 
-`broker.service.connection`, `.commands`, `.requests` and `broker.topics.topic`, as far as
-producers go, without tasks; the producers themselves are real.
+The broker does, without tasks, what `broker.service.connection`, `.handlers` and
+`broker.topics.topic` do for producers.  The producers themselves are real.
 """
 
 from collections import deque
@@ -23,12 +23,12 @@ from tests.storms.producer_client import PRODUCER_ID, Close, Open, ProducerClien
 if TYPE_CHECKING:
     from tests.storms.producer import ProducerStorm
 
-IGNORE_S = 1000.0  # longer than anything is under way
+IGNORE_S = 1000.0  # longer than any message is under way
 SENDS_AT_ONCE = 3
 
 
 class Connection:
-    """Both ends of it.  What was sent before the client lost it may arrive yet."""
+    """Both ends of a connection.  Messages sent before the client lost it may still arrive."""
 
     def __init__(self, storm: "ProducerStorm", client: ProducerClient) -> None:
         self.storm = storm
@@ -39,7 +39,7 @@ class Connection:
         self.producing = producing.ProducingProtocol(producers_max=10, ignore_s=IGNORE_S)
         self._opening: dict[int, Open] = {}  # by attempt
 
-    # what a producer needs of it
+    # -- the interface for producers
 
     def as_client(self) -> ConnectedClient:
         def not_refused(code: int, reason: str) -> None:
@@ -54,7 +54,7 @@ class Connection:
             sends_broker_metadata=False,
             send=self.send,
             get_room_bytes=lambda: 0,
-            is_alive=cast("Any", None),  # asked by `Topic` here
+            is_alive=cast("Any", None),  # here `Topic` checks that itself
             call_at_flush=self.call_at_flush,
             call_when_writable=cast("Any", None),
             note_refused_send=not_refused,
@@ -96,7 +96,7 @@ class Connection:
         if not self.closed:
             self.storm.network.send(0, self.client.host, arrive)
 
-    # what the client says
+    # -- commands of the client
 
     def to_broker(self, message: Open | Close | Send) -> None:
         def arrive() -> None:
@@ -151,11 +151,11 @@ class Connection:
                     self.tell(_error(request_id, code, reason))
 
     def opens(self, attempt: int) -> bool:
-        """Whether its client has not given it up."""
+        """Return True if the client has not given the attempt up."""
         return attempt in self._opening
 
     def opened(self, attempt: int, producer: Producer | None, code: int = 0) -> None:
-        """What came of an attempt; the first word counts."""
+        """Report the outcome of an attempt; the first one counts."""
         opening = self._opening.pop(attempt, None)
         if opening is None or self.closed or (producer is not None and producer.closed):
             if producer is not None:
@@ -172,7 +172,7 @@ class Connection:
         self.tell(_success(opening.request_id, producer))
 
     def close(self) -> None:
-        """The broker has noticed that it is lost."""
+        """Close the broker's end, which has noticed the loss."""
         if not self.closed:
             self.storm.say(f"broker closes a connection of {self.client.name}")
             self.closed = True
@@ -184,7 +184,7 @@ class Connection:
 
 
 class Topic:
-    """One life of the topic: from a takeover of its log to the next one."""
+    """One instance per load of the topic: from a takeover of its log to the next one."""
 
     def __init__(self, storm: "ProducerStorm", epoch: int | None) -> None:
         self.storm = storm
@@ -197,7 +197,7 @@ class Topic:
         self._by_key: dict[int, Producer] = {}
         self._connections: dict[int, Connection] = {}
         self._applicants: dict[int, tuple[Producer, Connection, int]] = {}
-        self._asked: dict[int, int | None] = {}  # the epoch that it had before
+        self._asked: dict[int, int | None] = {}  # by producer: the epoch that it had before
 
     # -- producers
 
@@ -232,7 +232,7 @@ class Topic:
         self._feed(access.Leave(producer.key))
 
     def withdraw(self, connection: Connection, attempt: int) -> None:
-        """Its client has given it up before it was admitted."""
+        """Remove a producer whose client gave the attempt up before it was admitted."""
         for producer, *whose in list(self._applicants.values()):
             if whose == [connection, attempt]:
                 self.remove(producer)
@@ -291,7 +291,7 @@ class Topic:
         producer.stored(None, FencedError("fenced"))
 
     def let_go(self) -> None:
-        """Its log is somebody else's: clients are told, and come again."""
+        """Disconnect all producers: another broker owns the log, and clients connect again."""
         if not self.closing:
             self.closing = True
             self.storm.say("the topic is let go")

@@ -1,4 +1,4 @@
-"""A producer's client in a storm: what `clients.python.topic_producer` does around its queue."""
+"""A producer's client in a storm: it does what `clients.python.topic_producer` does."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,7 +39,7 @@ class Close:
 
 
 class ProducerClient:
-    """Sends messages 0, 1, 2, ...; after every loss it opens its producer anew, and sends again."""
+    """Sends messages 0, 1, 2, ...; after a loss it reopens its producer and resends."""
 
     def __init__(self, storm: "ProducerStorm", name: str, host: int, mode: AccessMode) -> None:
         self.storm = storm
@@ -47,13 +47,13 @@ class ProducerClient:
         self.host = host
         self.mode = mode
         self.connection: Connection | None = None
-        self.ended = ""  # why nothing is sent any more
+        self.ended = ""  # the reason why nothing more is sent
         self.sent = 0
-        self.times: dict[int, int] = {}  # how often each was sent
+        self.times: dict[int, int] = {}  # how often each message was sent
         self.receipts: list[tuple[int, tuple[int, int]]] = []
         self._pending = PendingSends()
         self._attached = False
-        self._request = -1  # the one that opens the producer
+        self._request = -1  # the id of the request that opens the producer
         self._requests = 0
         self._epoch = 0
         self._topic_epoch: int | None = None
@@ -81,7 +81,7 @@ class ProducerClient:
     # -- the connection
 
     def connect(self) -> None:
-        """A connection, if there is none, and the producer, if it is not open or being opened."""
+        """Connect if there is no connection; open the producer if nothing has opened it yet."""
         if self.ended:
             return
         if self.connection is None:
@@ -94,7 +94,7 @@ class ProducerClient:
             self.connection.to_broker(opening)
 
     def lose(self) -> None:
-        """The connection is lost, for all that the client knows."""
+        """Drop the connection; the broker learns of it later."""
         if self.connection is not None:
             self.storm.say(f"{self.name} loses its connection")
             self.connection.client_gone = True
@@ -103,7 +103,7 @@ class ProducerClient:
         self._request = -1
 
     def start_over(self) -> None:
-        """Close the producer, or give up to open it, and begin anew over the same connection."""
+        """Close the producer, or give up opening it, and reopen it over the same connection."""
         if self.connection is not None and (self._attached or self._request >= 0):
             if not self._attached:
                 self.storm.mark("gives up an opening")
@@ -112,7 +112,7 @@ class ProducerClient:
             self._attached = False
             self._request = -1
 
-    # -- what the broker says
+    # -- answers of the broker
 
     def hear(self, message: pb.BaseCommand | SendReceipt) -> None:
         if isinstance(message, SendReceipt):

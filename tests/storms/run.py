@@ -1,4 +1,4 @@
-"""Many schedules: which of them break a rule, what states they met, how fast they were."""
+"""Runs of many schedules: the failures, the states that were met, and the speed."""
 
 import time
 from collections import Counter
@@ -12,7 +12,7 @@ from tests.storms.shrink import shrink
 from tests.storms.storm import Storm, ViolationError, Worlds
 
 CHUNK = 1000
-CODE = "the code itself"  # the rule that an assertion or an error of the code stands for
+CODE = "the code itself"  # the name of the rule if the code raises an error of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,12 @@ class Failure:
 
 @dataclass(slots=True)
 class Report:
-    """What came of some schedules."""
+    """The result of some schedules."""
 
     schedules: Counter[str] = field(default_factory=Counter[str])
     marks: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     failures: list[Failure] = field(default_factory=list[Failure])
-    seconds: float = 0.0  # of one processor
+    seconds: float = 0.0  # time of one processor
 
     def add(self, other: "Report") -> None:
         self.schedules += other.schedules
@@ -43,7 +43,7 @@ class Report:
             self.marks.setdefault(kind, Counter()).update(marks)
 
     def rare(self, kind: str) -> list[str]:
-        """Marks that were met less often than they should be."""
+        """Return the marks that were met less often than they should be."""
         total, seen = self.schedules[kind], self.marks.get(kind, Counter())
         return [
             f"{kind}: {mark}: {seen[mark]} of {total}"
@@ -60,7 +60,7 @@ def play(
     white_box: bool = True,
     worlds: Worlds | None = None,
 ) -> tuple[Storm, Failure | None]:
-    """One schedule; the seed of the failure is not known here, and 0."""
+    """Play one schedule; the seed of the failure is not known here, and 0."""
     storm = KINDS[kind](chance, trace)
     storm.white_box = white_box
     storm.worlds = worlds or Worlds()
@@ -68,7 +68,7 @@ def play(
         storm.run()
     except ViolationError as violation:
         return storm, Failure(kind, 0, violation.rule, str(violation).partition(": ")[2])
-    except Exception as error:  # Whatever a machine raises that it should not.
+    except Exception as error:  # A machine raised an error, which is a failure, too.
         return storm, Failure(kind, 0, CODE, f"{type(error).__name__}: {error}")
     return storm, None
 
@@ -78,7 +78,7 @@ def drawn(kind: str, seed: int) -> Drawn:
 
 
 def run_seeds(kind: str, first: int, count: int, *, white_box: bool = True) -> Report:
-    """Up to the first failure."""
+    """Run the seeds up to the first failure."""
     report, marks, worlds = Report(), Counter[str](), Worlds()
     started = time.process_time()
     for seed in range(first, first + count):
@@ -94,7 +94,7 @@ def run_seeds(kind: str, first: int, count: int, *, white_box: bool = True) -> R
 
 
 def chunks(schedules: int, first: int, kinds: list[str]) -> Iterator[tuple[str, int, int]]:
-    """Kinds by their shares; each kind counts its own seeds."""
+    """Yield kind, first seed and count; kinds get their shares, and count their own seeds."""
     total = sum(SHARES[kind] for kind in kinds)
     left = {kind: max(1, schedules * SHARES[kind] // total) for kind in kinds}
     at = dict.fromkeys(kinds, first)
@@ -109,7 +109,7 @@ def chunks(schedules: int, first: int, kinds: list[str]) -> Iterator[tuple[str, 
 def run_many(
     schedules: int, *, first: int = 0, kinds: list[str] | None = None, jobs: int = 1
 ) -> Report:
-    """So many in all, until one fails."""
+    """Run so many schedules in all, until one fails."""
     report = Report()
     work = chunks(schedules, first, kinds or list(KINDS))
     if jobs == 1:
@@ -128,7 +128,7 @@ def run_many(
 
 
 def explain(failure: Failure) -> list[str]:
-    """How to see it again, and the shortest schedule that was found, as a message sequence."""
+    """Return the command that repeats it, and the shortest schedule found, message by message."""
     recorded, worlds = Recorded(drawn(failure.kind, failure.seed)), Worlds()
     play(failure.kind, recorded, worlds=worlds)
 

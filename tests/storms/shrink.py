@@ -1,7 +1,7 @@
-"""Makes a schedule that breaks a rule short: fewer steps, a smaller set-up, less chance.
+"""Shortens a schedule that breaks a rule: fewer steps, a smaller set-up, smaller numbers.
 
 Steps are left out in ever smaller groups, then single decisions are set to 0 or lowered, as long as
-the same rule is broken.  What is left is rarely the shortest, and short enough to read.
+the same rule is broken.  The result is rarely the shortest schedule, but short enough to read.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ _PAIR_MAX = 8
 
 
 class Shrinker:
-    """`breaks` says whether a schedule still breaks the rule."""
+    """Shortens one schedule; `breaks` returns True if a schedule still breaks the rule."""
 
     def __init__(self, schedule: Schedule, breaks: Callable[[Schedule], bool]) -> None:
         self.schedule = schedule
@@ -43,13 +43,13 @@ class Shrinker:
         group = len(self.schedule) // 2
         while group:
             at = len(self.schedule) - 1 - group
-            while at >= 1:  # The set-up and the end stay.
+            while at >= 1:  # The set-up and the last step are kept.
                 self._try(self.schedule[:at] + self.schedule[at + group :])
                 at -= group
             group //= 2
 
     def _leave_out_pairs(self) -> None:
-        """A question and its answer, say, of which neither can go alone."""
+        """Leave out two steps at once: neither a request nor its answer can go alone."""
         for apart in range(1, _PAIR_MAX):
             for at in reversed(range(1, len(self.schedule) - 1 - apart)):
                 if at + apart < len(self.schedule) - 1:
@@ -60,7 +60,7 @@ class Shrinker:
         for step in reversed(range(len(self.schedule))):
             for at in reversed(range(len(self.schedule[step]))):
                 if at >= len(self.schedule[step]):
-                    continue  # Zeros at the end of a step are left out.
+                    continue  # `_with` has dropped the zeros at the end of the step.
                 number = self.schedule[step][at]
                 for lower in (0, number // 2, number - 1):
                     if 0 <= lower < number and self._try(self._with(step, at, lower)):

@@ -1,12 +1,12 @@
-"""What all kinds of storms have in common.
+"""The base class of all kinds of storms.
 
-A storm is a schedule of steps.  In each of them one actor does something: mostly the network, which
-lets a message arrive.  How often each actor has its turn, and which of them take part at all, every
-schedule draws for itself, and so it does with the set-up, of which it prefers the small ones.  When
-the storm is over everything is healed, and has to come to a good end.
+A storm is a schedule of steps.  In each step one actor acts: mostly the network, which delivers a
+message.  Every schedule draws how often each actor acts, and which of them take part; it also draws
+the set-up, and prefers small ones.  When the storm is over, all faults end and the system has to
+recover.
 
-Rules are checked by `rule` against what the storm itself has seen, after each step that could break
-them.  `mark` notes that a state was met that matters.
+`rule` checks a rule against what the storm itself has seen, after each step that could break it.
+`mark` notes that the schedule has met a state that matters.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -15,8 +15,8 @@ from typing import Any, ClassVar, TypeVar
 
 from tests.storms.chance import Chance
 
-SOME = (0.0, 0.0, 0.003, 0.01, 0.03, 0.1)  # how often a fault, in steps
-OFTEN = (0.02, 0.05, 0.1, 0.2, 0.4)  # how often work
+SOME = (0.0, 0.0, 0.003, 0.01, 0.03, 0.1)  # weights of a fault; the network has 1
+OFTEN = (0.02, 0.05, 0.1, 0.2, 0.4)  # weights of work
 
 S = TypeVar("S", bound=Hashable)
 
@@ -30,9 +30,9 @@ class ViolationError(AssertionError):
 
 
 class Worlds:
-    """The latest world of the model checker: what one walk works out the next ones look up.
+    """The latest world of the model checker: later walks look up what one has worked out.
 
-    It contains the code as it was, so it goes with the mutant that there was.
+    The world contains results of the code, so it must not outlive the mutant that was applied.
     """
 
     def __init__(self) -> None:
@@ -46,25 +46,25 @@ class Worlds:
 
 
 class Storm:
-    """One schedule.  `trace` takes what happens, line by line, if anybody wants to know."""
+    """One schedule.  `trace`, if there is one, gets a line for each event."""
 
     kind: ClassVar[str]
     steps_max: ClassVar[int] = 150
     tested: ClassVar[int] = 4000  # schedules that a run of the tests plays
-    wanted: ClassVar[dict[str, float]] = {}  # marks, and in which part of the schedules, at least
+    wanted: ClassVar[dict[str, float]] = {}  # marks, and the least share of schedules with each
 
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
         self.chance = chance
         self.trace = trace
         self.worlds = Worlds()
-        self.white_box = True  # rules about how it is done, not what comes of it: those named W
+        self.white_box = True  # also check the W rules, which look inside
         self.marks: set[str] = set()
         self._actors: list[Callable[[], None]] = []
         self._weights: list[float] = []
         self._cumulative: list[float] = []
 
     def actor(self, act: Callable[[], None], weights: Sequence[float]) -> None:
-        """Somebody who has a turn now and then; how often is drawn from `weights`."""
+        """Add an actor; how often it acts is drawn from `weights`."""
         self._actors.append(act)
         self._weights.append(self.chance.one_of(weights))
 
@@ -81,7 +81,7 @@ class Storm:
         self.finish()
 
     def finish(self) -> None:
-        """Everything is healed: what must become of it, becomes of it."""
+        """End all faults, and check that the system recovers."""
         raise NotImplementedError
 
     def rule(self, name: str, holds: bool, detail: object = "") -> None:

@@ -1,7 +1,7 @@
-"""How many schedules ran on which commit, and how many of them broke a rule: `tally.jsonl`.
+"""The number of schedules, and of failures, on each commit: `tally.jsonl`.
 
-One line for each commit and kind.  A commit with `-dirty` behind it stands for changes on top of it
-that were not committed yet.
+The file has a line for each commit and kind.  The suffix `-dirty` of a commit stands for changes
+on top of it that were not committed yet.
 """
 
 import json
@@ -28,7 +28,7 @@ def read_tally(path: Path = TALLY) -> list[Line]:
 
 
 def add_to_tally(report: Report, commit: str, path: Path = TALLY) -> list[Line]:
-    """Add a report to what is known of this commit; returns all that is known."""
+    """Add a report to the lines of this commit; return all lines."""
     lines = {(line.commit, line.kind): line for line in read_tally(path)}
     for kind, schedules in sorted(report.schedules.items()):
         failures = sum(failure.kind == kind for failure in report.failures)

@@ -1,6 +1,7 @@
-"""The machines keep their rules in seeded storms, and the storms are the storms they should be.
+"""The machines keep their rules in seeded storms, and the storms meet the states they should.
 
-A failing seed fails every time, and says how to see it: `python -m tests.storms --kind K --seed N`.
+A failing seed fails every time; the test prints the command that repeats it:
+`python -m tests.storms --kind K --seed N`.
 """
 
 import os

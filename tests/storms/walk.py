@@ -1,12 +1,11 @@
-"""A storm over a world of the model checker: a random walk where the checker would go everywhere.
+"""A storm over a world of the model checker: a random walk instead of a search.
 
-A world says which moves are possible in a state.  A walk makes one of them after the other: links
-are fast and slow, faults rare or frequent, and each schedule draws how much so.  Behind each of its
-states it sees what every possible move would lead to, and a rule that any of them breaks is broken.
-Walks do not exhaust anything, so their worlds are larger than those that are searched.
+A world lists the moves that are possible in a state, and a walk makes one move after the other.
+Each schedule draws the speeds of links and the weight of faults.  In each state the world works out
+all possible moves, and the walk fails if any of them breaks a rule, not only the one that it takes.
+A walk does not have to exhaust its world, so worlds are larger than those that are searched.
 
-When the storm is over nothing goes wrong any more: everything arrives, and what was wished for has
-to come true.
+When the storm is over, all faults end: everything arrives, and each wish (`is_wish`) is granted.
 """
 
 import re
@@ -21,14 +20,14 @@ from tests.storms.storm import Storm, ViolationError
 
 S = TypeVar("S", bound=Hashable)
 
-FAULTS = (0.01, 0.03, 0.1, 0.3, 1.0)  # the weight of a fault, where that of a message is 1
+FAULTS = (0.01, 0.03, 0.1, 0.3, 1.0)  # weights of a fault; a message has 1
 MOVES_AT_END = 3000
 
 
 class Walk(Storm, Generic[S]):
-    """`faults` and `signs` (of marks) are patterns of what a move says.
+    """A walk; `faults`, and `signs` of marks, are patterns of the text of a move.
 
-    A fault does not happen any more when the storm is over.
+    Faults no longer happen when the storm is over.
     """
 
     tested = 300
@@ -45,11 +44,11 @@ class Walk(Storm, Generic[S]):
 
     @abstractmethod
     def draw(self) -> S:
-        """The settings of the world, which some seeds in a row share."""
+        """Draw the settings of the world, which `SEEDS_OF_A_WORLD` seeds in a row share."""
 
     @abstractmethod
     def build(self, settings: S) -> Any:
-        """The world, as a system of `tests.model`."""
+        """Build the world, a system of `tests.model`."""
 
     @abstractmethod
     def wrong(self, system: Any, state: State) -> str:
@@ -128,7 +127,7 @@ class Walk(Storm, Generic[S]):
         raise ViolationError("L", wrong)
 
     def _arrived(self, system: Any, state: State) -> State:
-        """Everything arrives, and what comes of it; each move has its turn."""
+        """Deliver everything, and what is sent because of it; moves take turns."""
         for turn in range(MOVES_AT_END):
             states, moves = self._expand(system, state)
             due = [

@@ -1,9 +1,9 @@
-"""A bookie as a table: the real rules of a ledger directory, on a log that is durable at once.
+"""A bookie as a table: the real ledger directory, on a log that is durable at once.
 
-The state of a bookie is what its log holds.  Each request is served by a directory that was just
-booted from that, so every step is also a crash and a restart: nothing that counts can be in memory
-only.  Which of several disks, groups and checkpoints there are makes no difference to the contract
-(`tests/bookie/storage` crashes them at every point), and is not modelled.
+The state of a bookie is the contents of its log.  Each request is served by a directory that was
+just booted from the log, so every step is also a crash and a restart: no state that matters can be
+in memory only.  Several disks, groups and checkpoints make no difference to the contract, and are
+not modelled (`tests/bookie/storage` crashes them at every point).
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from tests.model.numbering import Numbering
 from tests.model.search import BrokenRuleError
 
 Stored: TypeAlias = tuple[tuple[Kind, int, bytes], ...]
-"""The records of the log, but for the master key: kind, entry id, payload; sorted."""
+"""The records of the log without the master key: kind, entry id, payload; sorted."""
 
 EMPTY: Stored = ()
 _DIGESTER = Digester(DigestType.CRC32C, b"")
@@ -39,7 +39,7 @@ class _Group:
 
 
 class _DurableLog:
-    """Has what a ledger directory asks of its log."""
+    """The part of a log that a ledger directory uses."""
 
     def __init__(self, records: Sequence[Record]) -> None:
         self.records = list(records)
@@ -87,13 +87,13 @@ def is_fenced(stored: Stored) -> bool:
 
 
 def held(stored: Stored) -> frozenset[int]:
-    """The entries that it has."""
+    """Return the ids of the entries."""
     return frozenset(entry_id for kind, entry_id, _ in stored if kind is Kind.ENTRY)
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """`lac`: that of an entry which was stored now, else -1."""
+    """The result of a request; `lac` is that of an entry which was stored now, otherwise -1."""
 
     after: int
     answer: int
@@ -102,7 +102,7 @@ class Served:
 
 
 class Bookies:
-    """All bookies share one table: nothing in it knows their names."""
+    """The table of all bookies, which are alike but for their names."""
 
     def __init__(
         self, requests: Numbering[bytes], answers: Numbering[bytes], *, white_box: bool
@@ -121,7 +121,7 @@ class Bookies:
         return served
 
     def facts(self, state: int) -> tuple[bool, frozenset[int]]:
-        """Whether it is fenced, and what it holds."""
+        """Return whether the ledger is fenced there, and the ids of its entries."""
         while len(self._facts) <= state:
             stored = self.states[len(self._facts)]
             self._facts.append((is_fenced(stored), held(stored)))
@@ -146,14 +146,14 @@ class Bookies:
         )
         fences = isinstance(asked_for, Read) and asked_for.flags & Flag.DO_FENCING
         if self._white_box and fences and not is_fenced(after):
-            raise BrokenRuleError("W2", "a fence was answered, and the ledger is not fenced")
+            raise BrokenRuleError("W2", "a fence was answered, but the ledger is not fenced")
         lac = _check_stored(before, after)
         text = f"{asked(frame)} -> {said(answer).status.name}"
         return Served(self.states.of(after), self.answers.of(answer), lac, text)
 
 
 def _check_stored(before: Stored, after: Stored) -> int:
-    """The LAC of what is new; S5 and B4: bytes are those of the add with that id, for ever."""
+    """Check S5, B4: an entry has the bytes of its add, forever.  Return the LAC of a new one."""
     if not set(before) <= set(after):
         raise BrokenRuleError("B4", "a bookie changed or forgot a record")
     if len({(kind, entry_id) for kind, entry_id, _ in after}) < len(after):

@@ -1,8 +1,8 @@
-"""What writer and recoverers have in common: a host that is stepped by events, as a table.
+"""The base of writer, recoverers and readers: a host that is stepped by events, as a table.
 
-A client of the model is a value and a function: `step(value, input)` gives the next value and what
-goes out.  The function restores the real machine from the value, feeds it, and takes a snapshot; it
-is called once for each pair and looked up afterwards.
+A client of the model is a value and a function: `step(value, input)` returns the next value and the
+output.  The function restores the real machine from the value, gives it the input, and takes a
+snapshot; it is called once for each pair, and its result is looked up afterwards.
 """
 
 from abc import ABC, abstractmethod
@@ -42,17 +42,17 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What came of the request to the metadata store, or its first read."""
+    """The answer of the metadata store to a request, or to the first read."""
 
     event: update.Event
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a client may do by itself: `name`, and about which bookie.
+    """A step that a client may take by itself: `name`, and the bookie that it is about.
 
-    `link`: only while something is under way to or from that bookie; `adds`: while an add is.
-    `cut`: and its connection breaks with it.
+    With `link` it is possible only while a message to or from that bookie is under way, with `adds`
+    only while an add is.  With `cut` the connection breaks, too.
     """
 
     name: str
@@ -73,22 +73,22 @@ Input: TypeAlias = Heard | Told | Option
 
 @dataclass(slots=True)
 class Output:
-    """What a step brings about."""
+    """The output of a step."""
 
     sends: list[tuple[BookieId, bytes]] = field(default_factory=list[tuple[BookieId, bytes]])
     confirmed: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    fences: bool = False  # the first fences go out
-    reads: bool = False  # the first recovery reads go out
-    finished: LedgerMetadata | None = None  # a recovery has reported this
-    written: LedgerMetadata | None = None  # without asking: only a mutant writes like that
-    promised: int | None = None  # a reader may read up to here
-    missed: tuple[int, LedgerMetadata | None] | None = None  # it was told that this is absent
+    fences: bool = False  # the first fences are sent
+    reads: bool = False  # recovery reads are sent
+    finished: LedgerMetadata | None = None  # the metadata that a recovery has reported
+    written: LedgerMetadata | None = None  # a write without a request: only a mutant does it
+    promised: int | None = None  # the LAC up to which a reader may read
+    missed: tuple[int, LedgerMetadata | None] | None = None  # an entry that a reader did not find
     notes: list[str] = field(default_factory=list[str])
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The same, in numbers."""
+    """An output in numbers, with the client's next state."""
 
     after: int
     sends: tuple[tuple[int, int], ...]
@@ -100,12 +100,12 @@ class Outcome:
     promised: int | None
     missed: tuple[int, LedgerMetadata | None] | None
     text: str
-    plain: bool  # nothing of the above
+    plain: bool  # only `sends` may be set
 
 
 @dataclass(frozen=True, slots=True)
 class SendingChannel:
-    """What the shells ask of a `Lane`.  Answers find their way by what they say."""
+    """The part of a `LedgerChannel` that shells use.  Answers come as `Heard`, not by callback."""
 
     bookie: BookieId
     out: Output
@@ -122,11 +122,11 @@ class SendingChannel:
         self.out.sends.append((self.bookie, frame))
 
     def close(self) -> None:
-        """Nobody listens any more; `wants` knows."""
+        """Do nothing: `wants` drops later answers."""
 
 
 def awaits_adds(machine: write.Snapshot, quorums: Quorums, bookie: BookieId) -> bool:
-    """Whether a writer goes on only when the bookie answers, or is given up."""
+    """Return True if a writer continues only when the bookie answers, or is given up."""
     state, ensemble, missing, lac, pushed, held, _, _ = machine
     if state is not write.State.OPEN or bookie not in ensemble:
         return False
@@ -138,7 +138,7 @@ def awaits_adds(machine: write.Snapshot, quorums: Quorums, bookie: BookieId) -> 
 
 
 class Rules(ABC, Generic[V]):
-    """One kind of client.  Everything in here must be a function of its arguments."""
+    """One kind of client.  Each method must be a function of its arguments."""
 
     @abstractmethod
     def step(self, value: V, event: Input, out: Output) -> V: ...
@@ -151,15 +151,15 @@ class Rules(ABC, Generic[V]):
 
     @abstractmethod
     def wants(self, value: V, bookie: BookieId, answer: Said) -> bool:
-        """False if the answer will make no difference any more, whatever happens before."""
+        """Return False if the answer will make no difference, whatever happens before."""
 
     @abstractmethod
     def cares(self, value: V, bookie: BookieId, request: Asked) -> bool:
-        """False if no answer to that request will make a difference any more."""
+        """Return False if no answer to that request will make a difference."""
 
     @abstractmethod
     def waits(self, value: V, bookie: BookieId) -> bool:
-        """It cannot go on without an answer of that bookie, or giving it up."""
+        """Return True if the client cannot continue before the bookie answers or is given up."""
 
 
 class Table(Generic[V]):
@@ -270,9 +270,9 @@ class Table(Generic[V]):
 
 
 def replaced(ensemble: Ensemble, failed: Ensemble, bookies: int) -> Ensemble | None:
-    """As `BookieDirectory.replace`: others in the place of those that failed, as far as there are.
+    """Return an ensemble with spares in place of failed bookies, like `BookieDirectory.replace`.
 
-    Which of several spares is drawn makes a difference in names only while all of them are fresh.
+    The choice among several spares changes only names while all of them are fresh.
     """
     spares = [bookie_id(number) for number in range(bookies) if bookie_id(number) not in ensemble]
     changed = tuple(spares.pop(0) if bookie in failed and spares else bookie for bookie in ensemble)
@@ -280,7 +280,7 @@ def replaced(ensemble: Ensemble, failed: Ensemble, bookies: int) -> Ensemble | N
 
 
 def _sent(sends: Sequence[tuple[BookieId, bytes]]) -> list[str]:
-    """What went to whom, in words; the same to several is said once."""
+    """Describe the requests, and the bookies that get each; equal requests are listed once."""
     by_text: dict[str, list[str]] = {}
     for bookie, frame in sends:
         by_text.setdefault(str(asked(frame)), []).append(bookie)

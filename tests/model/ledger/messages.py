@@ -1,6 +1,6 @@
-"""What goes between clients and bookies: the bytes of the v2 protocol, by the real codecs.
+"""Messages between clients and bookies: the bytes of the v2 protocol, by the real codecs.
 
-Payloads are a function of the entry id, so what a copy should hold is known.
+Payloads are a function of the entry id, so the right contents of each copy are known.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def payload_of(entry_id: int) -> bytes:
 
 
 def length_at(entry_id: int) -> int:
-    """The length of the ledger up to, and with, that entry."""
+    """Return the length of the ledger up to and including that entry."""
     return sum(len(payload_of(each)) for each in range(entry_id + 1))
 
 
@@ -39,7 +39,7 @@ def length_at(entry_id: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request is about: the entry, or LAST_ENTRY."""
+    """The subject of a request: an entry, or LAST_ENTRY."""
 
     is_add: bool
     entry_id: int
@@ -52,7 +52,7 @@ class Asked:
 
 
 def decoded(frame: bytes) -> Add | Read:
-    request = decode_request(memoryview(frame)[4:])  # behind the length
+    request = decode_request(memoryview(frame)[4:])  # after the length
     assert isinstance(request, Add | Read)
     return request
 
@@ -69,10 +69,10 @@ def asked(frame: bytes) -> Asked:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What an answer means to a client, as its shell takes it."""
+    """The meaning of an answer to a client, as its shell decodes it."""
 
     is_add: bool
-    entry_id: int  # as asked for
+    entry_id: int  # as requested
     status: Status
     entry: bytes = b""
 

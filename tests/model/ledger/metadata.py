@@ -1,8 +1,8 @@
 """The record of the ledger in the metadata store, and changes of it by compare-and-swap.
 
-A write has three outcomes; one whose answer is lost may be carried out before, later, or never.
-What a client wants is told as a value, so that its `UpdateProtocol`, which holds a function, can be
-made anew in each state.
+A write has three outcomes: it is carried out, refused, or its answer is lost; then it may be
+carried out now, later or never.  A client gives its purpose as a value, so that its
+`UpdateProtocol`, which holds a function, can be rebuilt in each state.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from daybook.bookie.ledger.protocol.update import (
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """`before`: what a stale reader may be given, if there are any in this model."""
+    """The stored record; `before` is the one that a stale client may read, if the model has any."""
 
     metadata: LedgerMetadata
     version: int
@@ -41,13 +41,13 @@ class Register:
         return Stored(self.metadata, self.version)
 
     def written(self, write: Write, *, keep: bool) -> "Register | None":
-        """None if it has another version."""
+        """Return the record after the write; None if the version does not match."""
         if write.version != self.version:
             return None
         return Register(write.metadata, self.version + 1, self.metadata if keep else None)
 
 
-# -- what may be wanted
+# -- the purposes of a change
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _decide(purpose: Purpose) -> Decide:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A change that is being made: its machine, and what that has asked of the store."""
+    """A change in progress: its machine, and the machine's request to the store."""
 
     purpose: Purpose
     machine: update.Snapshot
@@ -125,7 +125,7 @@ def _task(purpose: Purpose, protocol: UpdateProtocol, effect: update.Effect) -> 
 
 
 def answer(register: Register, request: Write | Read, after: Register | None) -> Event:
-    """`after` is what the write has made of the register; None if nothing."""
+    """Return the answer; `after` is the register after a write, None if the write was refused."""
     if isinstance(request, Read):
         return register.stored
     return Conflict() if after is None else Written(after.version)

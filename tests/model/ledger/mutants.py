@@ -1,7 +1,7 @@
-"""Mutants of the ledger that only the model has.
+"""Mutants of the ledger that only the model uses.
 
-They replace what no storm runs: the synchronous half of the ledger client's shells, and the
-ledger directory of a bookie.  Which set-up finds which mutant is in `cases`.
+They change code that no storm runs: the synchronous half of the ledger client's shells, and the
+ledger directory of a bookie.  `cases` has the set-up that finds each mutant.
 """
 
 # pyright: reportPrivateUsage=false
@@ -23,7 +23,7 @@ _DIRECTORY = "daybook.bookie.storage.ledger_directory"
 
 M05 = Mutant(
     id="M05 shell",
-    rule="recovery reads fence -> only the request for the last entry does",
+    rule="recovery reads fence -> only the request for the last entry fences",
     module=_RECOVERER,
     name="Recovery._perform",
     replacement=Edit("entry_id, callback, fence_key=self._master_key)", "entry_id, callback)"),
@@ -46,7 +46,7 @@ def _replace_and_publish(self: Any, ensemble: Any, failed: Any, *_: Any, **_name
 
 M07 = Mutant(
     id="M07",
-    rule="ensemble changes of a recovery are kept until it closes -> written at once",
+    rule="a recovery writes its ensemble changes when it closes -> at once",
     module="tests.model.ledger.recoverer",
     name="_Run.replace",
     replacement=_replace_and_publish,
@@ -62,7 +62,7 @@ M14 = Mutant(
 )
 M19 = Mutant(
     id="M19b",
-    rule="acknowledgements of a replaced bookie are ignored -> counted",
+    rule="acknowledgements of a replaced bookie are ignored -> they count",
     module=_WRITE,
     name="WriteProtocol.added",
     replacement=Edit(
@@ -73,7 +73,7 @@ M19 = Mutant(
 )
 M22 = Mutant(
     id="M22 shell",
-    rule="a new ensemble counts when it is in the metadata -> at once",
+    rule="a new ensemble is used when it is in the metadata -> at once",
     module=_WRITER,
     name="LedgerWriter._start_change",
     replacement=Edit(
@@ -85,7 +85,7 @@ M22 = Mutant(
     also=(
         Mutant(
             id="M22 settled",
-            rule="it counts already when it is settled",
+            rule="an ensemble change that was not requested is a bug -> it is ignored",
             module=_WRITE,
             name="WriteProtocol._ensemble_changed",
             replacement=Edit(
@@ -106,7 +106,7 @@ M27 = Mutant(
 )
 M33 = Mutant(
     id="M33",
-    rule="a fenced ledger refuses plain adds -> it takes them",
+    rule="a fenced ledger refuses plain adds -> it stores them",
     module=_DIRECTORY,
     name="LedgerDirectory.add",
     replacement=Edit("    log = self.log\n", "    log = self.log\n    recovery = True\n"),
@@ -114,7 +114,7 @@ M33 = Mutant(
 )
 M34 = Mutant(
     id="M34",
-    rule="a fence makes a ledger that is not known, fenced -> it is ignored",
+    rule="a fence of an unknown ledger creates a fenced ledger -> it is ignored",
     module=_DIRECTORY,
     name="LedgerDirectory.fence",
     replacement=Edit(
@@ -127,7 +127,7 @@ M34 = Mutant(
 )
 M35 = Mutant(
     id="M35",
-    rule="a fence is in the log before it is answered -> in memory only",
+    rule="a fence is in the log before it is answered -> it is only in memory",
     module=_DIRECTORY,
     name="LedgerDirectory.fence",
     replacement=Edit(
@@ -138,7 +138,7 @@ M35 = Mutant(
 )
 M56 = Mutant(
     id="M56",
-    rule="an id that is stored again keeps its first bytes -> the last ones",
+    rule="an entry that is added again keeps its first bytes -> it gets the last ones",
     module=_DIRECTORY,
     name="LedgerDirectory._add_again",
     replacement=Edit(

@@ -1,9 +1,9 @@
-"""Links between a client and a bookie, by number: what is in flight, in both directions.
+"""Links between a client and a bookie, by number: the messages in flight, in both directions.
 
-TCP keeps the order of requests and that of answers.  When a connection is *cut*, answers are lost;
-requests that were on their way may still arrive, in their order, at any time or never, also behind
-requests of the next connection; nobody hears what came of them.  Without `fifo` (connections that
-are shared out anew for each request, bookies that serve in parallel) everything overtakes.
+TCP keeps the order of requests and that of answers.  When a connection is *cut*, answers are lost.
+Requests that were under way may still arrive, in their order, at any time or never, even after
+requests of the next connection; their answers are lost.  Without `fifo` any message may overtake
+any other, as with a new connection for each request, or bookies that serve in parallel.
 """
 
 from enum import IntEnum
@@ -25,7 +25,7 @@ class Way(IntEnum):
 
 
 Delivery: TypeAlias = tuple[Way, int, int]
-"""What may arrive next: the way, the message, and the link without it."""
+"""A message that may arrive next: the way, the message, and the link without it."""
 
 
 class Links:
@@ -56,7 +56,7 @@ class Links:
             messages = link[way]
             for at in range(len(messages) if not self._fifo else min(1, len(messages))):
                 if messages[at] in messages[:at]:
-                    continue
+                    continue  # An equal message leads to the same state.
                 rest = list(link)
                 rest[way] = messages[:at] + messages[at + 1 :]
                 strays, requests, answers = rest
@@ -83,12 +83,13 @@ class Links:
         return number
 
     def _put(self, messages: Messages, message: int) -> Messages:
+        # Without FIFO any message may be next, so the order of the others makes no difference.
         after = (*messages, message)
         return tuple(sorted(after)) if self._sorted else after
 
     def cut(self, link: int) -> int:
         number = self._cut.get(link)
         if number is None:
-            strays, requests, _ = self._links[link]
+            strays, requests, _ = self._links[link]  # The answers are lost.
             number = self._cut[link] = self._links.of(((*strays, *requests), (), ()))
         return number

@@ -1,8 +1,8 @@
 """A reader that follows the ledger without recovering it: the real `ReadProtocol`.
 
-It reads the metadata; of a ledger that is not closed it asks the bookies for the LAC, as
-`read_last_confirmed` does; then it reads everything up to there.  Nothing that it was promised may
-turn out to be absent (S13), unless the fragments were changed meanwhile: then it would look again.
+The reader reads the metadata.  If the ledger is not closed, it asks the bookies for the LAC, as
+`read_last_confirmed` does.  Then it reads everything up to the LAC.  No entry up to there may be
+absent (S13), unless the fragments were changed meanwhile: then a reader would read them again.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Following:
-    """`answered`: positions of the last fragment; `lac`: the largest that was heard."""
+    """`answered` are positions in the last fragment; `lac` is the largest of the answers."""
 
     stage: Stage
     metadata: LedgerMetadata | None = None
@@ -72,7 +72,7 @@ class ReaderRules(Rules[Following]):
 
     def step(self, value: Following, event: Input, out: Output) -> Following:
         if isinstance(event, Heard) and not self.wants(value, event.bookie, event.what):
-            return value  # Nobody waits for it any more.
+            return value  # The reader no longer waits for this answer.
         match event:
             case Told(Stored(metadata)):
                 return self._open(value, metadata, out)
@@ -98,7 +98,7 @@ class ReaderRules(Rules[Following]):
         return Following(Stage.ASKING, metadata, give_ups=value.give_ups)
 
     def _heard_last(self, value: Following, bookie: BookieId, what: Said, out: Output) -> Following:
-        """Enough when no ack quorum is left that might know a later LAC."""
+        """Handle an answer; read as soon as no ack quorum is left that might know a later LAC."""
         metadata = value.metadata
         assert metadata is not None
         fragment = metadata.last_fragment

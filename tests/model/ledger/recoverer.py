@@ -1,7 +1,7 @@
 """A recoverer: the real shell of an attempt with its `RecoverProtocol`, without tasks.
 
-What goes before and behind an attempt (`recover_ledger`: marking, closing) is done here step by
-step.  A recovery whose closing write is refused would begin anew; here another recoverer does that.
+The steps of `recover_ledger` before and after an attempt, marking and closing, are steps of the
+model.  A recovery whose closing write is refused would restart; here another recoverer does that.
 """
 
 # pyright: reportPrivateUsage=false
@@ -53,7 +53,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovering:
-    """`entries`: what was read and is not written back: id, length of the ledger, payload."""
+    """`entries` were read and are not yet written back: id, length of the ledger, payload."""
 
     stage: Stage
     marked: Stored | None = None
@@ -93,7 +93,7 @@ class RecovererRules(Rules[Recovering]):
         return run.value()
 
     def _listens(self, value: Recovering, heard: Heard) -> bool:
-        """A lane that was closed, or a read that was given up: nobody is called back."""
+        """Return False if the channel was closed or the read given up: the answer is dropped."""
         if value.stage is not Stage.RUNNING:
             return False
         return heard.what.is_add or self.wants(value, heard.bookie, heard.what)
@@ -150,7 +150,7 @@ class RecovererRules(Rules[Recovering]):
         assert machine is not None
         if is_add:
             lac = machine.writing[3]
-            return entry_id > lac or value.give_ups > 0  # While under way it can be given up.
+            return entry_id > lac or value.give_ups > 0  # An add under way can be given up.
         if entry_id == LAST_ENTRY:
             answered = machine.fenced + machine.silent
             return machine.phase is Phase.FENCING and bookie not in answered
@@ -169,7 +169,7 @@ class RecovererRules(Rules[Recovering]):
 
 
 def _unanswered(machine: recover.Snapshot, entry_id: int, bookie: BookieId) -> bool:
-    """It was asked about the entry, and its answer is not in."""
+    """Return True if the bookie was asked for the entry and has not answered."""
     for each, (order, absent, unknown, count) in machine.inquiries:
         if each == entry_id:
             return bookie in order[:count] and bookie not in absent + unknown
@@ -177,7 +177,7 @@ def _unanswered(machine: recover.Snapshot, entry_id: int, bookie: BookieId) -> b
 
 
 class _Run:
-    """One step.  Also what the shell sees of the cluster."""
+    """One step of a recoverer.  It is also the cluster that the shell sees."""
 
     def __init__(self, settings: LedgerSettings, before: Recovering, out: Output) -> None:
         self._settings = settings
@@ -231,7 +231,7 @@ class _Run:
             self._changes,
         )
 
-    # -- what the shell asks of its context
+    # -- the context of the shell
 
     def open_channel(self, bookie: BookieId, *_: object) -> SendingChannel:
         return SendingChannel(bookie, self._out)
@@ -248,14 +248,14 @@ class _Run:
         return changed
 
     def start_soon(self, call: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
-        """Bookies have one generation here: nothing is waited for."""
+        """Run the task at once: bookies have one generation here, so it never waits."""
         with suppress(StopIteration):
             call(*args).send(None)
 
     async def generations_of(self, _: object) -> list[CookieGeneration]:
         return []
 
-    # -- what happens
+    # -- inputs
 
     def told(self, event: Event) -> None:
         if self._stage is Stage.NEW:
@@ -267,7 +267,7 @@ class _Run:
             self._is_now(go_on(self._task, event))
 
     def heard(self, bookie: BookieId, what: Said) -> None:
-        """As `Lane` tells it."""
+        """Pass the answer on as `LedgerChannel` does."""
         attempt = self._running()
         buffer = memoryview(what.entry)
         if not what.is_add:
@@ -301,14 +301,14 @@ class _Run:
         return self._attempt
 
     def _settle(self) -> None:
-        """See whether the attempt has ended; then go on as `recover_ledger` does."""
+        """If the attempt has ended, continue as `recover_ledger` does."""
         attempt, marked = self._running(), self._marked
         self._check_reads()
         reading = attempt._protocol.phase is not Phase.FENCING
         self._out.reads = reading and any(not asked(f).is_add for _, f in self._out.sends)
         if attempt._error is not None:
             if self._give_ups == self._settings.recovery_give_ups and not self._may_abort:
-                raise BrokenRuleError("L2", f"everybody answers, and yet: {attempt._error}")
+                raise BrokenRuleError("L2", f"recovery fails without a fault: {attempt._error}")
             self._stage = Stage.OVER
             self._out.notes.append(str(attempt._error))
         elif attempt._end is not None:
@@ -319,7 +319,7 @@ class _Run:
             self._is_now(begin(purpose, marked))
 
     def _check_reads(self) -> None:
-        """W5: it looks for an entry where the metadata say that it has marked."""
+        """W5: recovery reads an entry from the bookies that the metadata it has marked name."""
         if not self._settings.white_box or self._marked is None:
             return
         for bookie, frame in self._out.sends:

@@ -1,8 +1,8 @@
-"""The rules of one ledger (`safety.md` 1.1 and 1.7), from what was acknowledged and what is stored.
+"""The rules of one ledger (`safety.md` 1.1 and 1.7), over acknowledged and stored entries.
 
-Each check is called after the steps that could break it, with decoded values.  BrokenRuleError
-names the rule.  S5 and W2 are checked where a bookie stores (`bookies`), W4 where the writer
-acknowledges (`writer`).
+Each check is called after the steps that could break it, with decoded values, and raises
+BrokenRuleError with the name of the rule.  S5 and W2 are checked when a bookie stores (`bookies`),
+W4 when the writer acknowledges (`writer`).
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from tests.model.ledger.metadata import show
 from tests.model.search import BrokenRuleError
 
 Facts: TypeAlias = Sequence[tuple[bool, frozenset[int]]]
-"""Of each bookie: whether the ledger is fenced there, and the entries that it holds."""
+"""For each bookie: whether the ledger is fenced there, and the entries that it holds."""
 
 _MAY_FOLLOW = {
     LedgerState.OPEN: (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED),
@@ -28,17 +28,17 @@ _MAY_FOLLOW = {
 
 
 def check_ack(metadata: LedgerMetadata, facts: Facts, acked: int, entry_id: int) -> None:
-    """The writer has just told its caller that this entry is safe; `acked` was the last before."""
+    """Check an entry that the writer has just acknowledged; `acked` was the last one before."""
     if entry_id != acked + 1:
-        raise BrokenRuleError("S7", f"e{entry_id} is acknowledged behind e{acked}")
+        raise BrokenRuleError("S7", f"e{entry_id} is acknowledged after e{acked}")
     if metadata.closed and entry_id > metadata.last_entry_id:
         end = metadata.last_entry_id
-        raise BrokenRuleError("S8", f"e{entry_id} is acknowledged, and the ledger ends at {end}")
+        raise BrokenRuleError("S8", f"e{entry_id} is acknowledged, but the ledger ends at {end}")
     check_copies(metadata, facts, entry_id, "S4")
 
 
 def check_write(before: LedgerMetadata, after: LedgerMetadata, facts: Facts, acked: int) -> None:
-    """The record was changed."""
+    """Check a change of the record."""
     if before.closed and _end(before) != _end(after):
         raise BrokenRuleError("S2", f"{show(before)} becomes {show(after)}")
     if after.state not in _MAY_FOLLOW[before.state]:
@@ -48,7 +48,7 @@ def check_write(before: LedgerMetadata, after: LedgerMetadata, facts: Facts, ack
     if after.closed:
         if acked > after.last_entry_id:
             end = after.last_entry_id
-            raise BrokenRuleError("S1", f"e{acked} was acknowledged, and the end is {end}")
+            raise BrokenRuleError("S1", f"e{acked} was acknowledged, but the end is {end}")
         _check_length(before, after)
     for entry_id in range(max(acked, after.last_entry_id) + 1):
         check_copies(after, facts, entry_id, "S4" if entry_id <= acked else "S11")
@@ -59,7 +59,7 @@ def _end(metadata: LedgerMetadata) -> tuple[LedgerState, int, int]:
 
 
 def _check_fixed(before: LedgerMetadata, after: LedgerMetadata) -> None:
-    """What never changes."""
+    """Check the fields that never change."""
     same = replace(
         after,
         state=before.state,
@@ -85,15 +85,15 @@ def _check_fragments(before: LedgerMetadata, after: LedgerMetadata, acked: int) 
     if after.state is LedgerState.IN_RECOVERY:
         raise BrokenRuleError("S10", "fragments are written during recovery, before it closes")
     if after.state is LedgerState.OPEN and starts[-1] != acked + 1:
-        raise BrokenRuleError("S10", f"a fragment from {starts[-1]}, acknowledged is e{acked}")
+        raise BrokenRuleError("S10", f"a fragment begins at e{starts[-1]}, the LAC is {acked}")
 
 
 def _check_length(before: LedgerMetadata, after: LedgerMetadata) -> None:
-    """The length is exact; or a lower bound, where only bookies of an old fragment know it."""
+    """The length is exact, or a lower bound if only bookies of an old fragment know it."""
     exact = length_at(after.last_entry_id)
     old = after.last_entry_id < before.last_fragment.first_entry_id
     if after.length != exact and not (old and after.length < exact):
-        raise BrokenRuleError("S2", f"{after.length} bytes, and there are {exact}")
+        raise BrokenRuleError("S2", f"the length is {after.length}, but there are {exact} bytes")
 
 
 def check_copies(metadata: LedgerMetadata, facts: Facts, entry_id: int, rule: str) -> None:
@@ -117,21 +117,21 @@ def check_stored_lac(lac: int, acked: int) -> None:
 
 
 def check_fences(metadata: LedgerMetadata) -> None:
-    """A recovery begins to fence."""
+    """Check the metadata when a recovery begins to fence."""
     if metadata.state is LedgerState.OPEN:
         raise BrokenRuleError("W3", "a recovery fences a ledger whose metadata say OPEN")
 
 
 def check_reads(metadata: LedgerMetadata, facts: Facts) -> None:
-    """A recovery begins to read: nowhere can the old writer find an ack quorum."""
+    """W1: when a recovery begins to read, the old writer can find no ack quorum."""
     if metadata.closed:
-        return  # Another recovery was faster: this one decides nothing any more.
+        return  # Another recovery was faster: this one no longer decides anything.
     fragment = metadata.last_fragment
     for write_set in write_sets(metadata.quorums, fragment):
         for ack_quorum in combinations(write_set, metadata.quorums.ack):
             if not any(facts[bookie][0] for bookie in ack_quorum):
                 names = "+".join(f"b{bookie}" for bookie in ack_quorum)
-                raise BrokenRuleError("W1", f"a recovery reads, and {names} are not fenced")
+                raise BrokenRuleError("W1", f"a recovery reads, but {names} are not fenced")
 
 
 def write_sets(quorums: Quorums, fragment: Fragment) -> list[list[int]]:
@@ -144,17 +144,17 @@ def write_sets(quorums: Quorums, fragment: Fragment) -> list[list[int]]:
 
 def check_finished(now: LedgerMetadata, reported: LedgerMetadata) -> None:
     if _end(now) != _end(reported):
-        raise BrokenRuleError("S12", f"reported is {show(reported)}, and it is {show(now)}")
+        raise BrokenRuleError("S12", f"{show(reported)} is reported, {show(now)} is stored")
 
 
 def check_end(before: LedgerMetadata, version: int, marked_version: int) -> None:
-    """A recovery closes: what it decides about is what it has marked."""
+    """A recovery closes the version that it has marked."""
     if before.state is LedgerState.IN_RECOVERY and version != marked_version:
-        raise BrokenRuleError("W3", f"closed over version {version}, marked was {marked_version}")
+        raise BrokenRuleError("W3", f"version {version} is closed, {marked_version} was marked")
 
 
 def check_promise(metadata: LedgerMetadata, acked: int, lac: int) -> None:
-    """A reader is told that it may read up to this LAC."""
+    """Check the LAC up to which a reader may read."""
     end = metadata.last_entry_id if metadata.closed else acked
     if lac > end:
         what = "the end is" if metadata.closed else "acknowledged is"
@@ -162,9 +162,9 @@ def check_promise(metadata: LedgerMetadata, acked: int, lac: int) -> None:
 
 
 def check_missed(now: LedgerMetadata, entry_id: int, then: LedgerMetadata | None) -> None:
-    """A reader was promised an entry, and every bookie that it asked says that it has none.
+    """Check a read of a confirmed entry that all bookies answered with "no such entry".
 
-    If the fragments have changed since it looked, it looks again.
+    If the fragments have changed since, a reader reads the metadata again.
     """
     if then is not None and now.fragments == then.fragments:
-        raise BrokenRuleError("S13", f"e{entry_id} was promised to a reader, and is absent")
+        raise BrokenRuleError("S13", f"e{entry_id} was promised to a reader, but is absent")

@@ -1,8 +1,8 @@
-"""How large a model of one ledger is, and what may go wrong in it how often.
+"""The size of a model of one ledger, and how often each fault may happen in it.
 
 Crashes and lost messages need no switch of their own: a message that is never delivered is lost,
-and a client that never takes another step has crashed.  Whoever waits for an answer may give it up
-at any time, as often as its budget allows.
+and a client that never takes another step has crashed.  A client that waits for an answer may give
+up at any time, as often as its budget allows.
 """
 
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ class LedgerSettings:
     bookies: int
     quorums: Quorums
     entries: int = 1
-    in_flight: int = 1  # entries that the writer has under way at most
+    in_flight: int = 1  # the most entries that the writer has under way
     recoverers: int = 1
     reads_max: int = 1  # entries that a recoverer reads at a time
     give_ups: int = 0  # bookies that the writer gives up ("w1")
     changes: int = 0  # ensemble changes of the writer, where there is a spare
-    postponed: bool = False  # it may also go on without, at first, where there is a spare
+    postponed: bool = False  # the writer may continue without a bookie though there is a spare
     recovery_give_ups: int = 0  # requests that a recoverer gives up, reads and adds ("r1")
     recovery_changes: int = 0  # ensemble changes of each recoverer, where there is a spare
-    readers: int = 0  # that do not recover
+    readers: int = 0  # readers that do not recover
     read_give_ups: int = 0  # requests that a reader gives up
-    slow: bool = False  # a reader may ask others, too, before it has an answer
+    slow: bool = False  # a reader may ask other bookies, too, before it has an answer
     degraded: bool = False  # a bookie is away when the ledger is created
-    fence_give_ups: bool = False  # it may also give up fencing somebody: that only aborts it
+    fence_give_ups: bool = False  # a recoverer may give up fencing a bookie: that can only abort it
     cuts: int = 0  # connections of the writer that break: answers are lost, requests may arrive
-    lost_answers: int = 0  # of the metadata store, to a write: carried out, now, later or never
+    lost_answers: int = 0  # answers to writes, which the store carries out now, later or never
     stale: bool = False  # a recoverer may begin with metadata that are not the newest
     closes: bool = False  # the writer may close the ledger
-    fifo: bool = True  # requests and answers keep their order on a link
+    fifo: bool = True  # links keep the order of requests and answers
     white_box: bool = True  # also check the W rules, which look inside
-    canonical: bool = True  # states that differ in the order of what is alike are one
-    drops: bool = True  # what makes no difference any more is dropped from the state
+    canonical: bool = True  # states that differ only in the order of equal parts are one
+    drops: bool = True  # messages that can make no difference are dropped from the state
     reduced: bool = False  # a step that commutes with all others is taken first (`sides`)
 
     def __str__(self) -> str:

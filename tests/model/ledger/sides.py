@@ -1,15 +1,14 @@
 """A client and its links as one number, a *side*; all bookies as one number, a *shelf*.
 
-What a client may do next, or have done to it, depends on its side and the shelf only: on what it
-is, what it has under way, and what bookies hold (by which messages are pruned).  There are far
-fewer such pairs than states, so the steps of each are worked out once.
+The next steps of a client depend only on its side and the shelf: on its state, its messages under
+way, and the entries of the bookies (by which messages are pruned).  There are far fewer such pairs
+than states, so the steps of each pair are worked out once.
 
-What is in flight and can make no difference any more is dropped: answers that nobody wants, and
-requests that change nothing at the bookie, now or later, and whose answers nobody wants.
+Messages in flight that can make no difference are dropped: answers that the client no longer
+wants, and requests whose answers it no longer wants and that change nothing at the bookie.
 
-A step is *settled* if a bookie serves a request whose answer comes out the same whenever it does,
-changes nothing by it, and the answer is wanted: everything that may happen meanwhile commutes with
-that.
+A step is *settled* if a bookie serves a request without changing its state, gives the same answer
+whenever it serves it, and the client wants the answer.  Such a step commutes with all others.
 """
 
 from collections.abc import Iterator
@@ -26,16 +25,16 @@ from tests.model.numbering import Numbering
 from tests.model.search import BrokenRuleError, Move
 
 Side: TypeAlias = tuple[int, ...]
-"""The client, its link with each bookie."""
+"""The client, and its link with each bookie."""
 
 Shelf: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`plain`: nothing but the side changes; `lac`: that of an entry which a bookie stores now.
+    """A step; if it is `plain`, only the side changes; `lac` is that of an entry stored by it.
 
-    `bookie` tells something, or is told something; -1: the client is alone.
+    `bookie` sends or gets the message of the step; -1 for a step of the client alone.
     """
 
     text: str
@@ -55,7 +54,7 @@ class Step:
 
 
 class Shelves:
-    """What the bookies are, together."""
+    """The combined states of all bookies, by number."""
 
     def __init__(self, bookies: Bookies, count: int) -> None:
         self.shelves: Numbering[Shelf] = Numbering((0,) * count)
@@ -76,7 +75,7 @@ class Shelves:
 
 
 class Sides:
-    """Those of one kind of client."""
+    """The sides of one kind of client."""
 
     def __init__(
         self,
@@ -97,8 +96,8 @@ class Sides:
         self._answers = answers
         self._count = settings.bookies
         self._sides: Numbering[Side] = Numbering()
-        self.asks: list[bool] = []  # of each side, whether it asks the metadata store
-        self.is_fresh: list[bool] = []  # and whether it has done nothing yet
+        self.asks: list[bool] = []  # by side: the client has a request to the metadata store
+        self.is_fresh: list[bool] = []  # by side: the client has done nothing yet
         self._number((0, *(IDLE,) * settings.bookies))
         self._steps: dict[tuple[int, int], tuple[Step, ...]] = {}
         self._settled: dict[tuple[int, int], Step | None] = {}
@@ -109,11 +108,11 @@ class Sides:
         self._finals: dict[tuple[int, int], bool] = {}
 
     def host(self, side: int) -> int:
-        """The client's own state, by number."""
+        """Return the number of the client's own state."""
         return self._sides[side][0]
 
     def told(self, side: int, shelf: int, event: int) -> tuple[int, Outcome]:
-        """The metadata store answers."""
+        """Return the side after an answer of the metadata store, and the outcome."""
         key = (side, shelf, event)
         known = self._told.get(key)
         if known is None:
@@ -130,14 +129,14 @@ class Sides:
         return known
 
     def settled(self, side: int, shelf: int) -> Step | None:
-        """A step that may be taken before all others, if there is one."""
+        """Return a step that may be taken before all others, if there is one."""
         key = (side, shelf)
         if key not in self._settled:
             self._settled[key] = self._find_settled(side, shelf)
         return self._settled[key]
 
     def pruned(self, side: int, shelf: int) -> int:
-        """What is left to make a difference when the bookies are like this."""
+        """Return the side without the messages that can make no difference on this shelf."""
         key = (side, shelf)
         known = self._pruned.get(key)
         if known is None:
@@ -191,7 +190,7 @@ class Sides:
         stored = list(self._shelves[shelf])
         try:
             served = self._bookies.serve(stored[bookie], request)
-            if way is not Way.STRAY:
+            if way is not Way.STRAY:  # The answer to a stray is lost with its connection.
                 links[bookie] = self._links.answer(links[bookie], served.answer)
             changes = served.after != stored[bookie]
             stored[bookie] = served.after
@@ -209,7 +208,7 @@ class Sides:
         return True
 
     def _under_way(self, link: int) -> tuple[bool, bool]:
-        """Whether something is, and whether an add is, that may yet be answered."""
+        """Return whether a message is under way on the link, and whether an add is."""
         facts = self._link_facts.get(link)
         if facts is None:
             _, requests, answers = self._links[link]
@@ -219,7 +218,7 @@ class Sides:
             facts = self._link_facts[link] = (bool(requests or answers), adds)
         return facts
 
-    # -- the side behind a step
+    # -- the side after a step
 
     def _number(self, side: Side) -> int:
         number = self._sides.of(side)
@@ -229,7 +228,7 @@ class Sides:
         return number
 
     def _after(self, outcome: Outcome, links: list[int], shelf: int) -> int:
-        """Also what the client sends."""
+        """Return the side after an outcome, with the requests that the client sends."""
         links = list(links)
         for bookie, request in outcome.sends:
             links[bookie] = self._links.send(links[bookie], request)
@@ -250,6 +249,7 @@ class Sides:
     def _keep(self, link: int, host: int, stored: int, bookie: int) -> int:
         table, serve = self.table, self._bookies.serve
         strays, requests, answers = self._links[link]
+        # A stray gets no answer, so it makes a difference only if it changes the bookie.
         strays = tuple(r for r in strays if serve(stored, r).after != stored)
         requests = tuple(
             r for r in requests if table.cares(host, bookie, r) or serve(stored, r).after != stored
@@ -260,7 +260,7 @@ class Sides:
             raise BrokenRuleError("L1", text)
         return self._links.of((strays, requests, answers))
 
-    # -- what may be taken first
+    # -- steps that may be taken first
 
     def _find_settled(self, side: int, shelf: int) -> Step | None:
         host, *links = self._sides[side]
@@ -287,15 +287,15 @@ class Sides:
 def is_final(
     bookies: Bookies, settings: LedgerSettings, stored: int, frame: bytes, request: int
 ) -> bool:
-    """The bookie, as it is now or as it may become, answers this the same, and stays as it is.
+    """Return True if the bookie, now and later, gives the same answer and changes nothing.
 
-    An entry that is there stays as it is; a fence stays.  Behind a fence only recoverers store:
-    where there is one alone, in order, it does not do so before it has read.
+    A stored entry never changes, and a fence stays.  After a fence only recoverers store entries; a
+    single recoverer on an ordered link does so only after its reads.
     """
     try:
         served = bookies.serve(stored, request)
     except BrokenRuleError:
-        return False  # its step says so, when it is its turn
+        return False  # The step itself reports the broken rule when it is taken.
     if served.after != stored:
         return False
     about, what = asked(frame), said(bookies.answers[served.answer])

@@ -5,16 +5,16 @@ A state is a tuple of numbers:
     acked + 1 | budget | record | answer of the store to the writer | writes that may come late
     | bookies | writer, recoverers ..., readers ...: each with what it has in flight
 
-What a recoverer asks of the metadata store is carried out and heard in one step: it does nothing
-else meanwhile, so hearing it later would only delay what it sends next, and that may be delayed
-anyway.  The writer goes on meanwhile, and hears in a step of its own.
+A request of a recoverer to the metadata store is carried out and answered in one step.  The
+recoverer does nothing else meanwhile, so a later answer would only delay its next messages, and
+these may be delayed anyway.  The writer continues meanwhile; it gets its answer in another step.
 
-Recoverers are alike, so states that differ in their order only are one.  Bookies are not alike: a
+Recoverers are alike, so states that differ only in their order are one.  Bookies are not alike: a
 recovery asks them in the order of the write set.
 
-If `settings.reduced`, and there is a settled step (`sides`), no other step is taken: whatever else
-may happen, may happen behind it, and nothing but a link has changed.  It ends, since each such step
-takes a request off its link.
+If `settings.reduced` is set and there is a settled step (`sides`), no other step is taken.  All
+other steps are still possible after it, since it changes only a link.  The settled steps come to an
+end, since each takes a request off its link.
 """
 
 from dataclasses import dataclass
@@ -40,14 +40,14 @@ from tests.model.search import BrokenRuleError, Move, State
 
 _ACKED, _BUDGET, _RECORD, _TOLD, _LATE, _SHELF, _SIDES = range(7)
 _NOTHING = 0
-_SAME = -1  # the record stays as it is
+_SAME = -1  # the record does not change
 
 Budget: TypeAlias = tuple[int, int]  # cuts, lost answers
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What may come of a request to the metadata store: what is told, what the record is then."""
+    """A possible outcome of a request to the metadata store: the answer, and the record then."""
 
     text: str
     event: int = 0
@@ -66,7 +66,7 @@ class LedgerSystem:
         self._twins = recoverers == 2 and settings.canonical
         requests: Numbering[bytes] = Numbering()
         answers: Numbering[bytes] = Numbering()
-        nothing = Unavailable()  # takes number 0, which says that no answer is on its way
+        nothing = Unavailable()  # takes number 0, which means that no answer is under way
         self._requests = requests
         self._events: Numbering[update.Event] = Numbering(nothing)
         self._budgets: Numbering[Budget] = Numbering((settings.cuts, settings.lost_answers))
@@ -90,10 +90,10 @@ class LedgerSystem:
             *[sides(reader, reader.first())] * readers,
         ]
         self._names = ["writer", *(f"r{n + 1}" for n in range(recoverers)), *["reader"] * readers]
-        # A connection that is cut loses requests that would have been served.
+        # The writer's connection may be cut, and then a settled request would be lost.
         self._hasty = self._clients[bool(settings.cuts) :] if settings.reduced else []
         self._asked: dict[tuple[Sides, int, int], tuple[_Asked, ...]] = {}
-        self._passed: dict[tuple[int, ...], int] = {}  # what is acknowledged behind an outcome
+        self._passed: dict[tuple[int, ...], int] = {}  # acked + 1 after an outcome that was checked
         self._checked: set[tuple[int, ...]] = set()
         bookies = [str(bookie_id(number)) for number in range(settings.bookies)]
         self.columns = (*self._names, *bookies, "store")
@@ -120,6 +120,7 @@ class LedgerSystem:
                     found.append((*before, step.side, *behind))
                 else:
                     self._step(state, at, step, found, moves)
+            # The writer's request has been carried out once its answer is under way.
             if sides.asks[side] and not (at == _SIDES and state[_TOLD]):
                 self._ask_store(state, at, found, moves)
             at += 1
@@ -131,7 +132,7 @@ class LedgerSystem:
         return found
 
     def hosts(self, state: State) -> tuple[object, ...]:
-        """What the numbers of a state mean, without messages and budgets: for tests.
+        """Decode the numbers of a state, without messages and budgets, for tests.
 
         The numbers of two searches differ, and so does the order of recoverers.
         """
@@ -189,7 +190,7 @@ class LedgerSystem:
         self._add(new, found, moves)
 
     def _check(self, new: list[int], outcome: Outcome) -> None:
-        """The rules about what a client does, once for each of what they look at."""
+        """Check the rules about a client's step, once for each outcome, record, shelf and acked."""
         key = (id(outcome), new[_RECORD], new[_SHELF], new[_ACKED])
         acked = self._passed.get(key)
         if acked is None:
@@ -223,7 +224,7 @@ class LedgerSystem:
     # -- the metadata store
 
     def _start(self, state: State, found: list[State], moves: list[Move] | None) -> None:
-        """Who has not begun reads the record; of recoverers that have not one is like another."""
+        """Let a fresh client read the record; only one of several fresh recoverers, all alike."""
         last = None
         for at in range(len(state) - 1, _SIDES, -1):
             sides = self._clients[at - _SIDES]
@@ -304,7 +305,7 @@ class LedgerSystem:
         return found
 
     def _told(self, new: list[int], at: int, event: int) -> str:
-        """The store answers; in words what the client makes of it."""
+        """Give a client the answer of the store; return the text of its step."""
         new[at], outcome = self._clients[at - _SIDES].told(new[at], new[_SHELF], event)
         if not outcome.plain:
             self._check(new, outcome)
@@ -321,7 +322,7 @@ class LedgerSystem:
         self._add(new, found, moves)
 
     def _write_late(self, state: State, found: list[State], moves: list[Move] | None) -> None:
-        """A write whose client has been told that there is no answer is carried out."""
+        """Carry out a write whose client got no answer."""
         record = self._records[state[_RECORD]]
         writes = self._late[state[_LATE]]
         for write in dict.fromkeys(writes):
@@ -335,7 +336,7 @@ class LedgerSystem:
             self._add(new, found, moves)
 
     def _write(self, new: list[int], number: int) -> None:
-        """The record changes.  Late writes over older versions can have no effect any more."""
+        """Change the record, and drop the late writes: they are over older versions."""
         key = (new[_RECORD], number, new[_ACKED], new[_SHELF])
         if key not in self._checked:
             before, after = self._records[new[_RECORD]], self._records[number]
@@ -345,10 +346,10 @@ class LedgerSystem:
         new[_RECORD] = number
         new[_LATE] = _NOTHING
 
-    # -- the state behind a step
+    # -- the state after a step
 
     def _add(self, new: list[int], found: list[State], moves: list[Move] | None) -> None:
-        """Of two recoverers the one with the smaller number comes first."""
+        """Add the state; the recoverer whose side has the smaller number comes first."""
         if self._twins and new[_SIDES + 2] < new[_SIDES + 1]:
             new[_SIDES + 1], new[_SIDES + 2] = new[_SIDES + 2], new[_SIDES + 1]
             if moves is not None:

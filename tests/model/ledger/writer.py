@@ -1,7 +1,7 @@
 """The writer: the real `LedgerWriter` with its `WriteProtocol`, without tasks.
 
-Appending, framing, hearing answers and withdrawing are the shell's own code.  What its tasks do
-with the metadata (change the ensemble, close), one at a time, is done here step by step.
+The shell's own code appends, frames, handles answers and withdraws.  Its tasks that change the
+metadata (a new ensemble, the close) run one at a time; here they are steps of the model.
 """
 
 # pyright: reportPrivateUsage=false
@@ -44,7 +44,7 @@ from tests.model.search import BrokenRuleError
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """`frames` are those of entries that are not confirmed; `close_due`: when the task is done."""
+    """`frames` are unconfirmed entries; with `close_due` the close follows the present task."""
 
     machine: write.Snapshot
     stored: Stored
@@ -123,18 +123,18 @@ class WriterRules(Rules[Writing]):
         state, _, _, lac, *_ = value.machine
         if state is State.WITHDRAWN:
             return False
-        # While it is under way it can be given up.
+        # An add under way can be given up.
         return answer.status is not Status.OK or answer.entry_id > lac or value.give_ups > 0
 
     def cares(self, value: Writing, bookie: BookieId, request: Asked) -> bool:
-        return value.machine[0] is not State.WITHDRAWN  # It may be refused.
+        return value.machine[0] is not State.WITHDRAWN  # The add may be refused.
 
     def waits(self, value: Writing, bookie: BookieId) -> bool:
         return awaits_adds(value.machine, self._settings.quorums, bookie)
 
 
 class _Run:
-    """One step.  Also what the shell sees of the cluster."""
+    """One step of the writer.  It is also the cluster that the shell sees."""
 
     def __init__(self, settings: LedgerSettings, before: Writing, out: Output) -> None:
         self._settings = settings
@@ -188,13 +188,13 @@ class _Run:
             self._changes,
         )
 
-    # -- what the shell asks of its context
+    # -- the context of the shell
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Options take the place of the directory's news."""
+        """Do nothing: an `Option` reports a spare or a return."""
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Likewise."""
+        """Do nothing, likewise."""
 
     def is_usable(self, bookie: BookieId) -> bool:
         return bookie == self._returned
@@ -207,7 +207,7 @@ class _Run:
         return replaced(ensemble, tuple(failed), self._settings.bookies)
 
     def mark(self, writer: LedgerWriter) -> None:
-        """What is appended is flushed at once (`take`)."""
+        """Do nothing: `take` flushes each append at once."""
 
     def open_channel(self, bookie: BookieId, *_: object) -> SendingChannel:
         return SendingChannel(bookie, self._out)
@@ -224,10 +224,10 @@ class _Run:
         self._out.confirmed.append((first, last - first + 1))
         self._out.notes.append(f"ACKS e{first}" + (f" to e{last}" if last > first else ""))
 
-    # -- what happens
+    # -- inputs
 
     def heard(self, bookie: BookieId, what: Said) -> None:
-        """As `Lane.add_answered` tells it."""
+        """Pass the answer on as `LedgerChannel.add_answered` does."""
         match what.status:
             case Status.OK:
                 self._writer.added(bookie, what.entry_id, 1)
@@ -255,7 +255,7 @@ class _Run:
                 self._writer.add_failed(bookie_id(option.bookie), "no answer")
 
     def _close(self) -> None:
-        """As `LedgerWriter.close` does: changes of the metadata go one by one."""
+        """Close like `LedgerWriter.close`: changes of the metadata are made one by one."""
         self._closes = False
         self._writer._stop(LedgerClosedError("closed by its owner"))
         if self._task is None:

@@ -1,9 +1,9 @@
 """One log: brokers that open it, append, roll over, take it from each other; and its cursor.
 
-events     what a broker asks for and says, and what it is told, as values
-seams      ledger client and metadata store as the real shells see them
+events     the inputs and outputs of a broker, as values
+seams      the ledger client and the metadata store that the real shells use
 replay     a broker as a table: the real shells, learned history by history
-world      the metadata store and the ledgers: what becomes of requests
-rules      K and C, from outside
+world      the metadata store and the ledgers: the possible outcomes of requests
+rules      the rules K and C, from outside
 system     all of it, as one system to be searched
 """

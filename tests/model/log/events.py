@@ -1,4 +1,4 @@
-"""What a broker asks for and says, and what it is told: values, so that histories compare."""
+"""The inputs and outputs of a broker: values, so that histories can be compared."""
 
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -37,7 +37,7 @@ class OpenLedger:
 
 @dataclass(frozen=True, slots=True)
 class CloseLedger:
-    """By its writer, at the last entry that it knows to be confirmed."""
+    """The close of a ledger by its writer, at the last entry that the writer knows as confirmed."""
 
     ledger_id: int
     last_entry_id: int
@@ -63,7 +63,7 @@ Call: TypeAlias = (
 
 
 def is_write(call: Call) -> bool:
-    """Of the metadata store; its answer may be lost."""
+    """Return True if the call writes to the metadata store; its answer may then be lost."""
     return isinstance(call, Create | Set | Delete | Multi)
 
 
@@ -80,7 +80,7 @@ class Error(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record."""
+    """A record that was found."""
 
     value: bytes
     version: int
@@ -88,14 +88,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A ledger, closed: its entries."""
+    """The entries of a closed ledger that was opened."""
 
     entries: tuple[bytes, ...]
 
 
 Result: TypeAlias = int | Found | Opened | tuple[str, ...] | tuple[int, ...] | Error | None
 
-# -- what a broker does
+# -- outputs of a broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,14 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class GivesUp:
-    """Nobody waits for the answer to that call any more."""
+    """The broker no longer waits for the answer to that call."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """The next entry of a ledger."""
+    """The broker sends the next entry of a ledger."""
 
     ledger_id: int
     data: bytes
@@ -128,12 +128,12 @@ class What(Enum):
     SUBSCRIBED = auto()
     FLUSHED = auto()
     CLOSED = auto()
-    REFUSED = auto()  # a command
+    REFUSED = auto()  # the log refused a command
 
 
 @dataclass(frozen=True, slots=True)
 class Says:
-    """`about` is the value of an append, or the number of a flush."""
+    """The broker reports something; `about` is the value of an append, or the number of a flush."""
 
     what: What
     about: int = 0
@@ -144,12 +144,12 @@ class Says:
 
 @dataclass(frozen=True, slots=True)
 class Sleeps:
-    """Something goes on when time has passed."""
+    """A task of the broker waits for a deadline."""
 
 
 Output: TypeAlias = Asks | GivesUp | Sends | Says | Sleeps
 
-# -- what a broker is told
+# -- inputs of a broker
 
 
 class Command(Enum):
@@ -185,7 +185,7 @@ class Confirms:
 
 @dataclass(frozen=True, slots=True)
 class Refuses:
-    """The ledger is fenced: a bookie took no entry."""
+    """The ledger is fenced: a bookie has rejected an entry."""
 
     ledger_id: int
 

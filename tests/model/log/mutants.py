@@ -10,7 +10,7 @@ _MODEL = "model"
 LOG = [
     Mutant(
         id="K60 shell",
-        rule="a new owner recovers the last two ledgers, and all without a length -> the last one",
+        rule="a new owner recovers the last two ledgers and all without a length -> only the last",
         module=_OPEN,
         name="recover_tail",
         replacement=Edit(
@@ -21,7 +21,7 @@ LOG = [
     ),
     Mutant(
         id="K61 shell",
-        rule="a log is served when the list names its ledger -> while that is being written",
+        rule="a log is served when the list names its ledger -> while the list is written",
         module=_LIST,
         name="LedgerList._update",
         replacement=Edit(
@@ -39,7 +39,7 @@ LOG = [
     ),
     Mutant(
         id="K63 shell",
-        rule="a new owner fences the old one -> trusts that it has gone",
+        rule="a new owner fences the old one -> it opens the ledgers without recovery",
         module=_OPEN,
         name="_recover",
         replacement=Edit("recover=True", "recover=False"),
@@ -47,7 +47,7 @@ LOG = [
     ),
     Mutant(
         id="K65 shell",
-        rule="a list of another version ends the ownership -> it is overwritten",
+        rule="a list with another version ends the ownership -> it is overwritten",
         module=_LIST,
         name="LedgerList._swap",
         replacement=Edit(
@@ -58,7 +58,7 @@ LOG = [
     ),
     Mutant(
         id="K66 shell",
-        rule="an empty ledger at the tail is fenced before it is dropped -> only looked at",
+        rule="an empty ledger at the tail is fenced before it is dropped -> it is only read",
         module=_OPEN,
         name="_recover",
         replacement=Edit(
@@ -75,7 +75,7 @@ LOG = [
     ),
     Mutant(
         id="M60 list",
-        rule="a write of the list without an answer is in doubt -> it was carried out",
+        rule="a write of the list without an answer is looked up -> it counts as done",
         module=_LIST,
         name="LedgerList._swap",
         replacement=Edit(
@@ -88,7 +88,7 @@ LOG = [
     ),
     Mutant(
         id="C69",
-        rule="a new cursor begins where it was told to -> behind what is there",
+        rule="a new cursor begins at the position that was asked for -> at the end of the log",
         module=_CURSOR,
         name="Cursors._create",
         replacement=Edit("self.new(name, initial,", "self.new(name, self._ledgers.last_confirmed,"),

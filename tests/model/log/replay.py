@@ -1,12 +1,12 @@
 """A broker as a table, learned history by history.
 
-A broker is a deterministic function of what it was told, in order.  So its *history* is its state,
-by number, and what it does when one more thing is told is found by telling everything again to the
-real shells, in a trio program of their own, once.  Nothing of their insides is looked at: two
-histories are never taken for one state, which costs states, and hides nothing.
+A broker is a deterministic function of its inputs, in their order.  So its *history* is its state,
+by number.  The outputs of one more input are found by replaying the whole history, once, to the
+real shells in a trio program of their own.  The model does not look inside the shells: two
+histories are never taken for one state, which costs states and hides none.
 
-Each input is told when nothing is left to run, and all that it brings about happens at once: tasks
-of one broker do not race with each other here (trio's schedule is fixed).
+Each input is given when no task can run, and all its effects happen at once: tasks of one broker do
+not race with each other here (trio's schedule is fixed).
 """
 
 import random
@@ -37,25 +37,25 @@ from tests.model.log.seams import ModelBroker, Seams
 from tests.model.search import BrokenRuleError
 
 _run: Any = trio._core._run
-_SOON_S = 1e6  # deadlines behind this never come
+_SOON_S = 1e6  # later deadlines never come
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`out` is what came of the last input; the rest is what has come of all of them."""
+    """A history; `out` has the outputs of its last input, other fields sum up all of its inputs."""
 
     history: tuple[Input, ...]
     out: tuple[Output, ...] = ()
     pending: tuple[tuple[int, Call], ...] = ()
-    opened: int = 0  # the ledger that it put on the list then
-    serves: bool = False  # it was opened, and has not said that it was fenced or closed
+    opened: int = 0  # the ledger that the broker put on the list when it opened the log
+    serves: bool = False  # the log is open: the broker has not reported a fence or a close
     subscribed: bool = False
     closing: bool = False
     sleeps: bool = False
 
 
 class Histories:
-    """All brokers share one table."""
+    """The table of histories, which all brokers share."""
 
     def __init__(self, *, trims: bool) -> None:
         self.nodes: list[Node] = [Node(())]
@@ -110,7 +110,7 @@ class Histories:
 
 
 def play(history: Sequence[Input], *, trims: bool) -> list[Output]:
-    """What comes of the last of these inputs."""
+    """Replay the inputs; return the outputs of the last one."""
     before = _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING
     _run._r, _run._ALLOW_DETERMINISTIC_SCHEDULING = random.Random(0), True
     try:

@@ -1,8 +1,8 @@
 """The rules of a log and its cursor (`safety.md` 1.3 and 1.4), from outside.
 
-The oracle is what brokers have said, and when: what was acknowledged, in which order, behind what;
-what consumers acknowledged, and for what they have receipts.  What a cursor would come to, if the
-log were opened now, is worked out from the records and ledgers by the real decoders.
+The oracle records what brokers have reported: the acknowledged appends with their order, the
+acknowledgements of consumers, and their receipts.  The real decoders work out, from the records and
+ledgers, the state that a cursor would recover if the log were opened now.
 """
 
 from collections.abc import Iterator
@@ -34,8 +34,8 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Oracle:
-    """`floors`: what each append that is under way has to come behind.  `flushes`: what had been
-    acknowledged when each flush was asked for.  `receipts`: what is promised to be durable."""
+    """The reports so far.  `floors`: the position that each append under way has to come after.
+    `flushes`: the entries acknowledged before each flush.  `receipts`: those with a receipt."""
 
     values: int = 0
     acked: tuple[Acked, ...] = ()
@@ -54,7 +54,7 @@ class Oracle:
 
 @lru_cache(maxsize=100_000)
 def listed(world: World) -> tuple[tuple[int, int | None], ...]:
-    """The ids on the list, and how long it says that they are."""
+    """Return the ids of the ledgers on the list, with their lengths if it has them."""
     found = world.record(LIST)
     if found is None:
         return ()
@@ -66,7 +66,7 @@ def listed(world: World) -> tuple[tuple[int, int | None], ...]:
 
 
 def check_list(before: World, after: World, oracle: Oracle, *, trims: bool) -> None:
-    """The list was written."""
+    """Check a write of the list."""
     old, new = [i for i, _ in listed(before)], [i for i, _ in listed(after)]
     kept = [ledger_id for ledger_id in old if ledger_id in new]
     if new[: len(kept)] != kept:
@@ -88,9 +88,9 @@ def check_list(before: World, after: World, oracle: Oracle, *, trims: bool) -> N
 def _check_gone(
     world: World, ledger_id: int, old: list[int], oracle: Oracle, *, trims: bool
 ) -> None:
-    """A ledger has left the list: it is empty, or nobody needs it any more.
+    """Check a ledger that has left the list: it is empty, or no longer needed.
 
-    Without any cursor nobody needs what retention does not keep.
+    Without any cursor, entries that retention does not keep are not needed.
     """
     ledger = world.ledger(ledger_id)
     if ledger.end == -1:
@@ -98,47 +98,47 @@ def _check_gone(
     acked = [each for each in oracle.acked if each.where[0] == ledger_id]
     cursor = recovered(world)
     if acked and not trims:
-        raise BrokenRuleError("K1", f"ledger {ledger_id} has left the list, with what was acked")
+        raise BrokenRuleError("K1", f"ledger {ledger_id} has left the list with acked entries")
     if cursor is not None and any(not cursor.covers(each.where) for each in acked):
-        raise BrokenRuleError("K5", f"ledger {ledger_id} has left the list, the cursor needs it")
+        raise BrokenRuleError("K5", f"ledger {ledger_id} has left the list; the cursor needs it")
     before, still = old[: old.index(ledger_id)], [each for each, _ in listed(world)]
     if any(each in still and world.ledger(each).end != -1 for each in before):
         raise BrokenRuleError("K6", f"ledger {ledger_id} has left the middle of the list")
     if ledger.end is None:
-        raise BrokenRuleError("K6", f"ledger {ledger_id} has left the list, and is not closed")
+        raise BrokenRuleError("K6", f"ledger {ledger_id} has left the list, but is not closed")
 
 
 def check_end(world: World, ledger_id: int, oracle: Oracle) -> None:
-    """A ledger was closed."""
+    """Check the end of a ledger that was closed."""
     end = world.ledger(ledger_id).end
     for each in oracle.acked:
         if each.where[0] == ledger_id and end is not None and each.where[1] > end:
             where = _show(each.where)
-            raise BrokenRuleError("K1", f"{where} was acked, and its ledger ends at {end}")
+            raise BrokenRuleError("K1", f"{where} was acked, but its ledger ends at {end}")
 
 
 def check_deleted(world: World, ledger_id: int) -> None:
-    """A ledger is being deleted: nothing names it, and its writer can do no harm."""
+    """Check a ledger that is deleted: neither the list nor the cursor's record names it."""
     ledger = world.ledger(ledger_id)
     if any(ledger_id == each for each, _ in listed(world)):
-        raise BrokenRuleError("K5", f"ledger {ledger_id} is deleted, and the list names it")
+        raise BrokenRuleError("K5", f"ledger {ledger_id} is deleted, but the list names it")
     if ledger.of_cursor and pointer(world) == ledger_id:
-        raise BrokenRuleError("C5", f"ledger {ledger_id} is deleted, and the cursor points to it")
+        raise BrokenRuleError("C5", f"ledger {ledger_id} is deleted, but the cursor points to it")
 
 
 def check_sent(ledger: Ledger, ledger_id: int) -> None:
     if not ledger.of_cursor and not ledger.listed:
-        raise BrokenRuleError("K6", f"ledger {ledger_id} is written to, and was never listed")
+        raise BrokenRuleError("K6", f"ledger {ledger_id} is written to, but was never listed")
 
 
 def check_opened(world: World, ledger_id: int) -> None:
-    """It serves; somebody else may have taken the log over already."""
+    """Check that a broker serves a listed ledger, even if the log has been taken over since."""
     if not world.ledger(ledger_id).listed:
-        raise BrokenRuleError("K4", f"it serves with ledger {ledger_id}, which was never listed")
+        raise BrokenRuleError("K4", f"the log is served by ledger {ledger_id}, never listed")
 
 
 def acks(world: World, oracle: Oracle, acked: Acked) -> Oracle:
-    """A broker says that an append is safe."""
+    """Check an append that a broker acknowledges; return the oracle with it."""
     value, where = acked.value, acked.where
     ledger_id, entry_id = where
     ledger, ids = world.ledger(ledger_id), [each for each, _ in listed(world)]
@@ -147,7 +147,7 @@ def acks(world: World, oracle: Oracle, acked: Acked) -> Oracle:
     if ledger_id not in ids and ledger.end is None:
         raise BrokenRuleError("K1", f"{_show(where)} is acked, and the list is {ids}")
     if ledger.end is not None and entry_id > ledger.end:
-        raise BrokenRuleError("K1", f"{_show(where)} is acked, and its ledger ends at {ledger.end}")
+        raise BrokenRuleError("K1", f"{_show(where)} is acked, but its ledger ends at {ledger.end}")
     if not ledger.entries[entry_id].endswith(b"value %d" % value):
         raise BrokenRuleError("K1", f"{_show(where)} is not value {value}")
     floor = dict(oracle.floors).get(value, NOWHERE)
@@ -164,7 +164,7 @@ def acks(world: World, oracle: Oracle, acked: Acked) -> Oracle:
 
 
 def _check_offsets(world: World, oracle: Oracle, where: Where) -> None:
-    """Offsets ascend with positions."""
+    """Check that offsets ascend with positions."""
     own = _offset(world, where)
     for each in oracle.acked:
         if (each.where < where) != (_offset(world, each.where) < own):
@@ -183,7 +183,7 @@ def _offset(world: World, where: Where) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Knows:
-    """What a cursor would come to."""
+    """The state that a cursor would recover."""
 
     mark_delete: Where
     acked: frozenset[Where]
@@ -193,7 +193,7 @@ class Knows:
 
 
 def pointer(world: World) -> int | None:
-    """The cursor's ledger; None if it has none, or there is no cursor."""
+    """Return the cursor's ledger; None if it has none, or there is no cursor."""
     found = world.record(CURSOR_RECORD)
     if found is None:
         return None
@@ -203,7 +203,7 @@ def pointer(world: World) -> int | None:
 
 @lru_cache(maxsize=100_000)
 def recovered(world: World) -> Knows | None:
-    """None if there is no cursor."""
+    """Return the state that the cursor would recover; None if there is no cursor."""
     found = world.record(CURSOR_RECORD)
     if found is None:
         return None
@@ -225,14 +225,14 @@ def recovered(world: World) -> Knows | None:
 
 
 def check_cursor(before: World, after: World, oracle: Oracle) -> None:
-    """Records or ledgers have changed."""
+    """Check the cursor after a change of records or ledgers."""
     was, now = recovered(before), recovered(after)
     if now is None:
         if was is not None:
             raise BrokenRuleError("C1", "the record of the cursor is gone")
         return
     if was is None:
-        # An empty ledger may have left the list since its place was looked up: it lies in front.
+        # The cursor may begin at an empty ledger that has left the list since: a smaller position.
         first = (min((i for i, _ in listed(after)), default=-1), -1)
         if now.acked or now.mark_delete[1] != -1 or now.mark_delete > first:
             raise BrokenRuleError("C6", f"a new cursor from the earliest is stored as {now}")
@@ -244,24 +244,24 @@ def check_cursor(before: World, after: World, oracle: Oracle) -> None:
     consumed = {where for where, _ in oracle.consumed}
     for where in _entries(after):
         if now.covers(where) and where not in consumed:
-            raise BrokenRuleError("C2", f"{_show(where)} is skipped, and was not acknowledged")
+            raise BrokenRuleError("C2", f"{_show(where)} is skipped, but was not acknowledged")
     for where in oracle.receipts:
         if not now.covers(where):
-            raise BrokenRuleError("C4", f"{_show(where)} is forgotten, and there is a receipt")
+            raise BrokenRuleError("C4", f"{_show(where)} is forgotten, but has a receipt")
     points = pointer(after)
     if points is not None and points != pointer(before) and not after.ledger(points).entries:
         raise BrokenRuleError("C5", f"the record points to ledger {points}, which is empty")
 
 
 def _last_entry(world: World) -> Where:
-    """Of the log; it may have been trimmed since."""
+    """Return the last entry of the log, which may have been trimmed since."""
     of_log = [(i, each) for i, each in enumerate(world.ledgers, 1) if not each.of_cursor]
     ends = [(i, len(each.entries) - 1) for i, each in of_log if each.entries]
     return max(ends, default=NOWHERE)
 
 
 def _entries(world: World) -> Iterator[Where]:
-    """Those of the log."""
+    """Yield the entries of the log."""
     for ledger_id, _ in listed(world):
         ledger = world.ledger(ledger_id)
         count = len(ledger.entries) if ledger.end is None else ledger.end + 1
@@ -270,11 +270,11 @@ def _entries(world: World) -> Iterator[Where]:
 
 
 def check_handed_over(world: World, oracle: Oracle, broker: int) -> None:
-    """A broker has closed the log in good order."""
+    """Check that a clean close has stored all acknowledgements that the broker took."""
     now = recovered(world)
     for where, by in oracle.consumed:
         if by == broker and now is not None and not now.covers(where):
-            raise BrokenRuleError("C3", f"closed, and {_show(where)} is not stored as acknowledged")
+            raise BrokenRuleError("C3", f"closed without storing that {_show(where)} is acked")
 
 
 def _show(where: Where) -> str:

@@ -1,7 +1,7 @@
-"""What the real shells of `managed_ledger` see of the world: calls that wait for their answers.
+"""The seams under the real shells of `managed_ledger`: calls that wait for their answers.
 
-Each call becomes an output and waits; the search decides what comes of it, and when.  `sync` is
-answered at once: the store of this model has no followers that lag.
+Each call becomes an output and waits; the search decides its result, and when it comes.  `sync`
+returns at once: the store of this model has no followers that lag.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -98,7 +98,7 @@ class _Waiting:
 
 
 class Seams:
-    """Outputs gather in `out`; `answer` lets a call return."""
+    """Collects the outputs in `out`; `answer` lets a call return."""
 
     def __init__(self) -> None:
         self.out: list[Output] = []
@@ -128,7 +128,7 @@ class Seams:
 
 
 class ModelStore:
-    """SEAM metadata."""
+    """SEAM metadata: each call becomes an output."""
 
     session_state = SessionState.CONNECTED
     session_id = 1
@@ -168,7 +168,7 @@ class ModelStore:
 
 
 class ModelClient:
-    """The ledger client."""
+    """The ledger client of the shells."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams
@@ -181,7 +181,7 @@ class ModelClient:
         return writer
 
     async def stored_metadata(self, ledger_id: int) -> StoredMetadata:
-        """The owner of a ledger never changes, so that this is no step of its own."""
+        """Return at once: the metadata never change here, so this is no step of its own."""
         await trio.lowlevel.checkpoint()
         return StoredMetadata(_UNNAMED, 0)
 
@@ -201,7 +201,7 @@ class ModelClient:
 
 
 class ModelWriter:
-    """As `LedgerWriter`: appends in order, hears of them, is refused for good."""
+    """Behaves like `LedgerWriter`: confirms entries in order; a refusal is final."""
 
     under_replicated = False
     replaceable = True
@@ -258,7 +258,7 @@ class ModelWriter:
             self._error = LedgerClosedError("by its owner")
             self._tell()
 
-    # -- what the search tells
+    # -- calls of the search
 
     def confirm(self) -> None:
         if self._error is not None:
@@ -283,7 +283,7 @@ class ModelWriter:
 
 
 class ModelReader:
-    """Of a ledger that is closed."""
+    """A reader of a closed ledger."""
 
     closed = True
 

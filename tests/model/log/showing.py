@@ -1,4 +1,4 @@
-"""Calls and answers in the words of a chart."""
+"""The texts of calls and answers in a chart."""
 
 from daybook.managed_ledger.cursor_ledger import IN_RECORD
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo

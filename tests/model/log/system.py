@@ -4,9 +4,9 @@ A state is a tuple of numbers:
 
     world | budget | oracle | late calls | history, inbox of each broker
 
-While a broker opens the log it does one thing after the other: what it asks for is carried out and
-heard in one step.  Once it serves, answers travel: they wait in its inbox.  Calls of which nobody
-waits for the answer (a broker that gave up) may still be carried out, at any time, or never.
+A broker that opens the log makes one call after the other, so each is carried out and answered in
+one step.  Once it serves, answers wait in its inbox.  A call that the broker has given up may still
+be carried out, at any time or never.
 """
 
 from collections.abc import Callable, Iterator
@@ -57,10 +57,10 @@ class LogSettings:
     acks: int = 0
     flushes: int = 0
     closes: int = 0
-    lost_answers: int = 0  # of the metadata store, to a write: carried out, now, later or never
+    lost_answers: int = 0  # answers to writes, which the store carries out now, later or never
     waits: int = 3  # times that a broker may see time pass
-    trims: bool = False  # what is acknowledged is not kept
-    calm: bool = False  # a broker is asked for something only when it has done everything before
+    trims: bool = False  # entries that consumers have acknowledged are not kept
+    calm: bool = False  # a broker gets a command only when it has finished those before
 
     def __str__(self) -> str:
         parts = ["1 broker" if self.brokers == 1 else f"{self.brokers} brokers"]
@@ -86,7 +86,7 @@ Inbox: TypeAlias = tuple[Answer, ...]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One broker, and everything but the others."""
+    """The state without the other brokers."""
 
     number: int
     world: World
@@ -153,7 +153,7 @@ class LogSystem:
         return node.serves or node.closing
 
     def _of(self, state: State, number: int) -> list[Taken]:
-        """The steps of one broker: what the others are doing makes no difference to it."""
+        """Return the steps of one broker, which do not depend on the states of the others."""
         at = 4 + 2 * number
         key = (number, *state[:4], *state[at : at + 2])
         known = self._steps.get(key)
@@ -231,7 +231,7 @@ class LogSystem:
             yield self._taken(move, partial(self._done, spent, view.world, call, refused))
 
     def _done(self, view: View, world: World, call: Call, answer: Answer) -> View:
-        """The call was carried out, or not; its answer is heard, or on its way."""
+        """Take over the world after a call; the answer is given at once, or put into the inbox."""
         after = replace(view, world=self._changed(view, world, call))
         if not self.histories[view.history].serves:
             return self._told(after, answer)
@@ -251,7 +251,7 @@ class LogSystem:
         return replace(view, world=self._changed(view, world, call))
 
     def _ledgers(self, view: View, name: str) -> Iterator[Taken]:
-        """What its ledgers have under way."""
+        """Yield the steps of the entries that the broker's ledgers have under way."""
         for ledger_id, ledger in enumerate(view.world.ledgers, 1):
             if ledger.owner != view.number:
                 continue
@@ -309,7 +309,7 @@ class LogSystem:
             after = replace(view.spent(_FLUSHES), oracle=replace(oracle, flushes=flushes))
             yield Do(Command.FLUSH, number), after
 
-    # -- telling a broker, and what it makes of it
+    # -- inputs and outputs of a broker
 
     def _told(self, view: View, event: Input) -> View:
         before = self.histories[view.history]
@@ -333,7 +333,7 @@ class LogSystem:
         return view
 
     def _given_up(self, view: View, number: int, asked: dict[int, Call]) -> View:
-        """What was not carried out may be, later."""
+        """Drop a call that the broker has given up; a write not yet carried out may come late."""
         if any(answer.number == number for answer in view.inbox):
             rest = tuple(answer for answer in view.inbox if answer.number != number)
             return replace(view, inbox=rest)
@@ -362,10 +362,10 @@ class LogSystem:
                 pass
         return oracle
 
-    # -- the world changes
+    # -- changes of the world
 
     def _changed(self, view: View, world: World, call: Call | None) -> World:
-        """Records or ledgers are not what they were: check, and note what has been listed."""
+        """Check a change of records or ledgers; note the ledgers that were listed."""
         before = view.world
         if world.record(rules.LIST) != before.record(rules.LIST):
             for ledger_id, _ in rules.listed(world):
@@ -384,7 +384,7 @@ class LogSystem:
 
 
 def _is_busy(view: View, node: Node) -> bool:
-    """It has something under way."""
+    """Return True if a call, an answer or an entry of the broker is under way."""
     return bool(
         node.pending
         or view.inbox

@@ -1,8 +1,8 @@
-"""The metadata store and the ledgers of one log: what becomes of what brokers ask for.
+"""The metadata store and the ledgers of one log: the possible outcomes of brokers' calls.
 
-A ledger is one thing here: entries are sent, stored (on an ack quorum), and heard of; recovery
-fences and closes in one step, and keeps any number of those that were sent and not stored.  The
-rules inside a ledger are searched by themselves (`tests.model.ledger`).
+A ledger is atomic here: its entries are sent, stored (on an ack quorum), and confirmed to the
+writer.  Recovery fences and closes it in one step, and keeps any prefix of the entries that were
+sent and not stored.  The steps inside a ledger have a model of their own (`tests.model.ledger`).
 """
 
 from collections.abc import Iterator
@@ -31,8 +31,8 @@ Records: TypeAlias = tuple[tuple[str, bytes, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """`stored` of its `entries` were stored by its writer, the others by recovery; the writer has
-    `heard` of so many, and has `sent` so many.  `listed`: a list has named it."""
+    """A ledger.  The writer has sent `sent` entries; `stored` of `entries` came from it, the others
+    from recovery; `heard` were confirmed to it.  `listed`: a list has named the ledger."""
 
     owner: int
     of_cursor: bool
@@ -49,7 +49,7 @@ class Ledger:
 
 
 Ledgers: TypeAlias = tuple[Ledger, ...]
-"""Their ids count from 1."""
+"""The ledgers in the order of their ids, which begin at 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class World:
 
 
 def carry_out(world: World, broker: int, call: Call) -> Iterator[tuple[World, Result]]:
-    """All that may come of it now."""
+    """Yield all possible outcomes of a call that is carried out now."""
     match call:
         case Get(path):
             yield world, world.record(path)
@@ -118,7 +118,7 @@ def _children(world: World, path: str) -> tuple[str, ...] | None:
 def _operate(
     world: World, operations: tuple[Operation, ...]
 ) -> tuple[World, tuple[int, ...] | Error]:
-    """All of them or none."""
+    """Carry out all operations or none."""
     versions: list[int] = []
     after = world
     for operation in operations:
@@ -201,7 +201,7 @@ def sent(world: World, ledger_id: int, data: bytes) -> World:
 
 
 def store_next(ledger: Ledger) -> Ledger | None:
-    """An entry gets onto an ack quorum, if bookies take it still."""
+    """Store the next entry on an ack quorum; return None if there is none, or it is fenced."""
     if ledger.fenced or not ledger.in_flight:
         return None
     first, *rest = ledger.in_flight
@@ -214,14 +214,14 @@ def store_next(ledger: Ledger) -> Ledger | None:
 
 
 def hear_next(ledger: Ledger) -> Ledger | None:
-    """Its writer hears of the next entry that it has stored."""
+    """Confirm the next stored entry to the writer; return None if there is none."""
     if ledger.refused or ledger.heard == ledger.stored:
         return None
     return replace(ledger, heard=ledger.heard + 1)
 
 
 def refuse(ledger: Ledger) -> Ledger | None:
-    """Its writer hears that bookies take no more: something of it was under way."""
+    """Report the fence to the writer, which has an entry under way; return None if it has not."""
     if ledger.refused or not ledger.fenced or ledger.sent == ledger.heard:
         return None
     return replace(ledger, refused=True)

@@ -1,6 +1,6 @@
-"""Who owns a bundle: brokers, their sessions, guards and one ownership record.
+"""The ownership of a bundle: brokers, their sessions, guards and one ownership record.
 
-store     sessions, guards, the record: what a metadata store does with requests
-broker    the real OwnershipProtocol, and what its shell adds
+store     the metadata store: sessions, guards, the record, and the outcomes of requests
+broker    the real OwnershipProtocol, with the part of its shell that rules depend on
 system    all of it, as one system to be searched
 """

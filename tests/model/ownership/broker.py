@@ -1,8 +1,8 @@
-"""A broker: the real `OwnershipProtocol`, and what its shell adds that rules depend on.
+"""A broker: the real `OwnershipProtocol`, with the part of its shell that rules depend on.
 
 The shell (`broker/ownership/`) turns effects into requests with tasks of their own, whose answers
-come back in any order.  Asks are counted back from the latest one here, so that a broker that asks
-again and again has few states.
+come in any order.  Here the numbers of asks are relative to the latest one, so that a broker that
+asks again and again has few states.
 """
 
 # pyright: reportPrivateUsage=false
@@ -53,7 +53,7 @@ _ASKED = 1000  # the number that the latest ask is given
 
 @dataclass(frozen=True, slots=True)
 class GuardTouched:
-    """A watch on the guard of this term has fired, or it was found not to stand: look at it."""
+    """The shell has to read the guard of this term: a watch fired, or a request was refused."""
 
     term: int
 
@@ -63,9 +63,9 @@ Waiting: TypeAlias = BundleAnswer | Joined | GuardSeen | RecordTouched | GuardTo
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """`answers` are on their way back; `late` may be carried out, and nobody hears of it.
+    """A broker; `answers` are under way; requests in `late` may be carried out without an answer.
 
-    `drops`: void answers are dropped; the machine would make nothing of them.
+    With `drops`, void answers are dropped, which the machine would ignore.
     """
 
     machine: Snapshot
@@ -90,7 +90,7 @@ class Broker:
 
 @dataclass(slots=True)
 class Done:
-    """What a step told whoever asked."""
+    """The effects of a step."""
 
     effects: list[Effect]
 
@@ -125,7 +125,7 @@ def step(broker: Broker, event: Event) -> tuple[Broker, Done]:
     answers = [_older(answer, moved, machine) for answer in broker.answers]
     guard = protocol.term if protocol.membership is Membership.IN else 0
     if isinstance(event, Joined) and guard == event.term:
-        requests.append(Request(Kind.GUARD, guard))  # for the watch
+        requests.append(Request(Kind.GUARD, guard))  # sets the watch
     for effect in effects:
         match effect:
             case Join(term):
@@ -149,7 +149,7 @@ def step(broker: Broker, event: Event) -> tuple[Broker, Done]:
 
 
 def _rebased(machine: Snapshot) -> tuple[Snapshot, int]:
-    """With the latest ask numbered `_ASKED`; by how much all of them were moved."""
+    """Renumber the asks so that the latest is `_ASKED`; return also by how much they moved."""
     session, standing, contact, term, asked, held = machine
     moved = asked - _ASKED
     rebased = tuple((name, HeldBundle(each.state, each.ask - moved)) for name, each in held)
@@ -157,7 +157,7 @@ def _rebased(machine: Snapshot) -> tuple[Snapshot, int]:
 
 
 def _moved(request: Request, moved: int, machine: Snapshot) -> Request:
-    """Of a request that is void it does not matter when it was made."""
+    """Renumber the ask of a request; that of a void request does not matter, and becomes 0."""
     if request.kind in (Kind.JOIN, Kind.GUARD):
         return request
     ask = request.number - moved
@@ -166,7 +166,7 @@ def _moved(request: Request, moved: int, machine: Snapshot) -> Request:
 
 
 def _older(answer: Waiting, moved: int, machine: Snapshot) -> Waiting:
-    """The same for answers; those about guards and watches carry no ask."""
+    """Renumber the ask of an answer; answers about guards and watches have none."""
     match answer:
         case Joined() | GuardSeen() | GuardTouched() | RecordTouched():
             return answer
@@ -176,7 +176,7 @@ def _older(answer: Waiting, moved: int, machine: Snapshot) -> Waiting:
 
 
 def heard(request: Request, reply: Reply | RecordOwner) -> list[Waiting]:
-    """What the shell's task makes of the reply; `GuardTouched` makes it look at its guard."""
+    """Return the events that the shell makes of a reply; `GuardTouched` makes it read its guard."""
     ask, term = request.number, request.number
     match request.kind, reply:
         case Kind.JOIN, _:
@@ -200,13 +200,13 @@ def heard(request: Request, reply: Reply | RecordOwner) -> list[Waiting]:
 
 
 def unanswered(request: Request) -> list[Waiting]:
-    """No answer, and it is not known whether it was carried out."""
+    """Return the events after a request whose outcome is unknown."""
     make = CreateInDoubt if request.kind is Kind.CREATE else DeleteInDoubt
     return [make(BUNDLE, request.number)]
 
 
 def failed(request: Request) -> list[Waiting]:
-    """Certainly not carried out."""
+    """Return the events after a request that was certainly not carried out."""
     match request.kind:
         case Kind.CREATE:
             return [CreateFailed(BUNDLE, request.number)]
@@ -219,7 +219,7 @@ def failed(request: Request) -> list[Waiting]:
 
 
 def put(broker: Broker, answers: Sequence[Waiting]) -> Broker:
-    """These answers are on their way, too."""
+    """Add answers to those under way."""
     under_way = dict.fromkeys([*broker.answers, *answers])
     if broker.drops:
         under_way = {answer: None for answer in under_way if not _is_void(broker, answer)}
@@ -227,7 +227,7 @@ def put(broker: Broker, answers: Sequence[Waiting]) -> Broker:
 
 
 def _is_void(broker: Broker, answer: Waiting) -> bool:
-    """It is about an older term, or the answer to an older request."""
+    """Return True if the answer is about an older term or to an older request."""
     match answer:
         case RecordTouched():
             return not broker.owns

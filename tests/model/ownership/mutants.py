@@ -1,4 +1,4 @@
-"""Rules of ownership, broken one at a time."""
+"""Mutants of the ownership protocol: each breaks one rule."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -8,7 +8,7 @@ _MODEL = "model"
 OWNERSHIP = [
     Mutant(
         id="M62",
-        rule="a session that is lost ends all ownership -> it is kept",
+        rule="the loss of the session ends all ownership -> ownership is kept",
         module=_OWNERSHIP,
         name="OwnershipProtocol._drop_all",
         replacement=Edit(
@@ -19,7 +19,7 @@ OWNERSHIP = [
     ),
     Mutant(
         id="O01",
-        rule="a creation in doubt is looked up -> it has succeeded",
+        rule="a creation in doubt is looked up -> it counts as done",
         module=_OWNERSHIP,
         name="OwnershipProtocol._answered",
         replacement=Edit(
@@ -32,7 +32,7 @@ OWNERSHIP = [
     ),
     Mutant(
         id="O02",
-        rule="a creation in doubt is looked up -> it has failed",
+        rule="a creation in doubt is looked up -> it counts as failed",
         module=_OWNERSHIP,
         name="OwnershipProtocol._answered",
         replacement=Edit(
@@ -43,7 +43,7 @@ OWNERSHIP = [
     ),
     Mutant(
         id="O03",
-        rule="a broker whose guard is gone drops everything -> only if its session is, too",
+        rule="a broker without its guard drops everything -> only if it is out of contact, too",
         module=_OWNERSHIP,
         name="OwnershipProtocol._guard_seen",
         replacement=Edit("    if not stands:", "    if not stands and not self.contact:"),

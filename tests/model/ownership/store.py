@@ -1,7 +1,7 @@
-"""What the metadata store holds of ownership, and what it does with a request.
+"""The metadata store, as far as ownership uses it: its state, and the outcomes of requests.
 
-Only what ownership looks at: for each broker whether its session lives and the term of its guard,
-if that stands; and whose session the record of the bundle belongs to.  All of it is ephemeral.
+The state has, for each broker, whether its session lives, and the term of its guard if that stands;
+and the broker whose session made the record of the bundle.  All of these are ephemeral.
 """
 
 from dataclasses import dataclass, replace
@@ -14,18 +14,18 @@ NOBODY = -1
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One broker, as the store and the network know it.
+    """The state of one broker in the store and in the network.
 
-    `had`: the record was this broker's at some time in this session; `late`: a request that nobody
-    waited for any more has made it.  `reborn`: its session was
-    lost, and it has been told so, and not yet that there is a new one.
+    `had`: the record was this broker's at some time in this session; `late`: a request without an
+    answer has made it.  `reborn`: the broker knows that its session was lost, and not yet that
+    there is a new one.
     """
 
     alive: bool = True
     up: bool = False
     reborn: bool = False
-    guard: int = 0  # its term; 0 for none
-    watches_guard: int = 0  # of which term
+    guard: int = 0  # the term of its guard; 0 if there is none
+    watches_guard: int = 0  # the term of the guard that it watches
     watches_record: bool = False
     had: bool = False
     late: bool = False
@@ -34,7 +34,7 @@ class Seat:
 @dataclass(frozen=True, slots=True)
 class Store:
     seats: tuple[Seat, ...]
-    owner: int = NOBODY  # the broker, by number, whose present session made the record
+    owner: int = NOBODY  # the number of the broker whose present session made the record
 
     def with_seat(self, broker: int, seat: Seat) -> "Store":
         seats = list(self.seats)
@@ -48,7 +48,7 @@ class Store:
 
 
 class Kind(Enum):
-    """Requests.  CLOSE is not the store's: topics are being closed."""
+    """The kinds of requests.  CLOSE does not go to the store: it closes topics."""
 
     JOIN = auto()
     GUARD = auto()
@@ -60,7 +60,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`number` is the term, or how many asks ago; `guard` the term of the guard to be checked."""
+    """A request; `number` is a term, or that of an ask; `guard` is the term that must stand."""
 
     kind: Kind
     number: int
@@ -89,7 +89,7 @@ def carry_out(
         case Kind.JOIN:
             return store.with_seat(broker, replace(seat, guard=request.number)), Reply.DONE
         case Kind.GUARD:
-            newest = max(seat.watches_guard, request.number)  # an older one has another name
+            newest = max(seat.watches_guard, request.number)  # guards of other terms differ in name
             watching = store.with_seat(broker, replace(seat, watches_guard=newest))
             return watching, Reply.DONE if seat.guard == request.number else Reply.GONE
         case Kind.READ:
@@ -111,7 +111,7 @@ def carry_out(
 
 
 def without(store: Store, broker: int, *, session: bool) -> Store:
-    """Guard and record of a broker are removed: by a peer, or because its session ended."""
+    """Remove guard and record of a broker, for a peer or because its session ended."""
     seat = replace(store.seats[broker], guard=0, alive=not session)
     removed = store.with_seat(broker, seat)
     return replace(removed, owner=NOBODY) if store.owner == broker else removed

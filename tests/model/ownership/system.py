@@ -1,15 +1,15 @@
 """Brokers and a metadata store, as a system to be searched.
 
-What must be true (`safety.md` 1.5, and what `protocol.ownership` promises):
+The rules (`safety.md` 1.5, and the contract of `protocol.ownership`):
 
-    O1     whoever is told that the bundle is this broker's can rely on it: the record was this
-           session's at some time; "others" is never said of a record that is ours
-    O2     a broker that is told that its session is lost drops its topics in the same step; and
-           one that has heard everything, with a session that lives, owns what the record says
-    O3     topics are closed or dropped before their bundle is given up
-    O6     what is said to be released is not this broker's any more
-    L4     one that has heard everything and has a session is in contact with the store, behind
-           a guard that stands
+    O1     if a broker answers "ours", the record was of its session at some time; if the record
+           is its own, it never answers "others"
+    O2     a broker that is told that its session is lost drops its topics in the same step; a
+           broker with a session and nothing under way owns the bundle only if the record says so
+    O3     topics are closed or dropped before their bundle is released
+    O6     a broker that reports a release no longer has the record
+    L4     a broker with a session and nothing under way is in contact with the store, with a
+           guard that stands
 """
 
 from collections.abc import Iterator
@@ -58,12 +58,12 @@ from tests.model.search import BrokenRuleError, Move, State
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnershipSettings:
     brokers: int = 2
-    cuts: int = 0  # connections to the store that break, and come back
+    cuts: int = 0  # connections to the store that break and are restored
     expiries: int = 0  # sessions that end
-    removals: int = 0  # brokers that a peer believes dead, and removes
-    lost_answers: int = 0  # to writes: carried out, now, later or never
+    removals: int = 0  # brokers that a peer believes dead and removes
+    lost_answers: int = 0  # answers to writes, which the store carries out now, later or never
     releases: int = 0
-    drops: bool = True  # answers that are void are dropped from the state
+    drops: bool = True  # void answers are dropped from the state
 
     def __str__(self) -> str:
         parts = ["1 broker" if self.brokers == 1 else f"{self.brokers} brokers"]
@@ -85,7 +85,7 @@ Budget: TypeAlias = tuple[int, int, int, int, int]
 _CUTS, _EXPIRIES, _REMOVALS, _LOST, _RELEASES = range(5)
 _PLENTY: Budget = (1, 1, 1, 1, 1)
 _SERVING = (BundleState.OWNED, BundleState.CLOSING)  # its topics may be loaded
-_FREE = -1  # no part of the budget
+_FREE = -1  # a step that costs nothing of the budget
 
 
 def _less(budget: Budget, what: int) -> Budget:
@@ -97,14 +97,14 @@ def _less(budget: Budget, what: int) -> Budget:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One broker (by number) and the store.  `touches`: watches of others that have fired."""
+    """One broker (by number) and the store.  `touches` are fired watches of other brokers."""
 
     number: int
     store: Store
     broker: Broker
     budget: Budget
     touches: tuple[tuple[int, Waiting], ...] = ()
-    broken: BrokenRuleError | None = None  # by the step behind which this is
+    broken: BrokenRuleError | None = None  # the rule that the step to this view breaks
 
     @property
     def seat(self) -> Seat:
@@ -121,7 +121,7 @@ class View:
 
 
 Step: TypeAlias = tuple[str, str, str, View]
-"""From where to where, in words, and what comes of it."""
+"""Source, target, text, and the view after the step."""
 
 
 class OwnershipSystem:
@@ -173,9 +173,9 @@ class OwnershipSystem:
         return found
 
     def _of(self, state: State, number: int) -> "list[_Numbered]":
-        """The steps of one broker, also those that something has to be spent on.
+        """Return the steps of one broker, including those that cost something of the budget.
 
-        They depend on the store and itself only.
+        The steps depend only on the store and the broker.
         """
         key = (number, state[0], state[2 + number])
         known = self._steps.get(key)
@@ -257,11 +257,11 @@ class _Numbered:
     broken: BrokenRuleError | None
     store: int = 0
     broker: int = 0
-    spends: int = -1  # which part of the budget
+    spends: int = -1  # the part of the budget that the step costs
     touches: tuple[tuple[int, Waiting], ...] = ()
 
 
-# -- what may happen to one broker
+# -- the steps of one broker
 
 
 def _stepped(view: View, event: Event) -> View:
@@ -287,7 +287,7 @@ def _answers(view: View, name: str) -> Iterator[Step]:
 
 
 def _request(view: View, name: str, request: Request) -> Iterator[Step]:
-    """It is carried out, or fails, or nobody knows."""
+    """Yield the outcomes of a request: carried out, failed, or unknown."""
     broker, seat = view.broker, view.seat
     rest = replace(broker, requests=tuple(each for each in broker.requests if each != request))
     gone = replace(view, broker=rest)
@@ -311,7 +311,7 @@ def _request(view: View, name: str, request: Request) -> Iterator[Step]:
 
 
 def _contact(view: View, name: str) -> Iterator[Step]:
-    """Connection and session."""
+    """Yield the changes of connection, session and guard."""
     seat = view.seat
     connected = SessionChanged(SessionState.CONNECTED)
     suspended = SessionChanged(SessionState.SUSPENDED)
@@ -342,7 +342,7 @@ def _removed(view: View, *, session: bool = False) -> View:
 
 
 def _lost(view: View) -> View:
-    """Everything that was asked for in the old session has failed."""
+    """End the session: all requests of the old session have failed."""
     broker = view.broker
     kept = tuple(each for each in broker.requests if each.kind is Kind.CLOSE)
     answers = [a for each in broker.requests if each not in kept for a in failed(each)]
@@ -358,7 +358,7 @@ def _carried_out(view: View, request: Request, *, hears: bool = True, late: bool
 
 
 def _fired(view: View, before: Store, but: int = NOBODY) -> View:
-    """The watches on what has changed."""
+    """Fire the watches on the guards and the record that have changed; `but` gets none."""
     for number, seat in enumerate(view.store.seats):
         fired: list[Waiting] = []
         if seat.watches_record and view.store.owner != before.owner:
@@ -378,7 +378,7 @@ def _fired(view: View, before: Store, but: int = NOBODY) -> View:
 
 
 def _all_watches(view: View) -> View:
-    """Changes can hide behind a gap in the contact: all watches fire."""
+    """Fire all watches of a broker that was out of contact, since it may have missed changes."""
     seat = view.seat
     fired: list[Waiting] = []
     if seat.watches_record:
@@ -394,24 +394,24 @@ def _all_watches(view: View) -> View:
 def _check_step(view: View, after: Broker, done: Done, event: Event) -> None:
     before, seat = view.broker, view.seat
     if done.answers(Answer.OURS) and not seat.had:
-        raise BrokenRuleError("O1", "it says that the bundle is its own, and never had the record")
+        raise BrokenRuleError("O1", "it says that the bundle is its own, but never had the record")
     if done.answers(Answer.OTHERS) and view.store.owner == view.number and not seat.late:
-        raise BrokenRuleError("O1", "it says that others own the bundle, and the record is its own")
+        raise BrokenRuleError("O1", "it says that others own the bundle, but the record is its own")
     if event == SessionChanged(SessionState.LOST):
         if after.holding is not None:
-            raise BrokenRuleError("O2", "the session is lost, and it goes on")
+            raise BrokenRuleError("O2", "the session is lost, but it continues")
         if before.owns and not done.drops:
-            raise BrokenRuleError("O2", "the session is lost, and it keeps its topics")
+            raise BrokenRuleError("O2", "the session is lost, but it keeps its topics")
 
     served, serves = (each.holding in _SERVING for each in (before, after))
     if served and not serves and not done.drops and not isinstance(event, TopicsClosed):
-        raise BrokenRuleError("O3", "it lets the bundle go, and its topics are served")
+        raise BrokenRuleError("O3", "it releases the bundle, but serves its topics")
     if done.released and view.store.owner == view.number and not seat.late:
-        raise BrokenRuleError("O6", "it says that the bundle is released, and the record stands")
+        raise BrokenRuleError("O6", "it says that the bundle is released, but has the record")
 
 
 def _check_settled(store: Store, number: int, broker: Broker) -> None:
-    """It has heard everything, and its session lives."""
+    """Check a broker that has a session and nothing under way."""
     seat = store.seats[number]
     session, standing, contact, term, *_ = broker.machine
     if broker.requests or broker.answers or broker.late or seat.reborn:
@@ -419,8 +419,8 @@ def _check_settled(store: Store, number: int, broker: Broker) -> None:
     if not (seat.up and seat.alive and session is SessionState.CONNECTED):
         return
     if standing is not Membership.IN or not contact:
-        raise BrokenRuleError("L4", "it has a session, waits for nothing, and is not in contact")
+        raise BrokenRuleError("L4", "it has a session and nothing under way, but is not in contact")
     if seat.guard != term:
-        raise BrokenRuleError("L4", "it goes on behind a guard that does not stand any more")
+        raise BrokenRuleError("L4", "it continues without its guard")
     if broker.owns and store.owner != number:
-        raise BrokenRuleError("O2", "it believes to own the bundle, and the record says otherwise")
+        raise BrokenRuleError("O2", "it owns the bundle, but the record is not its own")

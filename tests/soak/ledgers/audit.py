@@ -1,4 +1,4 @@
-"""When all is well again: every ledger is opened with recovery, and read from 0 to its end."""
+"""The check after the faults: every ledger is opened with recovery and read from 0 to its end."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -13,7 +13,7 @@ from tests.soak.ledgers.read import note_entries, note_negative
 from tests.soak.ledgers.worker import PASSWORD, Worker
 
 _LIVENESS_S = 180.0
-_LEDGER_S = 1.0  # more, for each ledger
+_LEDGER_S = 1.0  # the additional time for each ledger
 _AT_ONCE = 8
 _RETRY_S = 0.5
 _SHOWN_MAX = 9
@@ -22,7 +22,7 @@ _SHOWN_MAX = 9
 async def audit(
     zookeeper: str, worker: Worker, contents: dict[int, int], violations: list[str]
 ) -> None:
-    """Recover and read all ledgers of the worker's round, and record what is found for the judge.
+    """Recover and read all ledgers of the worker's round, and record the results for the judge.
 
     A ledger that cannot be read is a violation of its own.
     """
@@ -41,7 +41,7 @@ async def _list_ours(client: ledgers.Client, worker: Worker) -> list[int]:
     found: list[int] = []
     async for ledger in client.list_ledgers():
         if worker.of_this_round(ledger):
-            with suppress(ledgers.NoSuchLedgerError):  # A broker may delete its ledger now.
+            with suppress(ledgers.NoSuchLedgerError):  # A broker may delete its ledger meanwhile.
                 if await worker.is_ours(client, ledger):
                     found.append(ledger)
     return found
@@ -77,7 +77,7 @@ async def _audit_ledger(
 
 
 async def compare(zookeeper: str, contents: dict[int, int], violations: list[str]) -> None:
-    """Read each ledger once more, much later; its contents must be the same."""
+    """Read each ledger once more, much later, and check that its contents are the same."""
     async with ledgers.connect(f"zk://{zookeeper}/ledgers") as client:
         with trio.move_on_after(_LIVENESS_S + _LEDGER_S * len(contents)) as scope:
             await _for_each(contents, partial(_compare_ledger, client, contents, violations))
@@ -103,7 +103,7 @@ async def _compare_ledger(
 
 
 class _Reading:
-    """Reads a ledger from its first entry; after an error it continues where it was."""
+    """Reads a ledger from its first entry; after an error it resumes where it was."""
 
     def __init__(self, ledger: int) -> None:
         self.checksum = ledger
@@ -125,7 +125,7 @@ class _Reading:
 
 
 async def _for_each(ledger_ids: Iterable[int], work: Callable[[int], Awaitable[None]]) -> None:
-    """Do the work for some ledgers at a time."""
+    """Do the work for a few ledgers at a time."""
     limiter = trio.CapacityLimiter(_AT_ONCE)
 
     async def one(ledger: int) -> None:

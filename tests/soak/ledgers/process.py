@@ -1,7 +1,7 @@
 """A process of clients: `python -m tests.soak.ledgers.process writer --name writer-1.1 ...`.
 
 The clients record each call before they make it, and each answer as soon as it arrives; so a
-process that is killed or paused has a history up to then.  The process runs until it is killed.
+process that is killed or paused has a history up to that time.  It runs until it is killed.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Reads ledgers while they are written, recovered and repaired: follows them, or reads ranges."""
+"""Readers that follow ledgers, or read ranges, while ledgers are written and recovered."""
 
 from itertools import count
 from random import Random
@@ -61,7 +61,7 @@ async def _follow(worker: Worker, reader: ledgers.Reader, name: str, rng: Random
 async def read_range(
     worker: Worker, reader: ledgers.Reader, name: str, first: int, last: int
 ) -> None:
-    """Read from `first` to `last`, both included; nothing if `last` comes before `first`."""
+    """Read from `first` to `last`, both included; read nothing if `last` is before `first`."""
     if last >= first:
         stream = reader.read(first, last)
         while batch := await stream.next_batch():
@@ -69,7 +69,7 @@ async def read_range(
 
 
 def note_place(worker: Worker, reader: ledgers.Reader, name: str) -> None:
-    """Record the end of the ledger, or its last confirmed entry, as the reader was told."""
+    """Record the end of the ledger, or the last confirmed entry that the reader knows."""
     ledger, last = reader.ledger_id, reader.last_add_confirmed
     if reader.closed:
         worker.note(LedgerEnd(ledger, name, last, reader.length, "read"))
@@ -78,7 +78,7 @@ def note_place(worker: Worker, reader: ledgers.Reader, name: str) -> None:
 
 
 def note_negative(worker: Worker, ledger: int, name: str, error: ledgers.LedgerError) -> None:
-    """Record an absence if it is certain; other errors may go away."""
+    """Record an absence if it is certain; other errors may be temporary."""
     match error:
         case ledgers.NoSuchEntryError():
             worker.note(NoEntry(ledger, name, error.entry_id))

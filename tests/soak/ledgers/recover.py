@@ -1,6 +1,6 @@
-"""Recovers ledgers that others are writing, that dead writers left, or that are closed already.
+"""Recoverers of ledgers that are being written, that dead writers left, or that are closed.
 
-Sometimes two clients recover one ledger; now and then the ledger is deleted afterwards.
+Sometimes two clients recover one ledger at once; sometimes the ledger is deleted afterwards.
 """
 
 from contextlib import suppress
@@ -15,7 +15,7 @@ from tests.soak.ledgers.worker import PASSWORD, Worker
 
 _PACE_S = 2.0
 _PATIENCE_S = 10.0
-_AT_ONCE = 0.3  # the share of recoveries with a second one beside them
+_AT_ONCE = 0.3  # the share of recoveries with a second one at the same time
 _DELETED = 0.03
 
 
@@ -49,7 +49,7 @@ async def _recover_once(worker: Worker, client: ledgers.Client, ledger: int, nam
 
 
 async def _delete(worker: Worker, client: ledgers.Client, ledger: int, name: str) -> None:
-    """Delete the ledger, also while it is being written."""
+    """Delete the ledger, even while it is being written."""
     worker.note(LedgerDelete(ledger, name))
     with suppress(ledgers.LedgerError):  # The ledger may be deleted in spite of the error.
         await client.delete(ledger)

@@ -1,4 +1,4 @@
-"""Counts what the files of the clients say, while their processes write them."""
+"""The counts of events in the files of the clients, which grow meanwhile."""
 
 from collections import Counter
 from pathlib import Path
@@ -24,27 +24,27 @@ class _Line(msgspec.Struct):
 
 
 class Tally:
-    """`watch` looks for new lines again and again."""
+    """Counts the lines of all clients; `watch` looks for new ones again and again."""
 
     def __init__(self, directory: Path) -> None:
         self.counts: Counter[str] = Counter()
         self._directory = directory
-        self._read: dict[Path, int] = {}  # bytes
-        self._confirmed: dict[int, int] = {}  # by ledger
+        self._read: dict[Path, int] = {}  # bytes that were read, by file
+        self._confirmed: dict[int, int] = {}  # the last confirmed entry, by ledger
         self._since_ns = 0
-        self._first: dict[int, int] = {}  # by ledger: the first entry that was sent since then
-        self._alive: dict[str, None] = {}  # processes that have sent something since, and succeeded
+        self._first: dict[int, int] = {}  # the first entry sent since `_since_ns`, by ledger
+        self._alive: dict[str, None] = {}  # processes with a confirmed entry sent since then
         self._changed = trio.Event()
 
     async def watch(self) -> None:
-        """Look until cancelled."""
+        """Look for new lines until cancelled."""
         while True:
             self.look()
             await trio.sleep(_LOOK_S)
 
     def look(self) -> None:
-        """Count all lines that are complete by now."""
-        for path in sorted(self._directory.glob("*-*.jsonl")):  # not those of the soak itself
+        """Count all new lines that are complete."""
+        for path in sorted(self._directory.glob("*-*.jsonl")):  # without the soak's own file
             while self._look_at(path):
                 pass
         self._changed.set()
@@ -82,7 +82,7 @@ class Tally:
                 pass
 
     async def wait_confirmed(self, processes: list[str], since_ns: int) -> None:
-        """Wait until each process has sent an entry since then that was confirmed."""
+        """Wait until each process has sent an entry after `since_ns` that was confirmed."""
         self._since_ns = since_ns
         self._first.clear()
         self._alive.clear()

@@ -1,4 +1,4 @@
-"""The tally of a round of ledgers."""
+"""Tests of the tally of a round of ledgers."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def test_a_tally_counts_what_files_say_while_they_grow(tmp_path: Path) -> None:
                 tally.look()
                 assert tally.counts["append"] == 2
     with path.open("ab") as file:
-        file.write(b'{"at_ns":9,"by":"writer-1.0.1","kind":"app')  # killed in the middle of it
+        file.write(b'{"at_ns":9,"by":"writer-1.0.1","kind":"app')  # killed while writing the line
     tally.look()
     assert tally.counts["entries confirmed"] == 2
     assert tally.counts["ends by close"] == 1

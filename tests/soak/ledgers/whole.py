@@ -1,8 +1,7 @@
-"""After all rounds: every copy of every entry is made again, as `daybook ledgers check` sees it.
+"""The check after all rounds: `daybook ledgers check` finds every copy of every entry.
 
-Faults cost copies: those on disks that rot, and those that an ensemble change has left out because
-it needs only an ack quorum.  The soak marks these fragments once, as an operator would;
-auto-recovery does the rest.
+Faults cost copies: disks rot, and an ensemble change leaves copies out since it needs only an ack
+quorum.  The soak marks these fragments once, as an operator would; auto-recovery does the rest.
 """
 
 import json
@@ -14,14 +13,14 @@ import trio
 
 from tests.harness.processes import DAYBOOK
 
-_REST_S = 5.0  # between two looks
+_REST_S = 5.0  # the pause between two checks
 _SHOWN_MAX = 5
-_FOUND = (0, 3, 4, 5)  # the exit codes of a check that was done
+_FOUND = (0, 3, 4, 5)  # the exit codes of a complete check
 
 
 @dataclass(frozen=True, slots=True)
 class Wholeness:
-    """The fragments that lacked copies at first, and how long the repair took."""
+    """The fragments that lacked copies at first, and the time that the repair took."""
 
     fragments: int
     lacking: int
@@ -35,7 +34,7 @@ class Wholeness:
 
 
 async def wait_whole(zookeeper: str, patience_s: float) -> Wholeness:
-    """Read every copy again and again, until all are there or the time is over."""
+    """Read every copy again and again, until all are found or the time is over."""
     started_s = trio.current_time()
     rows = await _check(zookeeper, "--mend")
     lacking = len(_broken(rows))

@@ -1,6 +1,6 @@
-"""The tasks of a client process share a name, a history, and a list of the ledgers.
+"""The state that the tasks of a client process share: a name, a history, a list of ledgers.
 
-Brokers may have ledgers in the same cluster.  Those of the soak are known by their custom metadata.
+Brokers may have ledgers in the same cluster.  The soak marks its own by custom metadata.
 """
 
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ from tests.history.recorder import Recorder
 
 PASSWORD = b"soak"
 CUSTOM = {"soak": b"ledgers"}
-OWN_IDS = 1 << 40  # callers choose ids from here on; the cluster gives those below
+OWN_IDS = 1 << 40  # the least id that callers choose; the cluster assigns smaller ones
 _LIST_S = 1.0
-_RECENT = 60  # ledgers; older ones are left alone
+_RECENT = 60  # the number of newest ledgers that are used
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Worker:
     name: str  # unique in the history
     seed: str
     number: int  # the number of the round
-    first_id: int  # the first id that the cluster gives in this round
+    first_id: int  # the first id that the cluster assigns in this round
     recorder: Recorder
     _ids: list[int] = field(default_factory=list[int])
     _listed_s: float = -_LIST_S
@@ -41,7 +41,7 @@ class Worker:
 
     @property
     def own_ids(self) -> int:
-        """The first id that callers choose in this round."""
+        """Return the first id that callers choose in this round."""
         return (self.number + 1) * OWN_IDS
 
     def of_this_round(self, ledger: int) -> bool:

@@ -1,5 +1,4 @@
-"""Ledgers in one round: processes write, recover and read them; at the end each is recovered, and
-read from 0 to its end."""
+"""The workload `ledgers` in one round: processes write, recover and read; then all are audited."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -23,12 +22,12 @@ class Ledgers:
     """SEAM workload: the ledgers of one round."""
 
     def __init__(self, one: Round, first_id: int) -> None:
-        """The cluster gives ids from `first_id` on in this round."""
+        """Begin a round in which the cluster assigns ids from `first_id` on."""
         self._round = one
         self._zookeeper = one.cluster.zookeeper
         self._first_id = first_id
         self._tally = Tally(one.directory)
-        self._contents: dict[int, int] = {}  # checksums of the ledgers at the end
+        self._contents: dict[int, int] = {}  # checksums by ledger, at the end
 
     def describe(self) -> str:
         counts = self.counts()
@@ -62,7 +61,7 @@ class Ledgers:
 
     @asynccontextmanager
     async def _watched(self) -> AsyncGenerator[None]:
-        """Count what the processes write into their files meanwhile."""
+        """Count the lines that processes write into their files during the block."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tally.watch)
             yield
@@ -70,7 +69,7 @@ class Ledgers:
         self._tally.look()
 
     async def wait_progress(self) -> None:
-        """Each process of writers gets something confirmed that it sends after the call."""
+        """Wait until each process of writers has a confirmed entry that it sent after the call."""
         writers = [name for name in client_names() if name.startswith("writer")]
         with trio.move_on_after(LIVENESS_S) as scope:
             await self._tally.wait_confirmed(writers, self._round.recorder.now_ns())

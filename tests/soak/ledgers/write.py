@@ -1,6 +1,6 @@
-"""Writes ledgers, one after the other: plain, with ids of one's own, and synced later.
+"""Writers of ledgers, one after the other: plain, with entry ids of the caller, or synced later.
 
-A ledger is closed, abandoned, or left idle and continued; or another client ends it.
+A ledger is closed, abandoned, or resumed after an idle time; or another client ends it.
 """
 
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from tests.history.ledger_events import Append, Confirmed, LedgerCreate, LedgerE
 from tests.soak.ledgers.worker import CUSTOM, PASSWORD, Worker, digest_of
 
 _QUORUMS = ((3, 3, 2), (3, 3, 2), (3, 2, 2), (5, 3, 2), (3, 3, 3), (4, 3, 2))
-_SHUFFLED = 8  # ids of an advanced writer come out of order within so many
+_SHUFFLED = 8  # an advanced writer shuffles the order of so many ids
 _RETRY_S = 0.5
 _CLOSE_TRIES = 5
 
@@ -32,9 +32,9 @@ class Draft:
     entries: int
     burst: int
     pace_s: float
-    sizes: tuple[int, int]  # from, to
-    idle_s: float  # after half of it; 0: never
-    ending: str  # close, abandon
+    sizes: tuple[int, int]  # the least and the largest
+    idle_s: float  # the pause in the middle; 0 for none
+    ending: str  # close or abandon
 
 
 def draw_draft(rng: Random) -> Draft:
@@ -90,7 +90,7 @@ async def _create(
 
 
 class _Writing:
-    """One ledger."""
+    """The writing of one ledger."""
 
     def __init__(self, worker: Worker, name: str, draft: Draft, rng: Random) -> None:
         self.draft = draft
@@ -100,7 +100,7 @@ class _Writing:
         self._confirmed = -1
 
     async def write(self, handle: LedgerHandle) -> None:
-        """Write it to its end, however that comes."""
+        """Write the ledger to its end, or until an error; record the way it ended."""
         ledger, draft, worker = handle.ledger_id, self.draft, self._worker
         worker.note(LedgerCreate(ledger, self._name, draft.quorums, draft.manner))
         try:
@@ -142,7 +142,7 @@ class _Writing:
             case _:
                 raise ValueError(handle)
         if self._rng.random() < 0.2:
-            await handle.flush()  # which forces, if that is needed
+            await handle.flush()  # With deferred sync, this forces.
 
     def _payload(self, ledger: int, entry: int) -> bytes:
         """Make the payload of an entry, and record that it is about to be sent."""

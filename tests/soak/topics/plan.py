@@ -8,7 +8,7 @@ from random import Random
 from tests.simulation.plan import Consume, Follow, Plan, Produce, Shape, Topic, Work
 
 _PLAIN, _PARTITIONS = 3, 2
-_MESSAGES = 1_000_000  # until the round is over
+_MESSAGES = 1_000_000  # enough for the whole round
 _HOST = "client"
 _TYPES = ("exclusive", "failover", "shared", "shared")
 
@@ -69,7 +69,7 @@ def _steady(rng: Random, name: str, topic: str) -> Produce:
 
 
 def _moody(rng: Random, name: str, topic: str) -> Produce:
-    """Draw a producer that gives sends up, waits for receipts, or closes and opens again."""
+    """Draw a producer that gives sends up, waits for receipts, or closes and reopens."""
     return Produce(
         name,
         _HOST,
@@ -103,7 +103,7 @@ def _draw_consumer(rng: Random, name: str, topic: str, subscription: str, kind: 
         nack=sometimes(0.02),
         forget=sometimes(0.01),
         leave=sometimes(0.01),
-        abandon=0.0 if kind == "exclusive" else sometimes(0.5),  # it would stay busy
+        abandon=0.0 if kind == "exclusive" else sometimes(0.5),  # otherwise it stays busy
         seek=sometimes(0.002),
         unsubscribe=sometimes(0.001),
         queue=rng.choice([20, 1000]),

@@ -1,4 +1,4 @@
-"""The stage of a real run: the clock of this machine, a history in a file, counted as it grows."""
+"""The stage of a real run: the clock of this machine, a history in a file, counts of events."""
 
 import time
 from collections import Counter
@@ -19,11 +19,11 @@ class Tally:
     def __init__(self, sink: Sink) -> None:
         self.counts: Counter[str] = Counter()
         self._sink = sink
-        self._waiting: dict[tuple[str, int], int] = {}  # when the sends without an outcome began
-        self._began_ns: dict[str, int] = {}  # by topic: the latest send that has its receipt
+        self._waiting: dict[tuple[str, int], int] = {}  # the times of sends without an outcome
+        self._began_ns: dict[str, int] = {}  # by topic: the time of the latest send with a receipt
         self._receipt = trio.Event()
         self.contents: dict[str, int] = {}  # by topic: a checksum of its last complete read
-        self._contents: dict[str, int] = {}  # by reader
+        self._contents: dict[str, int] = {}  # by reader: a checksum so far
 
     def put(self, stamped: Stamped) -> None:
         self._sink.put(stamped)
@@ -49,16 +49,16 @@ class Tally:
                 pass
 
     async def wait_receipt(self, topic: str, since_ns: int) -> None:
-        """Wait until something that was sent after `since_ns` has its receipt.
+        """Wait until a message that was sent after `since_ns` has its receipt.
 
-        `topic` has no partitions, or is one.
+        `topic` is a topic without partitions, or a partition.
         """
         while self._began_ns.get(topic, 0) <= since_ns:
             await self._receipt.wait()
 
 
 def add_content(before: int, position: Position, digest: str) -> int:
-    """Return a checksum of the messages of a topic, given that of those before."""
+    """Return a checksum of the messages of a topic, given that of the earlier ones."""
     return crc32(f"{position} {digest}".encode(), before)
 
 

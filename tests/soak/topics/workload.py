@@ -1,5 +1,4 @@
-"""Topics in one round: producers, consumers and readers work, subscriptions are drained, topics are
-read from their first message."""
+"""The workload `topics` in one round: producers, consumers and readers work; then all is read."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
@@ -20,7 +19,7 @@ from tests.simulation.workloads.produce import produce
 from tests.soak.round import Round
 from tests.soak.topics.stage import RealStage, Tally, add_content
 
-LIVENESS_S = 120.0  # for each step once nothing is broken
+LIVENESS_S = 120.0  # the time limit of each step once all faults have ended
 _LIMITS = ClientLimits(partitions_refresh_s=5.0)
 
 
@@ -38,7 +37,7 @@ class Topics:
             history_ns=one.recorder.now_ns,
         )
         self.takeovers_s: list[float] = []
-        self.troubled_s: list[float] = []  # takeovers during which something else was broken
+        self.troubled_s: list[float] = []  # takeovers during which there was another fault
 
     def describe(self) -> str:
         counts, takeovers = self.counts(), len(self.takeovers_s) + len(self.troubled_s)
@@ -72,7 +71,7 @@ class Topics:
         return connect(self._cluster.service_url, timeout_s=None, limits=_LIMITS)
 
     async def _create_topics(self) -> None:
-        """Create those with partitions; the others come into being when they are used."""
+        """Create the partitioned topics; the others are created on first use."""
         for topic in self._plan.topics:
             self._stage.topics[topic.name] = topic.partitions
             if topic.partitions:
@@ -91,7 +90,7 @@ class Topics:
                     raise ValueError(work)
 
     async def wait_progress(self) -> None:
-        """Each topic acknowledges something that is sent after the call."""
+        """Wait until each topic acknowledges a message that is sent after the call."""
         since_ns = self._stage.now_ns()
         async with trio.open_nursery() as nursery:
             for topic in self.concrete_topics():
@@ -101,9 +100,9 @@ class Topics:
     async def note_takeover(
         self, topic: str, troubled: Callable[[float], bool] = lambda seconds: False
     ) -> None:
-        """Wait until a new owner acknowledges something; the last one has just been killed.
+        """Note the time until a new owner acknowledges a message; the last owner was just killed.
 
-        `troubled` returns True if anything else was broken in so many seconds before now.
+        `troubled` returns True if there was another fault in so many seconds before now.
         """
         since_ns = self._stage.now_ns()
         await self._stage.tally.wait_receipt(topic, since_ns)
