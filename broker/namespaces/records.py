@@ -118,7 +118,7 @@ def encode(record: object) -> bytes:
 
 
 def decode(kind: type[RecordT], value: bytes) -> RecordT:
-    """Decode a record.  Raises MalformedError."""
+    """Decode a record.  Raise MalformedError."""
     try:
         return msgspec.json.decode(value, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

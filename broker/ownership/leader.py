@@ -85,7 +85,7 @@ class Leader:
                 continue
 
     async def view(self) -> LeaderView:
-        """Read the leader record again.  Raises MetadataError."""
+        """Read the leader record again.  Raise MetadataError."""
         record = await self._store.get(records.LEADER)
         if record is None:
             return LeaderView(None, is_us=False)
@@ -108,7 +108,7 @@ class Leader:
         return [m for m in await members(self._store) if not self._peers.is_dead(m.session)]
 
     async def place(self, bundle: BundleName) -> Member | None:
-        """Return the broker that should own the bundle.  Raises MetadataError."""
+        """Return the broker that should own the bundle.  Raise MetadataError."""
         live = await self.live()
         counts = await self._bundle_counts()
         for member in live:

@@ -241,7 +241,7 @@ async def join(
 
 
 async def _still(store: MetadataStore, bound: InstanceBinding) -> InstanceBinding:
-    """Return the binding as it is now.  Raises CannotJoinError if it names another instance."""
+    """Return the binding as it is now.  Raise CannotJoinError if it names another instance."""
     while True:
         try:
             found = await read_binding(store)

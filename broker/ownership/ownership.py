@@ -179,7 +179,7 @@ class Ownership:
         return waiter.answer
 
     async def release(self, bundle: BundleName) -> None:
-        """Close the bundle's topics, then delete its record.  Raises UnavailableError."""
+        """Close the bundle's topics, then delete its record.  Raise UnavailableError."""
         waiter = _Waiter()
         timeout_s = _CLOSE_TIMEOUT_S + _ACQUIRE_TIMEOUT_S
         await self._wait(self._releasing, bundle, waiter, Release(bundle), timeout_s)

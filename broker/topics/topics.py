@@ -4,7 +4,7 @@
 
 A topic is loaded once for all callers that want it, if this broker owns its bundle and may load it.
 A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if the broker loses
-its bundle, or if its log fails.  `run` belongs into the nursery of the broker.
+its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
