@@ -57,6 +57,7 @@ class Leader:
         self._store.add_session_listener(self._session_changed)
         try:
             while True:
+                # Renewed before the read: a change during the read is not missed.
                 self._look = trio.Event()
                 try:
                     await self._try_to_lead()

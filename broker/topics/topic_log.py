@@ -204,7 +204,10 @@ class TopicLogs(Protocol):
 
 @contextmanager
 def translated(what: object) -> Generator[None]:
-    """Translate errors of logs, ledgers and the metadata store to UnavailableError."""
+    """Translate errors of logs, ledgers and the metadata store to UnavailableError.
+
+    FencedError, too: the topic hears of a fence by `on_fenced`.
+    """
     try:
         yield
     except (ManagedLedgerError, LedgerError, MetadataError) as error:
