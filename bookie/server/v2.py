@@ -160,7 +160,11 @@ class V2Handler:
         return True
 
     def _add_runs(self, runs: list[SharedRun], span: memoryview) -> None:
-        """Pass the runs to the store; add one by one what it does not take as runs."""
+        """Pass the runs to the store; add one by one what it does not take as runs.
+
+        The store writes record headers over the fields of the adds (`make_records`).  So nothing in
+        the span of an accepted run is parsed again.
+        """
         start = 0
         while start < len(runs):
             count = self._store.try_add_runs(runs, start, span, self._taken)

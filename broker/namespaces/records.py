@@ -103,9 +103,8 @@ class GuardRecord(msgspec.Struct, rename="camel"):
     broker_id: str
     incarnation: str
     version: int = 1
-    instance: str | msgspec.UnsetType = (
-        msgspec.UNSET
-    )  # INSTANCEID; older brokers do not announce it
+    # The INSTANCEID of the ledgers; older brokers do not announce it.
+    instance: str | msgspec.UnsetType = msgspec.UNSET
     # The new formats that this broker can read (`broker.formats`).  Absent: none.
     formats: list[str] | msgspec.UnsetType = msgspec.UNSET
 
