@@ -125,10 +125,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> BrokerConfig:
-    """Return the settings in the file and the environment.  Raises ConfigError."""
+    """Return the settings in the file and the environment.  Raise ConfigError."""
     return settings.load(BrokerConfig, _PREFIX, path, environment)
 
 
 def parse(values: Mapping[str, object]) -> BrokerConfig:
-    """Return the settings in `values`.  Raises ConfigError."""
+    """Return the settings in `values`.  Raise ConfigError."""
     return settings.parse(BrokerConfig, values)

@@ -30,7 +30,7 @@ class ConnectedClient:
     is_alive: Callable[[float], Awaitable[bool]]
     """Ask the client for a sign of life within so many seconds."""
     call_at_flush: Callable[[Call], None]
-    """Call once, before everything that this turn of the loop has queued is sent."""
+    """Call once at the end of this turn of the loop; what it queues is sent in the same flush."""
     call_when_writable: Callable[[Call], None]
     """Call once when the client has room again."""
     note_refused_send: Callable[[int, str], None]

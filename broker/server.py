@@ -120,7 +120,7 @@ async def run_broker(
     limits: BrokerLimits | None = None,
     task_status: trio.TaskStatus[RunningBroker] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until stopped or cancelled.  Raises OSError if the port is in use.
+    """Serve until stopped or cancelled.  Raise OSError if the port is in use.
 
     `readable` are the new formats that this broker announces.  Tests pass fewer, to act as an older
     version.
@@ -353,7 +353,7 @@ class _Broker:
         scope.cancel()
 
     async def _bind(self) -> None:
-        """Check that our ledgers are those of the topics.  Raises CannotJoinError.
+        """Check that our ledgers are those of the topics.  Raise CannotJoinError.
 
         This comes before this broker writes anything, so after the error nothing has changed.
         """

@@ -93,7 +93,7 @@ class Cursor:
         self._config = config
         self._on_lost = on_lost
         self._owner = LedgerOwner(log_name, url_encode(name))  # its ledgers name this owner
-        self._stored = mark_delete
+        self._stored = mark_delete  # the mark-delete position that is durable
         self._state = CursorState(
             mark_delete, acked or AckSet(), ledgers.next_position, recording=durable
         )
@@ -101,7 +101,7 @@ class Cursor:
         self._writer: LedgerWriter | None = None
         self._new_writer: LedgerWriter | None = None  # its snapshot is not durable yet
         self._watch = StallWatch(context, log_name, name)
-        self._records = 0
+        self._records = 0  # in the present ledger, behind its first snapshot
         self._since_snapshot = 0  # changes behind the last snapshot of the ledger
         self._snapshot_due_s = math.inf  # the time by which another snapshot must follow them
         self._old_records = 0  # records of version 1 in the ledger that the record names
@@ -109,8 +109,8 @@ class Cursor:
         self._recorded = 0  # the number of changes that are durable
         self._wanted = trio.Event()  # something is to be recorded
         self._urgent = trio.Event()  # a caller waits for it
-        self._settled = trio.Event()
-        self._error: ManagedLedgerError | None = None
+        self._settled = trio.Event()  # more changes are durable, or the cursor has ended
+        self._error: ManagedLedgerError | None = None  # the reason why nothing is recorded any more
         self._busy = trio.Lock()  # one task writes at a time
 
     # -- properties
@@ -389,6 +389,24 @@ class Cursor:
         # The old ledger is deleted last: until the record points elsewhere, recovery reads it.
         await self._delete_ledger(old_id)
 
+    async def _ledger_with(self, parts: Sequence[bytes]) -> LedgerWriter | None:
+        """Return a new ledger in which these records are durable; None if that fails now."""
+        context, writer = self._context, None
+        try:
+            writer = await context.create_ledger(self._config().quorums, self._owner.log, self.name)
+            self._new_writer = writer  # `check_stalled` and `abandon` find it here.
+            if self._error is not None:  # The cursor was given up meanwhile.
+                writer.abandon()
+            for part in parts:
+                writer.append([part])
+            await writer.wait_confirmed(writer.last_add_pushed)
+        except (LedgerError, MetadataError):
+            if writer is not None:
+                writer.abandon()
+                await context.delete_ledgers([writer.ledger_id], self._owner)
+            return None
+        return writer
+
     async def _delete_ledger(self, ledger_id: int) -> None:
         if ledger_id != IN_RECORD:
             await self._context.delete_ledgers([ledger_id], self._owner)
@@ -435,24 +453,6 @@ class Cursor:
                 f"the cursor {self.name} of {self._owner.log} needs a new ledger before the topic"
                 " can be served, and bookies or metadata store do not answer; try again later"
             ) from None
-
-    async def _ledger_with(self, parts: Sequence[bytes]) -> LedgerWriter | None:
-        """Return a new ledger in which these records are durable; None if that fails now."""
-        context, writer = self._context, None
-        try:
-            writer = await context.create_ledger(self._config().quorums, self._owner.log, self.name)
-            self._new_writer = writer  # `check_stalled` and `abandon` find it here.
-            if self._error is not None:  # The cursor was given up meanwhile.
-                writer.abandon()
-            for part in parts:
-                writer.append([part])
-            await writer.wait_confirmed(writer.last_add_pushed)
-        except (LedgerError, MetadataError):
-            if writer is not None:
-                writer.abandon()
-                await context.delete_ledgers([writer.ledger_id], self._owner)
-            return None
-        return writer
 
     def check_stalled(self) -> None:
         """Stop waiting for bookies that a new ledger does not need.  A timer calls this."""

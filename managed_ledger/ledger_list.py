@@ -41,7 +41,7 @@ from daybook.wire.metadata.store import (
     VersionConflictError,
 )
 
-_TIDY_S = 2.0
+_TIDY_S = 2.0  # for the deletion of a ledger that was not put on the list
 _REFUSALS = ManagedLedgerError | MetadataError | LedgerError
 
 
@@ -55,16 +55,14 @@ class LedgerList:
         self, context: LogContext, name: str, info: ManagedLedgerInfo, version: int
     ) -> None:
         self.path = path = log_path(name)
-        self.owner = LedgerOwner(
-            name
-        )  # the owner that the ledgers of the list name in their metadata
+        self.owner = LedgerOwner(name)  # the ledgers of the list name it in their metadata
         self.info = info
         self.version = version
         self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # all listed ledgers, ascending
         self.sealed: list[SealedLedger] = []  # the sealed ones among them, in order
         self.bytes = info.ByteSize()  # the size of the list as it was read or written last
         self.doubtful = False  # a write of this handle may have been, or may yet be, carried out
-        self._first = self.ids[0] if self.ids else -1
+        self._first = self.ids[0] if self.ids else -1  # the first retained ledger; see `_update`
         self.last_confirmed = self.before_first  # the log moves it on
         self._sums = [0]  # number of entries in the first n sealed ledgers
         self._byte_sums = [0]

@@ -236,6 +236,7 @@ class ManagedLedger:
         """
         refused = self._refused or self._full
         if refused is not None or not self._protocol.usable:
+            # A fence comes first: a refusal would be final, but the next owner may take the entry.
             done(None, self.fenced or refused or ClosedError(f"{self.name} was closed"))
             return
         last_offset = self.next_offset + messages - 1
@@ -282,7 +283,7 @@ class ManagedLedger:
     def _confirmed(self, writer: LedgerWriter, first: int, last: int) -> None:
         """Handle that the ledger of `writer` has confirmed the entries first to last."""
         if writer is not self._writer:
-            return
+            return  # Only the present ledger has appends under way: a switch waits for the last.
         cached = self._reader.tailing
         for entry_id in range(first, last + 1):
             if not self._protocol.usable:  # The `done` of the entry before has closed the log.
@@ -309,7 +310,7 @@ class ManagedLedger:
             self._grown = trio.Event()
         if self._has_room.statistics().tasks_waiting:
             self._has_room.set()
-            self._has_room = trio.Event()
+            self._has_room = trio.Event()  # `wait_room` looks at the bytes itself
 
     # -- the machine
 
@@ -332,6 +333,7 @@ class ManagedLedger:
             case Seal():
                 self.context.nursery.start_soon(self._seal_previous)
             case Fence(reason):
+                # Set first: a `done` that `_drop` calls may append again.
                 self.fenced = FencedError(f"{self.name}: {reason}")
                 self._drop(self.fenced)
                 self.on_fenced()
@@ -408,6 +410,7 @@ class ManagedLedger:
         if not self.usable:
             writer.abandon()
             return
+        assert self._next_writer is None  # One rollover at a time.
         self._next_writer = writer
         self._listen(writer)
         self._step_and_wake(Listed())

@@ -259,8 +259,10 @@ async def _take_over(
     _check_instance(context, path, info)  # before anything is fenced
     ledgers = LedgerList(context, name, info, record.stat.version)
     next_offset = await recover_tail(context, ledgers)  # step 2
+    assert len(ledgers.sealed) == len(ledgers.ids)
     writer = await context.create_ledger(config.quorums, name)  # step 3
-    learned = unrecorded(ledgers)
+    learned = unrecorded(ledgers)  # the lengths that step 4 writes
+    # The same write takes empty ledgers off the list; they are deleted only after it.
     empty = [ledger.ledger_id for ledger in learned if not ledger.entries]
     trimmed: list[int] = []
 
@@ -413,7 +415,8 @@ async def _recover_cursors(log: ManagedLedger) -> None:
 
     try:
         await _for_each_cursor(log.context, log.name, recover)
-        log.check()  # The log may have been lost meanwhile; then its nursery is cancelled.
+        # The log may have been lost meanwhile.  Its nursery is cancelled then, and runs no cursor.
+        log.check()
     except BaseException:
         # A cursor that was renewed has a writer already.
         for cursor in found.values():

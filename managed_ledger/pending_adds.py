@@ -14,6 +14,7 @@ from daybook.wire.transport import Buffer
 
 ENTRY_OVERHEAD_BYTES = 1024  # for the objects here and in the ledger client
 Done: TypeAlias = Callable[[Position | None, Exception | None], None]
+"""Called once for an append: with the position of the entry, or with an error."""
 
 
 @dataclass(slots=True)

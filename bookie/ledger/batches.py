@@ -36,7 +36,7 @@ class BatchReads:
     def __init__(self, bookies: BookieClient) -> None:
         self._bookies = bookies
         self._limits = bookies.limits
-        self._exchange = RequestChannel(bookies, _decode)
+        self._requests = RequestChannel(bookies, _decode)
         self._avoid: dict[BookieId, float] = {}  # bookie -> time of the next batch
 
     def worthwhile(self, bookie: BookieId, count: int, entry_bytes: int) -> bool:
@@ -58,7 +58,7 @@ class BatchReads:
             bytes_max=self._limits.batch_bytes_max,
         )
         try:
-            answer = await self._exchange.ask(bookie, encode, self._limits.read_timeout_s)
+            answer = await self._requests.ask(bookie, encode, self._limits.read_timeout_s)
         except ConnectionLostError:
             self._avoid[bookie] = trio.current_time() + self._limits.batch_retry_s
             # The bookie is old, or away.  The probe is a plain request; if it fails, the directory

@@ -160,6 +160,7 @@ class LedgerChannel:
 
     def add_answered(self, run: AddRun) -> None:
         adds, (status, _, first, last) = self._adds, run
+        # A block has one item, under the id of its last entry; plain adds have one for each.
         for entry_id in range(first, last + 1):
             adds.pop(entry_id, None)
         listener = self.listener
@@ -244,6 +245,8 @@ Resolve: TypeAlias = Callable[[BookieId], Awaitable[tuple[str, int]]]
 
 
 class Purpose(Enum):
+    """Users with different purposes never share a connection; see the module."""
+
     ADD = auto()
     ADD_DEFERRED = auto()
     READ = auto()
@@ -287,13 +290,13 @@ class BookieConnection:
         self._deferred = purpose is Purpose.ADD_DEFERRED
         self._codec: Codec = V2Codec()  # codec of the current or next connection
         self._blocks = False  # The bookie takes adds in blocks.
-        self._answered = False
+        self._answered = False  # True once this connection has brought an answer
         self._connection: FrameConnection | None = None
         self._scope: trio.CancelScope | None = None  # the task that connects and receives
         self._why_closed = ""
         self._queue: list[Buffer] = []  # sent once there is a connection
         self._queue_bytes = 0
-        self._used = 0
+        self._used = 0  # the tick of the last request
 
     def open_channel(self, ledger_id: int, listener: AddListener | None) -> LedgerChannel:
         assert ledger_id not in self.channels

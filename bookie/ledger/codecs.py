@@ -44,11 +44,11 @@ from daybook.wire.messages.bookie_v3 import from_v3
 from daybook.wire.proto import bookkeeper_pb2 as pb
 from daybook.wire.transport import Buffer
 
-_COPIED_BYTES_MAX = 8 << 10  # average size of an entry
+_COPIED_BYTES_MAX = 8 << 10  # A batch is copied up to this average size of its entries.
 
 
 class AddBatch:
-    """Consecutive adds from entry `first` on; each frame is one add in parts, with its size."""
+    """Consecutive adds from entry `first` on; each frame is one v2 add, with its size, in parts."""
 
     def __init__(self, first: int, frames: Sequence[Sequence[Buffer]]) -> None:
         self.first = first
@@ -72,7 +72,7 @@ class AddBatch:
         return sum(map(len, self.buffers))
 
 
-_CUTS_MAX = 2
+_CUTS_MAX = 2  # connections in a row that end without an answer: the bookie speaks v3 only
 _ASKED_MAX = 1 << 20  # unanswered requests of one connection
 
 
@@ -178,6 +178,7 @@ class V3Codec:
 
     def add(self, ledger_id: int, entry_id: int, frame: Sequence[Buffer]) -> Sequence[Buffer]:
         """Put the same entry behind a v3 header; the payload is not copied."""
+        # The head of a v2 add: its size, the header with flags and key, and the entry's own header.
         head, *payload = frame
         packet = bytes(head[: ADD_REQUEST_HEADER_BYTES + 4])
         entry_header = head[len(packet) :]

@@ -78,7 +78,8 @@ class LedgerMetadataStore:
     ) -> tuple[int, StoredMetadata]:
         """Store the metadata of a new ledger; return its id.
 
-        A creation whose outcome is unknown is looked up: a token tells ours from another's.
+        A creation whose outcome is unknown is looked up: a token tells ours from another's.  Tasks
+        in `janitor` delete the records that only served to count (`new_ledger_id`).
         """
         metadata = replace(metadata, creator_token=self._rng.getrandbits(62) + 1)
         value = encode_metadata(metadata)

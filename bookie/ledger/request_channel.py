@@ -69,6 +69,7 @@ class RequestChannel(Generic[Answer]):
             # Also if the caller is cancelled: nothing is kept for an answer that nobody awaits.
             connection.forget(request_id, request)
         if scope.cancelled_caught:
+            # The bookie may be gone without a word: the next request makes a new connection.
             connection.close(_LATE)
         if request.answer is None:
             raise ConnectionLostError(f"bookie {bookie}: {request.reason}")

@@ -140,17 +140,19 @@ class LedgerWriter:
         ensemble = stored.metadata.last_fragment.ensemble
         self._protocol = WriteProtocol(ensemble, stored.metadata.quorums, missing=missing)
         self._channels: dict[BookieId, LedgerChannel] = {}
-        self._frames: deque[list[Buffer]] = deque()  # sent, unconfirmed entries
-        self._lengths: deque[int] = deque()  # ledger length up to each of them
+        # The entries that are sent and not confirmed, from LAC + 1 on; `_lengths` has the length of
+        # the ledger up to each of them.
+        self._frames: deque[list[Buffer]] = deque()
+        self._lengths: deque[int] = deque()
         self._gathered: list[Sequence[Buffer]] = []  # payloads for the next flush
         self._gathered_lengths: list[int] = []
-        self._pushed_length = 0
-        self._inbox: deque[Event] = deque()
-        self._stepping = False
+        self._pushed_length = 0  # the length of the ledger up to the last entry gathered
+        self._inbox: deque[Event] = deque()  # events that arrived while effects were performed
+        self._stepping = False  # True while effects are performed
         self._error: LedgerError | None = None
         self._owner_is_done = False
-        self._confirmed: Callable[[int, int], None] | None = None
-        self._withdrawn: Callable[[LedgerError], None] | None = None
+        self._on_confirmed: Callable[[int, int], None] | None = None
+        self._on_withdrawn: Callable[[LedgerError], None] | None = None
         self._waiters = ConfirmationWaiters()
         self._stored = stored
         self._metadata_lock = trio.Lock()  # The metadata are changed by one task at a time.
@@ -234,8 +236,8 @@ class LedgerWriter:
 
         After `withdrawn` there are no further calls.
         """
-        self._confirmed = confirmed
-        self._withdrawn = withdrawn
+        self._on_confirmed = confirmed
+        self._on_withdrawn = withdrawn
 
     # -- appending
 
@@ -330,7 +332,7 @@ class LedgerWriter:
         Raise StoreUnavailableError if the metadata store does not answer; the caller may then close
         again.  Raise OutcomeUnknownError if the writer is abandoned meanwhile.
         """
-        # A close that was not answered may be repeated: the error is then the owner's own.
+        # A close without an answer may be repeated: `_error` is then the one of the first close.
         if self._error is not None and not self._owner_is_done:
             raise self._error
         self._stop(LedgerClosedError(f"ledger {self.ledger_id} was closed by its owner"))
@@ -454,7 +456,7 @@ class LedgerWriter:
             event = self._inbox.popleft()
             for effect in self._protocol.step(event):
                 self._perform(effect)
-            # Before that it is open whether the failed bookie will be replaced.
+            # Until these events it is open whether the failed bookie will be replaced.
             if isinstance(event, ChangePostponed | EnsembleChanged):
                 self._mark_missing()
 
@@ -507,7 +509,7 @@ class LedgerWriter:
     def _confirm(self, first: int, last: int) -> None:
         # Confirmations are a prefix without gaps, and only sent entries can be confirmed.
         assert first == self.last_add_confirmed + 1
-        assert last <= self.last_add_pushed
+        assert last - first < len(self._frames)
         length = self.length
         for _ in range(last - self.last_add_confirmed):
             self._frames.popleft()
@@ -517,8 +519,8 @@ class LedgerWriter:
         self.last_add_confirmed = last
         # The state is complete before anything is told: a listener may append or read at once.
         self._waiters.reached(first, last)
-        if self._confirmed is not None:
-            self._confirmed(first, last)
+        if self._on_confirmed is not None:
+            self._on_confirmed(first, last)
 
     def _withdraw(self, reason: str) -> None:
         if self._error is None:
@@ -534,8 +536,8 @@ class LedgerWriter:
         self._channels.clear()
         self._context.directory.remove_listener(self.try_again)
         self._waiters.release_all()
-        if self._withdrawn is not None and not self._owner_is_done:
-            self._withdrawn(self._error)
+        if self._on_withdrawn is not None and not self._owner_is_done:
+            self._on_withdrawn(self._error)
 
     # -- changing the ensemble
 
@@ -545,6 +547,8 @@ class LedgerWriter:
         return self._context.directory.replace(self._protocol.ensemble, failed, quorums)
 
     def _start_change(self, first_entry_id: int, failed: Ensemble) -> None:
+        # The protocol and this shell agree on the LAC: the new bookies get the entries above it.
+        assert first_entry_id == self.last_add_confirmed + 1
         ensemble = self._replaced(failed)
         size, size_max = self._metadata_bytes, self._context.limits.metadata_bytes_max
         # A recovery adds fragments of its own, and its record must still fit into the store.
@@ -581,6 +585,9 @@ class LedgerWriter:
     def _ensemble_change_settled(self, wanted: Fragment, result: UpdateResult) -> None:
         match result:
             case Settled(metadata, version):
+                # No entry was confirmed during the change: the fragment would name bookies that
+                # were never sent it.
+                assert wanted.first_entry_id == self.last_add_confirmed + 1
                 self._stored = StoredMetadata(metadata, version)
                 self._ensemble_changed(EnsembleChanged(wanted.ensemble))
             case NotAllowed(metadata, version):

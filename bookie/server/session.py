@@ -97,7 +97,7 @@ class Received:
 
 
 class Sessions:
-    """All sessions of one server: who is connected, and how much memory they use together."""
+    """All sessions of one server, and the memory that they use together."""
 
     def __init__(
         self, store: LedgerStore, *, limits: ServerLimits, flusher: Flusher, log: LogLimiter
@@ -133,7 +133,7 @@ class Sessions:
             self._newcomers[session] = None
 
     def trust(self, session: "Session") -> None:
-        """The first whole frame has arrived: the session is no longer a newcomer."""
+        """Apply the full limits: the first whole frame shows that the peer speaks the protocol."""
         self._newcomers.pop(session, None)
         session.connection.trust()
         session.timeout_s = self.limits.idle_timeout_s

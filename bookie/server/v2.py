@@ -41,7 +41,7 @@ from daybook.wire.transport import Buffer
 
 assert ADD_BYTES == RECORD_HEADER_BYTES  # so a block is written to the disk as it arrived
 _ADD = Struct(">4x20sqq")  # the packet header is skipped; then master key, ledger, entry
-_header = U32.unpack_from
+_unpack_header = U32.unpack_from
 _PLAIN_ADD = (ADD_HEADER,)
 _FRAME_BYTES_MIN = ADD_REQUEST_HEADER_BYTES + ENTRY_HEADER_BYTES
 _READ_RUN_MAX = 16  # entries that one task reads
@@ -136,7 +136,7 @@ class V2Handler:
         try:
             for frame in received.frames:
                 size = len(frame)
-                if not _FRAME_BYTES_MIN <= size <= size_max or _header(frame) != _PLAIN_ADD:
+                if not _FRAME_BYTES_MIN <= size <= size_max or _unpack_header(frame) != _PLAIN_ADD:
                     self._add_runs(runs, received.span[:at])
                     at += U32.size + size
                     runs, next_id = [], -1
@@ -153,13 +153,18 @@ class V2Handler:
                 next_id = its_entry + 1
                 at += U32.size + size
         finally:
+            # Also if a frame is malformed: the reads before it are answered.
             received.at = at
             self._start_read_run()
         self._add_runs(runs, received.span[:at])
         return True
 
     def _add_runs(self, runs: list[SharedRun], span: memoryview) -> None:
-        """Pass the runs to the store; add one by one what it does not take as runs."""
+        """Pass the runs to the store; add one by one what it does not take as runs.
+
+        The store writes record headers over the fields of the adds (`make_records`).  So nothing in
+        the span of an accepted run is parsed again.
+        """
         start = 0
         while start < len(runs):
             count = self._store.try_add_runs(runs, start, span, self._taken)
@@ -207,6 +212,7 @@ class V2Handler:
     def _add(self, add: Add) -> None:
         """Add an entry that is not a plain add of this version, or answer BAD_REQUEST."""
         size = len(add.entry)
+        # The answer repeats version and opcode, without flags; version 0 has only the opcode.
         header = add.header if add.header < 1 << 24 else add.header & 0xFFFF0000
         self._session.accepted(size)
         done = AddDone(self._session, header, add.ledger_id, add.entry_id, size)

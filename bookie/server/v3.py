@@ -97,7 +97,7 @@ class V3Handler:
         return True
 
     def _start(self, request: pb.Request) -> None:
-        """Start the call of an operation, or refuse a request that lacks the field of it."""
+        """Start the call of an operation; refuse the request if its field for that is missing."""
         call = self._calls.get(request.header.operation)
         fields = {field.name for field, _ in request.ListFields()}
         if call is None or call[0] not in fields:

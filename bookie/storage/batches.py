@@ -1,7 +1,7 @@
 """Sequential reads of a segment: batch by batch, in large pieces.
 
-Recovery, compaction and the scrub read segments like this.  Damage
-is left out and reported; the reader then searches for the next batch that is valid at its position.
+Recovery, compaction and the scrub read segments like this.  Damage is left out and reported; the
+reader then searches for the next batch that is valid at its position.
 """
 
 from collections.abc import AsyncGenerator, Sequence

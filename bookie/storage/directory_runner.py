@@ -161,7 +161,7 @@ class DirectoryRunner:
             state.raise_lac(lac)
         for done in group.dones:
             done(StoreStatus.OK)
-        self._on_committed()
+        self._on_committed()  # sends the answers; all that follows can wait for that
         self.directory.update_add_limit()
         if self._log.end >= self._full_at:
             self._update_space_flags()

@@ -80,7 +80,7 @@ def block_key(ledger_id: int, number: int) -> bytes:
 
 
 def block_keys(ledger_id: int) -> tuple[bytes, bytes]:
-    """All blocks of a ledger are between these two."""
+    """Return two keys with all blocks of a ledger between them."""
     return _LEDGER.pack(b"b", ledger_id), _LEDGER.pack(b"b", ledger_id + 1)
 
 

@@ -90,7 +90,7 @@ class LedgerDirectory:
         self.ledgers = contents.ledgers
         self.locations: EntryLocations = contents.locations
         self.log = log
-        self.repair: Repair
+        self.repair: Repair  # set by the directory runner
         self.in_doubt = False  # the log of this directory has lost records of unknown ledgers
         self.bookie_in_doubt = False  # the log of some directory of this bookie has
         self.tombstones = 0  # deleted ledgers that are still remembered
@@ -305,14 +305,14 @@ class LedgerDirectory:
         log = self.log
         assert not state.deleted, "no record follows a tombstone"
         # This comes before the record is appended: its own bytes do not count.
-        early = self._ack_early and not recovery and self._may_lose(state)
+        early = self._ack_early and not recovery and self._may_ack_early(state)
         lac = lac_of_entry(entry)
         if lac > state.accepted_lac:
             state.accepted_lac = lac
             # The LAC belongs to the group of the entry, and `append` may close that group.
             log.open_group.lacs[state] = lac
-        told = None if early else done
-        position = log.append(Kind.ENTRY, state.ledger_id, entry_id, entry, told)
+        done_when_durable = None if early else done
+        position = log.append(Kind.ENTRY, state.ledger_id, entry_id, entry, done_when_durable)
         size = len(entry)
         self.locations.add(state, entry_id, position, size)
         self.entries_added += 1
@@ -326,9 +326,9 @@ class LedgerDirectory:
         if lac > state.accepted_lac:
             state.accepted_lac = lac
             self.log.open_group.lacs[state] = lac
-        early = self._ack_early and self._may_lose(state)
-        told = None if early else done
-        positions = self.log.append_run(run, told)
+        early = self._ack_early and self._may_ack_early(state)
+        done_when_durable = None if early else done
+        positions = self.log.append_run(run, done_when_durable)
         self.locations.add_run(state, run.first, positions, sizes)
         self.entries_added += len(sizes)
         self.bytes_added += sum(sizes)
@@ -366,7 +366,7 @@ class LedgerDirectory:
         self.entries_added += count
         self.bytes_added += len(piece) - RECORD_HEADER_BYTES * count
 
-    def _may_lose(self, state: LedgerState) -> bool:
+    def _may_ack_early(self, state: LedgerState) -> bool:
         """Return True if a plain add to the ledger may be answered before it is durable."""
         log = self.log
         return state.key_position < log.durable and log.end - log.durable < self._early_bytes_max

@@ -19,9 +19,8 @@ class CompactionLimits:
 class StoreLimits:
     log: LogLimits = field(default_factory=LogLimits)
     ack_early: bool = False  # answer plain adds before they are on the disk (`markers`)
-    early_bytes_max: int = (
-        32 << 20
-    )  # on their way to the disk; above this, answers wait for the disk
+    # With more bytes than this on their way to the disk, answers wait for the disk after all.
+    early_bytes_max: int = 32 << 20
     in_flight_bytes_max: int = 256 << 20  # accepted and not durable; more is refused
     checkpoint_entries: int = 100_000  # in memory; then a checkpoint begins
     checkpoint_bytes: int = 256 << 20  # log behind the last checkpoint, which a start reads

@@ -73,8 +73,8 @@ class Group(Generic[K]):
     segment: Segment | None  # the new segment, if this batch begins one
     creation_id: int
     end: int
-    buffers: list[Buffer]
-    count: int = 0
+    buffers: list[Buffer]  # the batch header, then the records
+    count: int = 0  # records
     flags: BatchFlag = BatchFlag.NONE
     dones: list[Done] = field(default_factory=list[Done])
     lacs: dict[K, int] = field(default_factory=dict[K, int])
@@ -230,6 +230,8 @@ class Log(Generic[K]):
         elif self.failure is not None:
             done(StoreStatus.IO_ERROR)
         else:
+            assert position < self.end, "the record was accepted"
+            # The last group may not have the record, but it is durable only after the one that has.
             last = self._groups[-1] if self._groups else self._writing
             assert last is not None, "a record that is not durable is in a group"
             last.dones.append(done)
@@ -255,6 +257,7 @@ class Log(Generic[K]):
             self._seed = record_seed(self._creation_id)
             self._roll_at = position + self._limits.segment_bytes
             position += SEGMENT_HEADER_BYTES
+        # The empty buffer stands for the batch header, which `_write` encodes: it needs the count.
         group: Group[K] = Group(position, segment, self._creation_id, 0, [b""])
         self.end = position + BATCH_HEADER_BYTES
         self._open = group
@@ -360,6 +363,7 @@ class Log(Generic[K]):
 
     async def close(self) -> None:
         """Write the pending groups and the end mark.  Nothing may be appended after this call."""
+        # A process that has appended nothing leaves no segment behind.
         if self.failure is None and (self.syncs or self._groups or self._writing):
             self.seal()
             group = self._open_group()

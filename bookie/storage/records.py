@@ -1,4 +1,4 @@
-"""The format of the log (`docs/formats.md`).  The functions here are pure.
+"""The format of the log (`docs/formats/bookie_storage.md`).  The functions here are pure.
 
 A log is a run of bytes with positions from 0; a segment is a file with some of them:
 
@@ -171,6 +171,7 @@ def make_records(
     pack_fields, pack_checksum, pack_position = _FIELDS.pack_into, _CHECKSUM.pack_into, _SEED.pack
     for size in sizes:
         end = at + RECORD_HEADER_BYTES + size
+        # As `encode_record_header`, in place: the fields first, since the checksum covers them.
         pack_fields(data, at + _CHECKSUM.size, size, Kind.ENTRY, ledger_id, entry_id)
         own_seed = crc32c(pack_position(position), seed)
         pack_checksum(data, at, crc32c(data[at + _CHECKSUM.size : end], own_seed))
@@ -182,7 +183,7 @@ def make_records(
 
 
 def entries_of_run(data: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
-    """The entries of these sizes, each behind RECORD_HEADER_BYTES."""
+    """Yield the entries of these sizes, each of which lies behind RECORD_HEADER_BYTES."""
     at = 0
     for size in sizes:
         at += RECORD_HEADER_BYTES + size
@@ -190,7 +191,7 @@ def entries_of_run(data: memoryview, sizes: Sequence[int]) -> Iterator[memoryvie
 
 
 def decode_record(seed: int, position: int, data: memoryview) -> Record | None:
-    """The record at the front of `data`; None if there is no valid one."""
+    """Return the record at the front of `data`; None if there is no valid one."""
     if len(data) < RECORD_HEADER_BYTES:
         return None
     checksum, size, kind, ledger_id, entry_id = _RECORD.unpack_from(data)

@@ -5,9 +5,10 @@
         store.add(ledger_id, 0, master_key, entry, recovery=False, done=answer)
         entry = await store.read(ledger_id, 0)
 
-**OK means durable**: entries, fences and explicit LACs survive a power loss from then on.  A
-refusal is sent immediately.  Accepted adds are answered in order in the trio thread, all those of
-one commit together, followed by one call of each commit listener.  `done` must not raise.
+**OK means durable**: entries, fences and explicit LACs survive a power loss from then on; only
+`StoreLimits.ack_early` answers plain adds before that.  A refusal is sent immediately.  Accepted
+adds are answered in order in the trio thread, all those of one commit together, followed by one
+call of each commit listener.  `done` must not raise.
 
 **"No" means never acknowledged here**; any other absence is UNKNOWN or IO_ERROR.
 
@@ -143,7 +144,7 @@ class LedgerStore:
             self.add(run.ledger_id, entry_id, master_key, entry, recovery=False, done=entry_done)
 
     def _fence_again(self, ledger_id: int) -> StoreStatus:
-        """Fence a ledger that was closed elsewhere: it may have been fenced here and forgotten."""
+        """Fence a ledger that the metadata say has ended: its fence here may be forgotten."""
         try:
             self.limbo_ledgers.mark_one(LimboMark(ledger_id, limbo=False, fence=True))
         except StoreError as error:
@@ -281,7 +282,7 @@ class LedgerStore:
 
     @property
     def limbo(self) -> bool:
-        """Records of unknown ledgers were lost: an absent entry may have been here."""
+        """True if records of unknown ledgers were lost: an absent entry may have been here."""
         return self._directories.limbo
 
     async def end_doubt(self, generation: int) -> None:

@@ -105,7 +105,7 @@ class Call(Generic[PartsT]):
             raise PreconditionError(f"{name} in the path must be a number, not {text!r}") from None
 
     async def body(self, kind: type[ValueT]) -> ValueT:
-        """Return the body, decoded from JSON.  Raises BadBodyError."""
+        """Return the body, decoded from JSON.  Raise BadBodyError."""
         content = await self._content()
         try:
             return msgspec.json.decode(content, type=kind)
@@ -113,7 +113,7 @@ class Call(Generic[PartsT]):
             raise BadBodyError(f"the body of the request is not valid: {error}") from None
 
     async def optional_body(self, kind: type[ValueT]) -> ValueT | None:
-        """Return the decoded body, None if there is none.  Raises BadBodyError."""
+        """Return the decoded body, None if there is none.  Raise BadBodyError."""
         content = await self._content()
         return await self.body(kind) if content.strip() not in (b"", b"null") else None
 

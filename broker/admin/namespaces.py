@@ -282,7 +282,7 @@ class NewNamespace(msgspec.Struct, frozen=True):
 def parse_new_namespace(content: Fields, cluster: str) -> NewNamespace:
     """Parse the policies.
 
-    Raises PreconditionError, or NotAllowedError for features that this broker never has.
+    Raise PreconditionError, or NotAllowedError for features that this broker never has.
     """
     wanted = {key: value for key, value in content.items() if not _nothing_wanted(key, value)}
     for key in wanted:

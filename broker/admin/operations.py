@@ -188,7 +188,7 @@ class Operations:
     async def delete_namespace(self, namespace: str, *, force: bool) -> None:
         """Delete a namespace.
 
-        Raises ConflictError if it has topics, unless `force` deletes them, too.
+        Raise ConflictError if it has topics, unless `force` deletes them, too.
         """
         # While the namespace is marked, no topic of it is created, so the list below is complete.
         await self.tenancy.mark_deleted(namespace, deleted=True)
@@ -263,7 +263,7 @@ class Operations:
     async def partitioned(self, topic: TopicName) -> PartitionedTopic:
         """Return how many partitions the topic has, 0 if it is not partitioned.
 
-        Raises NotFoundError if the topic does not exist.
+        Raise NotFoundError if the topic does not exist.
         """
         record = await self.policies.partitioned(topic)
         if record is not None:
@@ -276,7 +276,7 @@ class Operations:
     async def create_topic(
         self, topic: TopicName, properties: Mapping[str, str], *, authoritative: bool = False
     ) -> None:
-        """Create a topic that is not partitioned.  Raises ConflictError if the name is taken."""
+        """Create a topic that is not partitioned.  Raise ConflictError if the name is taken."""
         if topic.partition >= 0:
             raise PreconditionError(
                 f"{topic} is the name of a partition: name the topic without -partition-N"
@@ -289,7 +289,7 @@ class Operations:
     async def create_partitioned(
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> None:
-        """Create a partitioned topic.  Raises ConflictError if the name is taken."""
+        """Create a partitioned topic.  Raise ConflictError if the name is taken."""
         if not 1 <= partitions <= self._partitions_max:
             raise PartitionCountError(
                 f"a topic has 1 to {self._partitions_max} partitions (partitions_max), not"
@@ -329,7 +329,7 @@ class Operations:
         await self.policies.change_partitioned(topic, change)
 
     async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
-        """Delete all partitions.  Raises PreconditionError while one is in use, unless `force`."""
+        """Delete all partitions.  Raise PreconditionError while one is in use, unless `force`."""
         await self._each(
             await self._partitions(topic),
             lambda partition: self.delete_here(partition, force=force),
@@ -343,7 +343,7 @@ class Operations:
     async def delete_topic(
         self, topic: TopicName, *, force: bool, authoritative: bool = False
     ) -> None:
-        """Delete a topic.  Raises PreconditionError while it is in use, unless `force`."""
+        """Delete a topic.  Raise PreconditionError while it is in use, unless `force`."""
         await self._check_served_here(topic, authoritative=authoritative)
         await self.delete_here(topic, force=force)
 
@@ -427,7 +427,7 @@ class Operations:
     async def create_subscription(
         self, topic: TopicName, name: str, start: Start, *, authoritative: bool = False
     ) -> None:
-        """Create a durable subscription.  Raises ConflictError if it exists."""
+        """Create a durable subscription.  Raise ConflictError if it exists."""
         await self._on_owners(
             topic,
             lambda t: self.create_subscription_here(t, name, start),
@@ -440,7 +440,7 @@ class Operations:
     ) -> None:
         """Delete a subscription.
 
-        Raises PreconditionError while it has consumers, unless `force`.
+        Raise PreconditionError while it has consumers, unless `force`.
         """
         await self._on_owners(
             topic,

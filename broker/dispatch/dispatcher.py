@@ -113,7 +113,7 @@ class Dispatcher:
         self._wake.set()
 
     def restart(self) -> None:
-        """Read from the cursor again, because it was moved.  Nothing was delivered since."""
+        """Read from the cursor again: it was moved, and nothing was delivered since the move."""
         self.handle(Cleared())
 
     def handle(self, event: Event) -> None:

@@ -244,7 +244,7 @@ class Subscription:
         self.topic = topic
         self.cursor = cursor
         self.durable = durable
-        self.type: int | None = None
+        self.type: int | None = None  # the consumers' type; it stays when the last one leaves
         self.consumers: dict[int, Consumer] = {}
         self._untold: dict[int, Consumer] = {}  # those that do not know that the topic has ended
         self.properties = properties or {}

@@ -89,7 +89,7 @@ class Policies:
     # -- namespaces
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
-        """Return the policies in force.  Raises NotFoundError, UnavailableError."""
+        """Return the policies in force.  Raise NotFoundError, UnavailableError."""
         fields = await self._namespace_fields(namespace)
         return NamespacePolicies(
             await self.bundles(namespace),
@@ -195,7 +195,7 @@ class Policies:
     async def change_partitioned(
         self, topic: TopicName, change: Callable[[PartitionedTopic], PartitionedTopic]
     ) -> None:
-        """Change the record by compare-and-swap.  Raises NotFoundError, and errors of `change`."""
+        """Change the record by compare-and-swap.  Raise NotFoundError, and errors of `change`."""
 
         def changed(value: bytes) -> bytes:
             return records.encode(change(_decoded(PartitionedTopic, value)))
@@ -296,7 +296,7 @@ class MetadataCache(Generic[ValueT]):
         self._entries: dict[str, _Entry[ValueT]] = {}
 
     async def get(self, path: str) -> ValueT | None:
-        """Return the record, None if there is none.  Raises UnavailableError."""
+        """Return the record, None if there is none.  Raise UnavailableError."""
         entry = self._entries.get(path)
         if entry is not None and (entry.fresh or not self._in_contact):
             return entry.value

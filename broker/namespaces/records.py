@@ -103,9 +103,8 @@ class GuardRecord(msgspec.Struct, rename="camel"):
     broker_id: str
     incarnation: str
     version: int = 1
-    instance: str | msgspec.UnsetType = (
-        msgspec.UNSET
-    )  # INSTANCEID; older brokers do not announce it
+    # The INSTANCEID of the ledgers; older brokers do not announce it.
+    instance: str | msgspec.UnsetType = msgspec.UNSET
     # The new formats that this broker can read (`broker.formats`).  Absent: none.
     formats: list[str] | msgspec.UnsetType = msgspec.UNSET
 
@@ -118,7 +117,7 @@ def encode(record: object) -> bytes:
 
 
 def decode(kind: type[RecordT], value: bytes) -> RecordT:
-    """Decode a record.  Raises MalformedError."""
+    """Decode a record.  Raise MalformedError."""
     try:
         return msgspec.json.decode(value, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

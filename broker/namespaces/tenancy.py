@@ -49,7 +49,7 @@ class Tenancy:
     async def bootstrap(self, cluster: ClusterData | None = None) -> None:
         """Create the cluster and public/default, if missing.
 
-        Raises MetadataError; the caller then tries again.
+        Raise MetadataError; the caller then tries again.
         """
         name = self._config.cluster
         tenant = TenantInfo([], [name])
@@ -119,7 +119,7 @@ class Tenancy:
             ) from error
 
     async def delete_tenant(self, name: str) -> None:
-        """Delete a tenant.  Raises ConflictError while it has namespaces."""
+        """Delete a tenant.  Raise ConflictError while it has namespaces."""
         await self._delete(records.policies_path(_checked(name)), f"the tenant {name}")
 
     async def _check_clusters(self, names: list[str]) -> None:

@@ -57,6 +57,7 @@ class Leader:
         self._store.add_session_listener(self._session_changed)
         try:
             while True:
+                # Renewed before the read: a change during the read is not missed.
                 self._look = trio.Event()
                 try:
                     await self._try_to_lead()
@@ -85,7 +86,7 @@ class Leader:
                 continue
 
     async def view(self) -> LeaderView:
-        """Read the leader record again.  Raises MetadataError."""
+        """Read the leader record again.  Raise MetadataError."""
         record = await self._store.get(records.LEADER)
         if record is None:
             return LeaderView(None, is_us=False)
@@ -108,7 +109,7 @@ class Leader:
         return [m for m in await members(self._store) if not self._peers.is_dead(m.session)]
 
     async def place(self, bundle: BundleName) -> Member | None:
-        """Return the broker that should own the bundle.  Raises MetadataError."""
+        """Return the broker that should own the bundle.  Raise MetadataError."""
         live = await self.live()
         counts = await self._bundle_counts()
         for member in live:

@@ -156,6 +156,7 @@ async def _read_all(store: MetadataStore, paths: Sequence[str]) -> list[Record |
 # -- joining
 
 DeathCheck = Callable[[Member], Awaitable[bool]]
+"""Returns True if the process that registered is certainly dead."""
 
 
 async def check_others(store: MetadataStore, bound: InstanceBinding) -> None:
@@ -228,7 +229,7 @@ async def join(
         except (VersionConflictError, NoRecordError):
             if bound is None:
                 raise
-            checks = [Check(PATH, (await _still(store, bound)).version)]
+            checks = [Check(PATH, (await _check_binding(store, bound)).version)]
         except (OutcomeUnknownError, StoreUnavailableError):
             await trio.sleep(_RETRY_S)
         else:
@@ -240,8 +241,8 @@ async def join(
     return None
 
 
-async def _still(store: MetadataStore, bound: InstanceBinding) -> InstanceBinding:
-    """Return the binding as it is now.  Raises CannotJoinError if it names another instance."""
+async def _check_binding(store: MetadataStore, bound: InstanceBinding) -> InstanceBinding:
+    """Return the binding as it is now.  Raise CannotJoinError if it names another instance."""
     while True:
         try:
             found = await read_binding(store)
@@ -282,11 +283,11 @@ async def _clear_registration(store: MetadataStore, registration: str, is_dead: 
             return
         broker = records.decode(BrokerRecord, record.value)
         member = Member(registration.rpartition("/")[2], record.stat.owner, broker)
-        overtaken = member.session == store.session_id
-        if overtaken and not await _guards(store, member.session):
+        own_session = member.session == store.session_id
+        if own_session and not await _guards(store, member.session):
             await store.delete(registration, record.stat.version)  # Its guard was deleted by hand.
             return
-        if (overtaken or await is_dead(member)) and await remove(store, member):
+        if (own_session or await is_dead(member)) and await remove(store, member):
             return
     except (MetadataError, MalformedError):
         pass  # `join` looks again in a moment.

@@ -81,7 +81,7 @@ _LEAVE_TIMEOUT_S = 2.0  # then the end of the session does the same
 
 
 class _Waiter:
-    """One caller that waits for the answer about a bundle."""
+    """One caller that waits for the answer about a bundle.  OURS also means: it was released."""
 
     def __init__(self) -> None:
         self.done = trio.Event()
@@ -114,7 +114,8 @@ class Ownership:
         self._protocol = OwnershipProtocol()
         self._nursery: trio.Nursery | None = None
         self._guard: Guard | None = None  # the guard of the latest join
-        self._asking: dict[BundleName, list[_Waiter]] = {}
+        # The callers that wait for the end of an acquisition, and of a release.
+        self._acquiring: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # their records have a watch
         self._bound: InstanceBinding | None = None
@@ -123,7 +124,7 @@ class Ownership:
         self._closing = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Own bundles until cancelled.  Reports started when this broker has joined."""
+        """Own bundles until cancelled.  `task_status` reports when this broker has joined."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._store.add_session_listener(self._session_changed)
@@ -175,11 +176,11 @@ class Ownership:
             await trio.lowlevel.checkpoint()
             return Answer.UNAVAILABLE
         waiter = _Waiter()
-        await self._wait(self._asking, bundle, waiter, Acquire(bundle), _ACQUIRE_TIMEOUT_S)
+        await self._wait(self._acquiring, bundle, waiter, Acquire(bundle), _ACQUIRE_TIMEOUT_S)
         return waiter.answer
 
     async def release(self, bundle: BundleName) -> None:
-        """Close the bundle's topics, then delete its record.  Raises UnavailableError."""
+        """Close the bundle's topics, then delete its record.  Raise UnavailableError."""
         waiter = _Waiter()
         timeout_s = _CLOSE_TIMEOUT_S + _ACQUIRE_TIMEOUT_S
         await self._wait(self._releasing, bundle, waiter, Release(bundle), timeout_s)
@@ -188,7 +189,7 @@ class Ownership:
 
     async def withdraw(self) -> None:
         """Begin to leave: no bundle is placed on this broker or acquired by it from now on."""
-        self._closing = True  # `may_load` and `acquire` refuse from now on
+        self._closing = True  # before any checkpoint: `may_load` and `acquire` refuse from now on
         if self._guard is None:
             return  # This broker has never joined.
         with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
@@ -270,7 +271,7 @@ class Ownership:
                 )
                 self._topics.drop_bundle(bundle)
             case Answered(bundle, answer):
-                _settle(self._asking, bundle, answer)
+                _settle(self._acquiring, bundle, answer)
             case Released(bundle, done):
                 answer = Answer.OURS if done else Answer.UNAVAILABLE
                 _settle(self._releasing, bundle, answer)
@@ -298,7 +299,7 @@ class Ownership:
         if guard is not None and self._protocol.term == term:
             self._guard = guard
             self._log.info("this broker joined the cluster", term=term)
-            self._handle(Joined(term))
+            self._handle(Joined(term))  # before the read, whose answer counts only when joined
             self._joined.set()
             await self._read_guard(term)  # sets the watch
 

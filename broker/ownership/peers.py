@@ -37,7 +37,7 @@ _STORE_RETRY_S = 0.2
 class Verdict(Enum):
     ALIVE = auto()
     DEAD = auto()
-    SILENT = auto()  # unknown
+    SILENT = auto()  # it is unknown whether the process is alive
 
 
 def server_version(incarnation: str) -> str:
@@ -86,8 +86,11 @@ def why_not_served(frame: bytes) -> str:
 
 
 def serves(member: Member) -> bool | None:
-    """Return True if the process that registered as `member` answers now, None if its port accepts
-    connections and is silent, and False in all other cases.  Blocks; for threads."""
+    """Return True if the process that registered as `member` answers now.
+
+    Return None if its port accepts connections and is silent, and False in all other cases.  The
+    call blocks, so it belongs in a thread.
+    """
     address = address_of(member.record.pulsar_service_url)
     if address is None or member.record.incarnation is None:
         return False  # Not a broker of this project: its answer would not name an incarnation.
@@ -186,7 +189,7 @@ class Peers:
         self._monitored: dict[tuple[str, int], trio.CancelScope] = {}
         self._connected: set[str] = set()
         self._dead: set[int] = set()  # sessions whose process was found dead
-        self._look = trio.Event()
+        self._look = trio.Event()  # set when the registrations may have changed
         self.registered: tuple[Member, ...] = ()
         """The other registered brokers, as last read from the store."""
 
@@ -203,6 +206,7 @@ class Peers:
         try:
             async with trio.open_nursery() as nursery:
                 while True:
+                    # Renewed before the read: a change during the read is not missed.
                     self._look = trio.Event()
                     await self._monitor_all(nursery)
                     await self._look.wait()
@@ -259,6 +263,7 @@ class Peers:
 
     async def _remove(self, member: Member) -> None:
         """Remove the records of a dead broker, so that its bundles are free."""
+        # Noted first: this broker places no bundle there while the records are being removed.
         self._dead.add(member.session)
         self._log.warning(
             "another broker is dead; its bundles will be released", peer=member.broker_id

@@ -53,6 +53,8 @@ class EpochNotStored:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
+    """The producer is gone, in whatever state it was; repeating this has no effect."""
+
     producer: ProducerKey
 
 

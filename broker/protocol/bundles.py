@@ -38,7 +38,7 @@ class Bundles:
 
     @classmethod
     def parse(cls, boundaries: Sequence[str]) -> Self:
-        """Parse boundaries in hexadecimal.  Raises ValueError if they are not valid."""
+        """Parse boundaries in hexadecimal.  Raise ValueError if they are not valid."""
         return cls(tuple(int(boundary, 16) for boundary in boundaries))
 
     def texts(self) -> list[str]:

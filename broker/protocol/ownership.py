@@ -1,4 +1,4 @@
-"""Pure: which bundles this broker owns, as far as anybody can know.
+"""The bundles that this broker owns, as far as anybody can know.  The module is pure.
 
 A bundle is owned by an ephemeral record.  Ownership keeps brokers out of each other's way; fencing
 of ledgers is what makes a second owner harmless.  So the rules aim at speed and honesty:
@@ -338,6 +338,7 @@ class OwnershipProtocol:
             case Release(bundle):
                 self._release(bundle)
             case RecordTouched(bundle):
+                # In the other states the record is read or written before the next decision.
                 if self.owns(bundle):
                     self._read(bundle, BundleState.OWNED)
             case _:
@@ -455,9 +456,11 @@ class OwnershipProtocol:
                 self._emit(Answered(bundle, Answer.UNAVAILABLE))
 
     def _create(self, bundle: BundleName) -> None:
+        assert self.contact  # Nothing is acquired while the store is out of reach.
         self._emit(CreateRecord(bundle, self._hold(bundle, BundleState.ACQUIRING)))
 
     def _read(self, bundle: BundleName, state: BundleState) -> None:
+        """Read the record, and hold the bundle in `state` until the answer comes."""
         self._emit(ReadRecord(bundle, self._hold(bundle, state)))
 
     def _check(self, bundle: BundleName) -> None:

@@ -1,17 +1,17 @@
 """The producers of one connection, by the ids that the client gave them.
 
-    (nothing) --Open--> OPENING --Opened--> OPEN --Close--> CLOSING --Drained--> (nothing)
-                         |   | OpenFailed     | Dropped, Ended
-                   Close |   +--> (nothing)   +--> DROPPED --a while--> (nothing)
-                         +--> UNDOING --OpenFailed--> (nothing)
+    (nothing) --Open--> OPENING --Opened--> OPEN --CloseAsked--> CLOSING --Drained--> (nothing)
+                         |   | OpenFailed     | Dropped            | Dropped
+              CloseAsked |   +--> (nothing)   +--------------------+--> (nothing), SENDs ignored
+                         +--> UNDOING --OpenFailed or Opened--> (nothing)
 
 A close that comes while the producer is being opened undoes the opening.  The close is answered
 when the opening has certainly ended, so a later request of the client finds no trace of it.
 
-A producer that is opened again with a larger epoch replaces the earlier one: the client has lost
-track of that one, and repeats the sends without a receipt.  After the broker has dropped a
-producer, SENDs for it are ignored for a while, because the client did not know yet.  A SEND for any
-other unknown producer breaks the protocol.
+A producer that is opened again with a larger epoch, or while it is being closed, replaces the
+earlier one: the client has lost track of that one, and repeats the sends without a receipt.  After
+the broker has dropped a producer, SENDs for it are ignored for a while, because the client did not
+know yet.  A SEND for any other unknown producer breaks the protocol.
 
 The number of an *attempt* is never used twice.  The result of an attempt is void unless the attempt
 is the latest one of its id.
@@ -161,9 +161,8 @@ class ProducingProtocol:
 
     def __init__(self, *, producers_max: int, ignore_s: float) -> None:
         self._producers: dict[int, _Producer] = {}
-        self._dropped: dict[
-            int, float
-        ] = {}  # by producer id: the time until which its SENDs are ignored
+        # By producer id: the time until which SENDs for the dropped producer are ignored.
+        self._dropped: dict[int, float] = {}
         self._attempts = 0
         self._producers_max = producers_max
         self._ignore_s = ignore_s

@@ -71,7 +71,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class GreetingOverdue:
-    pass
+    """The time for the greeting is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,8 @@ Event: TypeAlias = Connect | Tick | GreetingOverdue | Violated | Ended
 
 @dataclass(frozen=True, slots=True)
 class Greet:
+    """Answer CONNECT with CONNECTED, in this version of the protocol."""
+
     protocol_version: int
 
 

@@ -90,6 +90,8 @@ Event: TypeAlias = Get | Loaded | LoadFailed | Unload | Unloaded | Drop
 
 @dataclass(frozen=True, slots=True)
 class Load:
+    """Load the topic, and then report `Loaded` or `LoadFailed`."""
+
     name: str
     load: int
     create: bool
@@ -162,9 +164,8 @@ class _Topic:
     load: int
     create: bool
     waiters: list[int] = field(default_factory=list[int])
-    creators: list[int] = field(
-        default_factory=list[int]
-    )  # those that want it created, although the load does not create it
+    # Callers that came during the load, and want the topic created if there is none.
+    creators: list[int] = field(default_factory=list[int])
     unload_waiters: list[int] = field(default_factory=list[int])
 
 
@@ -242,6 +243,7 @@ class TopicsProtocol:
             return [Discard(name, load)]
         assert topic.state is TopicState.LOADING
         waiters, topic.waiters, topic.creators = [*topic.waiters, *topic.creators], [], []
+        assert waiters, "the caller that began the load waits for it"
         gives: list[Effect] = [Give(name, load, waiter) for waiter in waiters]
         if topic.unload_waiters:
             # An unload came while the topic was loading.  Those that wanted it get it all the same.

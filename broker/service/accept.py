@@ -62,9 +62,8 @@ class ClientPort:
                 else:
                     self.connections += 1
                     nursery.start_soon(self._serve_one, stream)
-                await (
-                    trio.lowlevel.checkpoint()
-                )  # so that other tasks run during a flood of connections
+                # A flood of connections must not keep other tasks from running.
+                await trio.lowlevel.checkpoint()
 
     def _refuse(self, stream: Stream) -> None:
         self.refused += 1

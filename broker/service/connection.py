@@ -245,8 +245,9 @@ class ClientConnection:
         self._at_flush.append(call)
 
     def flush(self) -> bool:
-        """Send the receipts that were collected in this turn; the flusher calls this."""
-        # Swapped first: a call may register itself for the next flush.
+        """Send the receipts of this turn; the flusher calls this.  True means that none is left."""
+        # Swapped first: a call may register itself for the next flush.  The frames that the calls
+        # queue are sent by the same `Flusher.flush`, which goes on until nothing is marked.
         calls, self._at_flush = self._at_flush, []
         for call in calls:
             call()

@@ -2,9 +2,9 @@
 
 One task reads the connection.  It carries out at once the commands that come once per entry (SEND,
 ACK, FLOW), and every other command that waits for nothing.  All other commands are requests: open
-and close, look up, seek, tell.  Each request runs in a task of its own and is answered once, with
-its result or with its error.  A command that the session does not admit is refused, or ends the
-connection: `broker.protocol.session` decides.
+and close, look up, seek, ask for statistics.  Each request runs in a task of its own and is
+answered once, with its result or with its error.  A command that the session does not admit is
+refused, or ends the connection: `broker.protocol.session` decides.
 
 Opening and closing go through two machines (`protocol.producing`, `protocol.consuming`), which
 decide; this module does the work.  A request may have to wait for its turn (`request_turns`).  The
@@ -161,7 +161,8 @@ class Handlers:
         self._lookups = RequestQueue(broker.lookup_turns, self._connection)
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
         self._opening_consumers: dict[int, _Opening] = {}  # by attempt
-        self._crowded: dict[TopicLog, None] = {}  # received entries since the last `_wait_room`
+        # The logs that this client has appended to since the last `_wait_room`.
+        self._appended_to: dict[TopicLog, None] = {}
 
     # -- lifetime
 
@@ -197,9 +198,9 @@ class Handlers:
         """Stop reading while the entries or answers of this client have nowhere to go."""
         connection = self._connection
         connection.reading = False
-        crowded, self._crowded = self._crowded, {}
+        logs, self._appended_to = self._appended_to, {}
         # Only this connection waits: other clients of the same topic are read on.
-        for log in crowded:
+        for log in logs:
             await self._wait_room_of(log)
         if not connection.takes_answers:
             connection.awaits_client = True
@@ -279,7 +280,7 @@ class Handlers:
             case Sending.TAKE:
                 producer = self.producers[send.producer_id]
                 producer.send(send)
-                self._crowded[producer.topic.log] = None
+                self._appended_to[producer.topic.log] = None
             case Sending.IGNORE:
                 pass  # The topic has dropped the producer; the client will repeat the send.
             case Sending.VIOLATION:
@@ -343,17 +344,17 @@ class Handlers:
             case T.CONNECT:
                 self._connection.connect(body)
             case T.PRODUCER:
-                opened = producing.Open(body.producer_id, body.request_id, body.epoch)
-                self._handle_producing(opened, body, frame_bytes)
+                asked = producing.Open(body.producer_id, body.request_id, body.epoch)
+                self._handle_producing(asked, body, frame_bytes)
             case T.SUBSCRIBE:
-                asked = consuming.Open(body.consumer_id, body.request_id)
-                self._handle_consuming(asked, body, frame_bytes)
+                wanted = consuming.Open(body.consumer_id, body.request_id)
+                self._handle_consuming(wanted, body, frame_bytes)
             case T.CLOSE_PRODUCER:
                 close = producing.CloseAsked(body.producer_id, body.request_id)
                 self._handle_producing(close)
             case T.CLOSE_CONSUMER:
-                left = consuming.CloseAsked(body.consumer_id, body.request_id)
-                self._handle_consuming(left)
+                leave = consuming.CloseAsked(body.consumer_id, body.request_id)
+                self._handle_consuming(leave)
             case T.GET_SCHEMA:
                 # Clients read this code as "the topic has no schema", any other as a failure.
                 none = RefusedError(
@@ -840,7 +841,7 @@ def _closed_early(what: str) -> UnavailableError:
 
 
 def topic_name(text: str) -> TopicName:
-    """Parse a topic name.  Raises InvalidNameError."""
+    """Parse a topic name.  Raise InvalidNameError."""
     try:
         return TopicName.parse(text)
     except MalformedError as error:

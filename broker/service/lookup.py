@@ -57,7 +57,7 @@ class Lookups:
     async def lookup(self, topic: TopicName, *, authoritative: bool = False) -> LookupResult:
         """Find the broker that serves a topic.
 
-        Raises NotFoundError for an unknown namespace, UnavailableError if a retry may succeed.
+        Raise NotFoundError for an unknown namespace, UnavailableError if a retry may succeed.
         """
         bundle = await self._policies.bundle_of(topic)
         try:
@@ -159,7 +159,7 @@ class SharedReads:
         self._next: dict[str, _Read] = {}  # wait for the read that is under way
 
     async def get(self, path: str) -> Record | None:
-        """Return the record, None if there is none.  Raises MetadataError."""
+        """Return the record, None if there is none.  Raise MetadataError."""
         while True:
             shared = self._next.get(path)
             if shared is None:

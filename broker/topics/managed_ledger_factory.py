@@ -5,7 +5,8 @@ number of copies of a new ledger comes from the namespace's persistence policy, 
 settings, else ("auto") from the number of bookies.  Retention comes from the namespace's policy,
 else from the settings.
 
-Errors of managed ledgers, ledgers and the metadata store are translated here, once.
+Errors of managed ledgers, ledgers and the metadata store are translated here for the methods of
+`TopicLogs`; for the methods of a log itself, the topic does that (`topic_log.translated`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -51,7 +52,7 @@ from daybook.wire.topics import TopicName, url_decode
 EPOCH = "pulsar.topic.epoch"
 _MINUTE_MS = 60_000
 _MB = 1 << 20
-_SNAPSHOT_BYTES_MAX = 4 * _MB  # also at most what a bookie's frame takes, as for topics' entries
+_SNAPSHOT_BYTES_MAX = 4 * _MB  # or the largest message, if that is less: bookies take both
 _RANGES_MAX = 1_000  # ranges of one cursor that the statistics show
 
 

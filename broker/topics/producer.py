@@ -177,6 +177,7 @@ class Producer:
         refusal belongs to the newest one: the log raises it from within `append`.
         """
         if self.closed:
+            # Its client sends again without a receipt.  A failed log concerns all producers.
             if error is not None:
                 self.topic.append_failed(error)
             return
@@ -184,6 +185,7 @@ class Producer:
             self._not_stored(error)
             return
         sequence_id, highest, refusal = self._outstanding.popleft()
+        # Refused sends leave the head of the queue as soon as they reach it.
         assert refusal is None, "a refused send was never appended"
         if not self._receipts:
             self.connection.call_at_flush(self.flush_receipts)
@@ -225,7 +227,7 @@ class Producer:
     # -- the end
 
     def drain(self, on_drained: Callable[[], None]) -> None:
-        """Call back when nothing is outstanding; immediately, if that is so now.
+        """Call back when nothing is outstanding, or the producer is closed; now if that is so now.
 
         Several callers may wait at the same time.
         """
@@ -250,6 +252,8 @@ class Producer:
     def close(self) -> None:
         """Send the receipts of what is stored.  Sends that are still outstanding get no answer."""
         if not self.closed:
+            # Set first: a callback of `_drained` may take this producer off its topic, which
+            # closes it again.
             self.closed = True
             self.flush_receipts()
             self._drained()

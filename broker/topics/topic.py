@@ -95,7 +95,7 @@ class _Termination:
 
 
 class Topic:
-    """One loaded topic.  `run` belongs into the nursery of `Topics`.
+    """One loaded topic.  `run` belongs in the nursery of `Topics`.
 
     `on_failed` is called at most once, if the log fails.
     """
@@ -139,6 +139,7 @@ class Topic:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
+            # The log may have been lost before: `_finish` found no nursery that it could cancel.
             if not self.closed:
                 await trio.sleep_forever()
 
@@ -307,7 +308,7 @@ class Topic:
                 outcome = await self.logs.terminate(self.log)
         except BrokerError as error:
             outcome = error
-        finally:
+        finally:  # Also if the topic ends: every caller of `terminate` gets an outcome.
             # No task runs between these steps, so no send sees one without the others.
             self.termination = None
             if isinstance(outcome, BrokerError):
@@ -372,6 +373,7 @@ class Topic:
 
     def _finish(self) -> None:
         if not self.closed:
+            # The flags are set first: closing a producer runs callbacks, which see a closed topic.
             self.closing = self.closed = True
             self._disconnect_clients()
             if self._nursery is not None:

@@ -21,6 +21,7 @@ from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
 
 Done: TypeAlias = Callable[[Position | None, Exception | None], None]
+"""Called once for an append: with the position of the entry, or with an error."""
 
 
 class TopicCursor(Protocol):
@@ -105,9 +106,13 @@ class TopicLog(Protocol):
     @property
     def cursors(self) -> Mapping[str, TopicCursor]: ...
 
-    def append(self, payload: Sequence[Buffer], messages: int, done: Done) -> None: ...
+    def append(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
+        """Append an entry without waiting.  A refusal calls `done` before the return."""
+        ...
 
-    async def wait_room(self) -> None: ...
+    async def wait_room(self) -> None:
+        """Wait until few enough bytes are pending."""
+        ...
 
     async def read(
         self, start: Position, *, max_entries: int, max_bytes: int
@@ -199,7 +204,10 @@ class TopicLogs(Protocol):
 
 @contextmanager
 def translated(what: object) -> Generator[None]:
-    """Translate errors of logs, ledgers and the metadata store to UnavailableError."""
+    """Translate errors of logs, ledgers and the metadata store to UnavailableError.
+
+    FencedError, too: the topic hears of a fence by `on_fenced`.
+    """
     try:
         yield
     except (ManagedLedgerError, LedgerError, MetadataError) as error:

@@ -4,7 +4,7 @@
 
 A topic is loaded once for all callers that want it, if this broker owns its bundle and may load it.
 A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if the broker loses
-its bundle, or if its log fails.  `run` belongs into the nursery of the broker.
+its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -107,8 +107,8 @@ class Topics:
         self._maintain_interval_s = maintain_interval_s
         self._protocol = TopicsProtocol()
         self._nursery: trio.Nursery | None = None
-        self._loaded: dict[str, Topic] = {}
-        self._by_load: dict[int, Topic] = {}
+        self._loaded: dict[str, Topic] = {}  # the topics that callers get, by full name
+        self._by_load: dict[int, Topic] = {}  # all open topics, also those not given to anybody yet
         self._failures: dict[int, BrokerError] = {}  # by load, while its waiters are answered
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = count(1)

@@ -43,7 +43,7 @@ CLIENT_VERSION = f"{CLIENT_NAME}-python-{__version__}"
 _MESSAGE_BYTES_MAX = 5 << 20  # if the broker does not say
 _PING = encode(pb.CommandPing())
 _PONG = encode(pb.CommandPong())
-_LOOKS = 4  # how often a silent broker is checked before a ping
+_LOOKS = 4  # looks at the received bytes in the shortest time of silence before a ping
 _T = pb.BaseCommand
 _SUCCESS: dict[type[Message], type[Message]] = {
     pb.CommandLookupTopic: pb.CommandLookupTopicResponse,
@@ -246,7 +246,7 @@ class BrokerConnection:
         self._ended = True
         reason = f"{self.peer}: {self._frames.close_reason}"
         if self._greeting.value is None:
-            # ZooKeeper and TLS do that with a command that they do not understand.
+            # ZooKeeper and TLS servers close like this on bytes that they do not understand.
             advice = ", before any greeting: is that the service port of a broker?"
             self._greeting.give(ConnectionLostError(f"{reason}{advice}"))
         for answer in self._answers.values():

@@ -66,29 +66,29 @@ class ConnectionHandler(ABC):
 
     @abstractmethod
     async def _register(self, connection: BrokerConnection) -> None:
-        """Ask the broker to register it.  Raise BrokerError."""
+        """Ask the broker to register the producer or consumer.  Raise BrokerError."""
 
     @abstractmethod
     def _attached(self, connection: BrokerConnection) -> None:
-        """Resume where the last connection ended; the broker has registered it."""
+        """Resume where the last connection ended: the broker has accepted the registration."""
 
     @abstractmethod
     def _unregister(self, connection: BrokerConnection) -> None:
         """Ignore what arrives on this connection from now on."""
 
     @abstractmethod
-    async def _say_goodbye(self, connection: BrokerConnection) -> None:
-        """Ask the broker to close it, and wait for the answer.  Raise BrokerError."""
+    async def _close_at_broker(self, connection: BrokerConnection) -> None:
+        """Ask the broker to close the producer or consumer, and wait.  Raise BrokerError."""
 
     @abstractmethod
     def _take_back(self, connection: BrokerConnection) -> None:
-        """Ask the broker to close it, without waiting; it may never have been registered."""
+        """Ask the broker to close what it may have registered, without waiting for the answer."""
 
     @abstractmethod
     def _ended(self, failure: BrokerError) -> None:
         """Handle the end: fail what is pending, and wake the tasks that wait."""
 
-    # -- its life
+    # -- from the start to the end
 
     async def run(self) -> None:
         """Attach, and attach again, until the handler is closed or refused."""
@@ -112,6 +112,7 @@ class ConnectionHandler(ABC):
         await self._detached.wait()
         if trio.current_time() - began >= self._limits.backoff_max_s:
             self._backoff.reset()
+        # After a long attachment the first attempt is immediate: this is the usual takeover.
         if self._backoff.attempts:
             await trio.sleep(self._backoff.next(self._rng.random()))
         self._backoff.attempts += 1
@@ -123,12 +124,12 @@ class ConnectionHandler(ABC):
             raise self.failure
 
     async def close(self) -> None:
-        """Ask the broker to close it, wait `_CLOSE_TIMEOUT_S` at most, and end."""
+        """Ask the broker to close, wait `_CLOSE_TIMEOUT_S` at most, and end."""
         connection = self.connection
         try:
             if self.failure is None and connection is not None and not connection.closed:
                 with trio.move_on_after(_CLOSE_TIMEOUT_S), suppress(BrokerError):
-                    await self._say_goodbye(connection)
+                    await self._close_at_broker(connection)
                     self._detach(connection)
         finally:
             self.abandon()
@@ -196,6 +197,7 @@ class ConnectionHandler(ABC):
         if not registered:
             return
         assert self.connection is None
+        # No checkpoint from here on: nothing uses the connection before `_attached` has run.
         self.connection = connection
         self._ever_attached = True
         self._lookups.trouble = None

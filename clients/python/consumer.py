@@ -56,7 +56,7 @@ class MessageSource:
         self._on_closed = on_closed
         self._closed = False
         self._ended = trio.Event()
-        self._gone = False  # True once the client has removed it from its list
+        self._removed = False  # True once the client has removed it from its list
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._subject}, {self._state}>"
@@ -173,11 +173,11 @@ class MessageSource:
         for consumer in self._partition_consumers:
             consumer.abandon()
         self._ended.set()
-        self._go()
+        self._tell_client()
 
-    def _go(self) -> None:
-        if not self._gone:
-            self._gone = True
+    def _tell_client(self) -> None:
+        if not self._removed:
+            self._removed = True
             self._queue.clear()
             self._on_closed(self)
 

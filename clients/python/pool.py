@@ -78,6 +78,7 @@ class ConnectionPool:
         """Return a connection to one of the brokers of the service URL."""
         failures: list[BrokerError] = []
         connection = self._last_service()
+        # If the connection was lost, its broker is asked last.
         first = self._current + (connection is not None and connection.closed)
         for index in range(first, first + len(self._addresses)):
             index %= len(self._addresses)

@@ -54,7 +54,7 @@ class Producer:
         self._on_closed = on_closed
         self._closed = False
         self._ended = trio.Event()
-        self._gone = False  # True once the client has removed it from its list
+        self._removed = False  # True once the client has removed it from its list
 
     def __repr__(self) -> str:
         return f"<Producer {self.name!r} of {self.topic}, {self._state}>"
@@ -241,11 +241,11 @@ class Producer:
         for producer in self._partition_producers:
             producer.abandon()
         self._ended.set()
-        self._go()
+        self._tell_client()
 
-    def _go(self) -> None:
-        if not self._gone:
-            self._gone = True
+    def _tell_client(self) -> None:
+        if not self._removed:
+            self._removed = True
             self._on_closed(self)
 
 

@@ -410,7 +410,7 @@ class TopicConsumer(ConnectionHandler):
         if connection.consumers.get(self._id) is self:
             del connection.consumers[self._id]
 
-    async def _say_goodbye(self, connection: BrokerConnection) -> None:
+    async def _close_at_broker(self, connection: BrokerConnection) -> None:
         await self._acks.send_or_flush()
         await connection.request(pb.CommandCloseConsumer(consumer_id=self._id))
 

@@ -137,10 +137,10 @@ class TopicProducer(ConnectionHandler):
         self._results: list[tuple[int, OnResult]] = []
         self._metadata = pb.MessageMetadata()
         self._pending = PendingSends()
-        self._begun = trio.Event()  # a batch has its first message
+        self._begun = trio.Event()  # the batch has its first message
         self._idle = trio.Event()  # no send waits for a receipt
         self._idle.set()
-        self._shipped = 0
+        self._shipped = 0  # entries so far: `_ship_in_time` sees whether its batch is gone
 
     @property
     def last_sequence_id(self) -> int:
@@ -172,7 +172,7 @@ class TopicProducer(ConnectionHandler):
         sequence_id: int | None,
         on_result: OnResult | None,
     ) -> None:
-        """Put a message into the batch.  If it raises, the message was not taken."""
+        """Put a message into the batch.  If this raises, the message was not taken."""
         builder = self._builder
         size = 0 if data is None else len(data)
         if properties or (key is not None and (type(key) is not str or len(key) > _KEY_CHARS)):
@@ -196,7 +196,7 @@ class TopicProducer(ConnectionHandler):
         if builder.size + size > self._max_bytes:
             self.ship()  # With this message the entry would be too large for the broker.
         if alone:
-            self.ship()
+            self.ship()  # The messages before this one are sent before it.
             self._ship_single(data, key, properties, event_time_ms, sequence_id, on_result)
             self._next_sequence_id = sequence_id + 1
             return
@@ -326,6 +326,8 @@ class TopicProducer(ConnectionHandler):
             if len(self._pending) and self._settings.batch_delay_s > 0:
                 with trio.move_on_after(self._settings.batch_delay_s):
                     await self._idle.wait()
+            # A full batch left during the delay.  The next one has set `_begun`, and gets a delay
+            # of its own.
             if self._shipped == shipped:
                 self.ship()
 
@@ -361,7 +363,7 @@ class TopicProducer(ConnectionHandler):
         )
         if self.name:
             request.producer_name = self.name
-        self._epoch += 1
+        self._epoch += 1  # With a larger epoch the broker replaces the producer that it may have.
         connection.producers[self._id] = self
         success = await connection.request(request)
         if not self._ever_attached and self._initial_sequence_id is None:
@@ -371,6 +373,7 @@ class TopicProducer(ConnectionHandler):
         self._builder.bytes_max = min(self._settings.batch_bytes_max, self._max_bytes // 2)
 
     def _attached(self, connection: BrokerConnection) -> None:
+        # The whole queue, in order, before any new send: this method has no checkpoint.
         for send in self._pending.all():
             send.sent_before, send.sent = send.sent, True
             connection.send(send.frame)
@@ -379,7 +382,7 @@ class TopicProducer(ConnectionHandler):
         if connection.producers.get(self._id) is self:
             del connection.producers[self._id]
 
-    async def _say_goodbye(self, connection: BrokerConnection) -> None:
+    async def _close_at_broker(self, connection: BrokerConnection) -> None:
         await connection.request(pb.CommandCloseProducer(producer_id=self._id))
 
     def _take_back(self, connection: BrokerConnection) -> None:

@@ -41,7 +41,8 @@ MUTANTS = [
         module=_DIRECTORY,
         name="LedgerDirectory._accept_run",
         replacement=Edit(
-            "append_run(run, told)", "append_run(run, None)\n    done(StoreStatus.OK)"
+            "append_run(run, done_when_durable)",
+            "append_run(run, None)\n    done(StoreStatus.OK)",
         ),
         caught_by=_RUNS,
     ),
@@ -84,7 +85,7 @@ MUTANTS = [
         rule="only plain adds are joined -> recovery adds, too",
         module="daybook.bookie.server.v2",
         name="V2Handler.handle",
-        replacement=Edit("_header(frame) != _PLAIN_ADD", "frame[0] != 2 or frame[1] != 1"),
+        replacement=Edit("_unpack_header(frame) != _PLAIN_ADD", "frame[0] != 2 or frame[1] != 1"),
         caught_by=_SINGLE,
     ),
     Mutant(

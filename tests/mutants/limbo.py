@@ -39,7 +39,7 @@ MUTANTS = [
         id="M36c",
         rule="an add waits for the key of its ledger -> it does not",
         module=_DIRECTORY,
-        name="LedgerDirectory._may_lose",
+        name="LedgerDirectory._may_ack_early",
         replacement=Edit("state.key_position < log.durable and ", ""),
         caught_by=_EARLY,
     ),

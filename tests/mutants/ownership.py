@@ -106,7 +106,9 @@ MUTANTS = [
         rule="a registration of ours without a guard is removed -> blocks the join forever",
         module="daybook.broker.ownership.membership",
         name="_clear_registration",
-        replacement=Edit("if overtaken and not await _guards(", "if False and not await _guards("),
+        replacement=Edit(
+            "if own_session and not await _guards(", "if False and not await _guards("
+        ),
         caught_by=f"{_TESTS} -k by_hand",
     ),
     Mutant(

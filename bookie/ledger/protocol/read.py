@@ -31,7 +31,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    pass
+    """Ask the first bookies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
+    """No bookie of the write set has given the entry."""
+
     entry_id: int
-    absent: bool  # False if it is unknown
+    absent: bool  # False if it is unknown whether the entry exists
 
 
 Effect: TypeAlias = Ask | Found | Failed

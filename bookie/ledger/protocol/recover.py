@@ -15,7 +15,7 @@ write (or read).  The phases:
 An aborted recovery does no harm; another attempt starts from fresh metadata.  Any number of
 recoveries may run at once: they recover the same entries, and the first one to close wins.
 
-Rules that look odd, and must stay (`safety` W1 to W6):
+Rules that look odd, and must stay (W1 to W6 of `python -m tests.mutants --invariants`):
 - Reads go to the fragments as they were at the start, although write-back may change the ensemble.
 - These ensemble changes are kept here until the closing write.  Published earlier, they would name
   bookies that do not hold entries which may be confirmed already.
@@ -67,7 +67,7 @@ _READ_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    pass
+    """Begin to fence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,8 @@ class RecoverProtocol:
         self._fenced: set[BookieId] = set()
         self._silent: set[BookieId] = set()  # no answer, or one that proves no fence
         self._lengths: dict[int, int] = {}  # entry -> length of the ledger up to it
-        self._base = NO_ENTRY
-        self._found_lac = NO_ENTRY
+        self._base = NO_ENTRY  # reading begins behind this entry, which is confirmed
+        self._found_lac = NO_ENTRY  # the largest LAC that a bookie has reported
         self._inquiries: dict[int, Inquiry] = {}  # entries being read
         self._found: set[int] = set()  # read, and not yet written back
         self._next_read = 0
@@ -319,6 +319,7 @@ class RecoverProtocol:
 
     def _ends_before(self, entry_id: int) -> None:
         """End the ledger: the entry was never confirmed, so no later one was."""
+        assert entry_id > self._writing.last_add_pushed, "a recovered entry is not denied"
         self._end = entry_id
         # Entries above the end may exist on some bookies; a confirmed prefix has no gap.
         for later in [e for e in self._inquiries if e >= entry_id]:
@@ -374,6 +375,8 @@ class RecoverProtocol:
     def _close(self) -> None:
         assert self._end is not None
         last_entry_id = self._end - 1
+        # The end is written to the metadata only when an ack quorum holds all entries before it.
+        assert self._writing.lac == last_entry_id
         if last_entry_id == NO_ENTRY:
             length = 0
         elif last_entry_id in self._lengths:

@@ -43,6 +43,8 @@ from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensembl
 
 @dataclass(frozen=True, slots=True)
 class Append:
+    """The owner has appended so many more entries."""
+
     count: int = 1
 
 
@@ -133,6 +135,8 @@ class ChangeEnsemble:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
+    """These entries, and all before them, are on an ack quorum."""
+
     first: int
     count: int
 
@@ -188,15 +192,14 @@ class WriteProtocol:
         self.ensemble = ensemble
         self.last_add_pushed = lac
         self.lac = lac
-        self._missing = {
-            ensemble.index(bookie) for bookie in missing
-        }  # positions that are sent nothing
+        # The positions that are sent nothing.
+        self._missing = {ensemble.index(bookie) for bookie in missing}
         self._held = [0] * quorums.ensemble  # by position: bit i stands for entry LAC + 1 + i
-        self._untried = False  # A member failed that no change has tried to replace.
+        self._untried = False  # True if a member failed that no change has tried to replace
         self._starved = False
         self._effects: list[Effect] = []
-        self._unstriped = quorums.write == quorums.ensemble
-        self._live: Ensemble = ()
+        self._unstriped = quorums.write == quorums.ensemble  # each entry goes to every member
+        self._live: Ensemble = ()  # the members that are sent entries
         self._positions: dict[BookieId, int] = {}
         self._set_ensemble(ensemble)
 

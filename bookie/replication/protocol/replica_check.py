@@ -51,11 +51,8 @@ class ReplicaState(IntEnum):
 
 
 _USUAL_ENTRY_BYTES = 1024  # while no size is known
-_TO_REWRITE = (
-    ReplicaState.MISSING,
-    ReplicaState.DOUBTFUL,
-    ReplicaState.UNREADABLE,
-)  # these are written again in place
+# These are written again in place.
+_TO_REWRITE = (ReplicaState.MISSING, ReplicaState.DOUBTFUL, ReplicaState.UNREADABLE)
 
 
 class BookieStatus(Enum):

@@ -13,7 +13,7 @@ from daybook.wire.fields import U32, encode_varint
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer
 
-_KNOWN_MAX = 4096
+_KNOWN_MAX = 4096  # encoded metadata that are kept, by size and key
 
 
 @dataclass(slots=True)
@@ -61,6 +61,7 @@ class BatchBuilder:
 
     def add(self, data: bytes, key: str | bytes | None, sequence_id: int) -> bool:
         """Add a message; return True if the batch is full.  The sequence ids have no gaps."""
+        # No attribute is written before `_learn`, which may raise: then the batch is unchanged.
         size = len(data)
         known: object = size if key is None else (size, key)
         prefix = self._known.get(known)
@@ -117,6 +118,8 @@ class BatchBuilder:
         return batch
 
     def _learn(self, known: object, size: int, key: str | bytes | None) -> bytes:
+        """Encode the metadata of a message of this size and key, with its size in front."""
+        # Fields 2, 3 and 6 of SingleMessageMetadata: partition_key, payload_size, b64 flag.
         fields = b""
         text, is_base64 = text_key(key)
         if text is not None:
