@@ -7,8 +7,8 @@
     network --+-- ledgers ----- topics -------+-- clients
 
 The order at the start: open the ports, answer peers, join (which announces the broker), serve.  The
-order at the end is the reverse: release the bundles, close the ports, leave.  A broker that dies
-without this end loses nothing that it has acknowledged.
+order at the end: withdraw the registration, release the bundles, leave, close the ports.  A broker
+that dies without this end loses nothing that it has acknowledged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -293,6 +293,7 @@ class _Broker:
         await nursery.start(self.formats.run)
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
+        # The port answers before the join: peers that see the registration connect at once.
         nursery.start_soon(self.clients.run)
         await nursery.start(self.ownership.run)
         nursery.start_soon(self.peers.run)

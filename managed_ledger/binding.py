@@ -74,19 +74,22 @@ async def misfits(
     """
     found: list[Misfit] = []
     judged = 0
-    catalog = LedgerMetadataStore(store, paths, Random(0))  # noqa: S311  It creates nothing.
+    metadata_store = LedgerMetadataStore(store, paths, Random(0))  # noqa: S311  It creates nothing.
     async for name in log_names(store):
         if at_most is not None and judged == at_most:
             break
         judged += 1
-        why = await _misfit(store, catalog, name, (instance_id, formerly))
+        why = await _misfit(store, metadata_store, name, (instance_id, formerly))
         if why is not None:
             found.append(Misfit(name, why))
     return found
 
 
 async def _misfit(
-    store: MetadataStore, catalog: LedgerMetadataStore, name: str, named: tuple[str | None, ...]
+    store: MetadataStore,
+    metadata_store: LedgerMetadataStore,
+    name: str,
+    named: tuple[str | None, ...],
 ) -> str | None:
     """Return the reason why a list does not fit; None if it fits.
 
@@ -101,7 +104,7 @@ async def _misfit(
             return None  # The log was deleted.
         try:
             info = parse(ManagedLedgerInfo(), record.value, path)
-            why = await _misfit_of(catalog, name, info, named)
+            why = await _misfit_of(metadata_store, name, info, named)
         except (ManagedLedgerError, LedgerError) as error:
             why = str(error)
         if why is None or record.stat.version == seen:
@@ -110,7 +113,10 @@ async def _misfit(
 
 
 async def _misfit_of(
-    catalog: LedgerMetadataStore, name: str, info: ManagedLedgerInfo, named: tuple[str | None, ...]
+    metadata_store: LedgerMetadataStore,
+    name: str,
+    info: ManagedLedgerInfo,
+    named: tuple[str | None, ...],
 ) -> str | None:
     instance = get_property(info.properties, INSTANCE)
     if instance is not None and instance not in named:
@@ -120,7 +126,7 @@ async def _misfit_of(
     ledger_id = info.ledgerInfo[-1].ledgerId
     if ledger_id < 0:
         return f"it lists the ledger {ledger_id}, which there cannot be"
-    stored = await catalog.read(ledger_id)
+    stored = await metadata_store.read(ledger_id)
     other = LedgerOwner(name).contradicted_by(stored.metadata.custom)
     return None if other is None else f"its ledger {ledger_id} belongs to {other} there"
 

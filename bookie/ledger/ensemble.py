@@ -183,7 +183,7 @@ class BookieDirectory:
         return [bookie for bookie in self._writable if bookie not in self._quarantine]
 
     def answering(self) -> list[BookieId]:
-        """The usable bookies, and those that answer and refused an entry lately."""
+        """Return the usable bookies, and those that answer and refused an entry lately."""
         quarantine = self._quarantine
         return [b for b in self._writable if b not in quarantine or quarantine.refuses(b)]
 

@@ -216,7 +216,7 @@ class DataIntegrityCheck:
             return
 
     async def _find_suspects(self) -> int:
-        """Mark the ledgers that may have lost records; return the birth."""
+        """Mark the ledgers that may have lost records; return the new cookie generation."""
         await self._metadata.sync(self._paths.root)
         await check_cluster(self._metadata, self._paths, self._cookie)
         # The order matters: the list below then has each ledger that is older than this

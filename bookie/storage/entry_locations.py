@@ -6,7 +6,7 @@ the position as one batch.  Then the memory is freed.  Lookups see recent, froze
 locations at any time, so no entry is ever missing in between.
 
 Entries whose records were written again elsewhere in the log *move* with a checkpoint, in the same
-batch; the segment usage (`entry_locations`) changes with it, too.
+batch; the segment usage (`SegmentUsage`) changes with it, too.
 
 After an error of the index there is no further checkpoint (`failure`): frozen locations stay in
 memory, and their records in the log.  If the error is damage, the index is rebuilt from the log
@@ -51,7 +51,7 @@ Spend: TypeAlias = Callable[[int], Awaitable[None]]  # waits until this many byt
 Moves: TypeAlias = Mapping[tuple[int, int], Mapping[int, tuple[int, int]]]
 
 _POSITION = struct.Struct(">Q")
-_SHARE = struct.Struct(">Qq")
+_USAGE = struct.Struct(">Qq")  # first position, live bytes
 _SCAN_KEYS = 4096
 _SCAN_BLOCKS = 256
 _LOOKUP_BLOCKS = 4096
@@ -137,7 +137,7 @@ class SegmentUsage:
     def encode(self, position: int, changes: dict[int, int]) -> bytes:
         """Encode the usage after the changes, for the checkpoint at this position."""
         usage = [
-            _SHARE.pack(first, live + changes.get(first, 0)) for first, live in self._bytes.items()
+            _USAGE.pack(first, live + changes.get(first, 0)) for first, live in self._bytes.items()
         ]
         return _POSITION.pack(position) + b"".join(usage)
 
@@ -155,9 +155,9 @@ def decode_usage(data: bytes, position: int) -> list[tuple[int, int]] | None:
 
     Return None if the value does not belong to the checkpoint at this position.
     """
-    if len(data) % _SHARE.size != _POSITION.size or _POSITION.unpack_from(data)[0] != position:
+    if len(data) % _USAGE.size != _POSITION.size or _POSITION.unpack_from(data)[0] != position:
         return None
-    return list(_SHARE.iter_unpack(data[_POSITION.size :]))
+    return list(_USAGE.iter_unpack(data[_POSITION.size :]))
 
 
 @dataclass(frozen=True, slots=True)

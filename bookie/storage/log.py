@@ -20,8 +20,8 @@ batch without records is written, so that the last records have a mark behind th
 **After the first disk error nothing more is written** (`failure`): the records on their way may or
 may not be on the disk, every waiting caller is answered IO_ERROR, and reads continue.
 
-No second copy is written: the index points into the log.  The limits are in `LogLimits`.  Entry
-positions are in `index` and `write_cache`, recovery is in `recovery`, and the rules for adds in
+No second copy is written: the index points into the log.  The limits are in `LogLimits`.  Where
+each entry lies is in `entry_locations`, recovery is in `recovery`, and the rules for adds are in
 `ledger_directory`.
 """
 

@@ -47,7 +47,7 @@ class PartialAcks:
         return False
 
     def _note(self, place: Place) -> None:
-        """`done_up_to` finds the lowest places, and looks at no others."""
+        """Remember the place: `done_up_to` finds the lowest ones, and looks at no others."""
         heappush(self._lowest, place)
         if len(self._lowest) > 2 * len(self._pending) + _FORGOTTEN_MIN:
             self._lowest = list(self._pending)

@@ -1,4 +1,4 @@
-"""Pure: which broker gets an unowned bundle, and which bundle should move.
+"""The choice of a broker for an unowned bundle, and of a bundle to move.  The module is pure.
 
 Placement chooses the broker with the fewest bundles, then the fewest topics.  A hash of bundle and
 broker (rendezvous hashing) breaks ties.  So brokers that decide independently tend to decide alike,

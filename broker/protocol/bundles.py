@@ -1,4 +1,4 @@
-"""Pure: how a namespace is split into bundles, by the hash of the full topic name.
+"""The bundles of a namespace, split by the hash of the full topic name.  The module is pure.
 
 Boundaries are sorted numbers from 0x00000000 to 0xffffffff.  Bundle i is [b_i, b_i+1); the last
 bundle includes its end.  A range is written `0x00000000_0x40000000`, a bundle

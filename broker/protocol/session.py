@@ -1,4 +1,4 @@
-"""Pure: one client's connection: the handshake, the commands admitted, keep-alive.
+"""One client's connection: handshake, admitted commands, keep-alive.  The module is pure.
 
     GREETING --Connect--> OPEN --(violation, silence, end)--> CLOSED
         |                                                       ^

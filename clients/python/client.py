@@ -225,6 +225,7 @@ class Client:
             return producers
 
         topics = await self._topics_of(name_of_topic)
+        # Made before the producers, which report their batches to it.
         router = Router(len(topics), first=self._rng.randrange(1 << 16))
         producers = await open_partitions(topics, 0)
         producer = Producer(

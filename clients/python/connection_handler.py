@@ -203,7 +203,7 @@ class ConnectionHandler(ABC):
         self._lookups.trouble = None
         self._attached(connection)
         self._opened.set()
-        self._tell_waiting()
+        self._wake_waiting()
 
     def _is_final(self, error: BrokerError, deadline: float) -> bool:
         if self._ever_attached:
@@ -222,8 +222,8 @@ class ConnectionHandler(ABC):
         self._ended(failure)
         self._opened.set()
         self._detached.set()
-        self._tell_waiting()
+        self._wake_waiting()
 
-    def _tell_waiting(self) -> None:
+    def _wake_waiting(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()

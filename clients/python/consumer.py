@@ -173,9 +173,9 @@ class MessageSource:
         for consumer in self._partition_consumers:
             consumer.abandon()
         self._ended.set()
-        self._tell_client()
+        self._remove_from_client()
 
-    def _tell_client(self) -> None:
+    def _remove_from_client(self) -> None:
         if not self._removed:
             self._removed = True
             self._queue.clear()

@@ -241,9 +241,9 @@ class Producer:
         for producer in self._partition_producers:
             producer.abandon()
         self._ended.set()
-        self._tell_client()
+        self._remove_from_client()
 
-    def _tell_client(self) -> None:
+    def _remove_from_client(self) -> None:
         if not self._removed:
             self._removed = True
             self._on_closed(self)

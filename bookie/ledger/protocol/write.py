@@ -365,7 +365,7 @@ class WriteProtocol:
             yield first, count
 
     def _advance(self) -> int:
-        """Confirm entries from LAC + 1 on, and return their number.
+        """Move the LAC over the entries that an ack quorum holds, and return their number.
 
         The result is computed anew each time, so no flag can be outdated.
         """
