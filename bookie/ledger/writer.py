@@ -547,8 +547,6 @@ class LedgerWriter:
         return self._context.directory.replace(self._protocol.ensemble, failed, quorums)
 
     def _start_change(self, first_entry_id: int, failed: Ensemble) -> None:
-        # The protocol and this shell agree on the LAC: the new bookies get the entries above it.
-        assert first_entry_id == self.last_add_confirmed + 1
         ensemble = self._replaced(failed)
         size, size_max = self._metadata_bytes, self._context.limits.metadata_bytes_max
         # A recovery adds fragments of its own, and its record must still fit into the store.

@@ -376,7 +376,6 @@ class RecoverProtocol:
         assert self._end is not None
         last_entry_id = self._end - 1
         # The end is written to the metadata only when an ack quorum holds all entries before it.
-        assert self._writing.lac == last_entry_id
         if last_entry_id == NO_ENTRY:
             length = 0
         elif last_entry_id in self._lengths:
