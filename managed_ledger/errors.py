@@ -12,7 +12,12 @@ ManagedLedgerError
   LogCorruptError        a ledger that the list names is gone, or a record does not parse
   ForeignListsError      the lists of the metadata store do not fit the ledgers of a root
   InvalidNameError       no log or cursor can have that name
+
+LedgerIdTooLowError      (a LedgerError) a new ledger does not fit behind the others; the attempt is
+                         repeated
 """
+
+from daybook.bookie.errors import LedgerError, Remedy
 
 
 class ManagedLedgerError(Exception):
@@ -53,3 +58,16 @@ class ForeignListsError(ManagedLedgerError):
 
 class InvalidNameError(ManagedLedgerError):
     """A log or cursor of that name could not be stored."""
+
+
+class LedgerIdTooLowError(LedgerError):
+    """The metadata store counts ledger ids from a point that it had passed before."""
+
+    remedy = Remedy.RETRY
+
+    def __init__(self, ledger_id: int, above: int) -> None:
+        super().__init__(
+            f"the metadata store gave out the ledger id {ledger_id}, which is not above {above}:"
+            " its counter of ids was lost or restored from a copy; each attempt moves it on by one"
+        )
+        self.ledger_id = ledger_id

@@ -17,7 +17,12 @@ import trio
 from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.context import LogContext
-from daybook.managed_ledger.errors import FencedError, LogCorruptError, ManagedLedgerError
+from daybook.managed_ledger.errors import (
+    FencedError,
+    LedgerIdTooLowError,
+    LogCorruptError,
+    ManagedLedgerError,
+)
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records import (
@@ -345,6 +350,9 @@ async def put_on_list(
     """
 
     def add(info: ManagedLedgerInfo) -> None:
+        # Positions are compared by ledger id, so a list whose ids do not ascend cannot be opened.
+        if ledgers.ids and writer.ledger_id <= ledgers.ids[-1]:
+            raise LedgerIdTooLowError(writer.ledger_id, ledgers.ids[-1])
         info.ledgerInfo.add(ledgerId=writer.ledger_id, timestamp=0)
 
     try:

@@ -267,7 +267,8 @@ async def _take_over(
     trimmed: list[int] = []
 
     async def update(add: Callable[[ManagedLedgerInfo], None]) -> None:
-        if Room(ledgers.bytes, config.list_bytes_max).alarming:
+        # A log without ledgers has nothing to trim, however long its properties are.
+        if ledgers.ids and Room(ledgers.bytes, config.list_bytes_max).alarming:
             await _claim(ledgers, learned, writer.ledger_id, next_offset)
             # Only after the claim: until then the former owner may set a cursor back.
             held = await _for_each_cursor(

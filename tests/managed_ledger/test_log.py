@@ -10,6 +10,7 @@ from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
     FencedError,
+    LedgerIdTooLowError,
     NoSuchLogError,
     TerminatedError,
 )
@@ -416,5 +417,32 @@ def test_an_entry_that_no_bookie_would_take_is_refused_and_the_log_goes_on() -> 
             await append(log, range(3, 6))
             assert await read_all(log) == list(range(6))
             assert log.confirmed_offset == 5
+
+    play(scenario)
+
+
+def test_a_ledger_whose_id_is_not_above_the_last_one_is_not_listed() -> None:
+    """The counter of ids was restored from a copy.  The log stays in its ledger and can be read."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            counter = world.metadata.tree._nodes["/ledgers/idgen"]
+            counter.children_created = 100
+            log = await host.open()
+            await append(log, range(2))
+            present = log.current_ledger_id
+            counter.children_created = 50
+            sent = send(log, range(2, 20))
+            await settle(sent)
+            assert sent.acked == list(range(2, 20))
+            assert log.current_ledger_id == present
+            assert [x.ledgerId for x in (await world.list_of(host)).ledgerInfo] == [present]
+            log.abandon()
+            with pytest.raises(LedgerIdTooLowError, match="counter of ids was lost"):
+                await host.open()
+            counter.children_created = 200
+            log = await host.open()
+            await append(log, range(20, 30))
+            assert await read_all(log) == list(range(30))
 
     play(scenario)

@@ -495,3 +495,17 @@ def test_a_cursor_whose_state_is_too_large_for_its_record_keeps_its_ledger() -> 
             assert not log.cursors
 
     play(scenario)
+
+
+def test_a_new_log_whose_properties_fill_most_of_its_list_is_opened() -> None:
+    """Such a list is near its limit and names no ledger: there is nothing to claim or to trim."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            properties = {"purpose": "x" * 3600}
+            assert await host.logs.create(NAME, properties)
+            log = await host.open(SMALL)
+            await append(log, range(1))
+            assert await read_all(log) == [0]
+
+    play(scenario)
