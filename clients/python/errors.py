@@ -262,3 +262,4 @@ def may_retry(error: BrokerError, *, idempotent: bool) -> bool:
 
 for _kind in _public_errors():
     _kind.__module__ = "daybook"  # Tracebacks show the name by which applications import an error.
+del _kind

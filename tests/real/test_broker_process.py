@@ -129,7 +129,7 @@ def test_a_broker_with_the_ledgers_of_another_root_does_not_join(
     with broker(cluster, log, cluster="other") as other:  # Another name is no other cluster.
         other.process.send_signal(signal.SIGTERM)
         assert other.process.wait(TIMEOUT_S) == 0
-        assert "adds another cluster name" in log.read_text()
+        assert "`cluster` of this broker is new" in log.read_text()
 
 
 def test_it_serves_and_leaves_in_good_order(cluster: StandaloneProcess, tmp_path: Path) -> None:

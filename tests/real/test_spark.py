@@ -201,7 +201,11 @@ def test_a_topic_that_is_not_there_is_named_and_not_made(
     ("option", "value", "says"),
     [
         ("startingOffset", "earliest", "unknown option 'startingoffset'"),
-        ("startingOffsets", '{"0": 1}', r"names partitions \[0\], the topic has \[0, 1, 2\]"),
+        (
+            "startingOffsets",
+            '{"0": 1}',
+            r"names the partitions \[0\], but the topic has \[0, 1, 2\]",
+        ),
         ("endingOffsets", '{"0": 1000000, "1": 0, "2": 0}', "failOnDataLoss=false"),
     ],
 )

@@ -199,7 +199,7 @@ def test_what_is_missing_is_one_sentence(tmp_path: Path) -> None:
     assert "ZooKeeper needs Java 17 or newer" in said
     ports = ("--port", "0", "--admin-port", "0")
     said = fails("--dir", str(tmp_path), *ports, "--zookeeper", "127.0.0.1:1")
-    assert "There is no ZooKeeper at 127.0.0.1:1." in said
+    assert "No server listens at 127.0.0.1:1: start ZooKeeper there" in said
     said = fails("--dir", str(tmp_path), *ports, "--zookeeper", "nonsense")
     assert "nonsense is not HOST:PORT" in said
     said = fails("--dir", str(tmp_path), "--ephemeral")
