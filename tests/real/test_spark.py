@@ -201,7 +201,7 @@ def test_a_topic_that_is_not_there_is_named_and_not_made(
     ("option", "value", "says"),
     [
         ("startingOffset", "earliest", "unknown option 'startingoffset'"),
-        ("startingOffsets", '{"0": 1}', r"names the partitions \[0\], but the topic has \[0, 1"),
+        (
             "startingOffsets",
             '{"0": 1}',
             r"names the partitions \[0\], but the topic has \[0, 1, 2\]",
