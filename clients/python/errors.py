@@ -260,6 +260,10 @@ def may_retry(error: BrokerError, *, idempotent: bool) -> bool:
     )
 
 
-for _kind in _public_errors():
-    _kind.__module__ = "daybook"  # Tracebacks show the name by which applications import an error.
-del _kind
+def _show_public_names() -> None:
+    """Let tracebacks show the name by which applications import an error."""
+    for kind in _public_errors():
+        kind.__module__ = "daybook"
+
+
+_show_public_names()
