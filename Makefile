@@ -4,8 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 STAMP_DOCS := $(VENV)/.installed-docs
-# These tests search many schedules for one that breaks a rule; `make check` does without them.
-SEARCHES := tests/model tests/storms tests/simulation tests/fuzz
+# These tests search many schedules, or break rules on purpose; `make check` does without them.
+SEARCHES := tests/model tests/storms tests/simulation tests/fuzz tests/mutants
 
 .PHONY: help setup demo check test lint docs bench bench-peers sim storms mutants mutants-generic check-model fuzz soak interop clean java
 
@@ -32,7 +32,7 @@ test: setup ## lint, types and all tests; T=tests/wire runs that part alone
 	@$(BIN)/pytest -q -n 2 --dist loadgroup -m "not interop" $(T)
 else
 test: check
-	@echo "searches: simulated clusters, model checker, fuzz corpora"
+	@echo "searches: simulated clusters, model checker, fuzz corpora, mutants"
 	@$(BIN)/pytest -q -n 2 --dist loadgroup $(SEARCHES)
 	@echo "real processes: ZooKeeper, Spark, the official client"
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m real
