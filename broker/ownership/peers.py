@@ -237,6 +237,7 @@ class Peers:
         self._dead &= {member.session for member in others.values()}
         for key, member in others.items():
             if key not in self._monitored:
+                self._dead.discard(member.session)
                 scope = self._monitored[key] = trio.CancelScope()
                 nursery.start_soon(self._monitor, member, scope)
 
@@ -247,6 +248,13 @@ class Peers:
                 verdict, connection = await self._probe.connect(member)
                 if verdict is Verdict.DEAD:
                     await self._remove(member)
+                    # If it lives after all, it joins again, perhaps in the same session and before
+                    # this broker reads the registrations: then it is monitored from the start.
+                    await trio.sleep(_STORE_RETRY_S)
+                    key = member.broker_id, member.session
+                    if self._monitored.get(key) is scope:
+                        del self._monitored[key]
+                        self._look.set()
                     return
                 if connection is not None:
                     since = trio.current_time()

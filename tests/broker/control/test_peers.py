@@ -2,6 +2,8 @@
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import trio
@@ -9,13 +11,23 @@ from google.protobuf.message import Message
 from trio.testing import MockClock
 
 from daybook.broker.namespaces.records import BrokerRecord
-from daybook.broker.ownership.membership import Member
-from daybook.broker.ownership.peers import PeerProbe, Verdict, address_of, server_version
+from daybook.broker.ownership import peers as peers_module
+from daybook.broker.ownership.membership import Identity, Member
+from daybook.broker.ownership.peers import (
+    PeerProbe,
+    Peers,
+    Verdict,
+    address_of,
+    server_version,
+)
 from daybook.wire.arena import ArenaPool
+from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import NO_ID, encode
+from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Stream
+from tests.harness.clocks import FixedClock
 from tests.harness.network import SimulatedNetwork
 
 PORT = 6650
@@ -105,3 +117,54 @@ async def test_a_host_that_cannot_be_reached_is_silent(autojump_clock: MockClock
 )
 def test_addresses(url: str, address: tuple[str, int] | None) -> None:
     assert address_of(url) == address
+
+
+class Connection:
+    """A connection on which the peer says nothing."""
+
+    async def receive(self) -> list[bytes]:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    def close(self) -> None:
+        pass
+
+
+class OnceDead:
+    """A probe that finds the peer dead the first time, wrongly, and alive afterwards."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def connect(self, _: Member) -> tuple[Verdict, Connection | None]:
+        await trio.lowlevel.checkpoint()
+        self.count += 1
+        return (Verdict.DEAD, None) if self.count == 1 else (Verdict.ALIVE, Connection())
+
+
+async def test_a_broker_that_joins_again_after_it_was_removed_wrongly_is_monitored(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """It is registered in the same session before this broker reads the registrations."""
+
+    async def members(*_: object) -> list[Member]:
+        await trio.lowlevel.checkpoint()
+        return [member()]
+
+    async def remove(*_: object) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
+    monkeypatch.setattr(peers_module, "members", members)
+    monkeypatch.setattr(peers_module, "remove", remove)
+    probe = OnceDead()
+    store = MemoryStore(FixedClock()).session("us")
+    identity = cast("Identity", SimpleNamespace(incarnation="us"))
+    peers = Peers(store, identity, cast("PeerProbe", probe), silent_log())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peers.run)
+        await trio.sleep(10)
+        assert probe.count == 2
+        assert peers.is_connected(member().broker_id)
+        assert not peers.is_dead(member().session)
+        nursery.cancel_scope.cancel()
