@@ -5,9 +5,8 @@ import inspect
 import pydoc
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -21,27 +20,7 @@ from daybook.clients.python.errors import refusal
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.portal import Portal
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    """Run a cluster in a thread of its own."""
-    started: Future[FakeCluster] = Future()
-    done = trio.Event()
-    tokens: list[trio.lowlevel.TrioToken] = []
-
-    async def main() -> None:
-        tokens.append(trio.lowlevel.current_trio_token())
-        async with fake_cluster() as made:
-            started.set_result(made)
-            await done.wait()
-
-    thread = threading.Thread(target=trio.run, args=(main,))
-    thread.start()
-    yield started.result()
-    tokens[0].run_sync_soon(done.set)
-    thread.join()
+from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, until
 
 
 def test_there_and_back(cluster: FakeCluster) -> None:

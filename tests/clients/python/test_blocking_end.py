@@ -5,41 +5,20 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
 
 import pytest
-import trio
 
 import daybook
 from daybook import blocking
 from daybook.clients.python.portal import Portal
-from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster
+from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster
 
 COUNT = 1000
 TOPIC = "persistent://public/default/t"
-
-
-@pytest.fixture
-def cluster() -> Iterator[FakeCluster]:
-    """Run a cluster in a thread of its own."""
-    started: Future[FakeCluster] = Future()
-    done = trio.Event()
-    tokens: list[trio.lowlevel.TrioToken] = []
-
-    async def main() -> None:
-        tokens.append(trio.lowlevel.current_trio_token())
-        async with fake_cluster() as made:
-            started.set_result(made)
-            await done.wait()
-
-    thread = threading.Thread(target=trio.run, args=(main,))
-    thread.start()
-    yield started.result()
-    tokens[0].run_sync_soon(done.set)
-    thread.join()
 
 
 class Results:
