@@ -49,7 +49,6 @@ class ConnectionLimits:
     unread_bytes_max: int = 16 << 20  # with more queued to send, a connection is not read
     unread_total_bytes: int = 512 << 20  # queued for all connections; above it, they get less each
     names_chars_max: int = 1 << 10  # names of producers, consumers, subscriptions
-    topic_list_max: int = 100_000
 
 
 @dataclass(frozen=True, slots=True)

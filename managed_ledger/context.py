@@ -95,7 +95,6 @@ class EntryCache:
         self.bytes_max = bytes_max
         self.bytes = 0
         self.hits = 0
-        self.misses = 0
         # The ids of ledgers are unique in a cluster, so positions of all logs may share one map.
         self._entries: OrderedDict[Position, bytes] = OrderedDict()
         # Entries that were read ahead: size, and since when they are here.
@@ -114,9 +113,7 @@ class EntryCache:
 
     def get(self, position: Position) -> bytes | None:
         data = self._entries.get(position)
-        if data is None:
-            self.misses += 1
-        else:
+        if data is not None:
             self.hits += 1
             if self._ahead:
                 self._no_longer_ahead(position)

@@ -90,10 +90,6 @@ class Dispatcher:
         self._task: trio.CancelScope | None = None
 
     @property
-    def read_position(self) -> Position:
-        return self._next or self._cursor.read_start
-
-    @property
     def at_end(self) -> bool:
         """True if everything is read that the log has now."""
         return self._end == self._log.last_confirmed

@@ -121,7 +121,6 @@ class Topic:
         self.closed = False
         self.terminated = logs.is_terminated(log)
         self.termination: _Termination | None = None  # set while the outcome is open
-        self.loaded_ms = clock.now_ms()
         self.messages = 0
         self.bytes = 0
         self.chunks = 0

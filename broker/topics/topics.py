@@ -292,13 +292,6 @@ class Topics:
         for name in self._names_of(bundle):
             self._handle(Drop(name))
 
-    def drop_all(self, reason: str) -> None:
-        """Drop all topics."""
-        if self._protocol.names:
-            self._log.warning("the broker drops all topics; clients look them up again", why=reason)
-        for name in self._protocol.names:
-            self._handle(Drop(name))
-
     async def close_all(self) -> None:
         """Close all topics in order."""
         async with trio.open_nursery() as nursery:

@@ -124,7 +124,7 @@ MUTANTS = [
         replacement=Edit(
             "    except LedgerError:\n",
             "    except LedgerError:\n"
-            "        self._next = self._log.next_position(self.read_position)\n",
+            "        self._next = self._log.next_position(self._next or self._cursor.read_start)\n",
         ),
         caught_by="tests:tests/broker/test_subscriptions.py tests/broker/test_produce_consume.py",
     ),

@@ -1,4 +1,4 @@
-"""What the tests of the blocking client share."""
+"""The fixtures that the tests of the blocking client share."""
 
 import threading
 from collections.abc import Iterator
