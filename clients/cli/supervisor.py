@@ -265,7 +265,10 @@ class Keeper:
 
 
 class Supervisor:
-    """The parts of a cluster.  They start together, and stop one kind after the other.
+    """The parts of a cluster.  ZooKeeper starts first, and all others then start together.
+
+    A ZooKeeper that is still starting may accept a connection and never answer on it; a bookie that
+    met this would wait for 10 s.  The parts stop one kind after the other.
 
     `ack_quorum` is the number of bookies that store an entry before it is acknowledged.
     """
@@ -277,9 +280,15 @@ class Supervisor:
         self.keepers = {part.name: Keeper(part, report) for part in parts}
 
     async def run(self) -> None:
+        first = [k for k in self.keepers.values() if k.part.kind == "zookeeper"]
         async with trio.open_nursery() as nursery:
-            for keeper in self.keepers.values():
+            for keeper in first:
                 nursery.start_soon(keeper.run)
+                with suppress(PartFailedError):  # `wait_ready` raises it, too.
+                    await keeper.wait_ready()
+            for keeper in self.keepers.values():
+                if keeper not in first:
+                    nursery.start_soon(keeper.run)
 
     async def wait_ready(self) -> list[str]:
         """Wait until each part runs or has failed to start; return the reasons for the failures.

@@ -32,6 +32,7 @@ TICK_MS = 500
 HEAP_MB = 256  # ZooKeeper keeps the last 500 requests; one that writes a long list takes 1 MB.
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _ASK_TIMEOUT_S = 1.0
+_SERVING = b"Zookeeper version"  # begins the answer to `srvr`
 _READY_POLL_S = 0.02
 
 
@@ -163,15 +164,18 @@ def _examine(path: Path) -> Java | None:
 
 
 async def is_serving(host: str, port: int) -> bool:
-    """Return True if the ZooKeeper there answers `ruok`, which its whitelist must allow."""
+    """Return True if the ZooKeeper there serves clients: if it answers `srvr` with its version.
+
+    Its whitelist must allow that.  A server that is still starting answers `ruok` already.
+    """
     with trio.move_on_after(_ASK_TIMEOUT_S):
         try:
             stream = await TcpNetwork().connect(host, port)
         except ConnectionLostError:
             return False
         try:
-            stream.try_send([b"ruok"])
-            answer = bytearray(4)
+            stream.try_send([b"srvr"])
+            answer = bytearray(len(_SERVING))
             view, got = memoryview(answer), 0
             while got < len(answer):
                 await stream.wait_readable()
@@ -179,7 +183,7 @@ async def is_serving(host: str, port: int) -> bool:
                 if count == 0:
                     return False  # the server closed the connection
                 got += count or 0  # None: nothing was readable after all
-            return bytes(answer) == b"imok"
+            return bytes(answer) == _SERVING
         except ConnectionLostError:
             return False
         finally:

@@ -331,3 +331,23 @@ async def test_no_part_outlives_its_supervisor(tmp_path: Path) -> None:
     with trio.fail_after(PATIENCE_S):
         while any(is_alive(pid) for pid in pids):
             await trio.sleep(0.01)
+
+
+async def test_other_parts_start_when_zookeeper_serves(tmp_path: Path) -> None:
+    """One start in five took ten seconds longer.
+
+    A bookie had connected while ZooKeeper was starting: ZooKeeper accepted the connection, and
+    never answered.
+    """
+    gate = tmp_path / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.01; done; "
+    zookeeper = part(tmp_path, wait + GOOD, name="zookeeper", kind="zookeeper")
+    bookie = part(tmp_path, GOOD, name="bookie-1", kind="bookie")
+    async with running(bookie, zookeeper) as supervisor:
+        while supervisor.keepers["zookeeper"].pid is None:
+            await trio.sleep(0.01)
+        await trio.sleep(0.1)
+        assert supervisor.keepers["bookie-1"].pid is None
+        gate.touch()
+        await supervisor.wait_ready()
+        assert supervisor.keepers["bookie-1"].state is PartState.RUNNING
