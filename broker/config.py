@@ -71,6 +71,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     orphan_age_s: Seconds = 24 * 3600.0
 
     auto_create_topics: bool = True
+    # Store each message of a producer once, even if it is sent again (by producer name and sequence
+    # id).  A policy of the namespace or of the topic overrides this.
+    deduplication: bool = False
     partitions_max: Positive = 1024  # the partitions of one topic
 
     max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame without headers

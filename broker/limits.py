@@ -9,7 +9,22 @@ from daybook.managed_ledger.context import LogConfig
 
 
 @dataclass(frozen=True, slots=True)
+class DeduplicationLimits:
+    """Snapshots are stored after so many entries, bytes or seconds, whichever comes first."""
+
+    snapshot_entries: int = 1_000
+    snapshot_bytes: int = 16 << 20
+    snapshot_s: float = 10.0
+    replay_bytes_max: int = 1 << 30  # when there is no snapshot
+    settle_s: float = 5.0  # for the pending entries of a producer whose name comes again
+    names_max: int = 10_000
+    names_bytes_max: int = 512 << 10
+    generated_s: float = 600.0  # after which a generated name that has left is forgotten
+
+
+@dataclass(frozen=True, slots=True)
 class TopicLimits:
+    deduplication: DeduplicationLimits = field(default_factory=DeduplicationLimits)
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
     read_bytes_max: int = 4 << 20  # in one read, for one subscription
     retry_s: float = 0.2  # after a read that failed

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.request_counts import RequestCounts, command_name, error_name
+from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.orphans import OrphanRemoval
 from daybook.broker.topics.stats import SubscriptionStats, TopicStats, statistics
 from daybook.broker.topics.topic import Topic
@@ -61,6 +62,7 @@ class BrokerMetrics:
         yield from self._broker(stats)
         yield from self._of_requests()
         yield from self._of_topics(stats)
+        yield from self._of_deduplication(loaded)
         yield from self._of_subscriptions(stats)
 
     def _broker(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
@@ -168,6 +170,15 @@ class BrokerMetrics:
     def _labels(self, topic: Topic) -> tuple[str, str, str]:
         return (self._cluster, topic.name.namespace, topic.name.full)
 
+    def _of_deduplication(self, loaded: list[Topic]) -> Iterator[Metric]:
+        """Yield metrics of the topics that are deduplicated; the others have none."""
+        for make, name, text, value_of in _DEDUPLICATION_METRICS:
+            family = make(f"daybook_deduplication_{name}", text, labels=_TOPIC_LABELS)
+            for topic in loaded:
+                if topic.deduplication is not None:
+                    family.add_metric(self._labels(topic), value_of(topic.deduplication))
+            yield family
+
     def _of_subscriptions(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
         rows = [
             ((*self._labels(topic), name), subscription)
@@ -230,6 +241,28 @@ def _backlog(stats: TopicStats) -> int:
 
 
 _Make: TypeAlias = type[GaugeMetricFamily] | type[CounterMetricFamily]
+
+_DEDUPLICATION_METRICS: tuple[tuple[_Make, str, str, Callable[[Deduplication], float]], ...] = (
+    (
+        CounterMetricFamily,
+        "repeats",
+        "Entries that were not stored, because the topic had them already.",
+        lambda d: d.repeats,
+    ),
+    (GaugeMetricFamily, "names", "Producers whose last message is remembered.", lambda d: d.names),
+    (
+        CounterMetricFamily,
+        "names_forgotten",
+        "Producers that were forgotten because there were too many.",
+        lambda d: d.forgotten,
+    ),
+    (
+        GaugeMetricFamily,
+        "first_offset",
+        "The offset from which on repeats are found; it is above 0 if no snapshot was stored.",
+        lambda d: d.first_offset,
+    ),
+)
 
 _TOPIC_METRICS: tuple[tuple[_Make, str, str, Callable[[TopicStats], float]], ...] = (
     (

@@ -30,6 +30,7 @@ from daybook.managed_ledger.cursor_ledger import (
     CHANGE_2,
     IN_RECORD,
     PART_BYTES_MAX,
+    RECORD_BYTES_MAX,
     CursorRecord,
     encode_change,
     encode_change_1,
@@ -55,11 +56,10 @@ from daybook.managed_ledger.records import LedgerOwner, check_cursor_name, log_p
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
 from daybook.managed_ledger.stalled import StallWatch
 from daybook.wire.errors import WireError
-from daybook.wire.metadata.store import VALUE_BYTES_MAX, MetadataError, RecordExistsError
+from daybook.wire.metadata.store import MetadataError, RecordExistsError
 from daybook.wire.topics import url_decode, url_encode
 
 RANGES_IN_RECORD_MAX = 1000
-RECORD_BYTES_MAX = VALUE_BYTES_MAX // 2  # A larger state stays in the cursor's ledger.
 _REFUSED_PAUSE_S, _REFUSED_PAUSE_S_MAX = 0.2, 5.0
 _CLOSED_AT_ONCE = 32
 _log = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ class Cursor:
         self._writer: LedgerWriter | None = None
         self._new_writer: LedgerWriter | None = None  # its snapshot is not durable yet
         self._watch = StallWatch(context, log_name, name)
+        self._new_properties = False  # they differ from those of the last record
         self._records = 0  # in the present ledger, behind its first snapshot
         self._since_snapshot = 0  # changes behind the last snapshot of the ledger
         self._snapshot_due_s = math.inf  # the time by which another snapshot must follow them
@@ -201,6 +202,18 @@ class Cursor:
         if self._state.ack_cumulative(position):
             self._wanted.set()
 
+    def advance(self, mark_delete: Position, properties: Mapping[str, int]) -> None:
+        """Acknowledge every entry up to `mark_delete`, and replace all properties.
+
+        Both are stored in one record, so neither is ever stored without the other.
+        """
+        if properties != self.properties:
+            self.properties = dict(properties)
+            self._new_properties = True
+            self._state.touch()
+        self.ack_cumulative(mark_delete)
+        self._wanted.set()
+
     async def flush(self) -> None:
         """Wait until everything acknowledged so far is durable.  Raise ManagedLedgerError."""
         goal = self._state.changes
@@ -219,7 +232,9 @@ class Cursor:
         `properties` are stored in the same step.
         """
         self._state.reset(self._ledgers.clip(mark_delete))
-        self.properties.update(properties)
+        if properties:
+            self.properties = {**self.properties, **properties}
+            self._new_properties = True
         self._wanted.set()
         await self.flush()
 
@@ -243,7 +258,11 @@ class Cursor:
             self._wanted, self._urgent = trio.Event(), trio.Event()
             goal = self._state.changes
             change = self._state.take_change()
-            due = self._renewing or trio.current_time() >= self._snapshot_due_s
+            due = (
+                self._renewing
+                or self._new_properties
+                or trio.current_time() >= self._snapshot_due_s
+            )
             if (change is not None or due) and not await self._guarded_write(change):
                 return
             self._settle(goal)
@@ -286,11 +305,12 @@ class Cursor:
             return
         # A change of version 2 would not help in a ledger that Pulsar misreads already.
         new = self._may_write_2 and not self._old_records
-        whole = change is None or (new and self._snapshot_is_due(change))
+        whole = change is None or (self._snapshot_is_due(change) if new else self._new_properties)
         if change is None or whole:
             records = self._snapshot()
         elif new:
             records = [encode_change(change, encode_properties(self.properties))]
+            self._new_properties = False
         else:
             records = [encode_change_1(change)]
         mark_delete = self.mark_delete  # as these records have it; it may move while they are sent
@@ -330,6 +350,7 @@ class Cursor:
             whole_bytes_max=whole_bytes_max,
         )
         self._state.take_change()  # The snapshot contains it.
+        self._new_properties = False
         return parts
 
     async def _append(self, records: Sequence[bytes]) -> bool:
@@ -364,7 +385,8 @@ class Cursor:
         while True:
             self._check()
             # Each attempt takes the state anew: it may have changed while the last one waited.
-            mark_delete, parts = self.mark_delete, self._snapshot()
+            mark_delete, properties = self.mark_delete, self.properties
+            parts = self._snapshot()
             writer = await self._ledger_with(parts)
             if writer is not None:
                 break
@@ -373,7 +395,7 @@ class Cursor:
         try:
             # The snapshot is durable.  From here on recovery may read the new ledger.
             self._check()
-            await self._point_to(writer.ledger_id, mark_delete)
+            await self._point_to(writer.ledger_id, mark_delete, properties)
         except BaseException:
             writer.abandon()
             raise
@@ -411,7 +433,9 @@ class Cursor:
         if ledger_id != IN_RECORD:
             await self._context.delete_ledgers([ledger_id], self._owner)
 
-    async def _point_to(self, ledger_id: int, mark_delete: Position) -> None:
+    async def _point_to(
+        self, ledger_id: int, mark_delete: Position, properties: Mapping[str, int]
+    ) -> None:
         """Point the record to a ledger, and repeat that while the store refuses.
 
         The log has the same owner, and an operator may mend the store.  Raise FencedError, or the
@@ -419,8 +443,9 @@ class Cursor:
         """
         pause_s = _REFUSED_PAUSE_S
         while True:
+            pointer = pointing(self._record.info, ledger_id, mark_delete, properties)
             try:
-                await self._record.store(pointing(self._record.info, ledger_id, mark_delete))
+                await self._record.store(pointer)
             except MetadataError as error:
                 text = "the cursor %s of %s cannot be stored now, and is tried again: %s"
                 _log.warning(text, self.name, self._owner.log, error)
@@ -478,8 +503,6 @@ class Cursor:
         """Take over the record that recovery has read.  Its ledger is closed by now."""
         self._record.info, self._record.version = info, version
         self._old_records = old_records
-        for found in info.properties:
-            self.properties.setdefault(found.name, found.value)
 
     # -- the end
 
@@ -508,10 +531,11 @@ class Cursor:
         mark_delete, old_id = self.mark_delete, self.ledger_id
         runs = list(self._state.acked.ranges())
         whole = folded(self._record.info, mark_delete, runs, self.properties)
-        if whole.ByteSize() > RECORD_BYTES_MAX:
+        if whole.ByteSize() > RECORD_BYTES_MAX:  # The last record of its ledger is the state then.
             await self._start_ledger()
             return
         self._state.take_change()  # `whole` contains it.
+        self._new_properties = False
         await self._record.store(whole)
         self._stored = mark_delete
         self._old_records = 0

@@ -77,6 +77,7 @@ VERSION = 2
 _VERSION_1 = 1
 _CHANGE, _PART = 1, 2  # kinds
 PART_BYTES_MAX = 1 << 20
+RECORD_BYTES_MAX = 64 << 10  # A larger state stays in the cursor's ledger.
 RANGES_MAX = 100  # With more runs than this the dense form is the smaller one.
 _READ_ENTRIES = 1000
 _READ_BYTES = 8 << 20
@@ -436,12 +437,31 @@ def set_position(info: ManagedCursorInfo, mark_delete: Position) -> None:
     info.markDeleteLedgerId, info.markDeleteEntryId = mark_delete.ledger_id, mark_delete.entry_id
 
 
-def pointing(info: ManagedCursorInfo, ledger_id: int, mark_delete: Position) -> ManagedCursorInfo:
-    """Return the record of a cursor whose state is in a ledger."""
+def pointing(
+    info: ManagedCursorInfo, ledger_id: int, mark_delete: Position, properties: Mapping[str, int]
+) -> ManagedCursorInfo:
+    """Return the record of a cursor whose state is in a ledger.
+
+    If that ledger is lost, the cursor starts from the position and the properties in the record.
+    They belong together, so the record keeps the old ones of both if the new ones are too large.
+    """
+    made = _at(info, ledger_id, mark_delete, properties)
+    if made.ByteSize() > RECORD_BYTES_MAX:
+        before = Position(info.markDeleteLedgerId, info.markDeleteEntryId)
+        made = _at(info, ledger_id, before, {p.name: p.value for p in info.properties})
+    return made
+
+
+def _at(
+    info: ManagedCursorInfo, ledger_id: int, mark_delete: Position, properties: Mapping[str, int]
+) -> ManagedCursorInfo:
+    """Return the record with another ledger, position and properties, and without other state."""
     made = ManagedCursorInfo()
     made.CopyFrom(info)
     made.cursorsLedgerId = ledger_id
     set_position(made, mark_delete)
+    del made.properties[:]
+    made.properties.extend(LongProperty(name=n, value=v) for n, v in sorted(properties.items()))
     del made.individualDeletedMessages[:]
     del made.batchedEntryDeletionIndexInfo[:]
     return made
@@ -451,13 +471,11 @@ def folded(
     info: ManagedCursorInfo,
     mark_delete: Position,
     runs: Iterable[tuple[int, int, int]],
-    properties: dict[str, int],
+    properties: Mapping[str, int],
 ) -> ManagedCursorInfo:
     """Return the record of a cursor whose whole state is in the record."""
-    made = pointing(info, IN_RECORD, mark_delete)
+    made = _at(info, IN_RECORD, mark_delete, properties)
     made.individualDeletedMessages.extend(message_ranges(runs))
-    del made.properties[:]
-    made.properties.extend(LongProperty(name=n, value=v) for n, v in sorted(properties.items()))
     return made
 
 

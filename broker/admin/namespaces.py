@@ -55,6 +55,11 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
             "POST": _set_persistence,
             "DELETE": _remove_persistence,
         },
+        "/namespaces/{tenant}/{namespace}/deduplication": {
+            "GET": _deduplication,
+            "POST": _set_deduplication,
+            "DELETE": _remove_deduplication,
+        },
         "/namespaces/{tenant}/{namespace}/bundles": {"GET": _bundles},
         "/namespaces/{tenant}/{namespace}/unload": {"PUT": _unload_namespace},
         "/namespaces/{tenant}/{namespace}/{bundle}/unload": {"PUT": _unload_bundle},
@@ -132,6 +137,7 @@ async def _create_namespace(call: OpsCall) -> None:
         bundles=new.bundles,
         retention=new.retention,
         persistence=new.persistence,
+        deduplication=new.deduplication,
     )
 
 
@@ -176,6 +182,18 @@ async def _set_persistence(call: OpsCall) -> None:
 
 async def _remove_persistence(call: OpsCall) -> None:
     await call.parts.tenancy.set_persistence(call.namespace, None)
+
+
+async def _deduplication(call: OpsCall) -> object:
+    return await call.parts.policies.namespace_deduplication(call.namespace)
+
+
+async def _set_deduplication(call: OpsCall) -> None:
+    await call.parts.tenancy.set_deduplication(call.namespace, await call.body(bool))
+
+
+async def _remove_deduplication(call: OpsCall) -> None:
+    await call.parts.tenancy.set_deduplication(call.namespace, None)
 
 
 async def _bundles(call: OpsCall) -> object:
@@ -267,6 +285,7 @@ class _NewPolicies(msgspec.Struct):
     bundles: _NewBundles | None = None
     retention_policies: Retention | None = None
     persistence: Persistence | None = None
+    deduplicationEnabled: bool | None = None  # noqa: N815
     replication_clusters: list[str] = []
     allowed_clusters: list[str] = []
 
@@ -277,6 +296,7 @@ class NewNamespace(msgspec.Struct, frozen=True):
     bundles: Bundles | None
     retention: Retention | None
     persistence: Persistence | None
+    deduplication: bool | None = None
 
 
 def parse_new_namespace(content: Fields, cluster: str) -> NewNamespace:
@@ -303,7 +323,7 @@ def parse_new_namespace(content: Fields, cluster: str) -> NewNamespace:
                 f"this broker does not replicate topics to other clusters: leave out {key}"
             )
     bundles = None if new.bundles is None else _bundles_of(new.bundles)
-    return NewNamespace(bundles, new.retention_policies, new.persistence)
+    return NewNamespace(bundles, new.retention_policies, new.persistence, new.deduplicationEnabled)
 
 
 def _nothing_wanted(key: str, value: object) -> bool:

@@ -33,7 +33,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.limits import check_properties
 from daybook.broker.namespaces import records
-from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.policies import DEDUPLICATION, Policies
 from daybook.broker.namespaces.records import PartitionedTopic
 from daybook.broker.namespaces.tenancy import Tenancy
 from daybook.broker.ownership.leader import Leader
@@ -211,7 +211,7 @@ class Operations:
             raise
 
     async def _delete_forced(self, topic: TopicName) -> None:
-        await self.delete_here(topic, force=True)
+        await self._delete_with_policies(topic, force=True)
 
     async def unload_namespace(self, namespace: str) -> None:
         """Release all bundles of the namespace, on the brokers that own them."""
@@ -337,6 +337,7 @@ class Operations:
             missing=NotFoundError,
         )
         await self.policies.delete_partitioned(topic)
+        await self.policies.delete_topic_policies(topic)
 
     # -- one topic, or each of its partitions
 
@@ -345,7 +346,42 @@ class Operations:
     ) -> None:
         """Delete a topic.  Raise PreconditionError while it is in use, unless `force`."""
         await self._check_served_here(topic, authoritative=authoritative)
+        await self._delete_with_policies(topic, force=force)
+
+    async def _delete_with_policies(self, topic: TopicName, *, force: bool) -> None:
         await self.delete_here(topic, force=force)
+        if topic.partition < 0:  # Partitions share the policies of their topic.
+            await self.policies.delete_topic_policies(topic)
+
+    async def deduplication(self, topic: TopicName, *, applied: bool) -> bool | None:
+        """Return the topic's own policy, or with `applied` the one that is in force."""
+        await self._check_exists(topic)
+        own = (await self.policies.topic(topic)).deduplication
+        return own if own is not None or not applied else await self._deduplication_in_force(topic)
+
+    async def set_deduplication(self, topic: TopicName, enabled: bool | None) -> None:
+        """Switch deduplication of a topic on or off.  None removes its own policy.
+
+        A topic that is loaded is loaded again if that changes what is in force.
+        """
+        await self._check_exists(topic)
+        before = await self._deduplication_in_force(topic)
+        await self.policies.set_topic_policy(topic, DEDUPLICATION, enabled)
+        if await self._deduplication_in_force(topic) != before:
+            count = await self.policies.partitions(topic)
+            parts = [topic.partition_name(index) for index in range(count)] or [topic]
+            unload = RestCall("PUT", "/unload")
+            await self._each(parts, self.unload_here, unload, missing=NotFoundError)
+
+    async def _deduplication_in_force(self, topic: TopicName) -> bool:
+        own = (await self.policies.topic(topic)).deduplication
+        if own is not None:
+            return own
+        return (await self.policies.namespace(topic.namespace)).deduplication
+
+    async def _check_exists(self, topic: TopicName) -> None:
+        if not await self.policies.partitions(topic) and not await self.exists(topic):
+            raise NotFoundError(f"the topic {topic} does not exist")
 
     async def unload_topic(self, topic: TopicName, *, authoritative: bool = False) -> None:
         """Close a topic, or all its partitions, in order.  The next client loads it again."""

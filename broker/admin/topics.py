@@ -25,6 +25,11 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
             "POST": _update_partitions,
             "DELETE": _delete_partitioned,
         },
+        "/{topic}/deduplicationEnabled": {
+            "GET": _deduplication,
+            "POST": _set_deduplication,
+            "DELETE": _remove_deduplication,
+        },
         "/{topic}/unload": {"PUT": _unload},
         "/{topic}/stats": {"GET": _stats},
         "/{topic}/internalStats": {"GET": _internal_stats},
@@ -137,6 +142,18 @@ async def _update_partitions(call: OpsCall) -> None:
 
 async def _delete_partitioned(call: OpsCall) -> None:
     await call.parts.delete_partitioned(call.topic, force=call.flag("force"))
+
+
+async def _deduplication(call: OpsCall) -> object:
+    return await call.parts.deduplication(call.topic, applied=call.flag("applied"))
+
+
+async def _set_deduplication(call: OpsCall) -> None:
+    await call.parts.set_deduplication(call.topic, await call.body(bool))
+
+
+async def _remove_deduplication(call: OpsCall) -> None:
+    await call.parts.set_deduplication(call.topic, None)
 
 
 async def _unload(call: OpsCall) -> None:

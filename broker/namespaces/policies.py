@@ -32,6 +32,7 @@ from daybook.wire.metadata.update import update
 from daybook.wire.topics import TopicName, url_decode
 
 DEFAULT_NAMESPACE = "public/default"
+DEDUPLICATION = "deduplicationEnabled"  # in the records of namespaces and of topics
 
 ValueT = TypeVar("ValueT")
 Fields = dict[str, object]  # a JSON object, unknown keys included
@@ -74,7 +75,15 @@ class NamespacePolicies:
     bundles: Bundles
     retention: Retention
     persistence: Persistence | None  # None: by the settings of the broker
+    deduplication: bool
     deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPolicies:
+    """The policies that a topic has of its own.  For None those of its namespace apply."""
+
+    deduplication: bool | None = None
 
 
 class Policies:
@@ -95,8 +104,16 @@ class Policies:
             await self.bundles(namespace),
             _part(fields, "retention_policies", Retention) or self.default_retention,
             _part(fields, "persistence", Persistence),
+            self._with_default(_part(fields, DEDUPLICATION, bool)),
             fields.get("deleted") is True,
         )
+
+    def _with_default(self, deduplication: bool | None) -> bool:
+        return self._config.deduplication if deduplication is None else deduplication
+
+    async def namespace_deduplication(self, namespace: str) -> bool | None:
+        """Return what the namespace itself says; None if it says nothing."""
+        return _part(await self._namespace_fields(namespace), DEDUPLICATION, bool)
 
     @property
     def default_retention(self) -> Retention:
@@ -154,6 +171,51 @@ class Policies:
             return records.encode(fields)
 
         await self._change(records.policies_path(namespace), changed, f"the namespace {namespace}")
+
+    # -- topics
+
+    async def topic(self, topic: TopicName) -> TopicPolicies:
+        """Return the policies of the topic itself.  Raise UnavailableError."""
+        path = records.topic_policies_path(topic)
+        try:
+            record = await self._store.get(path)
+        except StoreUnavailableError as error:
+            raise UnavailableError(
+                f"the policies of {topic} cannot be read now: {error}"
+            ) from error
+        fields = {} if record is None else _policies(record.value)
+        return TopicPolicies(_part(fields, DEDUPLICATION, bool))
+
+    async def set_topic_policy(self, topic: TopicName, key: str, value: object) -> None:
+        """Set one policy of a topic; None removes it.  Unknown fields are kept."""
+        path = records.topic_policies_path(topic)
+
+        def changed(old: bytes) -> bytes:
+            fields = _policies(old)
+            fields.pop(key, None)
+            if value is not None:
+                fields[key] = value
+            return records.encode(fields)
+
+        try:
+            await self._store.create(path, changed(b""), make_parents=True)
+        except RecordExistsError:
+            await self._change(path, changed, f"the policies of {topic}")
+        except MetadataError as error:
+            raise UnavailableError(
+                f"the policies of {topic} may not have been changed: {error}"
+            ) from error
+
+    async def delete_topic_policies(self, topic: TopicName) -> None:
+        """Delete the policies of a topic that is deleted, if it has any."""
+        try:
+            await self._store.delete(records.topic_policies_path(topic), -1)
+        except NoRecordError:
+            pass
+        except MetadataError as error:
+            raise UnavailableError(
+                f"the policies of {topic} may not have been deleted: {error}"
+            ) from error
 
     # -- partitioned topics
 

@@ -27,6 +27,7 @@ from daybook.wire.topics import TopicName
 CLUSTERS = "/admin/clusters"
 POLICIES = "/admin/policies"
 LOCAL_POLICIES = "/admin/local-policies"
+TOPIC_POLICIES = "/admin/topic-policies/local"  # PIP-469
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 OWNERS = "/namespace"
 BROKERS = "/loadbalance/brokers"
@@ -136,6 +137,12 @@ def policies_path(namespace: str) -> str:
 
 def local_policies_path(namespace: str) -> str:
     return f"{LOCAL_POLICIES}/{namespace}"
+
+
+def topic_policies_path(topic: TopicName) -> str:
+    """Return the path of a topic's own policies; all its partitions share them."""
+    base = topic.base
+    return f"{TOPIC_POLICIES}/{base.namespace}/persistent/{base.encoded}"
 
 
 def partitioned_parent(namespace: str) -> str:

@@ -14,6 +14,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import (
+    DEDUPLICATION,
     DEFAULT_NAMESPACE,
     Fields,
     Persistence,
@@ -143,12 +144,15 @@ class Tenancy:
         bundles: Bundles | None = None,
         retention: Retention | None = None,
         persistence: Persistence | None = None,
+        deduplication: bool | None = None,
     ) -> None:
         _check_namespace(namespace)
         await self.tenant(namespace.partition("/")[0])
         fields = self._new_policies(bundles or Bundles.equal(self._config.bundles))
         _set_checked(fields, "retention_policies", retention)
         _set_checked(fields, "persistence", persistence)
+        if deduplication is not None:
+            fields[DEDUPLICATION] = deduplication
         path = records.policies_path(namespace)
         await self._create(path, records.encode(fields), f"the namespace {namespace}")
 
@@ -166,6 +170,16 @@ class Tenancy:
     async def set_persistence(self, namespace: str, persistence: Persistence | None) -> None:
         """Set the quorums of new ledgers.  For None the settings of the broker apply."""
         await self._set(namespace, "persistence", persistence)
+
+    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
+        """Switch deduplication on or off.  For None the setting of the broker applies."""
+
+        def change(fields: Fields) -> None:
+            fields.pop(DEDUPLICATION, None)
+            if enabled is not None:
+                fields[DEDUPLICATION] = enabled
+
+        await self._policies.change_namespace(_check_namespace(namespace), change)
 
     async def mark_deleted(self, namespace: str, *, deleted: bool) -> None:
         """Mark the namespace: no topic of it is created while marked, so a list is complete."""

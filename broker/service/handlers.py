@@ -42,6 +42,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode
+from daybook.broker.protocol.deduplication import NOTHING, RESERVED
 from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
 from daybook.broker.service.connection import ClientConnection
@@ -454,8 +455,7 @@ class Handlers:
                     connection.send_command(pb.CommandSuccess(request_id=request_id))
                 case producing.Repeat(producer_id, request_id):
                     opened = self.producers[producer_id]
-                    success = _producer_success(request_id, opened.name, opened.epoch)
-                    connection.send_command(success)
+                    connection.send_command(_producer_success(request_id, opened))
                 case producing.Refuse(_, code, reason):
                     assert body is not None
                     self.refuse(T.PRODUCER, body, RefusedError(code, reason))
@@ -508,7 +508,7 @@ class Handlers:
         assert producer_id not in self.producers
         self.producers[producer_id] = producer
         self._handle_producing(producing.Opened(producer_id, attempt))
-        connection.send_command(_producer_success(body.request_id, producer.name, producer.epoch))
+        connection.send_command(_producer_success(body.request_id, producer))
 
     async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
         broker = self._broker
@@ -516,6 +516,10 @@ class Handlers:
         if body.txn_enabled:
             raise NotAllowedError("this broker does not offer transactions")
         self._check_chars(body.producer_name, body.initial_subscription_name)
+        if body.producer_name.startswith(RESERVED):
+            raise PreconditionError(
+                f"the producer name {body.producer_name[:64]!r} is reserved: choose another one"
+            )
         name = topic_name(body.topic)
         topic = await broker.topics.get(name, create=broker.config.auto_create_topics)
         if body.initial_subscription_name:
@@ -529,7 +533,7 @@ class Handlers:
         )
 
         def must_wait() -> None:
-            success = _producer_success(body.request_id, request.name, None)
+            success = _success(body.request_id, request.name, NOTHING)
             success.producer_ready = False
             self._connection.send_command(success)
             # This one waits for as long as another producer stays.  It gives its place to
@@ -888,13 +892,20 @@ def _pairs(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
     return {pair.key: pair.value for pair in pairs}
 
 
-def _producer_success(request_id: int, name: str, epoch: int | None) -> pb.CommandProducerSuccess:
-    success = pb.CommandProducerSuccess(
-        request_id=request_id, producer_name=name, last_sequence_id=-1, schema_version=b""
-    )
-    if epoch is not None:
-        success.topic_epoch = epoch
+def _producer_success(request_id: int, producer: Producer) -> pb.CommandProducerSuccess:
+    success = _success(request_id, producer.name, producer.last_sequence_id)
+    if producer.epoch is not None:
+        success.topic_epoch = producer.epoch
     return success
+
+
+def _success(request_id: int, name: str, last_sequence_id: int) -> pb.CommandProducerSuccess:
+    return pb.CommandProducerSuccess(
+        request_id=request_id,
+        producer_name=name,
+        last_sequence_id=last_sequence_id,
+        schema_version=b"",
+    )
 
 
 def _type_of(command: AnyCommand) -> int:

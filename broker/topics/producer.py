@@ -10,6 +10,9 @@ the log has ended, a client of ours is told that the first held send is refused,
 sends behind it.  The producers of all other clients are closed instead: they come back and are
 refused.  Go's client would never tell its application about a refused send.
 
+If the topic is deduplicated, a send that the topic has already is not appended.  Its receipt names
+no position, and waits for the receipts of all earlier sends.
+
 A refused send must cost its client this one message only.  Clients accept few error codes for that.
 Any other code makes them close the connection and send the same message again, forever.
 """
@@ -22,6 +25,8 @@ import trio
 
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.protocol.access import ProducerKey
+from daybook.broker.protocol.deduplication import ID_MAX, NOTHING, EntryIds, Verdict
+from daybook.broker.topics.deduplication import Deduplication, entry_ids
 from daybook.managed_ledger.errors import EntryTooLargeError, ListFullError, TerminatedError
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import (
@@ -39,6 +44,7 @@ from daybook.wire.proto import pulsar_pb2 as pb
 if TYPE_CHECKING:
     from daybook.broker.topics.topic import Topic
 
+_NO_POSITION = (-1, -1)  # the ledger and the entry in the receipt of a repeat
 _CPP = "Pulsar-CPP"  # the prefix of the version of C++ clients, and of Python's and Node's
 
 
@@ -64,14 +70,15 @@ class Producer:
         self.access_mode = access_mode
         self.metadata = metadata or {}
         self.epoch: int | None = None  # the topic's, when this producer was admitted
+        self.last_sequence_id = NOTHING  # the last stored one, when this producer was admitted
         self.closed = False
         self.messages = 0
         self.bytes = 0
         self.chunks = 0
         self._on_drained: list[Callable[[], None]] = []
         # One item per send without an answer, in the order of the sends: its sequence id, its
-        # highest sequence id, and for a refused send the frame that says so.  Refused sends wait
-        # here for the receipts in front of them.
+        # highest sequence id, and for a send that was not appended the frame that answers it.
+        # Such answers wait here for the receipts in front of them.
         self._outstanding: deque[tuple[int, int | None, bytes | None]] = deque()
         # Receipts that are sent at the next flush: both ids, ledger id, entry id.
         self._receipts: list[tuple[int, int | None, int, int]] = []
@@ -104,12 +111,54 @@ class Producer:
             self._refuse(send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, impossible)
             return
         messages = num_messages(metadata)
+        deduplication = topic.deduplication
+        if deduplication is not None and not self._is_new(send, metadata, body, deduplication):
+            return
         self.messages += messages
         self.bytes += len(send.payload)
         self.chunks += send.is_chunk
         # This comes before `append`, because the log may refuse the entry from within that call.
         self._outstanding.append((send.sequence_id, send.highest_sequence_id, None))
         topic.append(send.payload, messages, self, is_chunk=send.is_chunk)
+
+    def _is_new(
+        self,
+        send: Send,
+        metadata: pb.MessageMetadata,
+        body: memoryview,
+        deduplication: Deduplication,
+    ) -> bool:
+        """Return True if the entry has to be appended.  Otherwise it gets its answer here."""
+        ids = entry_ids(metadata, body)
+        reason = self._bad_ids(ids)
+        if reason is None:
+            match deduplication.judge(ids):
+                case Verdict.NEW:
+                    deduplication.appended(ids, len(send.payload))
+                    return True
+                case Verdict.REPEAT:
+                    deduplication.repeats += 1
+                    self._answer_repeat(send.sequence_id, send.highest_sequence_id)
+                    return False
+                case Verdict.TORN:
+                    reason = (
+                        f"the topic has some of the messages {ids.first} to {ids.last} of the"
+                        f" producer {self.name}, and some not: send them in the batches in which"
+                        " they were sent before"
+                    )
+        self._refuse(send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, reason)
+        return False
+
+    def _bad_ids(self, ids: EntryIds) -> str | None:
+        """Return the reason if the ids of an entry cannot be compared with others."""
+        if ids.producer != self.name:
+            return (
+                f"the message names the producer {ids.producer[:64]}, and {self.name} sent it: the"
+                " messages of this topic are deduplicated by that name"
+            )
+        if not 0 <= ids.first <= ids.last <= ID_MAX:
+            return f"the sequence ids {ids.first} to {ids.last} are not in order"
+        return None
 
     def _refusal(self, send: Send) -> tuple[int, str] | None:
         """Return the code and the reason if the send is not acceptable."""
@@ -138,7 +187,7 @@ class Producer:
         )
         error.error = self._code_for_client(code)  # type: ignore[assignment]
         self._outstanding.append((sequence_id, highest, encode(error)))
-        self._answer_refused()
+        self._send_answers()
 
     def _code_for_client(self, code: int) -> int:
         """Return the code at which this client gives up one message and nothing else."""
@@ -176,6 +225,9 @@ class Producer:
         The log confirms appends in order, so a position belongs to the oldest outstanding send.  A
         refusal belongs to the newest one: the log raises it from within `append`.
         """
+        deduplication = self.topic.deduplication
+        if deduplication is not None and position is not None:
+            deduplication.confirmed(position)
         if self.closed:
             # Its client sends again without a receipt.  A failed log concerns all producers.
             if error is not None:
@@ -184,15 +236,13 @@ class Producer:
         if position is None:
             self._not_stored(error)
             return
-        sequence_id, highest, refusal = self._outstanding.popleft()
-        # Refused sends leave the head of the queue as soon as they reach it.
-        assert refusal is None, "a refused send was never appended"
-        if not self._receipts:
-            self.connection.call_at_flush(self.flush_receipts)
-        self._receipts.append((sequence_id, highest, position.ledger_id, position.entry_id))
+        sequence_id, highest, answer = self._outstanding.popleft()
+        # Sends that were not appended leave the head of the queue as soon as they reach it.
+        assert answer is None, "this send was never appended"
+        self._add_receipt((sequence_id, highest, position.ledger_id, position.entry_id))
         if self._outstanding:
             if self._outstanding[0][2] is not None:
-                self._answer_refused()
+                self._send_answers()
         elif self._held is None:
             self._drained()
 
@@ -201,6 +251,8 @@ class Producer:
         if isinstance(error, TerminatedError | ListFullError | EntryTooLargeError):
             # The log refuses the newest send at once, while earlier ones may still be pending.
             sequence_id, highest, _ = self._outstanding.pop()
+            if self.topic.deduplication is not None:
+                self.topic.deduplication.refused()
             ended = isinstance(error, TerminatedError)
             # Opening a full log again would not help, so clients must not repeat the send.
             code = pb.TopicTerminatedError if ended else pb.NotAllowedError
@@ -209,8 +261,25 @@ class Producer:
         # Everything outstanding is in doubt now, and gets neither a receipt nor an error.
         self.topic.append_failed(error)
 
-    def _answer_refused(self) -> None:
-        """Send the refusals that no pending append is in front of."""
+    def _answer_repeat(self, sequence_id: int, highest: int | None) -> None:
+        """Send the receipt of a message that the topic has, behind those of all earlier sends.
+
+        That includes the receipt of the message itself if it is still being stored.
+        """
+        receipt = (sequence_id, highest, *_NO_POSITION)
+        if self._outstanding:
+            frame = encode_send_receipts(self.producer_id, [receipt])
+            self._outstanding.append((sequence_id, highest, frame))
+        else:
+            self._add_receipt(receipt)
+
+    def _add_receipt(self, receipt: tuple[int, int | None, int, int]) -> None:
+        if not self._receipts:
+            self.connection.call_at_flush(self.flush_receipts)
+        self._receipts.append(receipt)
+
+    def _send_answers(self) -> None:
+        """Send the answers that no pending append is in front of."""
         while self._outstanding and (frame := self._outstanding[0][2]) is not None:
             self._outstanding.popleft()
             self.flush_receipts()  # They belong to earlier sends, so they go out first.

@@ -130,7 +130,7 @@ def statistics(topic: Topic) -> TopicStats:
         msg_chunk_published=topic.chunks > 0,
         waiting_publishers=topic.producers.waiting,
         subscriptions=subscriptions,
-        deduplication_status="Disabled",
+        deduplication_status="Disabled" if topic.deduplication is None else "Enabled",
         topic_epoch=topic.producers.epoch,
         waiting_for=topic.log.waiting_for,
         ledger_list_bytes=topic.log.room.bytes,

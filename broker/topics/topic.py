@@ -54,6 +54,7 @@ from daybook.broker.protocol.access import (
     Wait,
 )
 from daybook.broker.to_the_end import to_the_end
+from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
@@ -97,7 +98,9 @@ class _Termination:
 class Topic:
     """One loaded topic.  `run` belongs in the nursery of `Topics`.
 
-    `on_failed` is called at most once, if the log fails.
+    `deduplication` is None if it is switched off for this topic.  `own_deduplication` is what the
+    policy of the topic itself says; None leaves it to the namespace.  `on_failed` is called at most
+    once, if the log fails.
     """
 
     def __init__(
@@ -109,6 +112,8 @@ class Topic:
         limits: TopicLimits,
         clock: WallClock,
         keys: Iterator[int],
+        deduplication: Deduplication | None = None,
+        own_deduplication: bool | None = None,
         on_failed: Callable[["Topic", Exception], None],
     ) -> None:
         self.name = name
@@ -116,6 +121,8 @@ class Topic:
         self.logs = logs
         self.limits = limits
         self.clock = clock
+        self.deduplication = deduplication
+        self.own_deduplication = own_deduplication
         self.keys = keys  # numbers for producers and consumers, none of which is used twice
         self.closing = False  # for good, from the begin of a close or a drop on
         self.closed = False
@@ -137,6 +144,8 @@ class Topic:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            if self.deduplication is not None:
+                nursery.start_soon(self.deduplication.run)
             task_status.started()
             # The log may have been lost before: `_finish` found no nursery that it could cancel.
             if not self.closed:
@@ -330,6 +339,8 @@ class Topic:
             return
         try:
             with translated(self.name):
+                if self.deduplication is not None:
+                    self.deduplication.store()
                 await self.log.close()
         except BaseException:
             self.log.abandon()
@@ -469,7 +480,30 @@ class TopicProducers:
             self._applicants.pop(producer.key, None)
         if applicant.error is not None:
             raise applicant.error
+        try:
+            await self._begin_numbering(producer)
+        except BaseException:
+            self.remove(producer)
+            raise
         return producer
+
+    async def _begin_numbering(self, producer: Producer) -> None:
+        """Tell the producer which of its messages the topic has.
+
+        An earlier producer of the same name may have entries that are not confirmed yet.  Their
+        fate is waited for, because the client goes on behind the last id that it is told.
+        """
+        topic = self._topic
+        if topic.deduplication is None:
+            return
+        topic.deduplication.joined(producer.name)
+        last = await topic.deduplication.last_stored(producer.name)
+        if last is None:
+            raise UnavailableError(
+                f"{topic.name}: earlier messages of the producer {producer.name} are still being"
+                " stored: try again"
+            )
+        producer.last_sequence_id = last
 
     async def _prepare(self, request: ProducerRequest, connection: ConnectedClient) -> None:
         """Return when the topic is open and the name is free.
@@ -518,8 +552,13 @@ class TopicProducers:
         producer.close()
         self._by_key.pop(producer.key, None)
         if self.by_name.get(producer.name) is producer:
-            del self.by_name[producer.name]
+            self._forget(producer)
         self._handle(Leave(producer.key))
+
+    def _forget(self, producer: Producer) -> None:
+        del self.by_name[producer.name]
+        if self._topic.deduplication is not None:
+            self._topic.deduplication.left(producer.name)
 
     def _handle(self, event: Event) -> None:
         for effect in self._access.step(event):
@@ -532,7 +571,7 @@ class TopicProducers:
                     self._decide(key, RefusedError(code, f"{self._topic.name}: {reason}"))
                 case Expel(key):
                     producer = self._by_key.pop(key)
-                    del self.by_name[producer.name]
+                    self._forget(producer)
                     producer.disconnect()
                 case StoreEpoch(key, epoch):
                     self._topic.start_task(self._store_epoch, key, epoch)

@@ -60,6 +60,10 @@ class TopicCursor(Protocol):
 
     def ack_cumulative(self, position: Position) -> None: ...
 
+    def advance(self, mark_delete: Position, properties: Mapping[str, int]) -> None:
+        """Move the cursor forward and replace its properties, in one stored record."""
+        ...
+
     async def flush(self) -> None: ...
 
     async def reset(self, mark_delete: Position, properties: Mapping[str, int]) -> None:

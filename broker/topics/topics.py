@@ -8,6 +8,7 @@ its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count
 from random import Random
 from typing import assert_never
@@ -26,6 +27,7 @@ from daybook.broker.errors import (
 from daybook.broker.limits import TopicLimits
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.deduplication import GENERATED
 from daybook.broker.protocol.topics import (
     Abandon,
     Close,
@@ -45,6 +47,8 @@ from daybook.broker.protocol.topics import (
     Unload,
     Unloaded,
 )
+from daybook.broker.topics import deduplication
+from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.rates import PERIOD_S
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs
@@ -54,6 +58,7 @@ from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 
+_POLICIES_S = 5.0  # A changed policy of a namespace applies to its loaded topics after this time.
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
 
 
@@ -78,8 +83,8 @@ class _Waiter:
 class Topics:
     """The topics of one broker.
 
-    `name_prefix` begins the names of producers for which the client chose none.  It must be unique
-    to this start of the broker.
+    `name_prefix` is part of the names of producers for which the client chose none.  It must be
+    unique to this start of the broker.
     """
 
     def __init__(
@@ -132,6 +137,7 @@ class Topics:
             self._nursery = nursery
             task_status.started()
             nursery.start_soon(self._tick_rates)
+            nursery.start_soon(self._apply_policies)
             try:
                 while True:
                     await trio.sleep(self._maintain_interval_s)
@@ -150,6 +156,16 @@ class Topics:
             for topic in self._loaded.values():
                 topic.tick_rates(trio.current_time())
             await trio.sleep(PERIOD_S)
+
+    async def _apply_policies(self) -> None:
+        """Load topics again whose namespace has switched deduplication on or off, forever."""
+        while True:
+            await trio.sleep(_POLICIES_S)
+            for topic in list(self._loaded.values()):
+                with suppress(BrokerError):  # The policy in force stays in force.
+                    wanted = await self._is_deduplicated(topic.name, topic.own_deduplication)
+                    if wanted != (topic.deduplication is not None):
+                        await self.unload(topic.name)
 
     async def _maintain(self, topic: Topic) -> None:
         """Roll a ledger that is old enough, and trim ledgers that are no longer needed."""
@@ -199,7 +215,7 @@ class Topics:
 
     def producer_name(self) -> str:
         """Return a name that no other producer has."""
-        return f"{self._name_prefix}-{next(self._names)}"
+        return f"{GENERATED}{self._name_prefix}-{next(self._names)}"
 
     async def exists(self, name: TopicName) -> bool:
         return name.full in self._loaded or await self.logs.exists(name)
@@ -377,10 +393,15 @@ class Topics:
     async def _open(self, name: TopicName, create: bool) -> Topic:
         create = await self._check_partition(name, create)
         log = await self.logs.open(name, create=create)
-        if not self._owns(name):
-            # The bundle was lost while the log was opened.  Its next owner recovers the log.
+        try:
+            own = (await self._policies.topic(name)).deduplication
+            known = await self._load_deduplication(name, log, own)
+            if not self._owns(name):
+                # The bundle was lost meanwhile.  Its next owner recovers the log.
+                raise NotOwnerError(f"this broker lost {name} while it loaded it: look it up again")
+        except BaseException:
             log.abandon()
-            raise NotOwnerError(f"this broker lost {name} while it loaded it: look it up again")
+            raise
         return Topic(
             name,
             log,
@@ -388,8 +409,25 @@ class Topics:
             limits=self.limits,
             clock=self._clock,
             keys=self._keys,
+            deduplication=known,
+            own_deduplication=own,
             on_failed=self._topic_failed,
         )
+
+    async def _load_deduplication(
+        self, name: TopicName, log: TopicLog, own: bool | None
+    ) -> Deduplication | None:
+        if await self._is_deduplicated(name, own):
+            limits = self.limits.deduplication
+            return await deduplication.load(name, log, self.logs, limits)
+        await deduplication.remove(name, log)
+        return None
+
+    async def _is_deduplicated(self, name: TopicName, own: bool | None) -> bool:
+        """Return the policy in force; `own` is that of the topic itself."""
+        if own is not None:
+            return own
+        return (await self._policies.namespace(name.namespace)).deduplication
 
     async def _check_partition(self, name: TopicName, create: bool) -> bool:
         """Return True if the topic may be created.  Raise NotAllowedError if it cannot exist."""

@@ -199,6 +199,38 @@ def retention(
     write_record({"namespace": name, "minutes": minutes, "megabytes": megabytes}, output)
 
 
+@topics.command()
+@click.argument("state", type=click.Choice(["on", "off", "inherit"]))
+@click.option(
+    "--namespace",
+    default="public/default",
+    show_default=True,
+    metavar="TENANT/NAME",
+    help="The namespace to change.",
+)
+@click.option("--topic", metavar="TOPIC", help="The topic to change, instead of a namespace.")
+@admin_url_option
+@output_option
+def deduplication(
+    state: str, namespace: str, topic: str | None, admin_url: str, output: OutputFormat
+) -> None:
+    """Store each message of a producer once, even if it is sent again.
+
+    Repeats are found by the name of the producer and the sequence id of the message.  A topic
+    overrides its namespace, and a namespace overrides the setting of the brokers; "inherit" removes
+    the override.  Clients of a topic for which it changes attach again, which takes a moment.
+    """
+    enabled = None if state == "inherit" else state == "on"
+    if topic is not None:
+        name = topic
+        _ask(admin_url, lambda admin: admin.set_topic_deduplication(name, enabled), changes=True)
+        write_record({"topic": name, "deduplication": state}, output)
+        return
+    name = parse_namespace(namespace)
+    _ask(admin_url, lambda admin: admin.set_deduplication(name, enabled), changes=True)
+    write_record({"namespace": name, "deduplication": state}, output)
+
+
 def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: bool = False) -> T:
     async def ask() -> T:
         admin = Admin(admin_url, timeout_s=PATIENCE_S)

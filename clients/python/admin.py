@@ -94,6 +94,14 @@ class Admin:
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
         await self._do("POST", f"/admin/v2/namespaces/{_namespace(namespace)}/retention", body)
 
+    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
+        """Store each message once in the topics of a namespace, even if it is sent again.
+
+        None leaves it to the setting of the brokers.
+        """
+        path = f"/admin/v2/namespaces/{_namespace(namespace)}/deduplication"
+        await (self._do("DELETE", path) if enabled is None else self._do("POST", path, enabled))
+
     async def bundles(self, namespace: str) -> Json:
         return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}/bundles")
 
@@ -132,6 +140,18 @@ class Admin:
     async def unload_topic(self, topic: str) -> None:
         """Have the broker close a topic; it is opened again when a client uses it."""
         await self._do("PUT", f"{_path(topic)}/unload")
+
+    async def deduplication(self, topic: str) -> bool:
+        """Return True if a topic stores each message once, even if it is sent again."""
+        return await self._get(f"{_path(topic)}/deduplicationEnabled", {"applied": True}) is True
+
+    async def set_topic_deduplication(self, topic: str, enabled: bool | None) -> None:
+        """Override, for one topic, what its namespace says about deduplication.
+
+        None leaves it to the namespace.  Producers and consumers of the topic attach again.
+        """
+        path = f"{_path(topic)}/deduplicationEnabled"
+        await (self._do("DELETE", path) if enabled is None else self._do("POST", path, enabled))
 
     async def terminate_topic(self, topic: str) -> MessageId:
         """Have a topic take no messages any more; return the id of its last message."""

@@ -66,6 +66,10 @@ class Admin(Closing):
             lambda: self._admin.set_retention(namespace, minutes=minutes, megabytes=megabytes)
         )
 
+    @like(trio_admin.Admin.set_deduplication)
+    def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
+        self._portal.call(self._admin.set_deduplication, namespace, enabled)
+
     @like(trio_admin.Admin.bundles)
     def bundles(self, namespace: str) -> Json:
         return self._portal.call(self._admin.bundles, namespace)
@@ -101,6 +105,14 @@ class Admin(Closing):
     @like(trio_admin.Admin.unload_topic)
     def unload_topic(self, topic: str) -> None:
         self._portal.call(self._admin.unload_topic, topic)
+
+    @like(trio_admin.Admin.deduplication)
+    def deduplication(self, topic: str) -> bool:
+        return self._portal.call(self._admin.deduplication, topic)
+
+    @like(trio_admin.Admin.set_topic_deduplication)
+    def set_topic_deduplication(self, topic: str, enabled: bool | None) -> None:
+        self._portal.call(self._admin.set_topic_deduplication, topic, enabled)
 
     @like(trio_admin.Admin.terminate_topic)
     def terminate_topic(self, topic: str) -> MessageId:

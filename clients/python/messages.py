@@ -36,6 +36,14 @@ class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
     batch_index: int = -1
     partition: int = -1
 
+    @property
+    def stored_before(self) -> bool:
+        """True for a send that was not stored again, because the topic had the message already.
+
+        The id then tells no place.  Only topics with deduplication answer so.
+        """
+        return self.ledger_id < 0
+
     def encode(self) -> bytes:
         """Return the id as bytes, in the format of other Pulsar clients."""
         return self.to_proto().SerializeToString()

@@ -131,6 +131,8 @@ class TopicProducer(ConnectionHandler):
         self._on_batch = on_batch
         self._initial_sequence_id = initial_sequence_id
         self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
+        # The broker has the messages before this id.  No batch spans it: it would be refused.
+        self._first_new_id = 0
         self._max_bytes = 0
         self._partition = topic.partition
         self._builder = BatchBuilder(settings.batch_messages_max, settings.batch_bytes_max)
@@ -193,6 +195,8 @@ class TopicProducer(ConnectionHandler):
             )
         elif sequence_id > self._next_sequence_id:
             self.ship()  # The sequence ids of a batch have no gaps.
+        if sequence_id == self._first_new_id:
+            self.ship()
         if builder.size + size > self._max_bytes:
             self.ship()  # With this message the entry would be too large for the broker.
         if alone:
@@ -366,8 +370,10 @@ class TopicProducer(ConnectionHandler):
         self._epoch += 1  # With a larger epoch the broker replaces the producer that it may have.
         connection.producers[self._id] = self
         success = await connection.request(request)
-        if not self._ever_attached and self._initial_sequence_id is None:
-            self._next_sequence_id = max(0, success.last_sequence_id + 1)
+        if not self._ever_attached:
+            self._first_new_id = success.last_sequence_id + 1
+            if self._initial_sequence_id is None:
+                self._next_sequence_id = max(0, self._first_new_id)
         self.name = success.producer_name
         self._max_bytes = connection.max_message_bytes
         self._builder.bytes_max = min(self._settings.batch_bytes_max, self._max_bytes // 2)

@@ -95,6 +95,10 @@ class CursorState:
         self._reset = True
         self.changes += 1
 
+    def touch(self) -> None:
+        """Count a change of something that is recorded together with the positions."""
+        self.changes += 1
+
     def is_acked(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.acked
 

@@ -28,7 +28,7 @@ async def test_what_is_stored_is_what_the_client_sent_behind_our_metadata(
     async with open_broker() as cluster:
         client = await cluster.client()
         success = await client.producer()
-        assert success.producer_name == "test-1-0"
+        assert success.producer_name == "daybook.generated.test-1-0"
         assert success.last_sequence_id == -1
         assert success.schema_version == b""
         payload = payload_of(7, b"hello")

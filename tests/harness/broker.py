@@ -13,7 +13,12 @@ from daybook.broker.context import BrokerContext
 from daybook.broker.dispatch.subscription import Consumer
 from daybook.broker.errors import NotFoundError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
-from daybook.broker.namespaces.policies import NamespacePolicies, Policies, Retention
+from daybook.broker.namespaces.policies import (
+    NamespacePolicies,
+    Policies,
+    Retention,
+    TopicPolicies,
+)
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
@@ -49,12 +54,20 @@ def connection_of(opened: Producer | Consumer) -> ClientConnection:
 class FakePolicies(Policies):
     def __init__(self) -> None:
         self.partition_counts: dict[str, int] = {}
+        self.deduplication = False  # the policy of the namespace
+        self.topic_deduplication: dict[str, bool] = {}
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
         await trio.lowlevel.checkpoint()
         if namespace != "public/default":
             raise NotFoundError(f"no namespace {namespace}")
-        return NamespacePolicies(Bundles.equal(1), Retention(-1, -1), None, False)
+        return NamespacePolicies(
+            Bundles.equal(1), Retention(-1, -1), None, self.deduplication, deleted=False
+        )
+
+    async def topic(self, topic: TopicName) -> TopicPolicies:
+        await trio.lowlevel.checkpoint()
+        return TopicPolicies(self.topic_deduplication.get(topic.full))
 
     async def partitions(self, topic: TopicName) -> int:
         await trio.lowlevel.checkpoint()

@@ -72,6 +72,10 @@ class FakeCursor:
             self.acked.remove(following)
             self.mark_delete = following
 
+    def advance(self, mark_delete: Position, properties: Mapping[str, int]) -> None:
+        self.ack_cumulative(mark_delete)
+        self.properties = dict(properties)
+
     async def flush(self) -> None:
         await trio.lowlevel.checkpoint()
         if self._log.fenced:

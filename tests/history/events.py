@@ -48,7 +48,7 @@ class Run:
     batch_acks_durable: bool = False  # acknowledging a part of a batch survives its broker
     # The broker has room to remember the acknowledged messages of batches.
     batch_parts_kept: bool = True
-    deduplicated: tuple[str, ...] = ()  # topics
+    deduplicated: tuple[str, ...] = ()  # topics, without their partitions
     orphans_removed: bool = False  # ledgers that no list has ever named are gone at the end
     auto_recovery: bool = False  # closed fragments may get other bookies
 

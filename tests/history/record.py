@@ -158,10 +158,31 @@ class Record:
         return position[0] < self.trimmed.get(topic, 0)
 
     def oks(self) -> Iterator[tuple[Sending, Position]]:
-        """Yield the sends with a receipt."""
+        """Yield the sends with a receipt that names a position."""
         for sending in self.sends.values():
-            if sending.position is not None:
+            if sending.position is not None and not is_repeat(sending.position):
                 yield sending, sending.position
+
+    def repeats(self) -> Iterator[Sending]:
+        """Yield the sends whose receipt says that the topic had the message already."""
+        for sending in self.sends.values():
+            if sending.position is not None and is_repeat(sending.position):
+                yield sending
+
+    def place_of(self, producer: str, seq: int, receipt: Position) -> Position | None:
+        """Return where the message lies; a receipt for a repeat does not say that, but the log."""
+        if not is_repeat(receipt):
+            return receipt
+        sending = self.by_seq[producer, seq]
+        log = self.logs.get(sending.stored_in)
+        return None if log is None else next(iter(log.places.get(sending.value, [])), None)
+
+    def is_deduplicated(self, topic: str) -> bool:
+        return parent(topic) in self.run.deduplicated
+
+
+def is_repeat(position: Position) -> bool:
+    return position[0] < 0
 
 
 def parent(topic: str) -> str:

@@ -150,6 +150,21 @@ def test_with_deduplication_nothing_is_ever_stored_twice() -> None:
     assert rules([*broken, *TWICE], Run(deduplicated=(T,))) == ["duplicate"]
 
 
+NOWHERE = (-1, -1, -1)  # the position in the receipt for a repeat
+
+
+def test_a_receipt_for_a_repeat_says_that_the_message_is_stored() -> None:
+    run = Run(deduplicated=(T,))
+    assert rules([*sent(0, NOWHERE), *read((0, A))], run) == []
+    assert rules([*sent(0, NOWHERE), *sent(1, A), *read((1, A))], run) == ["lost-write"]
+    assert rules([*sent(0, A), *sent(1, NOWHERE), *read((0, A), (1, B))], run) == []
+    assert rules([*sent(0, B), *sent(1, NOWHERE), *read((1, A), (0, B))], run) != []
+
+
+def test_only_a_deduplicated_topic_has_receipts_for_repeats() -> None:
+    assert rules([*sent(0, NOWHERE), *read((0, A))]) == ["position"]
+
+
 # -- one bookie that is silent
 
 

@@ -479,3 +479,86 @@ def test_properties_are_stored_with_the_reset_that_brings_them(closed: bool) -> 
             assert cursor.properties == {"moved": 9, "other": 1}
 
     play(scenario)
+
+
+@pytest.mark.parametrize("formats", [True, False])
+@pytest.mark.parametrize("end", ["crash", "close"])
+def test_position_and_properties_advance_in_one_record(formats: bool, end: str) -> None:
+    """Whenever the owner dies, the properties are those of the position; with old formats, too."""
+
+    async def scenario(world: World) -> None:
+        if not formats:
+            world.formats.clear()
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(30))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            for index in (2, 5, 9):
+                cursor.advance(positions[index], {"last": index, f"only-{index}": 1})
+                await cursor.flush()
+            cursor.advance(positions[9], {"last": 9, "same-place": 1})
+            await cursor.flush()
+            for index in range(10, 25):
+                cursor.advance(positions[index], {"last": index})
+                await trio.sleep(0.3)
+            if end == "close":
+                await log.close()
+            else:
+                log.abandon()
+        async with world.host("b") as host:
+            again = (await host.open()).cursors["s"]
+            index = positions.index(again.mark_delete)
+            assert again.properties == {"last": index}
+            assert index == 24 or (end == "crash" and index > 15)
+
+    play(scenario)
+
+
+def test_properties_that_change_alone_are_stored() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(3))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.advance(positions[1], {"a": 1})
+            await cursor.flush()
+            cursor.advance(positions[1], {"b": 2})
+            await cursor.flush()
+            log.abandon()
+            assert (await host.open()).cursors["s"].properties == {"b": 2}
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("names", [3, 4_000])
+def test_a_cursor_whose_ledger_is_lost_has_a_position_with_its_properties(names: int) -> None:
+    """The record keeps the old ones of both if the new properties do not fit."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(9))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.advance(positions[1], {"last": 1})
+            await cursor.flush()
+            many = {f"name-of-a-producer-{n}": n for n in range(names)}
+            cursor.advance(positions[5], {**many, "last": 5})
+            await cursor.flush()
+            await log.close()
+            log = await host.open()
+            cursor = log.cursors["s"]
+            assert cursor.properties["last"] == 5
+            cursor.advance(positions[7], {**many, "last": 7})
+            await cursor.flush()
+            record = await record_of(host)
+            assert record.ByteSize() <= 65_536
+            stored = {each.name: each.value for each in record.properties}
+            at = positions.index(Position(record.markDeleteLedgerId, record.markDeleteEntryId))
+            assert stored["last"] == at
+            assert at == (7 if names == 3 else 1)
+            await host.client.delete(record.cursorsLedgerId)
+            log.abandon()
+            again = (await host.open()).cursors["s"]
+            assert (again.mark_delete, again.properties["last"]) == (positions[at], at)
+
+    play(scenario)

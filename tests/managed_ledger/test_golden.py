@@ -71,7 +71,7 @@ def terminated_list() -> bytes:
 
 
 def cursor_pointer() -> bytes:
-    return pointing(ManagedCursorInfo(), 19, Position(17, 41)).SerializeToString()
+    return pointing(ManagedCursorInfo(), 19, Position(17, 41), {}).SerializeToString()
 
 
 def cursor_folded() -> bytes:

@@ -45,7 +45,7 @@ _SEVERAL_CLIENTS = (1, 2, 2, 3)
 
 def draw_more(plan: Plan) -> Plan:
     draws = (_hosts, _habits, _spoilers, _flushes, _namespaces, _faults, _limits, _ports)
-    for draw in (*draws, _one_silent):
+    for draw in (*draws, _deduplication, _one_silent):
         plan = draw(plan, Random(f"{draw.__name__} {plan.seed}"))
     return plan
 
@@ -210,6 +210,24 @@ def _ports(plan: Plan, rng: Random) -> Plan:
         replace(each, http=rng.random() < 0.5) if isinstance(each, Administer) else each
         for each in plan.work
     )
+    return _with_settings(replace(plan, work=work), settings)
+
+
+def _deduplication(plan: Plan, rng: Random) -> Plan:
+    """Deduplicate all topics in some runs, with snapshots that are often or rarely stored."""
+    if rng.random() < 0.6:
+        return plan
+    limits = replace(
+        plan.shape.settings.limits,
+        deduplication_entries=rng.choice([1, 3, 20, 1_000]),
+        deduplication_s=rng.choice([0.2, 1.0, 10.0]),
+    )
+    # Named producers repeat what is in doubt.
+    work = tuple(
+        replace(each, named=each.named or rng.random() < 0.5) if isinstance(each, Produce) else each
+        for each in plan.work
+    )
+    settings = replace(plan.shape.settings, deduplication=True, limits=limits)
     return _with_settings(replace(plan, work=work), settings)
 
 

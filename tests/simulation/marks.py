@@ -77,6 +77,8 @@ SOMETIMES = (
     "a large key or property was sent",
     "an entry is to be delivered later",
     "a named producer came back",
+    "a repeat was not stored again",
+    "an application repeated a message in doubt",
     "an entry that nobody can read was sent, encrypted",
     "an entry that nobody can read was sent, damaged",
     "a consumer met an entry that it cannot read",

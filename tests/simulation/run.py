@@ -171,6 +171,9 @@ class _Simulation:
                 ack_loss_s=_ACK_LOSS_S,
                 settle_s=_SETTLE_S,
                 batch_parts_kept=limits.partial_bytes_max >= Limits().partial_bytes_max,
+                deduplicated=tuple(topic.name for topic in plan.topics)
+                if plan.shape.settings.deduplication
+                else (),
                 orphans_removed=not is_held_back("orphans are looked for in the end"),
                 auto_recovery=plan.shape.settings.recovery is not None,
             )

@@ -10,7 +10,13 @@ from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.bookie.storage.log import LogLimits
 from daybook.broker.config import BrokerConfig, QuorumsConfig
-from daybook.broker.limits import BrokerLimits, ConnectionLimits, RequestLimits, TopicLimits
+from daybook.broker.limits import (
+    BrokerLimits,
+    ConnectionLimits,
+    DeduplicationLimits,
+    RequestLimits,
+    TopicLimits,
+)
 from daybook.managed_ledger.context import LogConfig
 
 BOOKIE_PORT = 3181
@@ -56,6 +62,8 @@ class Limits:
     return_s: float = 10.0
     heal_interval_s: float = 60.0
     flush_s: float = 1.0
+    deduplication_entries: int = 1_000  # between snapshots, at most; also the following
+    deduplication_s: float = 10.0
     pending_bytes_max: int = 64 << 20  # per topic's log
     read_bytes_max: int = 4 << 20
     partial_bytes_max: int = 16 << 20
@@ -74,6 +82,10 @@ class Limits:
         requests = RequestLimits(under_way_max=self.requests_max)
         return BrokerLimits(
             topics=TopicLimits(
+                deduplication=DeduplicationLimits(
+                    snapshot_entries=self.deduplication_entries,
+                    snapshot_s=self.deduplication_s,
+                ),
                 return_s=self.return_s,
                 read_bytes_max=self.read_bytes_max,
                 partial_bytes_max=self.partial_bytes_max,
@@ -108,6 +120,7 @@ class Settings:
     # Longer than the session of a broker that has not noticed its loss.
     orphan_interval_s: float = 3.0
     orphan_age_s: float = 0.5
+    deduplication: bool = False
     retention: bool = True  # if off, messages that every subscription has acknowledged are deleted
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
@@ -146,6 +159,7 @@ class Settings:
             roll_age_s=self.roll_age_s,
             roll_age_min_s=self.roll_age_min_s,
             ledger_list_bytes_max=self.list_bytes_max,
+            deduplication=self.deduplication,
             cursor_roll_records=self.cursor_roll_records,
             cursor_snapshot_records=self.cursor_snapshot_records,
             cursor_snapshot_s=self.cursor_snapshot_s,

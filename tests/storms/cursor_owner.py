@@ -128,7 +128,7 @@ class Owner:
 
         def written(ok: bool) -> None:
             if ok:
-                made = pointing(self.info, ledger_id, mark_delete)
+                made = pointing(self.info, ledger_id, mark_delete, {})
                 self._store(made, lambda: self._ledger_started(ledger_id, goal))
             else:
                 self._start_ledger(goal)

@@ -2,8 +2,9 @@
 
 A few clients send numbers.  After a loss a client reopens its producer and resends each message
 without a receipt.  The log confirms in order, or is fenced, and then keeps any prefix of the
-unconfirmed entries.  The rules are P of `safety` (this broker has no deduplication: an entry is
-stored twice only if it was sent twice), and A: one exclusive producer at a time.
+unconfirmed entries.  In half of the storms the topic is deduplicated; its snapshots may be old or
+missing.  The rules are P of `safety` (without deduplication an entry is stored twice only if it was
+sent twice, with it never), and A: one exclusive producer at a time.
 """
 
 from collections import deque
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from daybook.broker.protocol.access import AccessMode
+from daybook.broker.protocol.deduplication import DeduplicationState, EntryIds
 from daybook.broker.topics.producer import Producer
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import parse_metadata
@@ -58,6 +60,9 @@ class ProducerStorm(Storm):
         "waits to be exclusive": 0.02,
         "epoch not stored": 0.005,
         "old data": 0.01,
+        "a repeat is not stored": 0.05,
+        "waits for its earlier sends": 0.01,
+        "snapshot": 0.1,
     }
 
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
@@ -78,6 +83,11 @@ class ProducerStorm(Storm):
         self._ledger_id = 1
         self._sends_max = chance.one_of((2, 4, 10))
         self._not_stored = chance.one_of((0.0, 0.0, 0.3))
+        self.deduplicates = chance.one_of((False, True))
+        self._snapshot: tuple[int, dict[str, int]] = (
+            0,
+            {},
+        )  # the number of entries it contains, and the ids
         self.actor(self.network.deliver, (1.0,))
         self.actor(self._send, OFTEN)
         self.actor(self._connect, (0.1, 0.3))
@@ -87,6 +97,7 @@ class ProducerStorm(Storm):
         self.actor(self._let_go, SOME)
         self.actor(self._start_over, SOME)
         self.actor(self._time, (0.0, 0.02))
+        self.actor(self._store_snapshot, (0.0, 0.1))
 
     # -- the actors
 
@@ -141,6 +152,25 @@ class ProducerStorm(Storm):
     def _time(self) -> None:
         self.now_s += 3.0
 
+    # -- deduplication
+
+    def known(self) -> DeduplicationState | None:
+        """Return what a broker that loads the topic knows: a snapshot, and the entries behind."""
+        if not self.deduplicates:
+            return None
+        state = DeduplicationState(names_max=100, names_bytes_max=10_000, generated_s=1e9)
+        count, snapshot = self._snapshot
+        state.restore(snapshot, 0.0)
+        for entry in self.entries[count:]:
+            state.replay(EntryIds(entry.name, entry.sequence_id, entry.sequence_id), 0.0)
+        return state
+
+    def _store_snapshot(self) -> None:
+        known = None if self._topic is None else self._topic.deduplication
+        if known is not None:
+            self.mark("snapshot")
+            self._snapshot = known.count, known.state.snapshot()
+
     # -- the broker
 
     def new_connection(self, client: ProducerClient) -> Connection:
@@ -164,7 +194,7 @@ class ProducerStorm(Storm):
             self.say("the topic is loaded")
             known = -1 if self._epoch is None else self._epoch
             self.rule("A2", known >= self._admitted_epoch, f"{self._admitted_epoch} is forgotten")
-            self._topic = Topic(self, self._epoch)
+            self._topic = Topic(self, self._epoch, self.known(), len(self.entries))
         self._topic.add(connection, attempt, opening)
 
     def store_epoch(self, topic: Topic, key: int, epoch: int) -> None:
@@ -205,6 +235,8 @@ class ProducerStorm(Storm):
         count = same.count(entry)
         often = client.times.get(entry.sequence_id, 0)
         self.rule("P4", count <= often, f"{entry} is there {count} times, sent {often} times")
+        once = count == 1 or not self.deduplicates
+        self.rule("P3", once, f"{entry} is there {count} times, with deduplication")
         first = [e.sequence_id for i, e in enumerate(same) if e not in same[:i]]
         self.rule("P1", first == sorted(first), f"the log has {first} of {entry.name}")
         return position
@@ -216,11 +248,17 @@ class ProducerStorm(Storm):
     ) -> None:
         if client.times[sequence_id] > 1:
             self.mark("sent again")
+        if position[1] < 0:
+            self.mark("a repeat is not stored")
+            stored = Entry(client.name, sequence_id) in self.entries
+            self.rule("P3", stored, f"{client.name} {sequence_id} is told to be stored")
+            return
         stored = position[1] < len(self.entries)
         right = stored and self.entries[position[1]] == Entry(client.name, sequence_id)
         self.rule("P2", right, f"{client.name} {sequence_id} is not at {position}")
-        if client.receipts:
-            before, where = client.receipts[-1]
+        placed = [receipt for receipt in client.receipts if receipt[1][1] >= 0]
+        if placed:
+            before, where = placed[-1]
             self.rule("P1", before < sequence_id, f"{sequence_id} has its receipt after {before}")
             self.rule("P1", where < position, f"{position} comes after {where}")
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.protocol import access, producing
+from daybook.broker.protocol.deduplication import DeduplicationState, EntryIds, Verdict
 from daybook.broker.protocol.producing import Sending
 from daybook.broker.topics.producer import Producer
 from daybook.managed_ledger.errors import FencedError
@@ -183,11 +184,39 @@ class Connection:
                 self.opened(attempt, None)
 
 
+class Deduplicated:
+    """Deduplication as in the broker, without its cursor and tasks; the state is real."""
+
+    def __init__(self, state: DeduplicationState, count: int) -> None:
+        self.state = state
+        self.count = count  # entries of the log that the state contains
+        self.repeats = 0
+
+    def judge(self, ids: EntryIds) -> Verdict:
+        return self.state.judge(ids)
+
+    def appended(self, ids: EntryIds, size: int) -> None:
+        self.state.appended(ids)
+
+    def confirmed(self, position: Position) -> None:
+        self.state.confirmed()
+        self.count = position.entry_id + 1
+
+
 class Topic:
     """One instance per load of the topic: from a takeover of its log to the next one."""
 
-    def __init__(self, storm: "ProducerStorm", epoch: int | None) -> None:
+    def __init__(
+        self,
+        storm: "ProducerStorm",
+        epoch: int | None,
+        known: DeduplicationState | None,
+        entries: int,
+    ) -> None:
         self.storm = storm
+        self.deduplication = None if known is None else Deduplicated(known, entries)
+        # Producers that wait for the fate of what earlier ones of their names have sent.
+        self._unsettled: list[tuple[Producer, Connection, int]] = []
         self.closing = False
         self.termination = None
         self.log = cast("Any", None)  # Nobody reads here.
@@ -267,7 +296,21 @@ class Topic:
         self.storm.check_admitted(self, producer, self._asked[key])
         self._by_key[key] = producer
         self.by_name[producer.name] = producer
-        connection.opened(attempt, producer)
+        if self.deduplication is not None:
+            self.deduplication.state.joined(producer.name, 0.0)
+        self._unsettled.append((producer, connection, attempt))
+        self._open_settled()
+
+    def _open_settled(self) -> None:
+        """Open the producers whose earlier sends are all settled, as `TopicProducers.add` does."""
+        waiting, self._unsettled = self._unsettled, []
+        for producer, connection, attempt in waiting:
+            known = self.deduplication
+            if known is not None and known.state.is_pending(producer.name):
+                self.storm.mark("waits for its earlier sends")
+                self._unsettled.append((producer, connection, attempt))
+            else:
+                connection.opened(attempt, producer)
 
     # -- the log
 
@@ -286,6 +329,7 @@ class Topic:
     def confirmed(self, producer: Producer, position: Position) -> None:
         if not self.closing:
             producer.stored(position, None)
+            self._open_settled()
 
     def fenced(self, producer: Producer) -> None:
         producer.stored(None, FencedError("fenced"))
@@ -299,6 +343,8 @@ class Topic:
                 if key in self._applicants:
                     _, connection, attempt = self._applicants.pop(key)
                     connection.opened(attempt, None)
+            for _, connection, attempt in self._unsettled:
+                connection.opened(attempt, None)
             for producer in list(self.by_name.values()):
                 producer.disconnect()
             self.by_name.clear()

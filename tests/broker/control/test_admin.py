@@ -208,7 +208,7 @@ async def test_retention_is_set_and_removed() -> None:
             await one("POST", path, {"retentionTimeInMinutes": 0, "retentionSizeInMB": 20})
 
 
-@pytest.mark.parametrize("policy", ["messageTTL", "deduplication", "backlogQuota", "publishRate"])
+@pytest.mark.parametrize("policy", ["messageTTL", "backlogQuota", "publishRate"])
 async def test_policies_that_are_not_enforced_are_refused(policy: str) -> None:
     async with two_brokers() as (one, _):
         for method in ("GET", "POST", "DELETE"):
@@ -292,7 +292,6 @@ async def test_a_namespace_is_made_of_the_policies_that_pulsars_tools_send() -> 
         ("schema_compatibility_strategy", "FULL"),
         ("offload_threshold", 0),
         ("encryption_required", True),
-        ("deduplicationEnabled", True),
         ("subscription_auth_mode", "Prefix"),
         ("auth_policies", {"namespace_auth": {"role": ["produce"]}}),
         ("max_producers_per_topic", True),
@@ -599,3 +598,38 @@ async def test_a_flood_of_http_connections_harms_nobody() -> None:
         assert await one("GET", "/admin/v2/clusters") == ["test"]
         for stream in streams:
             await stream.aclose()
+
+
+async def test_deduplication_of_a_namespace_and_of_a_topic() -> None:
+    """The policy of a topic overrides that of its namespace; both are gone when removed."""
+    async with two_brokers() as (one, two):
+        namespace = f"{NAMESPACES}/public/default/deduplication"
+        topic = f"{TOPICS}/invoices"
+        await one("PUT", topic)
+        assert await one("GET", namespace) is None
+        await one("POST", namespace, True)
+        assert await two("GET", namespace) is True
+        own = f"{topic}/deduplicationEnabled"
+        assert await two("GET", own) is None
+        assert await two("GET", f"{own}?applied=true") is True
+        await two("POST", own, False)
+        assert await one("GET", own) is False
+        assert await one("GET", f"{own}?applied=true") is False
+        await one("DELETE", namespace)
+        await one("DELETE", own)
+        assert await two("GET", f"{own}?applied=true") is False
+        await one("POST", own, True)
+        await one("DELETE", topic)
+        await one("PUT", topic)
+        assert await one("GET", own) is None, "the policies of a topic are deleted with it"
+        with pytest.raises(NotFoundError):
+            await one("POST", f"{TOPICS}/nothing/deduplicationEnabled", True)
+
+
+async def test_a_new_namespace_may_be_deduplicated() -> None:
+    async with two_brokers() as (one, two):
+        await one("PUT", f"{NAMESPACES}/public/once", {"deduplicationEnabled": True})
+        assert await two("GET", f"{NAMESPACES}/public/once/deduplication") is True
+        policies = await two("GET", f"{NAMESPACES}/public/once")
+        assert isinstance(policies, dict)
+        assert policies["deduplicationEnabled"] is True

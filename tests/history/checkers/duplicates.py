@@ -15,7 +15,7 @@ def check(record: Record) -> Iterator[Violation]:
             sending = record.sends.get(value)
             if len(places) == 1 or sending is None:
                 continue
-            if topic in record.run.deduplicated:
+            if record.is_deduplicated(topic):
                 why = "the topic is deduplicated"
             elif sending.outcome == "ok" and not record.faults.touch(
                 sending.began_ns, sending.ended_ns

@@ -33,6 +33,21 @@ def _losses(record: Record) -> Iterator[Violation]:
         elif position not in log.places[sending.value]:
             text = f"the receipt says {show(position)}, it is at {_places(log.places, sending)}"
             yield Violation("position", topic, sending.value, text)
+    for sending in record.repeats():
+        topic = sending.stored_in
+        log = record.logs.get(topic)
+        if not record.is_deduplicated(topic):
+            text = "the receipt says that it is a repeat, and the topic is not deduplicated"
+            yield Violation("position", topic, sending.value, text)
+        elif log is None:
+            unread[topic] = None
+        elif (
+            sending.value not in log.places
+            and not record.is_deleted(topic, sending.began_ns)
+            and topic not in record.trimmed
+        ):
+            text = f"{sending.producer} was told that the topic has it already"
+            yield Violation("lost-write", topic, sending.value, text)
     for topic in unread:
         yield Violation("unread", topic, "", "nobody has read it to its end after the faults")
 

@@ -59,7 +59,10 @@ def _realtime(record: Record) -> Iterator[Violation]:
         match stamped.event:
             case Send(topic, producer, seq):
                 floor[producer, seq] = dict(highest[topic])  # per partition, if there are any
-            case Ok(topic, producer, seq, position):
+            case Ok(topic, producer, seq, receipt):
+                position = record.place_of(producer, seq, receipt)
+                if position is None:
+                    continue
                 before = floor.pop((producer, seq), {}).get(topic)
                 if before is not None and position <= before:
                     text = f"{show(position)}, although {show(before)} was acknowledged before"

@@ -1,4 +1,8 @@
-"""Producers: bursts of messages, and the outcome of each send."""
+"""Producers: bursts of messages, and the outcome of each send.
+
+A named producer of a topic with deduplication repeats what is in doubt when it opens again, as an
+application does that starts again.  Each such message is stored once.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -33,6 +37,18 @@ _LARGE = 100
 _GHOST = "a producer goes without a word, and its connection stays"
 
 
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """A message that may be stored or not, to be sent again under the same id."""
+
+    sequence_id: int
+    producer: str  # and its number there, as the history has them
+    seq: int
+    data: bytes
+    key: str
+    properties: dict[str, str]
+
+
 @dataclass(slots=True)
 class _Sending:
     """One producer, from its opening to its end."""
@@ -41,7 +57,33 @@ class _Sending:
     work: Produce
     name: str
     producer: Producer
+    # By sequence id, if messages in doubt are sent again; `first_id` is the id of the next message.
+    doubts: dict[int, _Doubt] | None
+    first_id: int
     sent: int = 0
+
+    async def repeat(self) -> None:
+        """Send again what earlier producers of this name have left in doubt."""
+        doubts = [] if self.doubts is None else sorted(self.doubts.items())
+        for sequence_id, doubt in doubts:
+            self.actor.scene.marks["an application repeated a message in doubt"] += 1
+            await self.producer.wait_room()
+            self.producer.send_nowait(
+                doubt.data,
+                key=doubt.key,
+                properties=doubt.properties,
+                sequence_id=sequence_id,
+                on_result=partial(self._repeated, doubt),
+            )
+
+    def _repeated(
+        self, doubt: _Doubt, message_id: MessageId | None, error: BrokerError | None
+    ) -> None:
+        # An error leaves it in doubt, whatever it says: an earlier attempt may be stored.
+        assert self.doubts is not None
+        if message_id is not None:
+            del self.doubts[doubt.sequence_id]
+            self._note_ok(doubt.producer, doubt.seq, message_id)
 
     async def send(self) -> None:
         """Send one message; wait for its receipt if the work says so."""
@@ -56,29 +98,46 @@ class _Sending:
         await self.producer.wait_room()
         self.actor.note(Send(self.work.topic, self.name, seq, value, digest(data, key, properties)))
         over = trio.Event()
+        sequence_id = None if self.doubts is None else self.first_id + seq
+        doubt = _Doubt(sequence_id or 0, self.name, seq, data, key, properties)
         try:
             self.producer.send_nowait(
-                data, key=key, properties=properties, on_result=partial(self._result, seq, over)
+                data,
+                key=key,
+                properties=properties,
+                sequence_id=sequence_id,
+                on_result=partial(self._result, doubt, over),
             )
         except (MessageTooLargeError, TopicTerminatedError) as error:
-            self._result(seq, over, None, error)
+            self._result(doubt, over, None, error)
         if self.work.wait:
             await over.wait()
 
     def _result(
-        self, seq: int, over: trio.Event, message_id: MessageId | None, error: BrokerError | None
+        self,
+        doubt: _Doubt,
+        over: trio.Event,
+        message_id: MessageId | None,
+        error: BrokerError | None,
     ) -> None:
         over.set()
         if message_id is not None:
-            topic = self.actor.scene.topic_of(self.work.topic, message_id.partition)
-            self.actor.note(Ok(topic, self.name, seq, position_of(message_id)))
+            self._note_ok(self.name, doubt.seq, message_id)
             return
         assert error is not None
         reason = type(error).__name__
         if error.outcome is Outcome.NOT_APPLIED:
-            self.actor.note(Error(self.name, seq, reason))
+            self.actor.note(Error(self.name, doubt.seq, reason))
+        elif self.doubts is not None:
+            self.doubts[doubt.sequence_id] = doubt
         else:
-            self.actor.note(Unknown(self.name, seq, reason))
+            self.actor.note(Unknown(self.name, doubt.seq, reason))
+
+    def _note_ok(self, producer: str, seq: int, message_id: MessageId) -> None:
+        if message_id.stored_before:
+            self.actor.scene.marks["a repeat was not stored again"] += 1
+        topic = self.actor.scene.topic_of(self.work.topic, message_id.partition)
+        self.actor.note(Ok(topic, producer, seq, position_of(message_id)))
 
 
 async def produce(scene: Stage, client: Client, work: Produce) -> None:
@@ -86,19 +145,26 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
     rng = scene.rng(work.name)
     actor = Actor(scene, client, scene.recorder(work.name))
     left = work.messages
+    # Messages of a partitioned topic go elsewhere when it gets more partitions.
+    repeats = (
+        scene.plan.shape.settings.deduplication and work.named and not scene.topics[work.topic]
+    )
+    doubts: dict[int, _Doubt] | None = {} if repeats else None
     scene.sending[work.name] = None
     while left > 0 and not scene.calm.is_set():
         name = f"{work.name}.{scene.number(work.name)}"
         try:
-            producer = await _open(actor, work, rng, work.messages - left)
+            first = min(doubts or (), default=work.messages - left)
+            producer = await _open(actor, work, rng, first)
         except GivenUpError:
             continue
         except BrokerError as error:
             actor.refused("create a producer", error)
             await scene.wait_calm(_AGAIN_S)
             continue
-        sending = _Sending(actor, work, name, producer)
+        sending = _Sending(actor, work, name, producer, doubts, work.messages - left)
         try:
+            await sending.repeat()
             await _bursts(sending, rng, left)
             await _close(producer, rng, work)
         except BrokerError as error:
@@ -107,7 +173,7 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
         left -= sending.sent
     del scene.sending[work.name]
     if work.named and not is_held_back(_GHOST):
-        await _come_back(actor, work, rng)
+        await _come_back(actor, work, rng, doubts)
 
 
 async def _open(actor: Actor, work: Produce, rng: Random, sent: int) -> Producer:
@@ -145,13 +211,19 @@ def _delay(producer: Producer, actor: Actor, work: Produce, rng: Random) -> None
         vars(lane).update(_push=push)
 
 
-async def _come_back(actor: Actor, work: Produce, rng: Random) -> None:
-    """Open again when all is well: the name is free, since the earlier producer is gone."""
+async def _come_back(
+    actor: Actor, work: Produce, rng: Random, doubts: dict[int, _Doubt] | None
+) -> None:
+    """Open again when all is well: the name is free, since the earlier producer is gone.
+
+    Messages that are still in doubt are sent again.
+    """
     scene = actor.scene
     await scene.end.wait()
     while True:
         try:
-            producer = await _open(actor, replace(work, give_up=0.0), rng, work.messages)
+            first = min(doubts or (), default=work.messages)
+            producer = await _open(actor, replace(work, give_up=0.0), rng, first)
         except BrokerError as error:
             actor.refused("create a producer", error)
             if isinstance(error, TopicTerminatedError):
@@ -159,7 +231,13 @@ async def _come_back(actor: Actor, work: Produce, rng: Random) -> None:
             await trio.sleep(_AGAIN_S)
         else:
             scene.marks["a named producer came back"] += 1
-            await producer.aclose()
+            sending = _Sending(actor, work, work.name, producer, doubts, work.messages)
+            try:
+                await sending.repeat()
+                await producer.aclose()
+            except BrokerError as error:
+                actor.refused("close a producer", error)
+                producer.abandon()
             return
 
 
