@@ -1,7 +1,7 @@
 """Read the topic with PySpark, as a batch and as a stream, and compare it with pandas.
 
-Delivery is at-least-once: after a takeover a row may be stored twice.  Each row carries its number,
-so the aggregates drop duplicates by that.  Offsets are exact: each is read once.
+The topic is deduplicated, so each row is stored once.  The aggregates would drop duplicates by the
+number of the row, and `verdict` would report them.  Offsets are exact: each is read once.
 """
 
 # pyright: basic

@@ -11,6 +11,7 @@ class Tally:
     rows: int
     sent: int = 0
     acknowledged: int = 0
+    repeated: int = 0  # acknowledged as stored before: sent again after the kill
     delivered: int = 0  # distinct rows
     duplicated: int = 0
     out_of_order: int = 0

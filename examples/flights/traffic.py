@@ -49,6 +49,7 @@ async def _produce(
             if message is None:
                 tally.note_refused(row, str(error))
             else:
+                tally.repeated += message.stored_before
                 tally.note_acknowledged(row, message.partition, trio.current_time() - start)
 
         return note

@@ -23,8 +23,12 @@ def failures(tally: Tally, spark: SparkResult) -> list[str]:
     if tally.out_of_order:
         found.append(f"{tally.out_of_order:,} rows were delivered out of order")
     for what, count in [("batch", spark.rows), ("stream", spark.stream_rows)]:
-        if count < tally.acknowledged:
-            found.append(f"the {what} read {count:,} of {tally.acknowledged:,} rows")
+        if count < tally.rows:
+            found.append(f"the {what} read {count:,} of {tally.rows:,} rows")
+        if count > tally.rows:
+            found.append(
+                f"the {what} read {count - tally.rows:,} rows too many: they are stored twice"
+            )
     return found + spark.differences
 
 
@@ -32,6 +36,7 @@ def table(tally: Tally, spark: SparkResult) -> list[tuple[str, str]]:
     """Return the figures of the run, in the order in which they are shown."""
     rows = [
         ("sent", f"{tally.sent:,}"),
+        ("stored", _stored(tally, spark)),
         ("acknowledged", f"{tally.acknowledged:,}"),
         ("delivered", f"{tally.delivered:,}"),
         ("lost", f"{tally.lost:,}"),
@@ -53,8 +58,15 @@ def table(tally: Tally, spark: SparkResult) -> list[tuple[str, str]]:
         ),
         ("Spark and pandas", "DIFFERENT" if spark.differences else "equal"),
     ]
-    extra = spark.rows - tally.acknowledged
-    if extra > 0:
-        why = "at-least-once: the dead broker had stored them and could not say so"
-        rows.append(("stored twice", f"{extra:,} ({why})"))
     return rows
+
+
+def _stored(tally: Tally, spark: SparkResult) -> str:
+    if spark.rows != tally.sent:
+        return f"{spark.rows:,}"
+    if not tally.repeated:
+        return f"{spark.rows:,} = sent"
+    return (
+        f"{spark.rows:,} = sent; {tally.repeated:,} were sent again after the kill, and not stored"
+        " again"
+    )

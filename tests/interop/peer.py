@@ -143,6 +143,21 @@ class PulsarPeer(Pipe):
         ).split()
         return Delivered(_position(first), list(map(_position, others)))
 
+    def properties(
+        self, zookeeper: str, uri: str, log: str, cursor: str
+    ) -> tuple[Position, dict[str, int]]:
+        """Return the position and the properties of a cursor, as a broker of Pulsar reads them."""
+        first, *others = self.ask("properties", zookeeper, uri, log, cursor).split()
+        pairs = (text.rpartition("=") for text in others)
+        return _position(first), {name: int(number) for name, _, number in pairs}
+
+    def mark(
+        self, zookeeper: str, uri: str, log: str, cursor: str, properties: dict[str, int]
+    ) -> Position:
+        """Move a cursor to the end of its topic, with properties, as a broker of Pulsar does."""
+        pairs = (f"{name}={number}" for name, number in properties.items())
+        return _position(self.ask("mark", zookeeper, uri, log, cursor, *pairs))
+
 
 def _position(text: str) -> Position:
     ledger_id, _, entry_id = text.partition(":")

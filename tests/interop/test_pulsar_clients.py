@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from select import select
 
+import pulsar
 import pytest
 
+from daybook.clients.python import blocking
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.processes import PATIENCE_S, Process, end, start
 from tests.interop.apache import go_client, pulsar_client_here
@@ -18,6 +20,7 @@ pytestmark = pytest.mark.interop
 
 MESSAGES = 60
 LARGE, STATS = SOURCE.with_name("Large.java"), SOURCE.with_name("Stats.java")
+ONCE = SOURCE.with_name("Once.java")
 REQUESTS_MAX = 300  # a client that repeats one without a pause sends more at once
 
 
@@ -125,6 +128,65 @@ def test_javas_producer_goes_on_behind_a_message_that_is_too_large(
     finally:
         end(process)
     assert said == ["stored", "NotAllowedException", "stored"]
+
+
+def messages_of(cluster: StandaloneProcess, topic: str, count: int) -> list[int]:
+    """Return the numbers with which the messages of the topic begin; there are so many.
+
+    The official client puts chunks together.
+    """
+    client = pulsar.Client(
+        cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    try:
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        found = [reader.read_next(round(1000 * PATIENCE_S)) for _ in range(count)]
+        assert not reader.has_message_available()
+    finally:
+        client.close()
+    return [int(message.data().partition(b",")[0]) for message in found]
+
+
+def deduplicated(cluster: StandaloneProcess, topic: str) -> str:
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        admin.create_topic(topic)
+        admin.set_topic_deduplication(topic, True)
+    return topic
+
+
+def test_javas_producer_that_starts_again_stores_each_message_once(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    """Batches, single messages and chunks; the ids are those that the application gives."""
+    topic = deduplicated(cluster, "java-once")
+    command = pulsar_client_here().command(tmp_path, str(ONCE), cluster.service_url, topic)
+    process = start(command, tmp_path / "once.txt")
+    try:
+        said = [line_of(process) for _ in range(5)]
+    finally:
+        end(process)
+    assert said == [
+        "behind -1: new new new",
+        "behind 3: repeat repeat repeat",
+        "behind 3: repeat repeat new new",
+        "behind 5: repeat new new",
+        "behind 7: repeat repeat new",
+    ]
+    assert messages_of(cluster, topic, 8) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_gos_producer_that_starts_again_stores_each_message_once(
+    cluster: StandaloneProcess, go: Path, tmp_path: Path
+) -> None:
+    topic = deduplicated(cluster, "go-once")
+    process = start([str(go), "once", cluster.service_url, topic], tmp_path / "go.txt")
+    try:
+        said = [line_of(process), line_of(process)]
+    finally:
+        end(process)
+    # Go's client keeps the last id to itself until its own first receipt.
+    assert said == ["behind -1: new new new", "behind -1: repeat repeat new"]
+    assert messages_of(cluster, topic, 4) == [1, 2, 3, 4]
 
 
 def test_gos_admin_client_understands_what_it_is_told(

@@ -14,6 +14,8 @@ import pytest
 import trio
 
 from daybook.bookie.ledger.client import Quorums, open_ledger_client
+from daybook.clients.python import blocking
+from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor_ledger import (
@@ -220,3 +222,35 @@ async def test_after_a_crash_of_ours_pulsar_skips_nothing(
         # The logs of all ledger roots lie beside each other in this one ZooKeeper, and a broker
         # that finds a log of another root refuses to join.
         await logs.delete(await logs.open(name, config))
+
+
+def test_pulsar_and_our_brokers_go_on_from_each_others_deduplication_state(
+    pulsar: PulsarPeer,
+) -> None:
+    """Pulsar's managed ledgers read our cursor `pulsar.dedup`, and our broker reads theirs."""
+    log = "public/default/persistent/once"
+    with StandaloneProcess(brokers=1) as own:
+        uri = f"zk+null://{own.zookeeper}/ledgers"
+        with blocking.connect_admin(own.admin_url) as admin:
+            admin.create_topic("once")
+            admin.set_topic_deduplication("once", True)
+            with blocking.connect(own.service_url) as client:
+                for name in ("app", "other"):
+                    with client.create_producer("once", name=name) as producer:
+                        for _ in range(5):
+                            last = producer.send(b"x", sequence_id=producer.last_sequence_id + 7)
+                own.local("kill", "broker-1")  # The state is in the cursor's ledger, or replayed.
+                own.local("start", "broker-1")
+                with client.create_producer("once", name="app", initial_sequence_id=0) as producer:
+                    assert producer.send(b"x", sequence_id=30).stored_before
+                    assert not producer.send(b"y", sequence_id=100).stored_before
+            admin.unload_topic("once")
+            position, properties = pulsar.properties(own.zookeeper, uri, log, "pulsar.dedup")
+            assert properties == {"app": 100, "other": 34}
+            assert position > Position(last.ledger_id, last.entry_id)
+            pulsar.mark(own.zookeeper, uri, log, "pulsar.dedup", {"app": 500, "theirs": 7})
+            with blocking.connect(own.service_url) as client:
+                with client.create_producer("once", name="app") as producer:
+                    assert producer.last_sequence_id == 500
+                with client.create_producer("once", name="theirs") as producer:
+                    assert producer.last_sequence_id == 7

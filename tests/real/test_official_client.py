@@ -268,6 +268,68 @@ def test_it_goes_on_through_a_killed_broker(topic: str) -> None:
         client.close()
 
 
+@pytest.mark.parametrize("batching", [False, True], ids=["single", "batched"])
+def test_a_deduplicated_topic_has_each_message_once(
+    client: pulsar.Client, cluster: StandaloneProcess, topic: str, batching: bool
+) -> None:
+    """An application starts again, and repeats messages that it may have sent."""
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        admin.create_topic(topic)
+        admin.set_topic_deduplication(topic, True)
+    last: list[int] = []
+    for ids in (range(1, 51), range(31, 61), range(11, 71)):
+        producer = client.create_producer(
+            topic,
+            producer_name="app",
+            batching_enabled=batching,
+            batching_max_messages=10,
+            initial_sequence_id=0,
+        )
+        last.append(producer.last_sequence_id())
+        for number in ids:
+            producer.send_async(b"%d" % number, lambda result, _: None, sequence_id=number)
+        producer.flush()
+        producer.close()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    found = [int(reader.read_next(TIMEOUT_MS).data()) for _ in range(70)]
+    assert found == list(range(1, 71))
+    assert not reader.has_message_available()
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        assert admin.deduplication(topic)
+
+
+def test_a_deduplicated_topic_has_each_message_once_through_a_killed_broker(topic: str) -> None:
+    with StandaloneProcess() as own:
+        with blocking.connect_admin(own.admin_url) as admin:
+            admin.create_topic(topic)
+            admin.set_topic_deduplication(topic, True)
+        client = pulsar.Client(
+            own.service_url,
+            operation_timeout_seconds=PATIENCE_S,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        producer = client.create_producer(
+            topic,
+            send_timeout_millis=TIMEOUT_MS,
+            batching_enabled=True,
+            batching_max_messages=10,
+            block_if_queue_full=True,
+        )
+        for number in range(5_000):
+            if number == 2_000:
+                with blocking.connect(own.service_url) as ours:
+                    url = ours.lookup(topic)
+                (owner,) = [b["name"] for b in own.ready["brokers"] if b["service_url"] == url]
+                own.local("kill", owner)
+            producer.send_async(b"%d" % number, lambda result, _: None)
+        producer.flush()
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
+        found = [int(reader.read_next(TIMEOUT_MS).data()) for _ in range(5_000)]
+        assert found == list(range(5_000))
+        assert not reader.has_message_available()
+        client.close()
+
+
 def test_a_message_that_no_bookie_takes_harms_nobody_else_on_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

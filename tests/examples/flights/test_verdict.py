@@ -17,7 +17,7 @@ from examples.flights.verdict import failures, table
 
 ROWS = 20
 SPARK = SparkResult(
-    rows=ROWS + 2, batch_s=1.0, stream_rows=ROWS + 2, stream_s=1.0, restarts=1, differences=[]
+    rows=ROWS, batch_s=1.0, stream_rows=ROWS, stream_s=1.0, restarts=1, differences=[]
 )
 
 
@@ -42,7 +42,10 @@ def test_a_good_run_has_no_failures_and_says_what_came_again() -> None:
     assert (tally.duplicated, tally.lost, tally.out_of_order) == (1, 0, 0)
     shown = dict(table(tally, SPARK))
     assert shown["delivered again"].startswith("1 ")
-    assert shown["stored twice"].startswith("2 ")
+    assert shown["stored"] == "20 = sent"
+    tally.repeated = 3
+    again = "20 = sent; 3 were sent again after the kill, and not stored again"
+    assert dict(table(tally, SPARK))["stored"] == again
 
 
 def test_the_pause_is_that_of_one_partition_even_while_others_go_on() -> None:
@@ -87,6 +90,10 @@ def test_a_refused_row_is_a_failure() -> None:
     [
         (replace(SPARK, differences=["batch: UA: 1, 2"]), "batch: UA: 1, 2"),
         (replace(SPARK, rows=ROWS - 1), "the batch read 19 of 20 rows"),
+        (
+            replace(SPARK, rows=ROWS + 2),
+            "the batch read 2 rows too many: they are stored twice",
+        ),
         (replace(SPARK, stream_rows=ROWS - 1), "the stream read 19 of 20 rows"),
     ],
 )

@@ -58,6 +58,8 @@ func main() {
 		terminate(client, os.Args[3])
 	case "large":
 		large(client, os.Args[3])
+	case "once":
+		once(client, os.Args[3])
 	case "admin":
 		administer(client, os.Args[3], os.Args[4])
 	}
@@ -175,6 +177,31 @@ func large(client pulsar.Client, topic string) {
 	}
 	say("the other one goes on")
 	say("%v", <-result)
+}
+
+// once sends messages, some of them again, as an application that starts again.
+func once(client pulsar.Client, topic string) {
+	for _, ids := range [][]int64{{1, 2, 3}, {2, 3, 4}} {
+		producer, err := client.CreateProducer(pulsar.ProducerOptions{
+			Topic: topic, Name: "go", DisableBatching: true,
+		})
+		check(err)
+		told := fmt.Sprintf("behind %d:", producer.LastSequenceID())
+		for _, id := range ids {
+			number := id
+			place, err := producer.Send(context.Background(), &pulsar.ProducerMessage{
+				Payload: []byte(fmt.Sprintf("%d,", id)), SequenceID: &number,
+			})
+			check(err)
+			if place.LedgerID() < 0 {
+				told += " repeat"
+			} else {
+				told += " new"
+			}
+		}
+		say("%s", told)
+		producer.Close()
+	}
 }
 
 // administer leaves two batches of five messages, of which a consumer has acknowledged the second.

@@ -7,6 +7,12 @@
 //   open ZOOKEEPER URI NAME CURSOR    opens the managed ledger and the cursor as a broker does, and
 //                                     reads to the end: the mark-delete position, then each entry
 //                                     that is delivered; closes it again
+//   properties ZOOKEEPER URI NAME CURSOR
+//                                     opens them likewise: the mark-delete position, then each
+//                                     property of the cursor, NAME=NUMBER; closes them again
+//   mark ZOOKEEPER URI NAME CURSOR [NAME=NUMBER ...]
+//                                     opens them likewise, and marks everything as deleted with
+//                                     these properties: the position; closes them again
 
 import java.io.BufferedInputStream;
 import java.io.BufferedReader;
@@ -18,11 +24,16 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Map;
+import java.util.TreeMap;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.mledger.Entry;
 import org.apache.bookkeeper.mledger.ManagedCursor;
 import org.apache.bookkeeper.mledger.ManagedLedger;
 import org.apache.bookkeeper.mledger.ManagedLedgerConfig;
+import org.apache.bookkeeper.mledger.Position;
 import org.apache.bookkeeper.mledger.impl.ManagedLedgerFactoryImpl;
 import org.apache.bookkeeper.mledger.proto.PositionInfo;
 import org.apache.pulsar.metadata.api.MetadataStoreConfig;
@@ -54,7 +65,11 @@ public final class Pulsar {
             case "positions":
                 return Integer.toString(positions(Path.of(words[1]), Path.of(words[2])));
             case "open":
-                return open(words[1], words[2], words[3], words[4]);
+                return with(words, (ledger, cursor) -> deliver(cursor));
+            case "properties":
+                return with(words, (ledger, cursor) -> properties(cursor));
+            case "mark":
+                return with(words, (ledger, cursor) -> mark(ledger, cursor, words));
             default:
                 throw new IllegalArgumentException(words[0]);
         }
@@ -98,8 +113,43 @@ public final class Pulsar {
         }
     }
 
-    private static String open(String zookeeper, String uri, String name, String cursorName)
+    private interface Act {
+        String on(ManagedLedger ledger, ManagedCursor cursor) throws Exception;
+    }
+
+    private static String deliver(ManagedCursor cursor) throws Exception {
+        StringBuilder told = new StringBuilder(cursor.getMarkDeletedPosition().toString());
+        while (cursor.hasMoreEntries()) {
+            for (Entry entry : cursor.readEntries(100)) {
+                told.append(' ').append(entry.getPosition());
+                entry.release();
+            }
+        }
+        return told.toString();
+    }
+
+    private static String properties(ManagedCursor cursor) {
+        StringBuilder told = new StringBuilder(cursor.getMarkDeletedPosition().toString());
+        new TreeMap<>(cursor.getProperties())
+                .forEach((name, number) -> told.append(' ').append(name + "=" + number));
+        return told.toString();
+    }
+
+    private static String mark(ManagedLedger ledger, ManagedCursor cursor, String[] words)
             throws Exception {
+        Map<String, Long> properties = new HashMap<>();
+        for (String word : Arrays.copyOfRange(words, 5, words.length)) {
+            int end = word.lastIndexOf('=');
+            properties.put(word.substring(0, end), Long.parseLong(word.substring(end + 1)));
+        }
+        Position last = ledger.getLastConfirmedEntry();
+        cursor.markDelete(last, properties);
+        return last.toString();
+    }
+
+    /** Opens the managed ledger and the cursor that the words name, as a broker does. */
+    private static String with(String[] words, Act act) throws Exception {
+        String zookeeper = words[1], uri = words[2], name = words[3], cursorName = words[4];
         MetadataStoreConfig metadata =
                 MetadataStoreConfig.builder().sessionTimeoutMillis(120_000).build();
         ClientConfiguration client = new ClientConfiguration();
@@ -111,25 +161,18 @@ public final class Pulsar {
         config.setMetadataEnsembleSize(3);
         config.setMetadataWriteQuorumSize(3);
         config.setMetadataAckQuorumSize(2);
-        StringBuilder told = new StringBuilder();
+        String told;
         try (MetadataStoreExtended store =
                 MetadataStoreExtended.create("zk:" + zookeeper, metadata)) {
             ManagedLedgerFactoryImpl factory = new ManagedLedgerFactoryImpl(store, client);
             try {
                 ManagedLedger ledger = factory.open(name, config);
-                ManagedCursor cursor = ledger.openCursor(cursorName);
-                told.append(cursor.getMarkDeletedPosition());
-                while (cursor.hasMoreEntries()) {
-                    for (Entry entry : cursor.readEntries(100)) {
-                        told.append(' ').append(entry.getPosition());
-                        entry.release();
-                    }
-                }
+                told = act.on(ledger, ledger.openCursor(cursorName));
                 ledger.close();
             } finally {
                 factory.shutdown();
             }
         }
-        return told.toString();
+        return told;
     }
 }
