@@ -1,8 +1,9 @@
 """`make demo`, or `python -m examples.flights`: the demo from start to verdict.
 
 It starts a cluster, sends all rows through it, kills a broker meanwhile, and reads the topic with
-Spark.  The exit code is 0 only if no row was lost, stored twice or out of order, and every aggregate agrees
-with pandas.  The picture, Spark's output and all logs are left in one directory, named at the end.
+Spark.  The exit code is 0 only if no row was lost, stored twice or out of order, and if all
+aggregates agree with pandas.  The picture, Spark's output and all logs are left in one directory,
+named at the end.
 """
 
 import os

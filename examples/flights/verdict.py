@@ -34,7 +34,7 @@ def failures(tally: Tally, spark: SparkResult) -> list[str]:
 
 def table(tally: Tally, spark: SparkResult) -> list[tuple[str, str]]:
     """Return the figures of the run, in the order in which they are shown."""
-    rows = [
+    return [
         ("sent", f"{tally.sent:,}"),
         ("stored", _stored(tally, spark)),
         ("acknowledged", f"{tally.acknowledged:,}"),
@@ -58,7 +58,6 @@ def table(tally: Tally, spark: SparkResult) -> list[tuple[str, str]]:
         ),
         ("Spark and pandas", "DIFFERENT" if spark.differences else "equal"),
     ]
-    return rows
 
 
 def _stored(tally: Tally, spark: SparkResult) -> str:
