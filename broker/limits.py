@@ -28,7 +28,6 @@ class TopicLimits:
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
     read_bytes_max: int = 4 << 20  # in one read, for one subscription
     retry_s: float = 0.2  # after a read that failed
-    partial_bytes_max: int = 16 << 20  # to remember which messages of batches are acknowledged
     probe_s: float = 5.0  # for a client to show that it is alive
     drain_s: float = 5.0  # for outstanding sends, when a topic is closed
     change_s: float = 10.0  # for a change of a subscription that another client waits for

@@ -66,6 +66,8 @@ class LogConfig:
     cursor_snapshot_s: float = 30.0
     cursor_snapshot_bytes_max: int = 4 << 20
     pending_bytes_max: int = 64 << 20
+    # Per cursor, for the pending messages of batches that are acknowledged in part.
+    partial_bytes_max: int = 16 << 20
     close_s: float = 10.0  # a close that takes longer is not clean: the log is abandoned
 
     def __post_init__(self) -> None:

@@ -83,6 +83,7 @@ class Cursor:
         *,
         durable: bool,
         acked: AckSet | None = None,
+        partial: Mapping[Position, int] = MappingProxyType({}),
     ) -> None:
         log_name = ledgers.owner.log
         self.name = name
@@ -95,8 +96,13 @@ class Cursor:
         self._owner = LedgerOwner(log_name, url_encode(name))  # its ledgers name this owner
         self._stored = mark_delete  # the mark-delete position that is durable
         self._state = CursorState(
-            mark_delete, acked or AckSet(), ledgers.next_position, recording=durable
+            mark_delete,
+            acked or AckSet(),
+            ledgers.next_position,
+            recording=durable,
+            parts_bytes_max=config().partial_bytes_max,
         )
+        self._state.take_parts(partial)
         self._record = CursorRecord(context, ledgers, name)
         self._writer: LedgerWriter | None = None
         self._new_writer: LedgerWriter | None = None  # its snapshot is not durable yet
@@ -144,6 +150,15 @@ class Cursor:
         return len(self._state.acked)
 
     @property
+    def partly_acked(self) -> int:
+        """The number of entries of which some messages are acknowledged."""
+        return len(self._state.parts)
+
+    def pending_of(self, position: Position) -> int | None:
+        """Return the bits of the pending messages of an entry, or None for all of them."""
+        return self._state.parts.pending(position)
+
+    @property
     def backlog_entries(self) -> int:
         """The number of entries that are not acknowledged."""
         between = self._ledgers.entries_between(self.mark_delete, self._ledgers.last_confirmed)
@@ -181,6 +196,19 @@ class Cursor:
         """Acknowledge single entries.  Positions without a confirmed entry are ignored."""
         if self._state.ack([p for p in positions if self._is_there(p)]):
             self._wanted.set()
+
+    def ack_part(self, position: Position, pending: int) -> bool:
+        """Acknowledge the messages of a batch whose bits are not in `pending`.
+
+        Return True if all messages are acknowledged now; the caller then acknowledges the entry.
+        """
+        if not self._is_there(position):
+            return False
+        before = self._state.changes
+        done = self._state.ack_part(position, pending)
+        if self._state.changes != before:
+            self._wanted.set()
+        return done
 
     def _is_there(self, position: Position) -> bool:
         """Return True if a confirmed entry lies at `position`.
@@ -225,13 +253,19 @@ class Cursor:
             await self._settled.wait()
 
     async def reset(
-        self, mark_delete: Position, properties: Mapping[str, int] = MappingProxyType({})
+        self,
+        mark_delete: Position,
+        properties: Mapping[str, int] = MappingProxyType({}),
+        part: tuple[Position, int] | None = None,
     ) -> None:
         """Forget all acknowledgements and start behind `mark_delete`.  Return when it is durable.
 
-        `properties` are stored in the same step.
+        `properties` are stored in the same step, and so is `part`: an entry, and the bits of its
+        messages that are pending.
         """
         self._state.reset(self._ledgers.clip(mark_delete))
+        if part is not None and self._is_there(part[0]):
+            self._state.ack_part(*part)
         if properties:
             self.properties = {**self.properties, **properties}
             self._new_properties = True
@@ -305,7 +339,9 @@ class Cursor:
             return
         # A change of version 2 would not help in a ledger that Pulsar misreads already.
         new = self._may_write_2 and not self._old_records
-        whole = change is None or (self._snapshot_is_due(change) if new else self._new_properties)
+        # A record of version 1 has neither properties nor parts of batches.
+        more = self._new_properties or (change is not None and bool(change.parts))
+        whole = change is None or (self._snapshot_is_due(change) if new else more)
         if change is None or whole:
             records = self._snapshot()
         elif new:
@@ -336,7 +372,12 @@ class Cursor:
             return True
         # Without holes each change tells Pulsar everything, and no snapshot is needed.
         limit = self._config().cursor_snapshot_records
-        return bool(self._state.acked) and self._since_snapshot + 1 >= limit
+        return self._has_holes and self._since_snapshot + 1 >= limit
+
+    @property
+    def _has_holes(self) -> bool:
+        """True if something above mark-delete is acknowledged."""
+        return bool(self._state.acked or self._state.parts)
 
     def _snapshot(self) -> list[bytes]:
         """Return the whole state as records."""
@@ -346,6 +387,7 @@ class Cursor:
             self.mark_delete,
             self._state.acked,
             self.properties,
+            parts=self._state.parts.sets(),
             version=version,
             whole_bytes_max=whole_bytes_max,
         )
@@ -373,7 +415,7 @@ class Cursor:
 
         A change is as good as a snapshot while no position above mark-delete is acknowledged.
         """
-        if not changes or not self._state.acked or self._old_records:
+        if not changes or not self._has_holes or self._old_records:
             self._since_snapshot, self._snapshot_due_s = 0, math.inf
             return
         self._since_snapshot = changes
@@ -525,7 +567,11 @@ class Cursor:
             self.abandon(ClosedError(f"the cursor {self.name} was closed"))
 
     async def _store_whole(self) -> None:
-        if self._state.acked.range_count(RANGES_IN_RECORD_MAX) > RANGES_IN_RECORD_MAX:
+        # Pulsar does not read partly acknowledged entries in the record.
+        if (
+            self._state.parts
+            or self._state.acked.range_count(RANGES_IN_RECORD_MAX) > RANGES_IN_RECORD_MAX
+        ):
             await self._start_ledger()
             return
         mark_delete, old_id = self.mark_delete, self.ledger_id
@@ -599,7 +645,13 @@ class Cursors:
         return [writer for writer in writers if writer is not None]
 
     def new(
-        self, name: str, mark_delete: Position, *, durable: bool, acked: AckSet | None = None
+        self,
+        name: str,
+        mark_delete: Position,
+        *,
+        durable: bool,
+        acked: AckSet | None = None,
+        partial: Mapping[Position, int] = MappingProxyType({}),
     ) -> Cursor:
         """Return a cursor at the nearest position to `mark_delete` where one may stand."""
         return Cursor(
@@ -611,6 +663,7 @@ class Cursors:
             self._ledgers.clip(mark_delete),
             durable=durable,
             acked=acked,
+            partial=partial,
         )
 
     async def open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
@@ -663,7 +716,12 @@ class Cursors:
         acked = recovered.acked
         # An entry that is appended later was not acknowledged by any client.
         acked.keep_within(lengths)
-        cursor = self.new(name, recovered.mark_delete, durable=True, acked=acked)
+        partial = {
+            position: left
+            for position, left in recovered.partial.items()
+            if position.entry_id < lengths.get(position.ledger_id, 0)
+        }
+        cursor = self.new(name, recovered.mark_delete, durable=True, acked=acked, partial=partial)
         cursor.properties = recovered.properties
         cursor.restore(info, version, recovered.old_records)
         return cursor

@@ -9,7 +9,8 @@ Daybook's own say what a record really is:
     none          snapshot     everything that is acknowledged
     change  1000  change       version 2, kind 1, reset (0 or 1), then for each run: ledger, first
                                entry, number of further entries - all varints.  It is applied to the
-                               state before it.  The record's properties are all that the cursor has
+                               state before it.  The record has all properties of the cursor, and
+                               those partly acknowledged entries that changed
     part    1001  part         version 2, number of the part, number of parts (varints), then bytes
                                of a snapshot that is too large for one entry
 
@@ -29,7 +30,7 @@ last, so a write that the store carries out late changes nothing either.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from google.protobuf.message import DecodeError
@@ -40,22 +41,25 @@ from daybook.managed_ledger.context import LogContext
 from daybook.managed_ledger.errors import FencedError, LogCorruptError
 from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
-from daybook.managed_ledger.protocol.cursor import Change, Run, apply_change
+from daybook.managed_ledger.protocol.cursor import Change, Part, Run, apply_change
 from daybook.managed_ledger.records import (
     LedgerOwner,
     cursor_path,
     log_path,
     message_ranges,
+    nested,
     parse,
     position_of,
 )
 from daybook.managed_ledger.records_pb2 import (
+    BatchedEntryDeletionIndexInfo,
     LongListMap,
     LongProperty,
     ManagedCursorInfo,
     MessageRange,
     PositionInfo,
 )
+from daybook.wire.ack_sets import decode_ack_set, encode_ack_set
 from daybook.wire.errors import WireError
 from daybook.wire.fields import DELIMITED, VARINT, decode_varint, encode_tag, encode_varint
 from daybook.wire.metadata.store import (
@@ -94,6 +98,7 @@ def encode_snapshot(
     acked: AckSet,
     properties: dict[str, int],
     *,
+    parts: Iterable[Part] = (),
     version: int = VERSION,
     whole_bytes_max: int | None = None,
 ) -> list[bytes]:
@@ -111,6 +116,7 @@ def encode_snapshot(
             info.individualDeletedMessageRanges.append(LongListMap(key=ledger_id, values=words))
     else:
         info.individualDeletedMessages.extend(message_ranges(acked.ranges()))
+    _add_parts(info, parts)
     data = info.SerializeToString()
     whole_bytes_max = whole_bytes_max or PART_BYTES_MAX
     if len(data) <= whole_bytes_max:
@@ -143,7 +149,12 @@ def encode_change(change: Change, properties: bytes = b"") -> bytes:
     """Return a change record of version 2.  `properties` is the result of `encode_properties`."""
     body = bytearray((VERSION, _CHANGE, int(change.reset)))
     _add_runs(body, change.runs)
-    return _head(change.mark_delete, properties) + _delimited(_CHANGE_TAG, body)
+    fields = properties
+    if change.parts:
+        info = PositionInfo()
+        _add_parts(info, change.parts)
+        fields += info.SerializePartialToString()
+    return _head(change.mark_delete, fields) + _delimited(_CHANGE_TAG, body)
 
 
 def encode_change_1(change: Change) -> bytes:
@@ -169,6 +180,13 @@ def _head(mark_delete: Position, properties: bytes) -> bytes:
     """Return the fields that Pulsar reads.  A message object would cost several times more."""
     ledger_id, entry_id = encode_varint(mark_delete.ledger_id), encode_varint(mark_delete.entry_id)
     return _LEDGER_TAG + ledger_id + _ENTRY_TAG + entry_id + properties
+
+
+def _add_parts(info: PositionInfo, parts: Iterable[Part]) -> None:
+    for position, left in parts:
+        info.batchedEntryDeletionIndexInfo.add(
+            position=nested(position), deleteSet=encode_ack_set(left)
+        )
 
 
 def _delimited(tag: bytes, body: bytes | bytearray) -> bytes:
@@ -235,6 +253,7 @@ class Recovered:
         self._lengths = lengths
         self.mark_delete: Position | None = None  # None until there is a complete snapshot
         self.acked = AckSet()
+        self.partial: dict[Position, int] = {}  # pending messages; some entries may be done by now
         self.properties: dict[str, int] = {}
         self.old_records = 0
         self._parts: list[bytes] = []
@@ -247,6 +266,8 @@ class Recovered:
         self.properties = {p.name: p.value for p in info.properties}
         add_ranges(self.acked, info.individualDeletedMessages, self._lengths)
         self.acked.discard_through(self.mark_delete)
+        # Pulsar writes these when it closes a cursor.
+        self.partial = dict(_parts_of(info.batchedEntryDeletionIndexInfo))
 
     def apply(self, data: bytes) -> None:
         """Apply the next record.  Raise LogCorruptError."""
@@ -262,6 +283,9 @@ class Recovered:
             if self.mark_delete is not None:
                 self._change(change)
                 self.properties = {p.name: p.value for p in info.properties}
+                if change.reset:
+                    self.partial.clear()
+                self.partial.update(_parts_of(info.batchedEntryDeletionIndexInfo))
         else:
             self._snapshot(info)
 
@@ -314,6 +338,7 @@ class Recovered:
         self._parts = []
         self.mark_delete = Position(info.ledgerId, info.entryId)
         self.properties = {p.name: p.value for p in info.properties}
+        self.partial = dict(_parts_of(info.batchedEntryDeletionIndexInfo))
         self.acked = AckSet()
         add_ranges(self.acked, info.individualDeletedMessages, self._lengths)
         # If a record has both forms, the ranges count.
@@ -326,6 +351,19 @@ class Recovered:
                         f"a snapshot of a cursor is not valid: {error}"
                     ) from error
         self.acked.discard_through(self.mark_delete)
+
+
+def _parts_of(found: Iterable[BatchedEntryDeletionIndexInfo]) -> Iterator[Part]:
+    """Yield the entries with pending messages, and the messages.  Raise LogCorruptError."""
+    for each in found:
+        try:
+            left = decode_ack_set(each.deleteSet)
+        except WireError as error:
+            raise LogCorruptError(
+                f"a partly acknowledged entry of a cursor is not valid: {error}"
+            ) from error
+        if left:  # No words, or only empty ones, say nothing: the whole entry comes again.
+            yield position_of(each.position), left
 
 
 def _parse(data: bytes) -> PositionInfo:

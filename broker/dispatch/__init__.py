@@ -2,7 +2,6 @@
 
 subscription   one subscription: its cursor, its consumers, acknowledgements, moves
 dispatcher     reads entries and gives them to the consumers that the rules choose
-partial_acks   batches of which some messages are acknowledged
 backlog        how far a subscription is behind
 entries        what a broker has to know of an entry
 memory_limit   how many bytes may wait for slow connections

@@ -15,7 +15,6 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.dispatch.entries import delivered_head
-from daybook.broker.dispatch.partial_acks import PartialAcks
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.events import (
     Activate,
@@ -59,7 +58,6 @@ class Dispatcher:
         self,
         log: TopicLog,
         cursor: TopicCursor,
-        partial: PartialAcks,
         dispatch: Dispatch,
         *,
         limits: TopicLimits,
@@ -75,7 +73,6 @@ class Dispatcher:
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
         self._log = log
         self._cursor = cursor
-        self._partial = partial
         self._limits = limits
         self._clock = clock
         self._start_task = start_task
@@ -240,7 +237,8 @@ class Dispatcher:
         """Return the entries that consumers may see: no acknowledged ones, and no markers."""
         if not raw:
             return []
-        cursor, partial = self._cursor, self._partial
+        cursor = self._cursor
+        some_in_part = cursor.partly_acked > 0
         # Most reads are above everything acknowledged; then no entry has to be looked up.
         some_acked = cursor.acked_above or raw[0].position <= cursor.mark_delete
         visible: list[Entry] = []
@@ -254,7 +252,7 @@ class Dispatcher:
                 continue
             place = (position.ledger_id, position.entry_id)
             messages = head.messages
-            if partial and (pending := partial.pending(place)) is not None:
+            if some_in_part and (pending := cursor.pending_of(position)) is not None:
                 messages = (pending & ((1 << messages) - 1)).bit_count()
             data = each.data
             if not isinstance(data.obj, bytes):

@@ -21,7 +21,6 @@ import trio
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.backlog import Backlog, BacklogSize
 from daybook.broker.dispatch.dispatcher import Dispatcher
-from daybook.broker.dispatch.partial_acks import PartialAcks
 from daybook.broker.errors import (
     BrokerError,
     ConsumerBusyError,
@@ -257,11 +256,9 @@ class Subscription:
         self._limits = topic.limits
         self._clock = topic.clock
         self._on_gone = on_gone
-        self._partial = PartialAcks(topic.limits.partial_bytes_max)
         self.dispatcher = Dispatcher(
             topic.log,
             cursor,
-            self._partial,
             ExclusiveDispatch(topic.limits.dispatch),
             limits=topic.limits,
             clock=topic.clock,
@@ -292,7 +289,7 @@ class Subscription:
 
     @property
     def backlog(self) -> BacklogSize:
-        return self._backlog.size(partly_acked=bool(self._partial))
+        return self._backlog.size(partly_acked=bool(self.cursor.partly_acked))
 
     async def read_backlog(self) -> None:
         """Make the backlog exact, by reading one entry at most.  Raise BrokerError."""
@@ -453,8 +450,8 @@ class Subscription:
     ) -> None:
         consumer = self.consumers[key]
         ack_sets = None
-        if self._partial:
-            ack_sets = [self._partial.pending(entry.place) for entry in entries]
+        if self.cursor.partly_acked:
+            ack_sets = [self.cursor.pending_of(Position(*entry.place)) for entry in entries]
         if self._furthest is not None:
             self._furthest = max(self._furthest, *(entry.place for entry in entries))
         before = consumer.messages, consumer.bytes
@@ -534,18 +531,16 @@ class Subscription:
     def _ack_each(
         self, consumer: Consumer, ids: Sequence[AckedId], *, unread: bool = False
     ) -> None:
-        partial = self._partial
+        cursor = self.cursor
         places: list[Place] = []
         for each in ids:
             place = (each.ledger_id, each.entry_id)
             if self._is_void(place):
                 continue
-            # A part of a batch stays in memory until the whole entry is acknowledged.
-            if each.ack_set is None or partial.ack(place, each.ack_set):
+            if each.ack_set is None or cursor.ack_part(Position(*place), each.ack_set):
                 places.append(place)
         if places:
-            partial.done(places)
-            self.cursor.ack([Position(*place) for place in places])
+            cursor.ack([Position(*place) for place in places])
             self.dispatcher.handle(Acked(consumer.key, places, unread))
             if unread or self.dispatch.active is None:
                 self.dispatcher.wake()  # A shared consumer may have had too much unacknowledged.
@@ -568,7 +563,7 @@ class Subscription:
             position = self.topic.log.previous_position(position)
         self._ack_up_to(position)
         if last.ack_set:
-            self._partial.ack((last.ledger_id, last.entry_id), last.ack_set)
+            self.cursor.ack_part(Position(last.ledger_id, last.entry_id), last.ack_set)
 
     def _is_void(self, place: Place) -> bool:
         """Return True if the acknowledged delivery was before the latest move.
@@ -583,7 +578,6 @@ class Subscription:
     def _ack_up_to(self, position: Position) -> None:
         place = (position.ledger_id, position.entry_id)
         self.cursor.ack_cumulative(position)
-        self._partial.done_up_to(place)
         self.dispatcher.handle(AckedUpTo(place))
 
     def when_durable(self, call: OnDurable) -> None:
@@ -669,7 +663,8 @@ class Subscription:
         # The number grows even if the clock goes back: no two moves may have the same one.
         self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
         try:
-            await self.cursor.reset(mark_delete, {MOVED: self.moved})
+            part = (start, pending) if pending else None
+            await self.cursor.reset(mark_delete, {MOVED: self.moved}, part)
         except ManagedLedgerError as error:
             raise UnavailableError(
                 f"the subscription {self.name} could not be moved: {error}"
@@ -678,7 +673,6 @@ class Subscription:
             # In memory the cursor stands there now, even if that could not be stored.
             self._furthest = NOWHERE
             self.dispatcher.restart()
-            self._partial.keep_only((start.ledger_id, start.entry_id), pending)
 
     async def _wait_return(self) -> None:
         """Drop the volatile subscription if no consumer comes back in time."""

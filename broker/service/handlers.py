@@ -53,10 +53,11 @@ from daybook.broker.topics.stats import consumer_stats_response
 from daybook.broker.topics.topic import ConsumerRequest, ProducerRequest, Topic
 from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger.position import Position
+from daybook.wire.ack_sets import decode_ack_set
 from daybook.wire.connection import FrameConnection, FramePace
 from daybook.wire.errors import MalformedError, OversizeError, WireError
 from daybook.wire.messages.client import Send
-from daybook.wire.messages.consumer import Ack, decode_ack_set
+from daybook.wire.messages.consumer import Ack
 from daybook.wire.messages.registry import (
     AnyCommand,
     Command,

@@ -54,9 +54,25 @@ class TopicCursor(Protocol):
         """The number of stored records of the cursor that a Pulsar broker would misread."""
         ...
 
+    @property
+    def partly_acked(self) -> int:
+        """The number of entries of which some messages are acknowledged."""
+        ...
+
+    def pending_of(self, position: Position) -> int | None:
+        """Return the bits of the pending messages of an entry, or None for all of them."""
+        ...
+
     def is_acked(self, position: Position) -> bool: ...
 
     def ack(self, positions: Sequence[Position]) -> None: ...
+
+    def ack_part(self, position: Position, pending: int) -> bool:
+        """Acknowledge the messages of an entry whose bits are not in `pending`.
+
+        Return True if none is pending any more; the caller then acknowledges the entry.
+        """
+        ...
 
     def ack_cumulative(self, position: Position) -> None: ...
 
@@ -66,8 +82,16 @@ class TopicCursor(Protocol):
 
     async def flush(self) -> None: ...
 
-    async def reset(self, mark_delete: Position, properties: Mapping[str, int]) -> None:
-        """Move the cursor and set its properties.  Both are durable when this returns."""
+    async def reset(
+        self,
+        mark_delete: Position,
+        properties: Mapping[str, int],
+        part: tuple[Position, int] | None = None,
+    ) -> None:
+        """Move the cursor and set its properties.  Both are durable when this returns.
+
+        `part` is an entry, and the bits of its messages that are pending.
+        """
         ...
 
 

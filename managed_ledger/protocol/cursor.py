@@ -1,21 +1,26 @@
 """The state of a cursor, and the changes of it that have to be recorded.
 
 Everything up to the mark-delete position is acknowledged.  Above it single positions may be
-acknowledged, with holes in between.  The mark-delete position never moves back, except by a reset.
+acknowledged, with holes in between, and single messages of an entry, its *parts*.  The mark-delete
+position never moves back, except by a reset.
 
 A change is *recorded* when a record of it is durable.  Between two snapshots only changes are
-written: the new mark-delete position and the runs that were acknowledged since.
+written: the new mark-delete position, the runs that were acknowledged since, and the pending
+messages of each entry of which a part was acknowledged since.
 
 The caller makes sure that a position that it acknowledges holds a confirmed entry.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.partial_acks import BYTES_MAX as PARTS_BYTES_MAX
+from daybook.managed_ledger.partial_acks import PartialAcks
 from daybook.managed_ledger.position import Position
 
 Run = tuple[int, int, int]  # ledger, first entry, last entry
+Part = tuple[Position, int]  # an entry, and the bits of its messages that are pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,7 @@ class Change:
     mark_delete: Position
     runs: tuple[Run, ...]
     reset: bool = False
+    parts: tuple[Part, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class CursorSnapshot:
     fresh: tuple[Run, ...]
     reset: bool
     taken: Position
+    parts: tuple[Part, ...] = ()
+    fresh_parts: tuple[Position, ...] = ()
 
 
 class CursorState:
@@ -50,13 +58,16 @@ class CursorState:
         next_position: Callable[[Position], Position],
         *,
         recording: bool = True,
+        parts_bytes_max: int = PARTS_BYTES_MAX,
     ) -> None:
         self.mark_delete = mark_delete
         self.acked = acked
+        self.parts = PartialAcks(parts_bytes_max)
         self.changes = 0  # counts acknowledgements that changed something, and resets
         self._next_position = next_position
         self._recording = recording
         self._fresh = AckSet()  # acknowledged since the last `take_change`
+        self._fresh_parts: set[Position] = set()  # entries of which a part was
         self._reset = False
         self._taken_mark_delete = mark_delete
         self._advance()
@@ -76,7 +87,26 @@ class CursorState:
                 self.changes += 1
                 if self._recording:
                     self._fresh.add(position)
+        if self.parts:
+            self.parts.done(positions)
+            self.parts.done_up_to(self.mark_delete)
         return self.changes != before
+
+    def ack_part(self, position: Position, pending: int) -> bool:
+        """Leave only those messages of an entry pending that are pending and in `pending`.
+
+        Return True if none is left.  The entry itself is not acknowledged by that: `ack` does it.
+        """
+        if self.is_acked(position):
+            return False
+        before = self.parts.pending(position)
+        if self.parts.ack(position, pending):
+            return True
+        if self.parts.pending(position) != before:
+            self.changes += 1
+            if self._recording:
+                self._fresh_parts.add(position)
+        return False
 
     def ack_cumulative(self, position: Position) -> bool:
         """Acknowledge everything up to and including `position`."""
@@ -91,7 +121,9 @@ class CursorState:
         """Forget all acknowledgements and start behind `mark_delete`: an explicit seek."""
         self.mark_delete = mark_delete
         self.acked = AckSet()
+        self.parts.clear()
         self._fresh = AckSet()
+        self._fresh_parts.clear()
         self._reset = True
         self.changes += 1
 
@@ -107,13 +139,28 @@ class CursorState:
         fresh = self._fresh
         # The new mark-delete position covers these acknowledgements.
         fresh.discard_through(self.mark_delete)
-        if not (fresh or self._reset or self.mark_delete != self._taken_mark_delete):
+        parts = self._changed_parts()
+        if not (fresh or parts or self._reset or self.mark_delete != self._taken_mark_delete):
             return None
-        change = Change(self.mark_delete, tuple(fresh.ranges()), self._reset)
+        change = Change(self.mark_delete, tuple(fresh.ranges()), self._reset, parts)
         self._fresh = AckSet()
         self._reset = False
         self._taken_mark_delete = self.mark_delete
         return change
+
+    def take_parts(self, parts: Mapping[Position, int]) -> None:
+        """Take over the parts that were recorded; entries that are done are left out."""
+        for position, left in parts.items():
+            if not self.is_acked(position):
+                self.parts.ack(position, left)
+
+    def _changed_parts(self) -> tuple[Part, ...]:
+        """Return the parts that changed since the last call; an entry that is done has none."""
+        if not self._fresh_parts:
+            return ()
+        changed = [(each, self.parts.pending(each)) for each in sorted(self._fresh_parts)]
+        self._fresh_parts.clear()
+        return tuple((position, left) for position, left in changed if left is not None)
 
     def _advance(self) -> None:
         """Move the mark-delete position over the acknowledged positions behind it."""
@@ -124,6 +171,7 @@ class CursorState:
         if moved != self.mark_delete:
             self.mark_delete = moved
             self.acked.discard_through(moved)
+        self.parts.done_up_to(moved)
         # Invariant: the position behind mark-delete is never acknowledged.
 
     def snapshot(self) -> CursorSnapshot:
@@ -133,6 +181,8 @@ class CursorState:
             tuple(self._fresh.ranges()),
             self._reset,
             self._taken_mark_delete,
+            tuple(self.parts.sets()),
+            tuple(sorted(self._fresh_parts)),
         )
 
     def restore(self, snapshot: CursorSnapshot) -> None:
@@ -144,6 +194,10 @@ class CursorState:
             self._fresh.add_range(*run)
         self._reset = snapshot.reset
         self._taken_mark_delete = snapshot.taken
+        self.parts.clear()
+        for position, left in snapshot.parts:
+            self.parts.ack(position, left)
+        self._fresh_parts = set(snapshot.fresh_parts)
 
     def canonical(self) -> CursorSnapshot:
         return self.snapshot()

@@ -1,6 +1,7 @@
 """A metadata store that is slow to write cursor records: a write that was begun is done later."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import trio
 
@@ -57,9 +58,9 @@ def hold_resets(cursor: FakeCursor) -> trio.Event:
     """Hold resets: they count in memory at once, and are durable when the event is set."""
     gate, reset = trio.Event(), cursor.reset
 
-    async def slow(mark_delete: Position, properties: Mapping[str, int]) -> None:
-        await reset(mark_delete, properties)
+    async def slow(*args: Any) -> None:
+        await reset(*args)
         await gate.wait()
 
-    cursor.reset = slow  # type: ignore[method-assign]
+    cursor.reset = slow  # type: ignore[method-assign,assignment]
     return gate

@@ -1,6 +1,5 @@
 """Subscribing, start positions, redelivery, resets and removal: over raw frames."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -526,11 +525,11 @@ async def test_who_subscribes_while_the_cursor_is_moved_waits(autojump_clock: Mo
         cursor, gate = cluster.broker.log().by_name["sub"], trio.Event()
         reset = cursor.reset
 
-        async def slow(mark_delete: Position, properties: Mapping[str, int]) -> None:
+        async def slow(*args: Any) -> None:
             await gate.wait()
-            await reset(mark_delete, properties)
+            await reset(*args)
 
-        cursor.reset = slow  # type: ignore[method-assign]
+        cursor.reset = slow  # type: ignore[method-assign,assignment]
         seek = pb.CommandSeek(consumer_id=1, request_id=5, message_id=message_id(5, 2))
         client.tell(seek)
         await client.wait(pb.CommandCloseConsumer)

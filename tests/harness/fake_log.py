@@ -21,6 +21,7 @@ from daybook.managed_ledger.errors import (
     ListFullError,
     TerminatedError,
 )
+from daybook.managed_ledger.partial_acks import PartialAcks
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
@@ -37,6 +38,7 @@ class FakeCursor:
         self.name = name
         self.mark_delete = mark_delete
         self.acked: set[Position] = set()
+        self.parts = PartialAcks()
         self.flushes = 0
         self.old_records = 0
         self.properties: dict[str, int] = {}
@@ -55,16 +57,28 @@ class FakeCursor:
         log = self._log
         return log.entries_between(self.mark_delete, log.last_confirmed) - len(self.acked)
 
+    @property
+    def partly_acked(self) -> int:
+        return len(self.parts)
+
+    def pending_of(self, position: Position) -> int | None:
+        return self.parts.pending(position)
+
+    def ack_part(self, position: Position, pending: int) -> bool:
+        return not self.is_acked(position) and self.parts.ack(position, pending)
+
     def is_acked(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.acked
 
     def ack(self, positions: Sequence[Position]) -> None:
         self.acked |= {p for p in positions if p > self.mark_delete}
+        self.parts.done(positions)
         self._fold()
 
     def ack_cumulative(self, position: Position) -> None:
         self.mark_delete = max(self.mark_delete, position)
         self.acked = {p for p in self.acked if p > self.mark_delete}
+        self.parts.done_up_to(self.mark_delete)
         self._fold()
 
     def _fold(self) -> None:
@@ -82,12 +96,20 @@ class FakeCursor:
             raise FencedError("fenced")
         self.flushes += 1
 
-    async def reset(self, mark_delete: Position, properties: Mapping[str, int]) -> None:
+    async def reset(
+        self,
+        mark_delete: Position,
+        properties: Mapping[str, int],
+        part: tuple[Position, int] | None = None,
+    ) -> None:
         await trio.lowlevel.checkpoint()
         if self._log.fenced:
             raise FencedError("fenced")
         self.mark_delete, self.acked = mark_delete, set()
         self.properties.update(properties)
+        self.parts.clear()
+        if part is not None:
+            self.parts.ack(*part)
 
 
 @dataclass
@@ -337,6 +359,8 @@ class FakeLogs:
                 again = FakeCursor(log, cursor_name, cursor.mark_delete)
                 again.acked = set(cursor.acked)
                 again.properties = dict(cursor.properties)
+                for position, pending in cursor.parts.sets():
+                    again.parts.ack(position, pending)
                 log.by_name[cursor_name] = again
         self.by_name[name] = log
         return log

@@ -213,8 +213,9 @@ def test_the_first_release_takes_each_record_for_a_snapshot_with_exactly_that_po
         records = [encode_change(change, encode_properties(properties))]
         if number % 100 == 0:
             acked = acked_of(random_runs(rng, 300))
-            cut = {"version": 2, "whole_bytes_max": rng.choice([5, 50])}
-            records += encode_snapshot(change.mark_delete, acked, properties, **cut)
+            records += encode_snapshot(
+                change.mark_delete, acked, properties, whole_bytes_max=rng.choice([5, 50])
+            )
         for record in records:
             assert not is_old(record)
             found = read_as_snapshot(record)
@@ -243,3 +244,27 @@ def test_a_hundred_thousand_random_changes_are_read_exactly() -> None:
         found = recover(records, {})
         assert found.mark_delete == mark_delete
         assert list(found.acked.words()) == list(acked.words())
+
+
+def test_parts_of_batches_go_through_snapshots_and_changes() -> None:
+    at, other = Position(17, 44), Position(17, 50)
+    snapshot = encode_snapshot(Position(17, 41), AckSet(), {}, parts=[(at, 0b1110)])
+    change = encode_change(Change(Position(17, 42), (), parts=((at, 0b0110), (other, 1 << 70))))
+    found = recover([*snapshot, change], {})
+    assert found.partial == {at: 0b0110, other: 1 << 70}
+    assert recover(snapshot, {}).partial == {at: 0b1110}
+    reset = encode_change(Change(Position(17, 41), (), reset=True))
+    assert recover([*snapshot, change, reset], {}).partial == {}
+    (cut, *_) = encode_snapshot(Position(17, 41), AckSet(), {}, parts=[(at, 0b1110)])
+    info = PositionInfo.FromString(cut)
+    (part,) = info.batchedEntryDeletionIndexInfo
+    assert list(part.deleteSet) == [0b1110], "as Pulsar: a bit is set while its message is pending"
+
+
+def test_an_entry_whose_pending_messages_are_not_named_comes_again_as_a_whole() -> None:
+    info = PositionInfo(ledgerId=17, entryId=41)
+    for words in ([], [0], [0, 0]):
+        info.batchedEntryDeletionIndexInfo.add(
+            position=NestedPositionInfo(ledgerId=17, entryId=44), deleteSet=words
+        )
+    assert recover([info.SerializeToString()], {}).partial == {}

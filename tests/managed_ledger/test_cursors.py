@@ -562,3 +562,83 @@ def test_a_cursor_whose_ledger_is_lost_has_a_position_with_its_properties(names:
             assert (again.mark_delete, again.properties["last"]) == (positions[at], at)
 
     play(scenario)
+
+
+@pytest.mark.parametrize("formats", [True, False])
+@pytest.mark.parametrize("end", ["crash", "close"])
+def test_acknowledged_messages_of_a_batch_survive(formats: bool, end: str) -> None:
+    async def scenario(world: World) -> None:
+        if not formats:
+            world.formats.clear()
+        async with world.host("a") as host:
+            log = await host.open(replace(CONFIG, cursor_roll_records=1000))
+            positions = await append(log, range(8))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack([positions[0]])
+            await cursor.flush()
+            assert not cursor.ack_part(positions[2], 0b1110)
+            await cursor.flush()
+            assert not cursor.ack_part(positions[4], 1 << 200)
+            assert not cursor.ack_part(positions[5], 0b01)
+            await cursor.flush()
+            assert cursor.ack_part(positions[5], 0b10)
+            cursor.ack([positions[5]])
+            await cursor.flush()
+            assert not cursor.ack_part(positions[2], 0b0111)
+            await cursor.flush()
+            if end == "close":
+                await log.close()
+                record = await record_of(host)
+                assert record.cursorsLedgerId >= 0, "Pulsar does not read them in the record"
+            else:
+                log.abandon()
+        async with world.host("b") as host:
+            log = await host.open()
+            again = log.cursors["s"]
+            assert again.mark_delete == positions[0]
+            assert [again.pending_of(p) for p in positions] == [
+                None, None, 0b0110, None, 1 << 200, None, None, None
+            ]  # fmt: skip
+            assert again.is_acked(positions[5])
+            again.ack_cumulative(positions[3])
+            assert again.partly_acked == 1
+            await again.flush()
+            log.abandon()
+            again = (await host.open()).cursors["s"]
+            assert (again.partly_acked, again.pending_of(positions[4])) == (1, 1 << 200)
+
+    play(scenario)
+
+
+def test_a_seek_into_a_batch_is_stored_with_its_pending_messages() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(6))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            cursor.ack_part(positions[1], 0b10)
+            await cursor.reset(positions[3], {"moved": 1}, (positions[4], 0b100))
+            log.abandon()
+            again = (await host.open()).cursors["s"]
+            assert again.mark_delete == positions[3]
+            assert again.pending_of(positions[1]) is None
+            assert again.pending_of(positions[4]) == 0b100
+
+    play(scenario)
+
+
+def test_parts_of_entries_that_are_not_there_are_ignored() -> None:
+    """A client may send any position, and an entry may be appended there later."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            positions = await append(log, range(3))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            last = positions[-1]
+            assert not cursor.ack_part(Position(last.ledger_id, last.entry_id + 1), 1)
+            assert not cursor.ack_part(Position(last.ledger_id + 9, 0), 1)
+            assert not cursor.ack_part(Position(last.ledger_id, -1), 1)
+            assert cursor.partly_acked == 0
+
+    play(scenario)

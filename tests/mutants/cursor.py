@@ -7,6 +7,7 @@ _LEDGER = "daybook.managed_ledger.cursor_ledger"
 _ACK_SET = "daybook.managed_ledger.ack_set"
 _SHELL = "tests.storms.cursor_owner"
 _STORMS = "storms:cursor"
+_TESTS = "tests:tests/managed_ledger/test_cursors.py"
 
 MUTANTS = [
     Mutant(
@@ -117,5 +118,53 @@ MUTANTS = [
         name="Owner.want_receipt",
         replacement=Edit("self._settle(self.recorded)", "self._settle(self.state.changes)"),
         caught_by=_STORMS,
+    ),
+    Mutant(
+        id="C92",
+        rule="the acknowledged messages of a batch are recorded -> only in memory",
+        module=_STATE,
+        name="CursorState.ack_part",
+        replacement=Edit("self._fresh_parts.add(position)", "pass"),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="C92 old",
+        rule="parts of batches are recorded in the old format, too -> lost there",
+        module="daybook.managed_ledger.cursor",
+        name="Cursor._write",
+        replacement=Edit(" or (change is not None and bool(change.parts))", ""),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="C93",
+        rule="a cursor with parts of batches is not folded into its record -> it is",
+        module="daybook.managed_ledger.cursor",
+        name="Cursor._store_whole",
+        replacement=Edit("self._state.parts\n", "False\n"),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="C94",
+        rule="a set is stored as the messages that are pending -> that are acknowledged",
+        module=_LEDGER,
+        name="_add_parts",
+        replacement=Edit("encode_ack_set(left)", "encode_ack_set(~left & ((1 << 256) - 1))"),
+        caught_by="tests:tests/managed_ledger/test_cursor_ledger.py",
+    ),
+    Mutant(
+        id="C95",
+        rule="a part that names no messages leaves the entry pending -> acknowledges it",
+        module=_LEDGER,
+        name="_parts_of",
+        replacement=Edit("if left:", "if left is not None:"),
+        caught_by="tests:tests/managed_ledger/test_cursor_ledger.py",
+    ),
+    Mutant(
+        id="C96",
+        rule="parts of entries that are not there are ignored -> kept",
+        module="daybook.managed_ledger.cursor",
+        name="Cursor.ack_part",
+        replacement=Edit("if not self._is_there(position):", "if False:"),
+        caught_by=_TESTS,
     ),
 ]

@@ -89,7 +89,7 @@ MUTANTS = [
         rule="position and properties change in one record -> without the properties",
         module=_CURSOR,
         name="Cursor._write",
-        replacement=Edit("else self._new_properties", "else False"),
+        replacement=Edit("more = self._new_properties or ", "more = "),
         caught_by=_BY_CURSOR,
     ),
     Mutant(

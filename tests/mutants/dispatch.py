@@ -12,7 +12,7 @@ MUTANTS = [
     Mutant(
         id="C73",
         rule="an entry is acknowledged when all messages of its batch are -> when one is",
-        module="daybook.broker.dispatch.partial_acks",
+        module="daybook.managed_ledger.partial_acks",
         name="PartialAcks.ack",
         replacement=Edit("if not left:", "if True:"),
         caught_by=_STORMS,

@@ -415,7 +415,7 @@ CURSOR_FORMATS = [
         rule="many changes with holes are followed by a snapshot -> never",
         module=_CURSOR,
         name="Cursor._snapshot_is_due",
-        replacement=Edit("bool(self._state.acked) and", "False and"),
+        replacement=Edit("self._has_holes and", "False and"),
         caught_by=f"{_FORMATS}::test_a_snapshot_is_written_after_so_many_changes_while_there_are_holes",
     ),
     Mutant(

@@ -170,6 +170,7 @@ class _Simulation:
                 in_flight_s=_IN_FLIGHT_S,
                 ack_loss_s=_ACK_LOSS_S,
                 settle_s=_SETTLE_S,
+                batch_acks_durable=True,
                 batch_parts_kept=limits.partial_bytes_max >= Limits().partial_bytes_max,
                 deduplicated=tuple(topic.name for topic in plan.topics)
                 if plan.shape.settings.deduplication

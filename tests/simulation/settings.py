@@ -88,7 +88,6 @@ class Limits:
                 ),
                 return_s=self.return_s,
                 read_bytes_max=self.read_bytes_max,
-                partial_bytes_max=self.partial_bytes_max,
             ),
             connections=ConnectionLimits(
                 requests=requests,
@@ -101,6 +100,7 @@ class Limits:
                 heal_interval_s=self.heal_interval_s,
                 flush_s=self.flush_s,
                 pending_bytes_max=self.pending_bytes_max,
+                partial_bytes_max=self.partial_bytes_max,
             ),
         )
 

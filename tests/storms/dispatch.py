@@ -10,7 +10,6 @@ no entry is skipped, no acknowledged entry is delivered, permits and limits are 
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
-from daybook.broker.dispatch.partial_acks import PartialAcks
 from daybook.broker.protocol.dispatch.events import (
     Acked,
     AckedUpTo,
@@ -39,6 +38,8 @@ from daybook.broker.protocol.dispatch.events import (
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
+from daybook.managed_ledger.partial_acks import PartialAcks
+from daybook.managed_ledger.position import Position
 from tests.storms.chance import Chance
 from tests.storms.dispatch_consumer import Consumer, Message
 from tests.storms.dispatch_rules import (
@@ -223,7 +224,7 @@ class DispatchStorm(DispatchRules):
         self.mark("seek")
         self.say(f"the cursor is moved to entry {index}")
         self._acked = {message.place for message in self.log[:index]}
-        self._partial.done(list(self._truth))
+        self._partial.done([Position(*place) for place in self._truth])
         for message in self.log:
             self._truth[message.place] = message.all if message.index < index else 0
         self._step(Cleared())
@@ -251,10 +252,10 @@ class DispatchStorm(DispatchRules):
         self._truth[place] |= message.all & ~pending
         if place in self._acked:
             self.mark("acknowledged late")
-        if pending and not self._partial.ack(place, pending):
+        if pending and not self._partial.ack(Position(*place), pending):
             self.mark("some messages of a batch")
             return
-        self._partial.done([place])
+        self._partial.done([Position(*place)])
         whole = self._truth[place] == message.all
         self.rule("C2", whole, f"entry {message.index} is done, not all of its messages are")
         self._acked.add(place)
@@ -275,7 +276,7 @@ class DispatchStorm(DispatchRules):
                 self._given_back.pop(message.place, None)
                 for consumer in self.consumers.values():
                     consumer.holds.pop(message.place, None)
-        self._partial.done_up_to(place)
+        self._partial.done_up_to(Position(*place))
         self._step(AckedUpTo(place))
 
     def hear_give_back(self, consumer: Consumer, places: Sequence[Place]) -> None:
@@ -352,7 +353,7 @@ class DispatchStorm(DispatchRules):
             self._next = raw[-1].index + 1
 
     def _entry(self, message: Message) -> Entry:
-        pending = self._partial.pending(message.place)
+        pending = self._partial.pending(Position(*message.place))
         pending = message.all if pending is None else pending & message.all
         entry = Entry(message.place, pending.bit_count(), pending)
         if self.type == SHARED:

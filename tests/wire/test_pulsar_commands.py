@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daybook.wire.ack_sets import decode_ack_set, encode_ack_set
 from daybook.wire.errors import MalformedError, TruncatedError, WireError
 from daybook.wire.messages.client import Send, SendReceipt, encode_send, encode_send_receipts
 from daybook.wire.messages.consumer import (
     Ack,
     AckedId,
     Delivery,
-    decode_ack_set,
     encode_ack,
-    encode_ack_set,
     encode_message,
 )
 from daybook.wire.messages.registry import (

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from daybook.broker.dispatch.partial_acks import PartialAcks
 from daybook.broker.protocol.dispatch import chunks as chunks_module
 from daybook.broker.protocol.dispatch.chunks import Chunks
 from daybook.broker.protocol.dispatch.events import Entry
@@ -48,42 +47,6 @@ def _from_zero() -> None:
 
 def _chunk(n: int, group: str = "u") -> Entry:
     return Entry(Place((5, n)), 1, n, group=group)
-
-
-# -- acknowledgements of parts of batches
-
-
-def test_an_acknowledgement_up_to_an_entry_costs_what_it_removes() -> None:
-    partial = PartialAcks(1 << 30)
-    for n in range(N):
-        partial.ack(Place((5, n)), 0b10)
-    before = _compared
-    for _ in range(N):
-        partial.done_up_to(Place((4, 0)))
-    assert _compared - before <= 2 * N
-    partial.done_up_to(Place((5, N)))
-    assert not partial
-    assert _compared - before <= 40 * N
-
-
-def test_parts_that_are_acknowledged_one_by_one_leave_nothing_behind() -> None:
-    partial = PartialAcks(1 << 30)
-    for n in range(10 * N):
-        assert not partial.ack((5, n), 0b10)
-        assert partial.ack((5, n), 0)
-    assert not partial
-    assert len(partial._lowest) <= 2_000
-
-
-def test_a_part_that_comes_again_after_its_entry_was_done_is_found() -> None:
-    partial = PartialAcks(1 << 30)
-    partial.ack((5, 1), 0b10)
-    partial.done([(5, 1)])
-    partial.ack((5, 1), 0b10)
-    partial.ack((5, 2), 0b10)
-    partial.done_up_to((5, 1))
-    assert partial.pending((5, 1)) is None
-    assert partial.pending((5, 2)) == 0b10
 
 
 # -- chunks

@@ -155,7 +155,7 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
         name = f"{work.name}.{scene.number(work.name)}"
         try:
             first = min(doubts or (), default=work.messages - left)
-            producer = await _open(actor, work, rng, first)
+            producer = await _open(actor, work, rng, first, may_give_up=doubts is None)
         except GivenUpError:
             continue
         except BrokerError as error:
@@ -176,8 +176,14 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
         await _come_back(actor, work, rng, doubts)
 
 
-async def _open(actor: Actor, work: Produce, rng: Random, sent: int) -> Producer:
-    """Open a producer.  Raise BrokerError or GivenUpError."""
+async def _open(
+    actor: Actor, work: Produce, rng: Random, sent: int, *, may_give_up: bool = True
+) -> Producer:
+    """Open a producer.  Raise BrokerError or GivenUpError.
+
+    A message that is given up while later ones are stored could not be repeated under its id, so an
+    application that repeats messages sets no timeout.
+    """
     async with actor.perhaps_given_up(work.give_up, rng):
         producer = await actor.client.create_producer(
             work.topic,
@@ -185,7 +191,7 @@ async def _open(actor: Actor, work: Produce, rng: Random, sent: int) -> Producer
             initial_sequence_id=sent if work.named else None,
             batching=work.batching,
             compression=cast("Compression", work.compression),
-            send_timeout_s=work.send_timeout_s,
+            send_timeout_s=work.send_timeout_s if may_give_up else None,
             pending_bytes_max=_PENDING_BYTES_MAX,
         )
     if work.delay_s:
