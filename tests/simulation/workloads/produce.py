@@ -229,7 +229,9 @@ async def _come_back(
     while True:
         try:
             first = min(doubts or (), default=work.messages)
-            producer = await _open(actor, replace(work, give_up=0.0), rng, first)
+            producer = await _open(
+                actor, replace(work, give_up=0.0), rng, first, may_give_up=doubts is None
+            )
         except BrokerError as error:
             actor.refused("create a producer", error)
             if isinstance(error, TopicTerminatedError):
