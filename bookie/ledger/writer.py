@@ -369,7 +369,7 @@ class LedgerWriter:
             scope.cancel()
 
     def _stop(self, error: LedgerError) -> None:
-        # The flag comes before the step: `_withdraw` must not call an owner that has stopped.
+        # The flag comes before the call: `_withdraw` must not call an owner that has stopped.
         if self._error is None:
             self._owner_is_done = True
             self._error = error
