@@ -17,7 +17,7 @@ full ones, and asks for a rollover when one is due.  `cursor` has the cursors, `
 """
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import assert_never
 
@@ -42,21 +42,12 @@ from daybook.managed_ledger.pending_adds import Done, PendingAdd, PendingAdds
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.healing import Healing
 from daybook.managed_ledger.protocol.log import (
-    Append,
-    Confirmed,
     Create,
-    CreateFailed,
     Effect,
-    Event,
     Fence,
-    Listed,
     LogProtocol,
     LogState,
-    Lost,
-    RollDue,
     Seal,
-    Sealed,
-    Stop,
     Submit,
     Switch,
 )
@@ -255,7 +246,7 @@ class ManagedLedger:
             return
         self.next_offset += messages
         self._adds.add(PendingAdd(buffers, size, last_offset, done))
-        self._step(Append())
+        self._perform(self._protocol.append())
 
     async def wait_room(self) -> None:
         """Wait until few enough bytes are pending; return at once if the log has ended."""
@@ -299,7 +290,7 @@ class ManagedLedger:
                 self.context.cache.put(position, b"".join(entry.buffers))
             entry.done(position, None)
         self.on_confirmed()
-        self._step(Confirmed(last - first + 1))
+        self._perform(self._protocol.confirmed(last - first + 1))
         self._wake()
         self._roll_if_due()
 
@@ -314,35 +305,32 @@ class ManagedLedger:
 
     # -- the machine
 
-    def _step(self, event: Event) -> None:
-        for effect in self._protocol.step(event):
-            self._perform(effect)
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Submit(count):
+                    self._submit(count)
+                case Create():
+                    self.context.nursery.start_soon(self._create_next)
+                case Switch():
+                    self._switch()
+                case Seal():
+                    self.context.nursery.start_soon(self._seal_previous)
+                case Fence(reason):
+                    # Set first: a `done` that `_drop` calls may append again.
+                    self.fenced = FencedError(f"{self.name}: {reason}")
+                    self._drop(self.fenced)
+                    self.on_fenced()
+                case _:
+                    assert_never(effect)
 
-    def _step_and_wake(self, event: Event) -> None:
-        self._step(event)
+    def _perform_and_wake(self, effects: Iterable[Effect]) -> None:
+        self._perform(effects)
         self._wake()
-
-    def _perform(self, effect: Effect) -> None:
-        match effect:
-            case Submit(count):
-                self._submit(count)
-            case Create():
-                self.context.nursery.start_soon(self._create_next)
-            case Switch():
-                self._switch()
-            case Seal():
-                self.context.nursery.start_soon(self._seal_previous)
-            case Fence(reason):
-                # Set first: a `done` that `_drop` calls may append again.
-                self.fenced = FencedError(f"{self.name}: {reason}")
-                self._drop(self.fenced)
-                self.on_fenced()
-            case _:
-                assert_never(effect)
 
     def lost(self, reason: str) -> None:
         """End the log: another owner has it, or may have it, or it has to be opened again."""
-        self._step(Lost(reason))
+        self._perform(self._protocol.lost(reason))
 
     # -- rolling over
 
@@ -361,7 +349,7 @@ class ManagedLedger:
     def roll(self) -> None:
         """Roll over as soon as that is possible, unless the list is too full."""
         if self.room.allows_roll:
-            self._step(RollDue())
+            self._perform(self._protocol.roll_due())
 
     def _roll_if_due(self) -> None:
         if self.current_entries >= APPEND_ENTRIES_MAX:
@@ -369,7 +357,7 @@ class ManagedLedger:
         if self._protocol.state is not LogState.OPEN or self._refused is not None:
             return
         if self.room.allows_roll and self._roll_is_due():
-            self._step_and_wake(RollDue())
+            self._perform_and_wake(self._protocol.roll_due())
 
     def _roll_is_due(self) -> bool:
         """Return True if the present ledger is full, or old, or could be healthier."""
@@ -394,7 +382,7 @@ class ManagedLedger:
     async def _create_next(self) -> None:
         """Create the next ledger and put it on the list."""
         if not self.room.allows_roll:  # The list has grown since the rollover was asked for.
-            self._step_and_wake(CreateFailed())
+            self._perform_and_wake(self._protocol.create_failed())
             return
         context = self.context
         try:
@@ -405,7 +393,7 @@ class ManagedLedger:
             return  # The log has ended.
         except (LedgerError, MetadataError):
             await trio.sleep(_CREATE_RETRY_S)
-            self._step_and_wake(CreateFailed())
+            self._perform_and_wake(self._protocol.create_failed())
             return
         if not self.usable:
             writer.abandon()
@@ -413,7 +401,7 @@ class ManagedLedger:
         assert self._next_writer is None  # One rollover at a time.
         self._next_writer = writer
         self._listen(writer)
-        self._step_and_wake(Listed())
+        self._perform_and_wake(self._protocol.listed())
 
     def _switch(self) -> None:
         """Make the next ledger the present one.  The old ledger has confirmed all its entries."""
@@ -452,7 +440,7 @@ class ManagedLedger:
                 return
         self._previous = None
         del self._writers[sealed.ledger_id]
-        self._step_and_wake(Sealed())
+        self._perform_and_wake(self._protocol.sealed())
         if not sealed.entries:  # `set_sealed` has taken it off the list.
             await self.context.delete_ledgers([sealed.ledger_id], self.ledgers.owner)
         with suppress(ManagedLedgerError, MetadataError):  # The next rollover trims again.
@@ -688,7 +676,7 @@ class ManagedLedger:
                 raise ManagedLedgerError(
                     f"{self.name} could not be closed in {self.config.close_s} s: {why}"
                 )
-            self._step_and_wake(Stop())
+            self._perform_and_wake(self._protocol.stop())
             try:
                 # If this fails, the next opening closes the ledger.
                 with trio.move_on_at(deadline_s), suppress(LedgerError, MetadataError):
@@ -726,7 +714,7 @@ class ManagedLedger:
         The next opening decides about the appends that are in doubt.
         """
         if self.usable:
-            self._step_and_wake(Stop())
+            self._perform_and_wake(self._protocol.stop())
             self._drop(
                 FencedError(
                     f"this broker gave up {self.name}, so appends that are not confirmed are in"

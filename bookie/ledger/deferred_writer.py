@@ -18,7 +18,7 @@ advanced writer therefore holds an early entry back until the entries before it 
 crash in between loses it.  The caller bounds `held_bytes`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 import trio
@@ -28,14 +28,10 @@ from daybook.bookie.ledger.bookie_client import Purpose
 from daybook.bookie.ledger.context import LedgerContext
 from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.deferred import (
-    Acknowledged,
     AskToForce,
     DeferredProtocol,
-    Event,
-    Forced,
-    ForceUpTo,
+    Effect,
     Held,
-    Lost,
     Taken,
 )
 from daybook.bookie.ledger.protocol.placement import BookieId
@@ -62,7 +58,7 @@ class DeferredLedgerWriter(LedgerWriter):
     @property
     def last_acknowledged(self) -> int:
         """The newest entry such that an ack quorum of bookies has it and all entries before it."""
-        return max(self._deferred.acknowledged, self.last_add_confirmed)
+        return max(self._deferred.last_acknowledged, self.last_add_confirmed)
 
     async def wait_acknowledged(self, entry_id: int) -> None:
         """Return when the entry is acknowledged; raise InDoubtError if the writer stopped."""
@@ -77,7 +73,7 @@ class DeferredLedgerWriter(LedgerWriter):
     def request_force(self) -> None:
         """Force everything appended so far, as soon as it is acknowledged."""
         if self.error is None:
-            self._step(ForceUpTo(self.last_add_pushed))
+            self._perform_deferred(self._deferred.force_up_to(self.last_add_pushed))
 
     async def force(self) -> int:
         """Return the LAC when everything appended so far is confirmed.
@@ -93,16 +89,16 @@ class DeferredLedgerWriter(LedgerWriter):
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
         if bookie in self.ensemble:  # A replaced bookie proves nothing any more.
-            self._step(Acknowledged(bookie, first, count))
+            self._perform_deferred(self._deferred.acknowledged(bookie, first, count))
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
         # First of all, forget what the bookie acknowledged: it may have restarted without it.
-        self._step(Lost(bookie))
+        self._perform_deferred(self._deferred.lost(bookie))
         if self.pending_entries:  # Otherwise the bookie has nothing to lose.
             super().add_failed(bookie, reason)
 
-    def _step(self, event: Event) -> None:
-        for effect in self._deferred.step(event):
+    def _perform_deferred(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
             match effect:
                 case AskToForce(bookie):
                     self._ask_to_force(bookie)
@@ -116,7 +112,7 @@ class DeferredLedgerWriter(LedgerWriter):
     def _ask_to_force(self, bookie: BookieId) -> None:
         channel = self.channel(bookie)
         if channel is not None:
-            channel.force(lambda: self._step(Forced(bookie)))
+            channel.force(lambda: self._perform_deferred(self._deferred.forced(bookie)))
 
     def _acknowledged(self, first: int, count: int) -> None:
         self._acknowledgement_waiters.reached(first, first + count - 1)

@@ -12,21 +12,15 @@ from daybook.bookie.errors import LedgerExistsError, MalformedMetadataError, NoS
 from daybook.bookie.ledger.metadata import LedgerMetadata, decode_metadata, encode_metadata
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.update import (
-    Conflict,
     Decide,
-    Event,
+    Effect,
     Gone,
-    Missing,
     NotAllowed,
     NotDone,
     Read,
     Settled,
-    Stored,
-    Unavailable,
-    Unknown,
     UpdateProtocol,
     Write,
-    Written,
 )
 from daybook.bookie.registry.cookies import CookieGeneration, read_cookie_generation
 from daybook.bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
@@ -162,38 +156,43 @@ class LedgerMetadataStore:
         pause_s = _PAUSE_S
         while True:
             match effect:
-                case Write(metadata, version):
-                    event = await self._write(ledger_id, metadata, version, generations)
-                    if event is None:
+                case Write():
+                    after = await self._write(ledger_id, protocol, effect, generations)
+                    if after is None:
                         return NotAllowed(stored.metadata, stored.version)
+                    effect = after
                 case Read(patiently):
                     if patiently:
                         await trio.sleep(self._rng.uniform(pause_s / 2, pause_s))
                         pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-                    event = await self._read(ledger_id)
-                    if isinstance(event, Stored):
-                        stored = StoredMetadata(event.metadata, event.version)
+                    try:
+                        stored = await self.read(ledger_id)
+                    except NoSuchLedgerError:
+                        effect = protocol.missing()
+                    except StoreUnavailableError:
+                        effect = protocol.unavailable()
+                    else:
+                        effect = protocol.found(stored.metadata, stored.version)
                 case Settled() | NotAllowed() | NotDone() | Gone():
                     return effect
                 case _:
                     assert_never(effect)
-            effect = protocol.step(event)
 
     async def _write(
         self,
         ledger_id: int,
-        metadata: LedgerMetadata,
-        version: int,
+        protocol: UpdateProtocol,
+        write: Write,
         generations: Sequence[CookieGeneration],
-    ) -> Event | None:
-        """Write the record; return None if a cookie generation has ended.
+    ) -> Effect | None:
+        """Write the record, and tell the protocol; return None if a cookie generation has ended.
 
         In that case, no write of ours can be carried out any more.
         """
-        path, value = self.paths.ledger(ledger_id), encode_metadata(metadata)
+        path, value = self.paths.ledger(ledger_id), encode_metadata(write.metadata)
         try:
             if not generations:
-                return Written(await self.store.set(path, value, version))
+                return protocol.written(await self.store.set(path, value, write.version))
             bookies = [BookieId(generation.bookie_id) for generation in generations]
             if await self.generations_of(bookies) != list(generations):
                 return None
@@ -204,25 +203,17 @@ class LedgerMetadataStore:
                 for generation in generations
                 if generation.version is not None
             ]
-            return Written((await self.store.multi([Set(path, value, version), *checks]))[0])
+            versions = await self.store.multi([Set(path, value, write.version), *checks])
+            return protocol.written(versions[0])
         except VersionConflictError:
-            return Conflict()
+            return protocol.conflicted()
         except NoRecordError:
             # With checks of cookies, only the next read tells which record is missing.
-            return Conflict() if generations else Missing()
+            return protocol.conflicted() if generations else protocol.missing()
         except OutcomeUnknownError:
-            return Unknown()
+            return protocol.outcome_unknown()
         except MetadataError:  # The store is away, or refuses: nothing was changed.
-            return Unavailable()
-
-    async def _read(self, ledger_id: int) -> Event:
-        try:
-            stored = await self.read(ledger_id)
-        except NoSuchLedgerError:
-            return Missing()
-        except StoreUnavailableError:
-            return Unavailable()
-        return Stored(stored.metadata, stored.version)
+            return protocol.unavailable()
 
     async def delete(self, ledger_id: int) -> None:
         """Delete the record, if there is one."""

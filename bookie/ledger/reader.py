@@ -4,7 +4,7 @@ An entry is returned only if its digest matches; a damaged copy counts as no cop
 views into the memory in which they were received, so a caller copies what it keeps for long.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,14 +22,11 @@ from daybook.bookie.ledger.protocol.placement import (
     fragment_at,
 )
 from daybook.bookie.ledger.protocol.read import (
-    Answered,
     Ask,
-    Event,
+    Effect,
     Failed,
     Found,
     ReadProtocol,
-    Slow,
-    Start,
     Verdict,
 )
 from daybook.wire.digest import Digester, DigestType
@@ -103,12 +100,12 @@ class EntryRun:
 
         Raise the error of the first entry if that one cannot be read.
         """
-        self._handle(Start())
+        self._perform(self._protocol.start())
         while not self._protocol.done:
             with trio.move_on_after(self._context.limits.slow_read_s) as scope:
                 await self._done.wait()
             if scope.cancelled_caught:
-                self._handle(Slow())
+                self._perform(self._protocol.slow())
         entries: list[Entry] = []
         size = 0
         for entry_id in self._range:
@@ -129,8 +126,8 @@ class EntryRun:
             return NoSuchEntryError(self._ledger_id, entry_id, why)
         return ReadUnknownError(self._ledger_id, entry_id, self._why.get(entry_id, "no answer"))
 
-    def _handle(self, event: Event) -> None:
-        for effect in self._protocol.step(event):
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
             match effect:
                 case Ask(bookie, first, count):
                     self._ask(bookie, first, count)
@@ -176,7 +173,7 @@ class EntryRun:
                 self._why[entry_id] = f"bookie {bookie}: {error}"
                 verdict = Verdict.UNKNOWN
             else:
-                # This is `step(Answered(..., FOUND))` without an event for each entry.
+                # This is `answered(..., FOUND)` without an effect for each entry.
                 if self._protocol.found(entry_id):
                     self._entries[entry_id] = entry
                     if self._protocol.done:
@@ -185,7 +182,7 @@ class EntryRun:
         else:
             self._why[entry_id] = f"bookie {bookie}: {status.name if status else 'no answer'}"
             verdict = verdict_of(status)
-        self._handle(Answered(bookie, entry_id, verdict))
+        self._perform(self._protocol.answered(bookie, entry_id, verdict))
 
 
 def _asked_for(

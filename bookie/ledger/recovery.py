@@ -32,14 +32,10 @@ from daybook.bookie.ledger.protocol.recover import (
     CloseLedger,
     Drop,
     Effect,
-    Event,
     Fence,
-    FenceAnswered,
     FencingRead,
     LastEntry,
-    ReadAnswered,
     RecoverProtocol,
-    Start,
 )
 from daybook.bookie.ledger.protocol.update import (
     Gone,
@@ -49,15 +45,7 @@ from daybook.bookie.ledger.protocol.update import (
     close_by_recovery,
     mark_in_recovery,
 )
-from daybook.bookie.ledger.protocol.write import (
-    Added,
-    AddFailed,
-    ChangeEnsemble,
-    ChangePostponed,
-    Confirm,
-    EnsembleChanged,
-    Send,
-)
+from daybook.bookie.ledger.protocol.write import ChangeEnsemble, Confirm, Send
 from daybook.bookie.ledger.reader import digester_of, verdict_of
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.bookie.registry.cookies import CookieGeneration
@@ -69,6 +57,7 @@ from daybook.wire.metadata.store import MetadataError, StoreUnavailableError
 from daybook.wire.transport import Buffer
 
 MakeProtocol: TypeAlias = Callable[[LedgerMetadata, int], RecoverProtocol]
+ProtocolInput: TypeAlias = Callable[[], list[Effect]]  # a call of a method of the protocol
 
 
 def default_protocol(metadata: LedgerMetadata, reads_max: int) -> RecoverProtocol:
@@ -147,7 +136,7 @@ class Recovery:
         self._generations: dict[BookieId, CookieGeneration] = {}  # generations of the new members
         self._entries: dict[int, Entry] = {}
         self._frames: dict[int, list[Buffer]] = {}
-        self._inbox: deque[Event] = deque()
+        self._inbox: deque[ProtocolInput] = deque()
         self._failed: set[BookieId] = set()  # bookies that rejected a recovered entry
         self._stepping = False
         self._ended = trio.Event()
@@ -156,7 +145,7 @@ class Recovery:
 
     async def run(self) -> CloseLedger:
         """Return the end of the ledger, or raise the error that ended the attempt."""
-        self._handle(Start())
+        self._handle(self._protocol.start)
         await self._ended.wait()
         if self._error is not None:
             raise self._error
@@ -183,11 +172,11 @@ class Recovery:
     # -- answers of bookies
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
-        self._handle(Added(bookie, first, count))
+        self._handle(partial(self._protocol.added, bookie, first, count))
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
         self._failed.add(bookie)
-        self._handle(AddFailed(bookie))
+        self._handle(partial(self._protocol.add_failed, bookie))
 
     def add_refused(self, bookie: BookieId, status: Status) -> None:
         # A bookie refuses a recovery add only if the ledger was deleted there or has another key.
@@ -210,7 +199,7 @@ class Recovery:
                 last = LastEntry(entry.entry_id, entry.lac, entry.length)
             except WireError:
                 pass  # The bookie has fenced, but its last entry is damaged and proves no LAC.
-        self._handle(FenceAnswered(bookie, fenced, last))
+        self._handle(partial(self._protocol.fence_answered, bookie, fenced, last))
 
     def _read(
         self, bookie: BookieId, entry_id: int, status: Status | None, buffer: memoryview
@@ -227,23 +216,24 @@ class Recovery:
             else:
                 verdict, length = Verdict.FOUND, entry.length
                 self._entries[entry_id] = entry
-        self._handle(ReadAnswered(bookie, entry_id, verdict, length))
+        self._handle(partial(self._protocol.read_answered, bookie, entry_id, verdict, length))
 
     # -- effects
 
-    def _handle(self, event: Event) -> None:
-        """Step the protocol and perform its effects.
+    def _handle(self, protocol_input: ProtocolInput) -> None:
+        """Give the protocol an input and perform its effects.
 
-        An event that an effect brings about waits in the inbox: the effects of one step are never
+        An input that an effect brings about waits in the inbox: the effects of one input are never
         interleaved with those of another.
         """
-        self._inbox.append(event)
+        self._inbox.append(protocol_input)
         if self._stepping:
             return
         self._stepping = True
         try:
             while self._inbox and not self._ended.is_set():
-                for effect in self._protocol.step(self._inbox.popleft()):
+                protocol_input = self._inbox.popleft()
+                for effect in protocol_input():
                     self._perform(effect)
         finally:
             self._stepping = False
@@ -273,7 +263,7 @@ class Recovery:
                 if ensemble:
                     self._context.nursery.start_soon(self._change_to, ensemble)
                 else:
-                    self._handle(ChangePostponed())
+                    self._handle(self._protocol.change_postponed)
             case CloseLedger():
                 self._end = effect
                 self._ended.set()
@@ -291,12 +281,12 @@ class Recovery:
         try:
             generations = await self._context.metadata_store.generations_of(newcomers)
         except MetadataError:
-            self._handle(ChangePostponed())
+            self._handle(self._protocol.change_postponed)
             return
         # A bookie may be added twice: the generation at its first entry is the one that counts.
         for generation in generations:
             self._generations.setdefault(BookieId(generation.bookie_id), generation)
-        self._handle(EnsembleChanged(ensemble))
+        self._handle(partial(self._protocol.ensemble_changed, ensemble))
 
     def _fail(self, error: LedgerError) -> None:
         self._error = self._error or error

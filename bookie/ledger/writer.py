@@ -17,8 +17,9 @@ no further change.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from typing import assert_never
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias, assert_never
 
 import trio
 
@@ -47,21 +48,11 @@ from daybook.bookie.ledger.protocol.update import (
     close_by_writer,
 )
 from daybook.bookie.ledger.protocol.write import (
-    Added,
-    AddFailed,
-    Append,
-    BookieReturned,
     ChangeEnsemble,
-    ChangePostponed,
     Confirm,
     Effect,
-    EnsembleChanged,
-    Event,
-    Refused,
     Send,
-    SpareFound,
     Starved,
-    Stop,
     Withdraw,
     WriteProtocol,
 )
@@ -113,6 +104,9 @@ _BATCH_BYTES = 256 << 10
 _BATCH_ENTRIES = 1024
 
 
+ProtocolInput: TypeAlias = Callable[[], Iterable[Effect]]  # a call of a method of the protocol
+
+
 class LedgerWriter:
     """The only writer of a ledger.  `LedgerClient.create` makes it."""
 
@@ -147,7 +141,7 @@ class LedgerWriter:
         self._gathered: list[Sequence[Buffer]] = []  # payloads for the next flush
         self._gathered_lengths: list[int] = []
         self._pushed_length = 0  # the length of the ledger up to the last entry gathered
-        self._inbox: deque[Event] = deque()  # events that arrived while effects were performed
+        self._inbox: deque[ProtocolInput] = deque()  # arrived while effects were performed
         self._stepping = False  # True while effects are performed
         self._error: LedgerError | None = None
         self._owner_is_done = False
@@ -375,22 +369,22 @@ class LedgerWriter:
             scope.cancel()
 
     def _stop(self, error: LedgerError) -> None:
-        # The flag comes before the step: `_withdraw` must not call an owner that has stopped.
+        # The flag comes before the call: `_withdraw` must not call an owner that has stopped.
         if self._error is None:
             self._owner_is_done = True
             self._error = error
-            self._handle(Stop())
+            self._handle(self._protocol.stop)
 
     # -- calls from channels and from the directory
 
     def added(self, bookie: BookieId, first: int, count: int) -> None:
         if self._stepping:
             # An answer that arrives while effects are performed has to keep its place.
-            self._handle(Added(bookie, first, count))
+            self._handle(partial(self._protocol.added, bookie, first, count))
             return
         self._stepping = True
         try:
-            confirmed = self._protocol.added(bookie, first, count)
+            confirmed = self._protocol.added_direct(bookie, first, count)
             if confirmed:
                 head = self.last_add_confirmed + 1
                 self._confirm(head, head + confirmed - 1)
@@ -399,7 +393,7 @@ class LedgerWriter:
             self._stepping = False
 
     def add_failed(self, bookie: BookieId, reason: str) -> None:
-        self._handle(AddFailed(bookie))
+        self._handle(partial(self._protocol.add_failed, bookie))
 
     def add_refused(self, bookie: BookieId, status: Status) -> None:
         what = f"ledger {self.ledger_id}: bookie {bookie} answered {status.name}"
@@ -410,7 +404,7 @@ class LedgerWriter:
         """Withdraw: this writer no longer owns the ledger."""
         # The first reason is the one to report.
         self._error = self._error or error
-        self._handle(Refused(str(error)))
+        self._handle(partial(self._protocol.refused, str(error)))
 
     def try_again(self) -> None:
         """Retry a postponed ensemble change: bookies or the metadata store may be back."""
@@ -419,30 +413,30 @@ class LedgerWriter:
         # A starved writer takes back a returned member, which needs no change of the metadata.
         self._look_for_returned()
         if self._replaced(self._protocol.missing) is not None:
-            self._handle(SpareFound())
+            self._handle(self._protocol.spare_found)
 
     def _look_for_returned(self) -> None:
         for bookie in self._protocol.missing:
             if self._protocol.starved and self._context.directory.is_usable(bookie):
-                self._handle(BookieReturned(bookie))
+                self._handle(partial(self._protocol.bookie_returned, bookie))
 
-    # -- effects.  `added` and `_appended` do what `_handle` does without an event for each entry.
+    # -- effects.  `added` and `_appended` do what `_handle` does without an effect for each entry.
 
     def _appended(self, count: int) -> None:
-        # While effects are performed the append has to wait its turn behind their events.
-        to = None if self._stepping else self._protocol.append(count)
+        # While effects are performed the append has to wait its turn behind their inputs.
+        to = None if self._stepping else self._protocol.append_direct(count)
         if to is None:
-            self._handle(Append(count))
+            self._handle(partial(self._protocol.append, count))
         else:
             self._send(self.last_add_pushed + 1 - count, count, to)
 
-    def _handle(self, event: Event) -> None:
-        """Step the protocol and perform its effects.
+    def _handle(self, protocol_input: ProtocolInput) -> None:
+        """Give the protocol an input and perform its effects.
 
-        An event that an effect brings about waits in the inbox: the effects of one step are never
+        An input that an effect brings about waits in the inbox: the effects of one input are never
         interleaved with those of another.
         """
-        self._inbox.append(event)
+        self._inbox.append(protocol_input)
         if self._stepping:
             return
         self._stepping = True
@@ -453,12 +447,9 @@ class LedgerWriter:
 
     def _drain_inbox(self) -> None:
         while self._inbox:
-            event = self._inbox.popleft()
-            for effect in self._protocol.step(event):
+            protocol_input = self._inbox.popleft()
+            for effect in protocol_input():
                 self._perform(effect)
-            # Until these events it is open whether the failed bookie will be replaced.
-            if isinstance(event, ChangePostponed | EnsembleChanged):
-                self._mark_missing()
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -559,7 +550,7 @@ class LedgerWriter:
             self.refused(WriterWithdrawnError(reason))
         elif ensemble is None or not self._context.metadata_store.reachable:
             # The directory calls `try_again` when a spare or the metadata store is back.
-            self._handle(ChangePostponed())
+            self._change_settled(None)
         else:
             wanted = Fragment(first_entry_id, ensemble)
             self._context.nursery.start_soon(self._change_ensemble, wanted)
@@ -587,20 +578,33 @@ class LedgerWriter:
                 # were never sent it.
                 assert wanted.first_entry_id == self.last_add_confirmed + 1
                 self._stored = StoredMetadata(metadata, version)
-                self._ensemble_changed(EnsembleChanged(wanted.ensemble))
+                self._measure_metadata()
+                self._change_settled(wanted.ensemble)
             case NotAllowed(metadata, version):
                 self._stored = StoredMetadata(metadata, version)
                 self.refused(LedgerFencedError(self._lost_to(metadata)))
             case Gone():
                 self.refused(NoSuchLedgerError(self.ledger_id))
             case NotDone():
-                self._ensemble_changed(ChangePostponed())
+                self._measure_metadata()
+                self._change_settled(None)
             case _:
                 assert_never(result)
 
-    def _ensemble_changed(self, event: EnsembleChanged | ChangePostponed) -> None:
+    def _measure_metadata(self) -> None:
         self._metadata_bytes = len(encode_metadata(self.metadata))
-        self._handle(event)
+
+    def _change_settled(self, ensemble: Ensemble | None) -> None:
+        """Tell the protocol the new ensemble, or None if the change is postponed."""
+        self._handle(partial(self._effects_of_change, ensemble))
+
+    def _effects_of_change(self, ensemble: Ensemble | None) -> Iterator[Effect]:
+        if ensemble is None:
+            yield from self._protocol.change_postponed()
+        else:
+            yield from self._protocol.ensemble_changed(ensemble)
+        # Until the effects are performed it is open whether the failed bookie will be replaced.
+        self._mark_missing()
 
     def _lost_to(self, metadata: LedgerMetadata) -> str:
         if metadata.state is LedgerState.OPEN:

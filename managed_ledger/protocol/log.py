@@ -6,10 +6,10 @@ appends in between wait.  Then the log closes the old ledger and writes its leng
 next rollover does not begin before that.  So a crash at any point leaves at most two ledgers of the
 list unclosed, which are the ones that opening recovers.
 
-          RollDue         Listed            last confirmation       Sealed
+         roll_due         listed            last confirmation       sealed
     OPEN --------> ROLLING ------> SWITCHING ----------------> SEALING ------> OPEN
-                      |  CreateFailed -> OPEN (retried later)
-    any ---- Lost ----> FENCED         any ---- Stop ----> CLOSED
+                      |  create_failed -> OPEN (retried later)
+    any ---- lost ----> FENCED         any ---- stop ----> CLOSED
 
 Any error that ends the writer, or makes a write of the list fail for good, fences the log.  Appends
 that were not confirmed are in doubt then, and only opening the log again decides which were kept.
@@ -17,58 +17,7 @@ that were not confirmed are in doubt then, and only opening the log again decide
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias, assert_never
-
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """`count` more entries were taken; they are submitted, or wait, in order."""
-
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Confirmed:
-    """The present ledger has confirmed `count` more entries."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class RollDue:
-    """The present ledger is full, old, or lacks a copy that it could have in a new one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """The new ledger exists, and the list in the metadata store names it."""
-
-
-@dataclass(frozen=True, slots=True)
-class CreateFailed:
-    """The new ledger could not be created, and the list is unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sealed:
-    """The old ledger is closed, and the list has its length."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The writer has failed, or the list belongs to another owner."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The owner closes or abandons the log."""
-
-
-Event: TypeAlias = Append | Confirmed | RollDue | Listed | CreateFailed | Sealed | Lost | Stop
+from typing import TypeAlias
 
 # -- effects
 
@@ -152,42 +101,12 @@ class LogProtocol:
     def canonical(self) -> LogSnapshot:
         return self.snapshot()
 
-    def step(self, event: Event) -> list[Effect]:
-        if self.usable:
-            match event:
-                case Append(count):
-                    self._append(count)
-                case Confirmed(count):
-                    assert count <= self.unconfirmed
-                    self.unconfirmed -= count
-                    self._maybe_switch()
-                case RollDue():
-                    # During a rollover no other is due: the ledger behind it is a new one.
-                    self._roll_wanted = self.state in (LogState.OPEN, LogState.SEALING)
-                    self._maybe_roll()
-                case Listed():
-                    assert self.state is LogState.ROLLING
-                    self.state = LogState.SWITCHING
-                    self._maybe_switch()
-                case CreateFailed():
-                    assert self.state is LogState.ROLLING
-                    self.state = LogState.OPEN
-                    self._roll_wanted = False  # The timer asks again.
-                case Sealed():
-                    assert self.state is LogState.SEALING
-                    self.state = LogState.OPEN
-                    self._maybe_roll()
-                case Lost(reason):
-                    self.state = LogState.FENCED
-                    self._effects.append(Fence(reason, self.waiting))
-                case Stop():
-                    self.state = LogState.CLOSED
-                case _:
-                    assert_never(event)
-        effects, self._effects = self._effects, []
-        return effects
+    # -- entries
 
-    def _append(self, count: int) -> None:
+    def append(self, count: int = 1) -> list[Effect]:
+        """`count` more entries were taken; they are submitted, or wait, in order."""
+        if not self.usable:
+            return []
         # The old ledger must drain before the switch, so it takes no more entries.
         if self.state is LogState.SWITCHING:
             self.waiting += count
@@ -195,6 +114,49 @@ class LogProtocol:
             assert not self.waiting  # An append must not overtake one that waits.
             self.unconfirmed += count
             self._effects.append(Submit(count))
+        return self._pop_effects()
+
+    def confirmed(self, count: int) -> list[Effect]:
+        """The present ledger has confirmed `count` more entries."""
+        if self.usable:
+            assert count <= self.unconfirmed
+            self.unconfirmed -= count
+            self._maybe_switch()
+        return self._pop_effects()
+
+    # -- rolling over
+
+    def roll_due(self) -> list[Effect]:
+        """The present ledger is full, old, or lacks a copy that it could have in a new one."""
+        if self.usable:
+            # During a rollover no other is due: the ledger behind it is a new one.
+            self._roll_wanted = self.state in (LogState.OPEN, LogState.SEALING)
+            self._maybe_roll()
+        return self._pop_effects()
+
+    def listed(self) -> list[Effect]:
+        """The new ledger exists, and the list in the metadata store names it."""
+        if self.usable:
+            assert self.state is LogState.ROLLING
+            self.state = LogState.SWITCHING
+            self._maybe_switch()
+        return self._pop_effects()
+
+    def create_failed(self) -> list[Effect]:
+        """The new ledger could not be created, and the list is unchanged."""
+        if self.usable:
+            assert self.state is LogState.ROLLING
+            self.state = LogState.OPEN
+            self._roll_wanted = False  # The timer asks again.
+        return self._pop_effects()
+
+    def sealed(self) -> list[Effect]:
+        """The old ledger is closed, and the list has its length."""
+        if self.usable:
+            assert self.state is LogState.SEALING
+            self.state = LogState.OPEN
+            self._maybe_roll()
+        return self._pop_effects()
 
     def _maybe_roll(self) -> None:
         # One rollover at a time: at most two ledgers of the list are unclosed.
@@ -212,3 +174,23 @@ class LogProtocol:
         if self.waiting:
             self.unconfirmed, self.waiting = self.waiting, 0
             self._effects.append(Submit(self.unconfirmed))
+
+    # -- the end
+
+    def lost(self, reason: str) -> list[Effect]:
+        """The writer has failed, or the list belongs to another owner."""
+        if self.usable:
+            self.state = LogState.FENCED
+            self._effects.append(Fence(reason, self.waiting))
+        return self._pop_effects()
+
+    def stop(self) -> list[Effect]:
+        """The owner closes or abandons the log."""
+        if self.usable:
+            self.state = LogState.CLOSED
+        return self._pop_effects()
+
+    def _pop_effects(self) -> list[Effect]:
+        """Return the effects of an input."""
+        effects, self._effects = self._effects, []
+        return effects

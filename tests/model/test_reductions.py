@@ -128,6 +128,6 @@ def test_exchanged_recoverers_have_the_names_that_they_had() -> None:
     """In a chart no recoverer gets the answer that was sent to the other."""
     case = next(c for c in CASES if c.mutant.id == "M10")
     moves = check(case.configuration, case.mutant).moves
-    began = {move.target for move in moves if move.text.startswith("stored")}
+    began = {move.target for move in moves if move.text.startswith("found")}
     ended = {move.source for move in moves if "CLOSED" in move.text and move.target == "store"}
     assert ended <= began

@@ -7,7 +7,7 @@ MUTANTS = [
         id="R02",
         rule="an entry is absent if its whole write set says so -> if no bookie returns it",
         module="daybook.bookie.ledger.protocol.read",
-        name="ReadProtocol._answered",
+        name="ReadProtocol.answered",
         replacement=Edit("inquiry.absences == self._quorums.write", "True"),
         caught_by="storms:ledger",
     ),

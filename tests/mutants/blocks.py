@@ -147,7 +147,10 @@ MUTANTS = [
         rule="entries that are only gathered when the writer stops are never sent -> they are",
         module="daybook.bookie.ledger.writer",
         name="LedgerWriter._stop",
-        replacement=Edit("self._handle(Stop())", "self.flush()\n        self._handle(Stop())"),
+        replacement=Edit(
+            "self._handle(self._protocol.stop)",
+            "self.flush()\n        self._handle(self._protocol.stop)",
+        ),
         caught_by=_CLIENT,
     ),
 ]

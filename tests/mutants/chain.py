@@ -19,7 +19,7 @@ MUTANTS = [
         id="K65",
         rule="a log that may have another owner accepts no appends -> it goes on",
         module=_LOG,
-        name="LogProtocol.step",
+        name="LogProtocol.lost",
         replacement=Edit("self.state = LogState.FENCED", "pass"),
         caught_by=_STORMS,
     ),

@@ -18,7 +18,7 @@ MUTANTS = [
         id="D01",
         rule="entries accepted on an ended connection are forgotten -> the next force counts them",
         module=_PROTOCOL,
-        name="DeferredProtocol._lost",
+        name="DeferredProtocol.lost",
         replacement=Edit(
             "    self._unforced.pop(bookie, None)\n    self._least.pop(bookie, None)\n", ""
         ),
@@ -28,7 +28,7 @@ MUTANTS = [
         id="D02",
         rule="a force counts for entries accepted before its request -> before its answer",
         module=_PROTOCOL,
-        name="DeferredProtocol.step",
+        name="DeferredProtocol.forced",
         replacement=Edit(
             "self._forcing.pop(bookie, set())",
             "(self._least.pop(bookie, None), self._forcing.pop(bookie, set()))[1]"
@@ -42,8 +42,8 @@ MUTANTS = [
         module="daybook.bookie.ledger.deferred_writer",
         name="DeferredLedgerWriter.added",
         replacement=Edit(
-            "self._step(Acknowledged(bookie, first, count))",
-            "self._step(Acknowledged(bookie, first, count))\n"
+            "self._perform_deferred(self._deferred.acknowledged(bookie, first, count))",
+            "self._perform_deferred(self._deferred.acknowledged(bookie, first, count))\n"
             "        LedgerWriter.added(self, bookie, first, count)",
         ),
         caught_by=_DEFERRED,

@@ -51,7 +51,7 @@ OWNERS = [
         rule="a log that may have another owner ends -> goes on with the list it knows",
         module=_LOG,
         name="ManagedLedger.lost",
-        replacement=Edit("self._step(Lost(reason))", "pass"),
+        replacement=Edit("self._perform(self._protocol.lost(reason))", "pass"),
         caught_by=f"{_TAKEOVER}::test_a_stale_owner_touches_neither_list_nor_cursors",
     ),
     Mutant(

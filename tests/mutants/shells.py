@@ -46,7 +46,7 @@ MUTANTS = [
         name="LedgerWriter.add_refused",
         replacement=Edit(
             "    self.refused(LedgerFencedError(what) if fenced else WriterWithdrawnError(what))",
-            "    self._handle(AddFailed(bookie))",
+            "    self._handle(partial(self._protocol.add_failed, bookie))",
         ),
         caught_by=f"{_LEDGER}/test_writer_end.py",
     ),

@@ -4,7 +4,7 @@ The clients do with messages of the storm's network what the shells (`bookie.led
 `.recovery`) do with sockets and tasks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -105,7 +105,7 @@ class Client:
                 return
             match effect:
                 case update.Write() | update.Read():
-                    self.storm.ask_register(self, effect, lambda event: go(protocol.step(event)))
+                    self.storm.ask_register(self, effect, lambda answer: go(answer.apply(protocol)))
                 case _:
                     then(effect)
 
@@ -124,8 +124,8 @@ class Writer(Client):
         self.changing = False  # a change of the ensemble is in flight
         self._closing = False
 
-    def step(self, event: write.Event) -> None:
-        for effect in self.protocol.step(event):
+    def perform(self, effects: Iterable[write.Effect]) -> None:
+        for effect in effects:
             self._perform(effect)
 
     def append(self, count: int) -> None:
@@ -134,7 +134,7 @@ class Writer(Client):
         for entry_id in range(first, first + count):
             length = ENTRY_BYTES * (entry_id + 1)
             self.frames[entry_id] = Stored(f"payload {entry_id}", self.protocol.lac, length)
-        self.step(write.Append(count))
+        self.perform(self.protocol.append(count))
 
     def _perform(self, effect: write.Effect) -> None:
         match effect:
@@ -158,7 +158,7 @@ class Writer(Client):
         storm = self.storm
         ensemble = storm.replace(self.protocol.ensemble, failed)
         if ensemble is None:
-            storm.network.send(self.host, self.host, self.step, write.ChangePostponed())
+            storm.network.send(self.host, self.host, self._change_postponed)
             return
         if storm.trace is not None:
             storm.say(f"writer wants {' '.join(ensemble)} from entry {first_entry_id}")
@@ -167,16 +167,19 @@ class Writer(Client):
         decide = update.change_ensemble(self.stored[0].last_fragment, wanted)
         self.change_metadata(self.stored, decide, lambda effect: self._changed(wanted, effect))
 
+    def _change_postponed(self) -> None:
+        self.perform(self.protocol.change_postponed())
+
     def _changed(self, wanted: Fragment, effect: update.Effect) -> None:
         self.changing = False
         match effect:
             case update.Settled(metadata, version):
                 self.stored = (metadata, version)
-                self.step(write.EnsembleChanged(wanted.ensemble))
+                self.perform(self.protocol.ensemble_changed(wanted.ensemble))
             case update.NotDone():
-                self.step(write.ChangePostponed())
+                self.perform(self.protocol.change_postponed())
             case _:
-                self.step(write.Refused("the ledger is no longer open"))
+                self.perform(self.protocol.refused("the ledger is no longer open"))
         if self._closing:
             self._write_end()
 
@@ -185,29 +188,29 @@ class Writer(Client):
         self.settle(request)
         match answer:
             case "ok":
-                self.step(write.Added(request.bookie, request.entry_id))
+                self.perform(self.protocol.added(request.bookie, request.entry_id))
             case "fenced":
-                self.step(write.Refused("fenced"))
+                self.perform(self.protocol.refused("fenced"))
             case _:
                 self.given_up(request)
 
     def given_up(self, request: Request) -> None:
         for other in [r for r in self.requests if r.bookie == request.bookie]:
             self.settle(other)
-        self.step(write.AddFailed(request.bookie))
+        self.perform(self.protocol.add_failed(request.bookie))
 
     def news(self) -> None:
         """Report that a missing bookie is back, or that a spare one was found."""
         missing = self.protocol.missing
         if missing and self.storm.chance.happens(0.5):
-            self.step(write.BookieReturned(self.storm.chance.one_of(missing)))
+            self.perform(self.protocol.bookie_returned(self.storm.chance.one_of(missing)))
         else:
-            self.step(write.SpareFound())
+            self.perform(self.protocol.spare_found())
 
     def close(self) -> None:
         self.storm.say("writer closes")
         self._closing = True
-        self.step(write.Stop())
+        self.perform(self.protocol.stop())
         if not self.changing:  # otherwise `_changed` does it: changes go one by one
             self._write_end()
 
@@ -244,11 +247,12 @@ class Recoverer(Client):
             self.protocol = recover.RecoverProtocol(
                 self.storm.quorums, effect.metadata.fragments, reads_max=self._reads_max
             )
-            self.step(recover.Start())
+            self.step(lambda protocol: protocol.start())
 
-    def step(self, event: recover.Event) -> None:
+    def step(self, give: Callable[[recover.RecoverProtocol], Iterable[recover.Effect]]) -> None:
+        """Give the protocol an input, unless the recovery has ended or begins again."""
         if self.protocol is not None and not self.dead:
-            for effect in self.protocol.step(event):
+            for effect in give(self.protocol):
                 self._perform(effect)
 
     def _perform(self, effect: recover.Effect) -> None:
@@ -282,12 +286,13 @@ class Recoverer(Client):
 
     def _change(self, first_entry_id: int, ensemble: Ensemble | None) -> None:
         """Change the ensemble, which nobody else sees before the closing write."""
+        send = self.storm.network.send
         if ensemble is None:
-            self.storm.network.send(self.host, self.host, self.step, write.ChangePostponed())
+            send(self.host, self.host, self.step, lambda protocol: protocol.change_postponed())
             return
         self.storm.mark("ensemble changed in recovery")
         self.storm.say(f"{self.name} goes on with {' '.join(ensemble)} from {first_entry_id}")
-        self.storm.network.send(self.host, self.host, self.step, write.EnsembleChanged(ensemble))
+        send(self.host, self.host, self.step, lambda protocol: protocol.ensemble_changed(ensemble))
 
     def _read(self, bookie: BookieId, entry_id: int) -> None:
         assert self.marked is not None
@@ -319,31 +324,36 @@ class Recoverer(Client):
             case _, "error":
                 self._failed(request)
             case "add", _:
-                self.step(write.Added(bookie, entry_id))
+                self.step(lambda protocol: protocol.added(bookie, entry_id))
             case "last", (int(last), Stored(_, lac, length)):
-                self.step(recover.FenceAnswered(bookie, True, recover.LastEntry(last, lac, length)))
+                entry = recover.LastEntry(last, lac, length)
+                self.step(lambda protocol: protocol.fence_answered(bookie, True, entry))
             case "last", _:
-                self.step(recover.FenceAnswered(bookie, True))
+                self.step(lambda protocol: protocol.fence_answered(bookie, True))
             case _, Stored(_, _, length):
                 if self.protocol.wants(entry_id):
                     self.entries[entry_id] = answer
-                self.step(recover.ReadAnswered(bookie, entry_id, Verdict.FOUND, length))
+                found = Verdict.FOUND
+                self.step(lambda protocol: protocol.read_answered(bookie, entry_id, found, length))
             case _:
                 self.denied.setdefault(entry_id, set()).add(bookie)
-                self.step(recover.ReadAnswered(bookie, entry_id, Verdict.ABSENT))
+                absent = Verdict.ABSENT
+                self.step(lambda protocol: protocol.read_answered(bookie, entry_id, absent))
 
     def given_up(self, request: Request) -> None:
         if self.settle(request):
             self._failed(request)
 
     def _failed(self, request: Request) -> None:
+        bookie, entry_id = request.bookie, request.entry_id
         match request.kind:
             case "add":
-                self.step(write.AddFailed(request.bookie))
+                self.step(lambda protocol: protocol.add_failed(bookie))
             case "last":
-                self.step(recover.FenceAnswered(request.bookie, False))
+                self.step(lambda protocol: protocol.fence_answered(bookie, False))
             case _:
-                self.step(recover.ReadAnswered(request.bookie, request.entry_id, Verdict.UNKNOWN))
+                unknown = Verdict.UNKNOWN
+                self.step(lambda protocol: protocol.read_answered(bookie, entry_id, unknown))
 
 
 def _text(answer: Answer) -> str:

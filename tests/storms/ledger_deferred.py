@@ -5,10 +5,10 @@ forced.  All connections to it have ended; its writer learns that a bit later, o
 one.  A confirmed entry has to be on disks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from daybook.bookie.ledger.protocol import deferred, read, write
+from daybook.bookie.ledger.protocol import deferred, read
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
 from daybook.bookie.ledger.protocol.read import Verdict
 from tests.storms.chance import Chance
@@ -34,7 +34,7 @@ class DeferredWriter(Writer):
         self._forces: dict[BookieId, Request] = {}  # the latest: answers to older ones are void
 
     def force(self) -> None:
-        self._defer(deferred.ForceUpTo(self.protocol.last_add_pushed))
+        self._perform_deferred(self._deferred.force_up_to(self.protocol.last_add_pushed))
 
     def ask(self, request: Request) -> None:
         request.connection = self._connections.get(request.bookie, 0)
@@ -55,12 +55,12 @@ class DeferredWriter(Writer):
             case "force", "ok":
                 if self._forces.get(bookie) is request:
                     del self._forces[bookie]
-                    self._defer(deferred.Forced(bookie))
+                    self._perform_deferred(self._deferred.forced(bookie))
             case _, "ok":
                 if bookie in self.protocol.ensemble:
-                    self._defer(deferred.Acknowledged(bookie, request.entry_id))
+                    self._perform_deferred(self._deferred.acknowledged(bookie, request.entry_id))
             case _, "fenced":
-                self.step(write.Refused("fenced"))
+                self.perform(self.protocol.refused("fenced"))
             case _:
                 self.given_up(request)
 
@@ -71,19 +71,19 @@ class DeferredWriter(Writer):
         for request in [r for r in self.requests if r.bookie == bookie]:
             self.settle(request)
         self._forces.pop(bookie, None)
-        self._defer(deferred.Lost(bookie))
+        self._perform_deferred(self._deferred.lost(bookie))
         if self.protocol.last_add_pushed > self.protocol.lac:
-            self.step(write.AddFailed(bookie))
+            self.perform(self.protocol.add_failed(bookie))
 
-    def _defer(self, event: deferred.Event) -> None:
-        for effect in self._deferred.step(event):
+    def _perform_deferred(self, effects: Iterable[deferred.Effect]) -> None:
+        for effect in effects:
             match effect:
                 case deferred.AskToForce(bookie):
                     request = self._forces[bookie] = Request(self, bookie, "force", -1)
                     self.ask(request)
                 case deferred.Held(bookie, first, count):
                     self.storm.mark("forced")
-                    self.step(write.Added(bookie, first, count))
+                    self.perform(self.protocol.added(bookie, first, count))
                 case deferred.Taken():
                     self.storm.mark("taken")
 
@@ -294,7 +294,7 @@ class DeferredStorm(LedgerWorld):
             while writer.requests:
                 writer.given_up(writer.requests[0])
             for bookie in writer.protocol.missing:
-                writer.step(write.BookieReturned(bookie))
+                writer.perform(writer.protocol.bookie_returned(bookie))
             self.network.deliver_all(DELIVERIES_AT_END)
         pushed = writer.protocol.last_add_pushed
         self.rule("L1", self.acked == pushed, f"{self.acked} is confirmed, {pushed} was sent")
@@ -304,7 +304,7 @@ class DeferredStorm(LedgerWorld):
         assert self.end is not None
         count = self.end + 1
         reader = read.ReadProtocol(self.quorums, self.metadata.fragments, 0, count)
-        effects = reader.step(read.Start())
+        effects = reader.start()
         found = 0
         while effects:
             effect = effects.pop(0)
@@ -312,7 +312,7 @@ class DeferredStorm(LedgerWorld):
                 case read.Ask(bookie, first, run):
                     for entry_id in range(first, first + run):
                         verdict = self._verdict(self.bookies[bookie], entry_id)
-                        effects += reader.step(read.Answered(bookie, entry_id, verdict))
+                        effects += reader.answered(bookie, entry_id, verdict)
                 case read.Found():
                     found += 1
                 case read.Failed(entry_id):

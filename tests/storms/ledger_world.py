@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol import update
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Fragment, Quorums
+from tests.harness.calls import Call, call
 from tests.storms.chance import Chance
 from tests.storms.ledger_clients import (
     ENTRY_BYTES,
@@ -153,7 +154,7 @@ class LedgerWorld(Storm):
         self,
         client: Client,
         effect: update.Write | update.Read,
-        then: Callable[[update.Event], None],
+        then: Callable[[Call], None],
     ) -> None:
         self.network.send(
             client.host, self.register_host, self._register_asked, client, effect, then
@@ -163,33 +164,34 @@ class LedgerWorld(Storm):
         self,
         client: Client,
         effect: update.Write | update.Read,
-        then: Callable[[update.Event], None],
+        then: Callable[[Call], None],
     ) -> None:
         what = _text(effect) if self.trace is not None else ""
-        answer: update.Event
+        answer: Call
         if self._unavailable and self.chance.happens(self._unavailable):
-            answer = update.Unavailable()
+            answer = call("unavailable")
         elif isinstance(effect, update.Read):
-            answer = update.Stored(self.metadata, self.version)
+            answer = call("found", self.metadata, self.version)
         elif self._unknown and self.chance.happens(self._unknown):
             self.mark("unknown outcome")
             if self.chance.happens(0.6):  # It is carried out later, otherwise never.
                 host = self.register_host
                 self.network.send(host, host, self._carried_out_late, effect)
-            answer = update.Unknown()
+            answer = call("outcome_unknown")
         else:
             answer = self._swap(effect)
-        self.say(f"{client.name} -> register: {what}: {type(answer).__name__}")
+        self.say(f"{client.name} -> register: {what}: {answer.name}")
         self.network.send(self.register_host, client.host, then, answer)
 
     def _carried_out_late(self, effect: update.Write) -> None:
-        if isinstance(self._swap(effect), update.Written):
+        if self._swap(effect).name == "written":
             self.mark("carried out late")
             self.say(f"register: late, {_text(effect)}")
 
-    def _swap(self, effect: update.Write) -> update.Event:
+    def _swap(self, effect: update.Write) -> Call:
+        """Carry the write out; return the answer as a call of the `UpdateProtocol`."""
         if effect.version != self.version:
-            return update.Conflict()
+            return call("conflicted")
         self._check_transition(self.metadata, effect.metadata)
         self._before = (self.metadata, self.version)
         self.metadata, self.version = effect.metadata, self.version + 1
@@ -197,7 +199,7 @@ class LedgerWorld(Storm):
             self.end = self.metadata.last_entry_id
         for entry_id in range(max(self.acked, -1 if self.end is None else self.end) + 1):
             self._check_copies(entry_id)
-        return update.Written(self.version)
+        return call("written", self.version)
 
     # -- rules
 

@@ -7,59 +7,23 @@ A bookie acknowledges such an entry when it has it in memory.  There are thus tw
                     memory only; a crash of these bookies loses it
     the LAC         an ack quorum has *forced* the entry, and all before it: it is confirmed
 
-`force` moves the LAC.  Every bookie that acknowledged an entry up to there is asked to force.  Its
+A force moves the LAC.  Every bookie that acknowledged an entry up to there is asked to force.  Its
 answer covers the entries that it had acknowledged when it was asked: they are `Held`, and count for
 the LAC like plain acknowledgements (`bookie.ledger.protocol.write`).  Entries that it acknowledged
 later need another request.  When its connection ends, all its acknowledgements without a force are
 forgotten: the bookie may have restarted without these entries, and a later force proves nothing.
 
-    protocol.step(Acknowledged(b1, 0, 3))    -> Taken(0, 3), when it is the last of an ack quorum
-    protocol.step(ForceUpTo(2))              -> AskToForce(b1), AskToForce(b2)
-    protocol.step(Forced(b1))                -> Held(b1, 0, 3)
+    protocol.acknowledged(b1, 0, 3)    -> Taken(0, 3), when it is the last of an ack quorum
+    protocol.force_up_to(2)            -> AskToForce(b1), AskToForce(b2)
+    protocol.forced(b1)                -> Held(b1, 0, 3)
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId
-
-# -- Events
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """The bookie has these entries, perhaps in memory only."""
-
-    bookie: BookieId
-    first: int
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ForceUpTo:
-    """All entries up to this one have to be on disk."""
-
-    entry_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Forced:
-    """The bookie has on disk all entries that it had acknowledged when it was asked."""
-
-    bookie: BookieId
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The connection has ended, or a request was not answered."""
-
-    bookie: BookieId
-
-
-Event: TypeAlias = Acknowledged | ForceUpTo | Forced | Lost
-
 
 # -- Effects
 
@@ -95,46 +59,54 @@ class DeferredProtocol:
     """The marks of one writer."""
 
     def __init__(self, ack_quorum: int) -> None:
-        self.acknowledged = NO_ENTRY
+        self.last_acknowledged = NO_ENTRY
         self._ack_quorum = ack_quorum
         self._target = NO_ENTRY
-        self._taken_by: dict[int, set[BookieId]] = {}  # above `acknowledged`
+        self._taken_by: dict[int, set[BookieId]] = {}  # above `last_acknowledged`
         self._unforced: dict[BookieId, set[int]] = {}
         self._least: dict[BookieId, int] = {}  # the smallest unforced entry of each bookie
         self._forcing: dict[BookieId, set[int]] = {}  # entries that a force under way covers
         self._effects: list[Effect] = []
 
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case Acknowledged(bookie, first, count):
-                self._acknowledged(bookie, range(first, first + count))
-            case ForceUpTo(entry_id):
-                self._target = max(self._target, entry_id)
-                for bookie in list(self._unforced):
-                    self._ask(bookie)
-            case Forced(bookie):
-                forced = self._forcing.pop(bookie, set())
-                self._effects += [Held(bookie, *run) for run in _runs(forced)]
-                self._ask(bookie)
-            case Lost(bookie):
-                self._lost(bookie)
-            case _:
-                assert_never(event)
-        effects, self._effects = self._effects, []
-        return effects
-
-    def _acknowledged(self, bookie: BookieId, entries: range) -> None:
+    def acknowledged(self, bookie: BookieId, first: int, count: int = 1) -> list[Effect]:
+        """The bookie has these entries, perhaps in memory only."""
+        entries = range(first, first + count)
         self._unforced.setdefault(bookie, set()).update(entries)
         self._least[bookie] = min(entries.start, self._least.get(bookie, entries.start))
-        first = self.acknowledged + 1
-        for entry_id in range(max(first, entries.start), entries.stop):
+        head = self.last_acknowledged + 1
+        for entry_id in range(max(head, entries.start), entries.stop):
             self._taken_by.setdefault(entry_id, set()).add(bookie)
-        while len(self._taken_by.get(self.acknowledged + 1, ())) >= self._ack_quorum:
-            self.acknowledged += 1
-            del self._taken_by[self.acknowledged]
-        if self.acknowledged >= first:
-            self._effects.append(Taken(first, self.acknowledged + 1 - first))
+        while len(self._taken_by.get(self.last_acknowledged + 1, ())) >= self._ack_quorum:
+            self.last_acknowledged += 1
+            del self._taken_by[self.last_acknowledged]
+        if self.last_acknowledged >= head:
+            self._effects.append(Taken(head, self.last_acknowledged + 1 - head))
         self._ask(bookie)
+        return self._pop_effects()
+
+    def force_up_to(self, entry_id: int) -> list[Effect]:
+        """All entries up to this one have to be on disk."""
+        self._target = max(self._target, entry_id)
+        for bookie in list(self._unforced):
+            self._ask(bookie)
+        return self._pop_effects()
+
+    def forced(self, bookie: BookieId) -> list[Effect]:
+        """The bookie has on disk all entries that it had acknowledged when it was asked."""
+        forced = self._forcing.pop(bookie, set())
+        self._effects += [Held(bookie, *run) for run in _runs(forced)]
+        self._ask(bookie)
+        return self._pop_effects()
+
+    def lost(self, bookie: BookieId) -> list[Effect]:
+        """The connection has ended, or a request was not answered."""
+        self._unforced.pop(bookie, None)
+        self._least.pop(bookie, None)
+        self._forcing.pop(bookie, None)
+        # `last_acknowledged` does not go back: it was reported already, and is no promise.
+        for takers in self._taken_by.values():
+            takers.discard(bookie)
+        return self._pop_effects()
 
     def _ask(self, bookie: BookieId) -> None:
         """Ask the bookie to force, one request at a time.
@@ -147,13 +119,10 @@ class DeferredProtocol:
             del self._least[bookie]
             self._effects.append(AskToForce(bookie))
 
-    def _lost(self, bookie: BookieId) -> None:
-        self._unforced.pop(bookie, None)
-        self._least.pop(bookie, None)
-        self._forcing.pop(bookie, None)
-        # `acknowledged` does not go back: it was reported already, and is no promise.
-        for takers in self._taken_by.values():
-            takers.discard(bookie)
+    def _pop_effects(self) -> list[Effect]:
+        """Return the effects of an input."""
+        effects, self._effects = self._effects, []
+        return effects
 
 
 def _runs(entries: Iterable[int]) -> Iterator[tuple[int, int]]:

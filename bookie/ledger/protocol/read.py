@@ -6,17 +6,17 @@ only if every bookie of its write set gave a negative answer.  If all were asked
 one could not say, the entry is unknown: it cannot be read now, and may exist.
 
     protocol = ReadProtocol(quorums, fragments, first=7, count=3, prefer=(b2,))
-    effects = protocol.step(Start())       # Ask(b2, 7, 3)
+    effects = protocol.start()       # Ask(b2, 7, 3)
 
 Bookies in `prefer` are asked first where they hold the entry, and those in `avoid` last.  The
 caller decides which entries may be read (up to the LAC of an open ledger, or the end of a closed
-one). `found` reports a found entry without making an event and an effect for each.
+one). `found` reports a found entry without making an effect for each.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums, fragment_at
 
@@ -27,26 +27,6 @@ class Verdict(Enum):
     FOUND = auto()  # the entry came, and its digest matches
     ABSENT = auto()  # the bookie has no such entry or no such ledger
     UNKNOWN = auto()  # any other answer, or none
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Ask the first bookies."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    bookie: BookieId
-    entry_id: int
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Slow:
-    """Answers take long: ask the next bookies as well."""
-
-
-Event: TypeAlias = Start | Answered | Slow
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,28 +167,8 @@ class ReadProtocol:
     def done(self) -> bool:
         return not self._open
 
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case Start():
-                self._start()
-            case Answered(bookie, entry_id, verdict):
-                self._answered(bookie, entry_id, verdict)
-            case Slow():
-                for entry_id, inquiry in self._open.items():
-                    self._ask_next(entry_id, inquiry)
-            case _:
-                assert_never(event)
-        effects, self._effects = self._effects, []
-        return effects
-
-    def found(self, entry_id: int) -> bool:
-        """Do the same as `step(Answered(..., FOUND))`.
-
-        Return False if the entry was decided before.
-        """
-        return self._open.pop(entry_id, None) is not None
-
-    def _start(self) -> None:
+    def start(self) -> list[Effect]:
+        """Ask the first bookies."""
         asked: BookieId | None = None
         first = count = 0
         for entry_id, order in self._orders():
@@ -223,6 +183,13 @@ class ReadProtocol:
             asked, first, count = bookie, entry_id, 1
         if asked is not None:
             self._effects.append(Ask(asked, first, count))
+        return self._pop_effects()
+
+    def slow(self) -> list[Effect]:
+        """Answers take long: ask the next bookies as well."""
+        for entry_id, inquiry in self._open.items():
+            self._ask_next(entry_id, inquiry)
+        return self._pop_effects()
 
     def _orders(self) -> Iterator[tuple[int, Sequence[BookieId]]]:
         """Yield each entry with its order of bookies.
@@ -242,14 +209,13 @@ class ReadProtocol:
                 )
             yield entry_id, order
 
-    def _answered(self, bookie: BookieId, entry_id: int, verdict: Verdict) -> None:
+    def answered(self, bookie: BookieId, entry_id: int, verdict: Verdict) -> list[Effect]:
+        """The bookie has answered about the entry, or it has not in time."""
         if verdict is Verdict.FOUND:
-            if self.found(entry_id):
-                self._effects.append(Found(entry_id))
-            return
+            return [Found(entry_id)] if self.found(entry_id) else []
         inquiry = self._open.get(entry_id)
         if inquiry is None:
-            return  # An earlier answer decided this entry.
+            return []  # An earlier answer decided this entry.
         inquiry.answered(bookie, verdict)
         if inquiry.exhausted:
             del self._open[entry_id]
@@ -257,16 +223,29 @@ class ReadProtocol:
             self._effects.append(Failed(entry_id, absent))
         elif not inquiry.waiting:
             self._ask_next(entry_id, inquiry)
+        return self._pop_effects()
+
+    def found(self, entry_id: int) -> bool:
+        """Do the same as `answered(..., FOUND)`.
+
+        Return False if the entry was decided before.
+        """
+        return self._open.pop(entry_id, None) is not None
 
     def _ask_next(self, entry_id: int, inquiry: Inquiry) -> None:
         bookie = inquiry.next()
         if bookie is not None:
             self._effects.append(Ask(bookie, entry_id, 1))
 
+    def _pop_effects(self) -> list[Effect]:
+        """Return the effects of an input."""
+        effects, self._effects = self._effects, []
+        return effects
+
     # -- for the model checker
 
     def snapshot(self) -> Snapshot:
-        """Return the whole state between two steps."""
+        """Return the whole state between two inputs."""
         return tuple((e, inquiry.snapshot()) for e, inquiry in sorted(self._open.items()))
 
     def restore(self, snapshot: Snapshot) -> None:

@@ -45,13 +45,8 @@ from daybook.bookie.ledger.protocol.placement import (
 )
 from daybook.bookie.ledger.protocol.read import Inquiry, InquirySnapshot, Verdict, asking_order
 from daybook.bookie.ledger.protocol.write import (
-    Added,
-    AddFailed,
-    Append,
     ChangeEnsemble,
-    ChangePostponed,
     Confirm,
-    EnsembleChanged,
     Send,
     Starved,
     Withdraw,
@@ -62,13 +57,6 @@ READS_MAX = 256  # under way at once
 _READS_FIRST = 16
 _READ_BYTES_MAX = 16 << 20
 
-# -- Events
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Begin to fence."""
-
 
 @dataclass(frozen=True, slots=True)
 class LastEntry:
@@ -77,34 +65,6 @@ class LastEntry:
     entry_id: int
     lac: int
     length: int
-
-
-@dataclass(frozen=True, slots=True)
-class FenceAnswered:
-    """The answer to a fencing request.
-
-    `fenced`: the bookie will accept no entry of the old writer any more, durably.  `last` is None
-    if the bookie has no entry, or a damaged one.
-    """
-
-    bookie: BookieId
-    fenced: bool
-    last: LastEntry | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReadAnswered:
-    """`length` is the ledger length up to the entry; it counts if the entry was found."""
-
-    bookie: BookieId
-    entry_id: int
-    verdict: Verdict
-    length: int = 0
-
-
-Event: TypeAlias = (
-    Start | FenceAnswered | ReadAnswered | Added | AddFailed | EnsembleChanged | ChangePostponed
-)
 
 
 # -- Effects
@@ -220,24 +180,34 @@ class RecoverProtocol:
         """Return True if the entry is still undecided."""
         return entry_id in self._inquiries
 
-    def step(self, event: Event) -> list[Effect]:
-        if self.phase not in (Phase.DONE, Phase.ABORTED):
-            match event:
-                case Start():
-                    self._effects.append(Fence(self._last.ensemble))
-                case FenceAnswered(bookie, fenced, last):
-                    self._fence_answered(bookie, fenced, last)
-                case ReadAnswered(bookie, entry_id, verdict, length):
-                    self._read_answered(bookie, entry_id, verdict, length)
-                case Added() | AddFailed() | EnsembleChanged() | ChangePostponed():
-                    self._write(event)
-                case _:
-                    assert_never(event)
-            self._proceed()
-        effects, self._effects = self._effects, []
-        return effects
+    @property
+    def _is_over(self) -> bool:
+        return self.phase in (Phase.DONE, Phase.ABORTED)
+
+    @property
+    def _is_writing(self) -> bool:
+        """True if recovered entries may be on their way to bookies."""
+        return self.phase in (Phase.READING, Phase.CLOSING)
 
     # -- FENCING
+
+    def start(self) -> list[Effect]:
+        """Begin to fence."""
+        if not self._is_over:
+            self._effects.append(Fence(self._last.ensemble))
+        return self._proceed()
+
+    def fence_answered(
+        self, bookie: BookieId, fenced: bool, last: LastEntry | None = None
+    ) -> list[Effect]:
+        """The bookie has answered a fencing request, or it has not in time.
+
+        `fenced`: the bookie will accept no entry of the old writer any more, durably.  `last` is
+        None if the bookie has no entry, or a damaged one.
+        """
+        if not self._is_over:
+            self._fence_answered(bookie, fenced, last)
+        return self._proceed()
 
     def _fence_answered(self, bookie: BookieId, fenced: bool, last: LastEntry | None) -> None:
         if self.phase is not Phase.FENCING or bookie not in self._last.ensemble:
@@ -264,6 +234,17 @@ class RecoverProtocol:
         self._writing = WriteProtocol(self._last.ensemble, self.quorums, lac=self._base)
 
     # -- READING
+
+    def read_answered(
+        self, bookie: BookieId, entry_id: int, verdict: Verdict, length: int = 0
+    ) -> list[Effect]:
+        """The bookie has answered a read.
+
+        `length` is the ledger length up to the entry; it counts if the entry was found.
+        """
+        if not self._is_over:
+            self._read_answered(bookie, entry_id, verdict, length)
+        return self._proceed()
 
     def _read_on(self) -> None:
         """Keep a window of entries under way, up to the end as far as it is known."""
@@ -331,20 +312,42 @@ class RecoverProtocol:
     def _length_at_least(self, entry_id: int) -> int:
         return max((n for e, n in self._lengths.items() if e <= entry_id), default=0)
 
-    # -- writing back
+    # -- writing back.  These are inputs of the `WriteProtocol`; before READING they mean nothing.
+
+    def added(self, bookie: BookieId, first: int, count: int = 1) -> list[Effect]:
+        """The bookie holds these recovered entries, durably."""
+        if self._is_writing:
+            self._take_over(self._writing.added(bookie, first, count))
+        return self._proceed()
+
+    def add_failed(self, bookie: BookieId) -> list[Effect]:
+        """The bookie did not take a recovered entry."""
+        if self._is_writing:
+            self._take_over(self._writing.add_failed(bookie))
+        return self._proceed()
+
+    def ensemble_changed(self, ensemble: Ensemble) -> list[Effect]:
+        """The entries that are not confirmed go to these bookies."""
+        if self._is_writing:
+            # The change is published only by the closing write.
+            self._changes.append(Fragment(self._writing.lac + 1, ensemble))
+            self._take_over(self._writing.ensemble_changed(ensemble))
+        return self._proceed()
+
+    def change_postponed(self) -> list[Effect]:
+        """There is no spare bookie."""
+        if self._is_writing:
+            self._take_over(self._writing.change_postponed())
+        return self._proceed()
 
     def _write_back(self) -> None:
         while (entry_id := self._writing.last_add_pushed + 1) in self._found:
             self._found.discard(entry_id)
-            self._write(Append())
+            self._take_over(self._writing.append())
 
-    def _write(self, event: write.Event) -> None:
-        if self.phase is Phase.FENCING:
-            return
-        # The change is published only by the closing write.
-        if isinstance(event, EnsembleChanged):
-            self._changes.append(Fragment(self._writing.lac + 1, event.ensemble))
-        for effect in self._writing.step(event):
+    def _take_over(self, effects: list[write.Effect]) -> None:
+        """Pass on the effects of the `WriteProtocol`."""
+        for effect in effects:
             match effect:
                 case Send() | ChangeEnsemble() | Confirm():
                     self._effects.append(effect)
@@ -361,7 +364,8 @@ class RecoverProtocol:
 
     # -- CLOSING
 
-    def _proceed(self) -> None:
+    def _proceed(self) -> list[Effect]:
+        """Do everything that is possible now; return the effects of an input."""
         if self.phase is Phase.FENCING and self._covered:
             self._start_reading()
         if self.phase is Phase.READING:
@@ -371,6 +375,8 @@ class RecoverProtocol:
                 self.phase = Phase.CLOSING
         if self.phase is Phase.CLOSING:
             self._close()
+        effects, self._effects = self._effects, []
+        return effects
 
     def _close(self) -> None:
         assert self._end is not None
@@ -397,7 +403,7 @@ class RecoverProtocol:
     # -- for the model checker
 
     def snapshot(self) -> Snapshot:
-        """Return the whole state between two steps."""
+        """Return the whole state between two inputs."""
         return Snapshot(
             self.phase,
             tuple(sorted(self._fenced)),

@@ -9,13 +9,13 @@ by our own write or by another one.
 or KEEP (the stored metadata are as wanted, or better), or REFUSE (the state of the ledger no longer
 allows the change).  It returns the same value for the same arguments.
 
-    WRITING -- Conflict, Unknown --> READING -- Stored --> decide --> WRITING or settled
+    WRITING -- conflicted, outcome_unknown --> READING -- found --> decide --> WRITING or settled
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import Fragment
@@ -27,45 +27,6 @@ class Ruling(Enum):
 
 
 Decide: TypeAlias = Callable[[LedgerMetadata, int], LedgerMetadata | Ruling]
-
-
-# -- Events: the result of the last effect
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """The write met another version; nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """The write was not answered; it may have been carried out, or may yet be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """The write was certainly not carried out, or the read was not answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """The answer to a read."""
-
-    metadata: LedgerMetadata
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """The record no longer exists."""
-
-
-Event: TypeAlias = Written | Conflict | Unknown | Unavailable | Stored | Missing
 
 
 # -- Effects
@@ -117,7 +78,7 @@ Snapshot: TypeAlias = tuple[Write | None, bool]
 
 
 class UpdateProtocol:
-    """Call `start` with the metadata read last, then `step` with the result of each effect."""
+    """Call `start` with the metadata read last, then a method for the result of each effect."""
 
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
@@ -127,25 +88,32 @@ class UpdateProtocol:
     def start(self, metadata: LedgerMetadata, version: int) -> Effect:
         return self._proceed(metadata, version)
 
-    def step(self, event: Event) -> Effect:
-        match event:
-            case Written(version):
-                assert self._wanted is not None
-                return Settled(self._wanted.metadata, version)
-            case Conflict():
-                return Read()
-            case Unknown():
-                self._doubtful = True
-                return Read()
-            case Unavailable():
-                # With a write in doubt, "not done" would be a guess: only the record can tell.
-                return Read(patiently=True) if self._doubtful else NotDone()
-            case Stored(metadata, version):
-                return self._proceed(metadata, version)
-            case Missing():
-                return Gone()
-            case _:
-                assert_never(event)
+    def written(self, version: int) -> Effect:
+        """The write was carried out."""
+        assert self._wanted is not None
+        return Settled(self._wanted.metadata, version)
+
+    def conflicted(self) -> Effect:
+        """The write met another version; nothing was changed."""
+        return Read()
+
+    def outcome_unknown(self) -> Effect:
+        """The write was not answered; it may have been carried out, or may yet be."""
+        self._doubtful = True
+        return Read()
+
+    def unavailable(self) -> Effect:
+        """The write was certainly not carried out, or the read was not answered."""
+        # With a write in doubt, "not done" would be a guess: only the record can tell.
+        return Read(patiently=True) if self._doubtful else NotDone()
+
+    def found(self, metadata: LedgerMetadata, version: int) -> Effect:
+        """The record was read."""
+        return self._proceed(metadata, version)
+
+    def missing(self) -> Effect:
+        """The record no longer exists."""
+        return Gone()
 
     def _proceed(self, metadata: LedgerMetadata, version: int) -> Effect:
         ruling = self._decide(metadata, version)
@@ -161,7 +129,7 @@ class UpdateProtocol:
     # -- for the model checker
 
     def snapshot(self) -> Snapshot:
-        """Return the whole state between two steps, except `decide`: the caller has that."""
+        """Return the whole state between two inputs, except `decide`: the caller has that."""
         return self._wanted, self._doubtful
 
     def restore(self, snapshot: Snapshot) -> None:

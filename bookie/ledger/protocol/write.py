@@ -15,17 +15,18 @@ rereplication make up for its missing entries.
 A fenced writer withdraws, and so does a writer whose ledger is no longer open.  Recovery decides
 which of its unconfirmed entries the ledger keeps.
 
-               AddFailed, SpareFound
+               add_failed, spare_found
         OPEN ------------------------> REPLACING
           ^                              |   |
-          |`-- EnsembleChanged ----------'   |
-          |`-- ChangePostponed --------------'
-          `--> WITHDRAWN, from both: Refused, Stop
+          |`-- ensemble_changed ---------'   |
+          |`-- change_postponed -------------'
+          `--> WITHDRAWN, from both: refused, stop
 
-Pass events to `step`, and perform the effects that it returns in order.  Runs are (first, count).
-The machine does not know payloads: `Send` names entries, and the shell has their bytes.  `append`
-and `added` do the same as the events `Append` and `Added`, which happen for every entry, without
-making objects: these would cost a host that writes to thousands of ledgers more than all the rest.
+Each input is a method.  Perform the effects that it returns in order.  Runs are (first, count).
+The machine does not know payloads: `Send` names entries, and the shell has their bytes.
+`append_direct` and `added_direct` do the same as `append` and `added`, which are called for every
+entry, without making effects: these would cost a host that writes to thousands of ledgers more than
+all the rest.
 
 Recovery writes entries back with the same machine.  It follows the TLA+ specification of
 BookKeeper: ClientSendsAddEntryRequests, ClientChangesEnsemble, ClientResendsPendingAddOp.
@@ -34,84 +35,9 @@ BookKeeper: ClientSendsAddEntryRequests, ClientChangesEnsemble, ClientResendsPen
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from daybook.bookie.ledger.protocol.placement import NO_ENTRY, BookieId, Ensemble, Quorums
-
-# -- Events
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """The owner has appended so many more entries."""
-
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Added:
-    """The bookie holds these entries, durably."""
-
-    bookie: BookieId
-    first: int
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class AddFailed:
-    """The bookie answered with an error or too late, or the connection to it was lost."""
-
-    bookie: BookieId
-
-
-@dataclass(frozen=True, slots=True)
-class EnsembleChanged:
-    """The metadata have the fragment that starts at LAC + 1 with these bookies."""
-
-    ensemble: Ensemble
-
-
-@dataclass(frozen=True, slots=True)
-class ChangePostponed:
-    """The metadata are certainly unchanged: there is no spare, or the store is away."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpareFound:
-    """A postponed change is worth another try."""
-
-
-@dataclass(frozen=True, slots=True)
-class BookieReturned:
-    """A missing bookie answers again."""
-
-    bookie: BookieId
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A bookie refused finally (fenced), or the ledger is no longer open in the metadata."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The owner of the writer is done with the ledger."""
-
-
-Event: TypeAlias = (
-    Append
-    | Added
-    | AddFailed
-    | EnsembleChanged
-    | ChangePostponed
-    | SpareFound
-    | BookieReturned
-    | Refused
-    | Stop
-)
-
 
 # -- Effects
 
@@ -217,35 +143,24 @@ class WriteProtocol:
         """True if some write set has no ack quorum, so appends wait."""
         return self._starved
 
-    def step(self, event: Event) -> list[Effect]:
-        if self.state is not _WITHDRAWN:
-            match event:
-                case Added(bookie, first, count):
-                    self._emit_confirmed(self.added(bookie, first, count))
-                case Append(count):
-                    self._append(count)
-                case AddFailed(bookie):
-                    self._add_failed(bookie)
-                case EnsembleChanged(ensemble):
-                    self._ensemble_changed(ensemble)
-                case ChangePostponed():
-                    self._change_postponed()
-                case SpareFound():
-                    self._untried = bool(self._missing)
-                    self._replace()
-                case BookieReturned(bookie):
-                    self._bookie_returned(bookie)
-                case Refused(reason):
-                    self._withdraw(reason)
-                case Stop():
-                    self._withdraw("stopped by its owner")
-                case _:
-                    assert_never(event)
-        effects, self._effects = self._effects, []
-        return effects
+    # -- entries
 
-    def append(self, count: int = 1) -> Ensemble | None:
-        """Do the same as `step(Append(count))` if its only effect is one `Send`.
+    def append(self, count: int = 1) -> list[Effect]:
+        """The owner appends so many more entries."""
+        first = self.last_add_pushed + 1
+        to = self.append_direct(count)
+        if to is not None:
+            self._emit(Send(first, count, to))
+        elif self.state is not _WITHDRAWN:
+            self.last_add_pushed += count
+            for entry_id in range(first, first + count):
+                positions = self.quorums.write_set(entry_id)
+                to = tuple(self.ensemble[p] for p in positions if p not in self._missing)
+                self._emit(Send(entry_id, 1, to))
+        return self._pop_effects()
+
+    def append_direct(self, count: int = 1) -> Ensemble | None:
+        """Do the same as `append` if its only effect is one `Send`.
 
         Return the bookies to send to.  If there would be other effects, do nothing and return None.
         """
@@ -254,8 +169,13 @@ class WriteProtocol:
         self.last_add_pushed += count
         return self._live
 
-    def added(self, bookie: BookieId, first: int, count: int = 1) -> int:
-        """Do the same as `step(Added(...))`; return the number of entries that this confirms."""
+    def added(self, bookie: BookieId, first: int, count: int = 1) -> list[Effect]:
+        """The bookie holds these entries, durably."""
+        self._emit_confirmed(self.added_direct(bookie, first, count))
+        return self._pop_effects()
+
+    def added_direct(self, bookie: BookieId, first: int, count: int = 1) -> int:
+        """Do the same as `added`, and return the number of entries that this confirms."""
         if self.state is _WITHDRAWN:
             return 0
         position = self._positions.get(bookie)
@@ -271,18 +191,6 @@ class WriteProtocol:
             self._held[position] |= held
         return self._advance()
 
-    def _append(self, count: int) -> None:
-        first = self.last_add_pushed + 1
-        to = self.append(count)
-        if to is not None:
-            self._emit(Send(first, count, to))
-            return
-        self.last_add_pushed += count
-        for entry_id in range(first, first + count):
-            positions = self.quorums.write_set(entry_id)
-            to = tuple(self.ensemble[p] for p in positions if p not in self._missing)
-            self._emit(Send(entry_id, 1, to))
-
     def _sent_to(self, position: int, start: int, end: int) -> int:
         """Return, as bits, those of the entries whose write set includes the position."""
         bits = 0
@@ -291,7 +199,12 @@ class WriteProtocol:
                 bits |= 1 << entry_id - self.lac - 1
         return bits
 
-    def _add_failed(self, bookie: BookieId) -> None:
+    # -- bookies
+
+    def add_failed(self, bookie: BookieId) -> list[Effect]:
+        """The bookie answered with an error or too late, or the connection to it was lost."""
+        if self.state is _WITHDRAWN:
+            return []
         position = self._positions.get(bookie)
         if position is not None and position not in self._missing:
             # It is sent nothing until it is replaced, or needed again for an ack quorum.
@@ -299,6 +212,29 @@ class WriteProtocol:
             self._membership_changed()
             self._untried = True
             self._replace()
+        return self._pop_effects()
+
+    def bookie_returned(self, bookie: BookieId) -> list[Effect]:
+        """A missing bookie answers again."""
+        if self.state is _WITHDRAWN:
+            return []
+        position = self._positions.get(bookie)
+        # Only if it is needed: what it missed would have to be sent to it first.
+        if self._starved and position in self._missing:
+            self._missing.discard(position)
+            self._membership_changed()
+            self._send_pending(position)
+        return self._pop_effects()
+
+    def spare_found(self) -> list[Effect]:
+        """A postponed change is worth another try."""
+        if self.state is _WITHDRAWN:
+            return []
+        self._untried = bool(self._missing)
+        self._replace()
+        return self._pop_effects()
+
+    # -- changes of the ensemble
 
     def _replace(self) -> None:
         if self._missing and self._untried and self.state is State.OPEN:
@@ -307,7 +243,10 @@ class WriteProtocol:
             self.state = State.REPLACING
             self._emit(ChangeEnsemble(self.lac + 1, self.missing))
 
-    def _ensemble_changed(self, ensemble: Ensemble) -> None:
+    def ensemble_changed(self, ensemble: Ensemble) -> list[Effect]:
+        """The metadata have the fragment that starts at LAC + 1 with these bookies."""
+        if self.state is _WITHDRAWN:
+            return []
         assert self.state is State.REPLACING
         assert len(set(ensemble)) == self.quorums.ensemble
         newcomers = [p for p, bookie in enumerate(self.ensemble) if ensemble[p] != bookie]
@@ -319,10 +258,15 @@ class WriteProtocol:
         for position in newcomers:
             self._send_pending(position)
         self._settled()
+        return self._pop_effects()
 
-    def _change_postponed(self) -> None:
+    def change_postponed(self) -> list[Effect]:
+        """The metadata are certainly unchanged: there is no spare, or the store is away."""
+        if self.state is _WITHDRAWN:
+            return []
         assert self.state is State.REPLACING
         self._settled()
+        return self._pop_effects()
 
     def _settled(self) -> None:
         self.state = State.OPEN
@@ -332,17 +276,24 @@ class WriteProtocol:
         self._replace()
         self._emit_confirmed(self._advance())
 
-    def _bookie_returned(self, bookie: BookieId) -> None:
-        position = self._positions.get(bookie)
-        # Only if it is needed: what it missed would have to be sent to it first.
-        if self._starved and position in self._missing:
-            self._missing.discard(position)
-            self._membership_changed()
-            self._send_pending(position)
+    # -- the end
 
-    def _withdraw(self, reason: str) -> None:
+    def refused(self, reason: str) -> list[Effect]:
+        """A bookie refused finally (fenced), or the ledger is no longer open in the metadata."""
+        return self._withdraw(reason)
+
+    def stop(self) -> list[Effect]:
+        """The owner of the writer is done with the ledger."""
+        return self._withdraw("stopped by its owner")
+
+    def _withdraw(self, reason: str) -> list[Effect]:
+        if self.state is _WITHDRAWN:
+            return []
         self.state = State.WITHDRAWN
         self._emit(Withdraw(self.lac + 1, self.last_add_pushed - self.lac, reason))
+        return self._pop_effects()
+
+    # -- sends, the LAC, and the members
 
     def _send_pending(self, position: int) -> None:
         """Send the bookie the unconfirmed entries that it has not acknowledged."""
@@ -407,10 +358,15 @@ class WriteProtocol:
     def _emit(self, effect: Effect) -> None:
         self._effects.append(effect)
 
+    def _pop_effects(self) -> list[Effect]:
+        """Return the effects of an input."""
+        effects, self._effects = self._effects, []
+        return effects
+
     # -- for the model checker
 
     def snapshot(self) -> Snapshot:
-        """Return the whole state between two steps."""
+        """Return the whole state between two inputs."""
         return (
             self.state,
             self.ensemble,

@@ -1,21 +1,16 @@
 """Writes with deferred sync, one scenario per table.
 
-The left of the arrow has the events, the right the effects that the protocol returns: `took` and
+The left of the arrow has the inputs, the right the effects that the protocol returns: `took` and
 `holds` are runs of entries, `force b1` is a request.  The ack quorum is 2.
 """
 
 import pytest
 
 from daybook.bookie.ledger.protocol.deferred import (
-    Acknowledged,
     AskToForce,
     DeferredProtocol,
     Effect,
-    Event,
-    Forced,
-    ForceUpTo,
     Held,
-    Lost,
     Taken,
 )
 from daybook.bookie.ledger.protocol.placement import BookieId
@@ -93,22 +88,22 @@ def test_scenario(table: str) -> None:
     protocol = DeferredProtocol(2)
     lines = [line.partition("->") for line in table.strip().splitlines()]
     expected = [(left.strip(), right.strip()) for left, _, right in lines]
-    played = [(line, show(protocol.step(parse(line)))) for line, _ in expected]
+    played = [(line, show(play(protocol, line))) for line, _ in expected]
     assert played == expected
 
 
-def parse(line: str) -> Event:
+def play(protocol: DeferredProtocol, line: str) -> list[Effect]:
     match line.split():
         case ["force", entry_id]:
-            return ForceUpTo(int(entry_id))
+            return protocol.force_up_to(int(entry_id))
         case [bookie, "took", entries]:
             first, _, last = entries.partition("..")
             count = int(last or first) - int(first) + 1
-            return Acknowledged(BookieId(bookie), int(first), count)
+            return protocol.acknowledged(BookieId(bookie), int(first), count)
         case [bookie, "forced"]:
-            return Forced(BookieId(bookie))
+            return protocol.forced(BookieId(bookie))
         case [bookie, "lost"]:
-            return Lost(BookieId(bookie))
+            return protocol.lost(BookieId(bookie))
         case _:
             raise ValueError(line)
 

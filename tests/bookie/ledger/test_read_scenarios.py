@@ -1,6 +1,6 @@
 """The read protocol, one scenario per table.
 
-The left of the arrow has the events, the right the effects that the protocol returns: `b1?0` asks
+The left of the arrow has the inputs, the right the effects that the protocol returns: `b1?0` asks
 bookie 1 for entry 0.  There is one fragment on b1 b2 b3 with write quorum 3, unless the first line
 says otherwise.
 """
@@ -9,15 +9,11 @@ import pytest
 
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.ledger.protocol.read import (
-    Answered,
     Ask,
     Effect,
-    Event,
     Failed,
     Found,
     ReadProtocol,
-    Slow,
-    Start,
     Verdict,
 )
 
@@ -108,16 +104,16 @@ def test_scenario(table: str) -> None:
     protocol = ReadProtocol(
         Quorums(3, 3, 2), fragments, first, count, prefer=names(prefer), avoid=names(avoid)
     )
-    played = [(line, show(protocol.step(parse(line)))) for line, _ in rows]
+    played = [(line, show(play(protocol, line))) for line, _ in rows]
     assert played == rows
 
 
 def test_a_reader_is_done_when_every_entry_is_decided() -> None:
     protocol = ReadProtocol(Quorums(1, 1, 1), [Fragment(0, names("b1"))], 0, 2)
-    protocol.step(Start())
-    protocol.step(parse("b1 has 0"))
+    protocol.start()
+    play(protocol, "b1 has 0")
     assert not protocol.done
-    protocol.step(parse("b1 has no 1"))
+    play(protocol, "b1 has no 1")
     assert protocol.done
 
 
@@ -125,18 +121,18 @@ def names(text: str) -> tuple[BookieId, ...]:
     return tuple(BookieId(name) for name in text.split())
 
 
-def parse(line: str) -> Event:
+def play(protocol: ReadProtocol, line: str) -> list[Effect]:
     match line.split():
         case ["start"]:
-            return Start()
+            return protocol.start()
         case ["slow"]:
-            return Slow()
+            return protocol.slow()
         case [bookie, "has", "no", entry_id]:
-            return Answered(BookieId(bookie), int(entry_id), Verdict.ABSENT)
+            return protocol.answered(BookieId(bookie), int(entry_id), Verdict.ABSENT)
         case [bookie, "has", entry_id]:
-            return Answered(BookieId(bookie), int(entry_id), Verdict.FOUND)
+            return protocol.answered(BookieId(bookie), int(entry_id), Verdict.FOUND)
         case [bookie, "knows", "nothing", entry_id]:
-            return Answered(BookieId(bookie), int(entry_id), Verdict.UNKNOWN)
+            return protocol.answered(BookieId(bookie), int(entry_id), Verdict.UNKNOWN)
         case _:
             raise ValueError(line)
 

@@ -11,13 +11,9 @@ from daybook.bookie.ledger.protocol.placement import BookieId, Fragment
 from daybook.bookie.ledger.protocol.read import Verdict
 from daybook.bookie.ledger.protocol.recover import (
     Effect,
-    FenceAnswered,
     FencingRead,
-    ReadAnswered,
     RecoverProtocol,
-    Start,
 )
-from daybook.bookie.ledger.protocol.write import Added
 from daybook.wire.messages.bookie import Read
 from tests.bookie.ledger.cluster import Cluster, open_cluster
 
@@ -77,10 +73,10 @@ async def test_where_nothing_is_unconfirmed_few_entries_are_asked_for(
 def test_the_window_grows_as_long_as_the_bytes_fit(size: int, windows: list[int]) -> None:
     names = (BookieId("b1"), BookieId("b2"), BookieId("b3"))
     protocol = RecoverProtocol(QUORUMS, [Fragment(0, names)])
-    protocol.step(Start())
+    protocol.start()
     effects: list[Effect] = []
     for name in names[:2]:
-        effects += protocol.step(FenceAnswered(name, fenced=True))
+        effects += protocol.fence_answered(name, fenced=True)
     asked: list[int] = []
     while len(asked) < len(windows):
         reads = [effect for effect in effects if isinstance(effect, FencingRead)]
@@ -88,7 +84,7 @@ def test_the_window_grows_as_long_as_the_bytes_fit(size: int, windows: list[int]
         effects = []
         for read in reads:
             length = size * (read.first + 1)
-            protocol.step(ReadAnswered(read.bookie, read.first, Verdict.FOUND, length))
+            protocol.read_answered(read.bookie, read.first, Verdict.FOUND, length)
         for name in names[:2]:
-            effects += protocol.step(Added(name, reads[0].first, len(reads)))
+            effects += protocol.added(name, reads[0].first, len(reads))
     assert asked == windows

@@ -1,6 +1,6 @@
 """The recovery protocol, one scenario per table.
 
-The left of the arrow has the events, the right the effects that the protocol returns: `b1?0` is a
+The left of the arrow has the inputs, the right the effects that the protocol returns: `b1?0` is a
 fencing read of entry 0 at bookie 1, `b1+0` entry 0 written back there.  There is one fragment on b1
 b2 b3 from entry 0, with write quorum 3 and ack quorum 2, one read at a time, unless the first line
 says otherwise.  `b1 fenced 4 lac 3` is the answer of a bookie whose last entry is 4 and carries the
@@ -18,25 +18,13 @@ from daybook.bookie.ledger.protocol.recover import (
     CloseLedger,
     Drop,
     Effect,
-    Event,
     Fence,
-    FenceAnswered,
     FencingRead,
     LastEntry,
     Phase,
-    ReadAnswered,
     RecoverProtocol,
-    Start,
 )
-from daybook.bookie.ledger.protocol.write import (
-    Added,
-    AddFailed,
-    ChangeEnsemble,
-    ChangePostponed,
-    Confirm,
-    EnsembleChanged,
-    Send,
-)
+from daybook.bookie.ledger.protocol.write import ChangeEnsemble, Confirm, Send
 
 SCENARIOS = {
     "a ledger without entries ends empty": """
@@ -226,7 +214,7 @@ SCENARIOS = {
 @pytest.mark.parametrize("table", SCENARIOS.values(), ids=SCENARIOS.keys())
 def test_scenario(table: str) -> None:
     protocol, lines = begin(rows(table))
-    played = [(line, show(protocol, protocol.step(parse(line)))) for line, _ in lines]
+    played = [(line, show(protocol, play(protocol, line))) for line, _ in lines]
     assert played == lines
 
 
@@ -235,12 +223,12 @@ def test_a_restored_protocol_goes_on_as_the_original(table: str) -> None:
     for cut in range(len(rows(table))):
         protocol, lines = begin(rows(table))
         for line, _ in lines[:cut]:
-            protocol.step(parse(line))
+            play(protocol, line)
         other, _ = begin(rows(table))
         other.restore(protocol.snapshot())
         assert other.canonical() == protocol.canonical()
         for line, expected in lines[cut:]:
-            assert show(other, other.step(parse(line))) == expected
+            assert show(other, play(other, line)) == expected
 
 
 @pytest.mark.parametrize("quorums", [Quorums(w, w, a) for w in (1, 2, 3) for a in range(1, w + 1)])
@@ -250,12 +238,12 @@ def test_every_combination_of_answers_about_one_entry(quorums: Quorums) -> None:
     for verdicts in product(Verdict, repeat=quorums.write):
         for order in permutations(bookies):
             protocol = RecoverProtocol(quorums, [Fragment(0, bookies)], reads_max=1)
-            effects = protocol.step(Start())
+            effects = protocol.start()
             for bookie in bookies:
-                effects += protocol.step(FenceAnswered(bookie, True))
+                effects += protocol.fence_answered(bookie, True)
             for bookie in order:
                 verdict = verdicts[bookies.index(bookie)]
-                effects += protocol.step(ReadAnswered(bookie, 0, verdict, 10))
+                effects += protocol.read_answered(bookie, 0, verdict, 10)
             heard = [verdicts[bookies.index(bookie)] for bookie in order]
             decided = [e for e in effects if isinstance(e, Send | CloseLedger | Abort)]
             assert [type(effect) for effect in decided] == [decision(quorums, heard)]
@@ -274,8 +262,8 @@ def decision(quorums: Quorums, heard: list[Verdict]) -> type[Effect]:
 
 def test_reading_before_the_fence_is_complete_is_a_mistake() -> None:
     protocol, _ = begin([])
-    protocol.step(Start())
-    protocol.step(FenceAnswered(BookieId("b1"), True))
+    protocol.start()
+    protocol.fence_answered(BookieId("b1"), True)
     assert protocol.phase is Phase.FENCING
     with pytest.raises(AssertionError, match="the old writer cannot go on"):
         protocol._start_reading()
@@ -304,32 +292,32 @@ def names(text: str) -> tuple[BookieId, ...]:
     return tuple(BookieId(name) for name in text.split())
 
 
-def parse(line: str) -> Event:
+def play(protocol: RecoverProtocol, line: str) -> list[Effect]:
     match line.split():
         case ["start"]:
-            return Start()
+            return protocol.start()
         case [bookie, "fenced"]:
-            return FenceAnswered(BookieId(bookie), True)
+            return protocol.fence_answered(BookieId(bookie), True)
         case [bookie, "fenced", last, "lac", lac]:
             entry = LastEntry(int(last), int(lac), 10 * (int(last) + 1))
-            return FenceAnswered(BookieId(bookie), True, entry)
+            return protocol.fence_answered(BookieId(bookie), True, entry)
         case [bookie, "silent"]:
-            return FenceAnswered(BookieId(bookie), False)
+            return protocol.fence_answered(BookieId(bookie), False)
         case [bookie, "has", "no", entry_id]:
-            return ReadAnswered(BookieId(bookie), int(entry_id), Verdict.ABSENT)
+            return protocol.read_answered(BookieId(bookie), int(entry_id), Verdict.ABSENT)
         case [bookie, "has", entry_id]:
             length = 10 * (int(entry_id) + 1)
-            return ReadAnswered(BookieId(bookie), int(entry_id), Verdict.FOUND, length)
+            return protocol.read_answered(BookieId(bookie), int(entry_id), Verdict.FOUND, length)
         case [bookie, "knows", "nothing", entry_id]:
-            return ReadAnswered(BookieId(bookie), int(entry_id), Verdict.UNKNOWN)
+            return protocol.read_answered(BookieId(bookie), int(entry_id), Verdict.UNKNOWN)
         case [bookie, "added", entry_id]:
-            return Added(BookieId(bookie), int(entry_id))
+            return protocol.added(BookieId(bookie), int(entry_id))
         case [bookie, "failed"]:
-            return AddFailed(BookieId(bookie))
+            return protocol.add_failed(BookieId(bookie))
         case ["ensemble", *ensemble]:
-            return EnsembleChanged(tuple(map(BookieId, ensemble)))
+            return protocol.ensemble_changed(tuple(map(BookieId, ensemble)))
         case ["postponed"]:
-            return ChangePostponed()
+            return protocol.change_postponed()
         case _:
             raise ValueError(line)
 

@@ -7,22 +7,16 @@ import pytest
 from daybook.bookie.ledger.metadata import LedgerMetadata, LedgerState
 from daybook.bookie.ledger.protocol.placement import BookieId, Fragment, Quorums
 from daybook.bookie.ledger.protocol.update import (
-    Conflict,
     Decide,
     Effect,
     Gone,
-    Missing,
     NotAllowed,
     NotDone,
     Read,
     Ruling,
     Settled,
-    Stored,
-    Unavailable,
-    Unknown,
     UpdateProtocol,
     Write,
-    Written,
     change_ensemble,
     close_by_recovery,
     close_by_writer,
@@ -46,45 +40,45 @@ def started(decide: Decide, metadata: LedgerMetadata = OPEN) -> tuple[UpdateProt
 def test_a_write_that_succeeds_settles_it() -> None:
     protocol, effect = started(change_ensemble(OLD, NEW))
     assert effect == Write(CHANGED, 5)
-    assert protocol.step(Written(6)) == Settled(CHANGED, 6)
+    assert protocol.written(6) == Settled(CHANGED, 6)
 
 
 def test_after_a_conflict_it_is_decided_anew() -> None:
     protocol, _ = started(change_ensemble(OLD, NEW))
-    assert protocol.step(Conflict()) == Read()
+    assert protocol.conflicted() == Read()
     other = replace(OPEN, custom={"by": b"somebody"})
-    assert protocol.step(Stored(other, 6)) == Write(replace(CHANGED, custom=other.custom), 6)
-    assert protocol.step(Conflict()) == Read()
-    assert protocol.step(Stored(IN_RECOVERY, 7)) == NotAllowed(IN_RECOVERY, 7)
+    assert protocol.found(other, 6) == Write(replace(CHANGED, custom=other.custom), 6)
+    assert protocol.conflicted() == Read()
+    assert protocol.found(IN_RECOVERY, 7) == NotAllowed(IN_RECOVERY, 7)
 
 
 def test_an_unknown_write_may_have_been_carried_out() -> None:
     protocol, _ = started(change_ensemble(OLD, NEW))
-    assert protocol.step(Unknown()) == Read()
-    assert protocol.step(Stored(CHANGED, 6)) == Settled(CHANGED, 6)
+    assert protocol.outcome_unknown() == Read()
+    assert protocol.found(CHANGED, 6) == Settled(CHANGED, 6)
 
 
 def test_an_unknown_write_may_be_carried_out_later_so_it_is_repeated_until_the_version_moves() -> (
     None
 ):
     protocol, _ = started(change_ensemble(OLD, NEW))
-    assert protocol.step(Unknown()) == Read()
-    assert protocol.step(Stored(OPEN, 5)) == Write(CHANGED, 5)
-    assert protocol.step(Unavailable()) == Read(patiently=True)
-    assert protocol.step(Unavailable()) == Read(patiently=True)
-    assert protocol.step(Stored(OPEN, 5)) == Write(CHANGED, 5)
-    assert protocol.step(Conflict()) == Read()
-    assert protocol.step(Stored(CHANGED, 6)) == Settled(CHANGED, 6)
+    assert protocol.outcome_unknown() == Read()
+    assert protocol.found(OPEN, 5) == Write(CHANGED, 5)
+    assert protocol.unavailable() == Read(patiently=True)
+    assert protocol.unavailable() == Read(patiently=True)
+    assert protocol.found(OPEN, 5) == Write(CHANGED, 5)
+    assert protocol.conflicted() == Read()
+    assert protocol.found(CHANGED, 6) == Settled(CHANGED, 6)
 
 
 def test_a_store_that_is_away_has_changed_nothing() -> None:
     protocol, _ = started(change_ensemble(OLD, NEW))
-    assert protocol.step(Unavailable()) == NotDone()
+    assert protocol.unavailable() == NotDone()
 
 
 def test_a_deleted_ledger_is_gone() -> None:
     protocol, _ = started(change_ensemble(OLD, NEW))
-    assert protocol.step(Missing()) == Gone()
+    assert protocol.missing() == Gone()
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,11 @@ from daybook.bookie.ledger.protocol.recover import (
     Abort,
     CloseLedger,
     Effect,
-    FenceAnswered,
     FencingRead,
     LastEntry,
-    ReadAnswered,
     RecoverProtocol,
-    Start,
 )
-from daybook.bookie.ledger.protocol.write import Added, Send
+from daybook.bookie.ledger.protocol.write import Send
 from daybook.bookie.replication.protocol.accept_loss import AcceptLoss
 
 A, B, C = (BookieId(name) for name in "abc")
@@ -27,13 +24,13 @@ def run(
     protocol: RecoverProtocol, has: dict[BookieId, int], unknown: tuple[BookieId, ...]
 ) -> Effect:
     """Run it: bookies in `has` have entries 0..n; those in `unknown` answer neither yes nor no."""
-    for _ in protocol.step(Start()):
+    for _ in protocol.start():
         pass
     effects: list[Effect] = []
     for bookie in (A, B, C):
         last = has.get(bookie, -1)
         entry = LastEntry(last, last - 1, last + 1) if last >= 0 else None
-        effects += protocol.step(FenceAnswered(bookie, bookie not in unknown, entry))
+        effects += protocol.fence_answered(bookie, bookie not in unknown, entry)
     while effects:
         match effects.pop(0):
             case FencingRead(bookie, first, count):
@@ -43,10 +40,10 @@ def run(
                         verdict = Verdict.FOUND
                     elif bookie in unknown:
                         verdict = Verdict.UNKNOWN
-                    effects += protocol.step(ReadAnswered(bookie, entry_id, verdict, entry_id + 1))
+                    effects += protocol.read_answered(bookie, entry_id, verdict, entry_id + 1)
             case Send(first, count, to):
                 for bookie in to:
-                    effects += protocol.step(Added(bookie, first, count))
+                    effects += protocol.added(bookie, first, count)
             case CloseLedger() | Abort() as end:
                 return end
             case _:

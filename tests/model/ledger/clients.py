@@ -1,4 +1,4 @@
-"""The base of writer, recoverers and readers: a host that is stepped by events, as a table.
+"""The base of writer, recoverers and readers: a host that is stepped by inputs, as a table.
 
 A client of the model is a value and a function: `step(value, input)` returns the next value and the
 output.  The function restores the real machine from the value, gives it the input, and takes a
@@ -12,10 +12,11 @@ from typing import Generic, TypeAlias, TypeVar
 
 from daybook.bookie.ledger.codecs import AddBatch
 from daybook.bookie.ledger.metadata import LedgerMetadata
-from daybook.bookie.ledger.protocol import update, write
+from daybook.bookie.ledger.protocol import write
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble, Quorums
 from daybook.wire.messages.bookie import encode_read
 from daybook.wire.transport import Buffer
+from tests.harness.calls import Call
 from tests.model.ledger.messages import LEDGER_ID, Asked, Said, asked, said
 from tests.model.ledger.metadata import Task
 from tests.model.numbering import Numbering
@@ -42,9 +43,12 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The answer of the metadata store to a request, or to the first read."""
+    """The answer of the metadata store to a request, or to the first read.
 
-    event: update.Event
+    It is a call of the client's `UpdateProtocol`.
+    """
+
+    answer: Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +173,13 @@ class Table(Generic[V]):
         first: V,
         requests: Numbering[bytes],
         answers: Numbering[bytes],
-        events: Numbering[update.Event],
+        store_answers: Numbering[Call],
     ) -> None:
         self.rules = rules
         self.states: Numbering[V] = Numbering(first)
         self._requests = requests
         self._answers = answers
-        self._events = events
+        self._store_answers = store_answers
         self._heard: dict[tuple[int, int, int], Outcome] = {}
         self._told: dict[tuple[int, int], Outcome] = {}
         self._taken: dict[tuple[int, Option], Outcome] = {}
@@ -194,12 +198,12 @@ class Table(Generic[V]):
             self._heard[key] = outcome
         return outcome
 
-    def told(self, state: int, event: int) -> Outcome:
-        key = (state, event)
+    def told(self, state: int, answer: int) -> Outcome:
+        key = (state, answer)
         outcome = self._told.get(key)
         if outcome is None:
-            what = self._events[event]
-            outcome = self._told[key] = self._step(state, Told(what), type(what).__name__.lower())
+            what = self._store_answers[answer]
+            outcome = self._told[key] = self._step(state, Told(what), what.name)
         return outcome
 
     def take(self, state: int, option: Option) -> Outcome:

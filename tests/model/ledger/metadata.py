@@ -10,22 +10,20 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from daybook.bookie.ledger.metadata import LedgerMetadata
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol import update
 from daybook.bookie.ledger.protocol.placement import Fragment
 from daybook.bookie.ledger.protocol.update import (
-    Conflict,
     Decide,
-    Event,
     Gone,
     NotAllowed,
     NotDone,
     Read,
     Settled,
-    Stored,
     UpdateProtocol,
     Write,
-    Written,
 )
+from tests.harness.calls import Call, call
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +35,8 @@ class Register:
     before: LedgerMetadata | None = None
 
     @property
-    def stored(self) -> Stored:
-        return Stored(self.metadata, self.version)
+    def stored(self) -> StoredMetadata:
+        return StoredMetadata(self.metadata, self.version)
 
     def written(self, write: Write, *, keep: bool) -> "Register | None":
         """Return the record after the write; None if the version does not match."""
@@ -107,15 +105,15 @@ class Task:
         return f"writes {show(self.request.metadata)} over version {self.request.version}"
 
 
-def begin(purpose: Purpose, stored: Stored) -> Task | Outcome:
+def begin(purpose: Purpose, stored: StoredMetadata) -> Task | Outcome:
     protocol = UpdateProtocol(_decide(purpose))
     return _task(purpose, protocol, protocol.start(stored.metadata, stored.version))
 
 
-def go_on(task: Task, event: Event) -> Task | Outcome:
+def go_on(task: Task, answer: Call) -> Task | Outcome:
     protocol = UpdateProtocol(_decide(task.purpose))
     protocol.restore(task.machine)
-    return _task(task.purpose, protocol, protocol.step(event))
+    return _task(task.purpose, protocol, answer.apply(protocol))
 
 
 def _task(purpose: Purpose, protocol: UpdateProtocol, effect: update.Effect) -> Task | Outcome:
@@ -124,11 +122,16 @@ def _task(purpose: Purpose, protocol: UpdateProtocol, effect: update.Effect) -> 
     return effect
 
 
-def answer(register: Register, request: Write | Read, after: Register | None) -> Event:
+def found_in_store(stored: StoredMetadata) -> Call:
+    """Return the answer to a read, as a call of the client's `UpdateProtocol`."""
+    return call("found", stored.metadata, stored.version)
+
+
+def answer(register: Register, request: Write | Read, after: Register | None) -> Call:
     """Return the answer; `after` is the register after a write, None if the write was refused."""
     if isinstance(request, Read):
-        return register.stored
-    return Conflict() if after is None else Written(after.version)
+        return found_in_store(register.stored)
+    return call("conflicted") if after is None else call("written", after.version)
 
 
 Check: TypeAlias = Callable[[LedgerMetadata, LedgerMetadata], None]

@@ -9,8 +9,8 @@ ledger directory of a bookie.  `cases` has the set-up that finds each mutant.
 from dataclasses import replace
 from typing import Any
 
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import Fragment, with_fragment
-from daybook.bookie.ledger.protocol.update import Stored
 from tests.model.ledger.recoverer import _Run
 from tests.mutants import ledger as catalogue
 from tests.mutants.patch import Edit, Mutant
@@ -39,7 +39,7 @@ def _replace_and_publish(self: Any, ensemble: Any, failed: Any, *_: Any, **_name
         fragment = Fragment(self._attempt._protocol._writing.lac + 1, changed)
         fragments = with_fragment(marked.metadata.fragments, fragment)
         metadata = replace(marked.metadata, fragments=fragments)
-        self._marked = Stored(metadata, marked.version + 1)
+        self._marked = StoredMetadata(metadata, marked.version + 1)
         self._out.written = metadata
     return changed
 
@@ -64,7 +64,7 @@ M19 = Mutant(
     id="M19b",
     rule="acknowledgements of a replaced bookie are ignored -> they count",
     module=_WRITE,
-    name="WriteProtocol.added",
+    name="WriteProtocol.added_direct",
     replacement=Edit(
         "if position is None:\n        return 0",
         "if position is None:\n        position = 0",
@@ -79,7 +79,7 @@ M22 = Mutant(
     replacement=Edit(
         "        self._context.nursery.start_soon(self._change_ensemble, wanted)",
         "        self._context.nursery.start_soon(self._change_ensemble, wanted)\n"
-        "        self._handle(EnsembleChanged(ensemble))",
+        "        self._change_settled(ensemble)",
     ),
     caught_by=_MODEL,
     also=(
@@ -87,10 +87,10 @@ M22 = Mutant(
             id="M22 settled",
             rule="an ensemble change that was not requested is a bug -> it is ignored",
             module=_WRITE,
-            name="WriteProtocol._ensemble_changed",
+            name="WriteProtocol.ensemble_changed",
             replacement=Edit(
                 "    assert self.state is State.REPLACING\n",
-                "    if self.state is not State.REPLACING:\n        return\n",
+                "    if self.state is not State.REPLACING:\n        return []\n",
             ),
             caught_by=_MODEL,
         ),

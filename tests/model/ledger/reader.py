@@ -14,17 +14,14 @@ from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.protocol import read
 from daybook.bookie.ledger.protocol.placement import BookieId
 from daybook.bookie.ledger.protocol.read import (
-    Answered,
     Ask,
     Failed,
     Found,
     ReadProtocol,
-    Slow,
-    Start,
     Verdict,
 )
-from daybook.bookie.ledger.protocol.update import Stored
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
+from tests.harness.calls import Call
 from tests.model.ledger.clients import (
     Heard,
     Input,
@@ -74,7 +71,7 @@ class ReaderRules(Rules[Following]):
         if isinstance(event, Heard) and not self.wants(value, event.bookie, event.what):
             return value  # The reader no longer waits for this answer.
         match event:
-            case Told(Stored(metadata)):
+            case Told(Call("found", (metadata, _))):
                 return self._open(value, metadata, out)
             case Told():
                 raise AssertionError("a reader asks the store for nothing else")
@@ -83,7 +80,8 @@ class ReaderRules(Rules[Following]):
                     return self._heard_last(value, bookie, what, out)
                 return self._heard(value, bookie, what.entry_id, what.verdict, out)
             case Option("asks others, too"):
-                return self._step(value, Slow(), out)
+                protocol = self._restored(value)
+                return self._now(value, protocol, protocol.slow(), out)
             case Option(_, bookie, entry_id):
                 fewer = Following(value.stage, value.metadata, lac=value.lac, machine=value.machine)
                 return self._heard(fewer, bookie_id(bookie), entry_id, Verdict.UNKNOWN, out)
@@ -115,19 +113,20 @@ class ReaderRules(Rules[Following]):
         out.notes.append(f"may read up to {lac}")
         protocol = ReadProtocol(metadata.quorums, metadata.fragments, 0, lac + 1)
         value = Following(Stage.READING, metadata, lac=lac, give_ups=give_ups)
-        return self._now(value, protocol, protocol.step(Start()), out)
+        return self._now(value, protocol, protocol.start(), out)
 
     def _heard(
         self, value: Following, bookie: BookieId, entry_id: int, verdict: Verdict, out: Output
     ) -> Following:
-        return self._step(value, Answered(bookie, entry_id, verdict), out)
+        protocol = self._restored(value)
+        return self._now(value, protocol, protocol.answered(bookie, entry_id, verdict), out)
 
-    def _step(self, value: Following, event: read.Event, out: Output) -> Following:
+    def _restored(self, value: Following) -> ReadProtocol:
         metadata = value.metadata
         assert metadata is not None
         protocol = ReadProtocol(metadata.quorums, metadata.fragments, 0, value.lac + 1)
         protocol.restore(value.machine)
-        return self._now(value, protocol, protocol.step(event), out)
+        return protocol
 
     def _now(
         self,

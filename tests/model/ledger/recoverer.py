@@ -16,12 +16,13 @@ from typing import Any, assert_never, cast
 from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol import recover
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
-from daybook.bookie.ledger.protocol.recover import Phase, Start
-from daybook.bookie.ledger.protocol.update import Event, Gone, NotAllowed, NotDone, Settled, Stored
+from daybook.bookie.ledger.protocol.recover import Phase
+from daybook.bookie.ledger.protocol.update import Gone, NotAllowed, NotDone, Settled
 from daybook.bookie.ledger.recovery import Recovery
 from daybook.bookie.registry.cookies import CookieGeneration
 from daybook.wire.entry import Entry
 from daybook.wire.messages.bookie import LAST_ENTRY, Status
+from tests.harness.calls import Call
 from tests.model.ledger.clients import (
     Heard,
     Input,
@@ -56,7 +57,7 @@ class Recovering:
     """`entries` were read and are not yet written back: id, length of the ledger, payload."""
 
     stage: Stage
-    marked: Stored | None = None
+    marked: StoredMetadata | None = None
     machine: recover.Snapshot | None = None
     entries: tuple[tuple[int, int, bytes], ...] = ()
     task: Task | None = None
@@ -84,8 +85,8 @@ class RecovererRules(Rules[Recovering]):
         match event:
             case Heard(bookie, what):
                 run.heard(bookie, what)
-            case Told(told):
-                run.told(told)
+            case Told(answer):
+                run.told(answer)
             case Option():
                 run.take(event)
             case _:
@@ -192,7 +193,7 @@ class _Run:
         if before.marked is not None:
             self._attempt = self._restored(before.marked, before)
 
-    def _restored(self, marked: Stored, before: Recovering) -> Recovery:
+    def _restored(self, marked: StoredMetadata, before: Recovering) -> Recovery:
         attempt = self._new_attempt(marked)
         if before.machine is not None:
             attempt._protocol.restore(before.machine)
@@ -204,13 +205,12 @@ class _Run:
                     attempt._frame(entry_id)
         return attempt
 
-    def _new_attempt(self, marked: Stored) -> Recovery:
+    def _new_attempt(self, marked: StoredMetadata) -> Recovery:
         limits = SimpleNamespace(recovery_reads_max=self._settings.reads_max)
         context = SimpleNamespace(
             limits=limits, bookies=self, directory=self, nursery=self, metadata_store=self
         )
-        stored = StoredMetadata(marked.metadata, marked.version)
-        return Recovery(cast("Any", context), LEDGER_ID, stored)
+        return Recovery(cast("Any", context), LEDGER_ID, marked)
 
     def value(self) -> Recovering:
         if self._stage is Stage.OVER:
@@ -257,14 +257,14 @@ class _Run:
 
     # -- inputs
 
-    def told(self, event: Event) -> None:
+    def told(self, answer: Call) -> None:
         if self._stage is Stage.NEW:
-            assert isinstance(event, Stored)
+            assert answer.name == "found"
             self._stage = Stage.MARKING
-            self._is_now(begin(Mark(), event))
+            self._is_now(begin(Mark(), StoredMetadata(*answer.args)))
         else:
             assert self._task is not None
-            self._is_now(go_on(self._task, event))
+            self._is_now(go_on(self._task, answer))
 
     def heard(self, bookie: BookieId, what: Said) -> None:
         """Pass the answer on as `LedgerChannel` does."""
@@ -346,16 +346,16 @@ class _Run:
                     self._out.notes.append(f"recovered, the end is {metadata.last_entry_id}")
                 else:
                     assert not closing
-                    self._start(Stored(metadata, version))
+                    self._start(StoredMetadata(metadata, version))
             case NotAllowed() | NotDone() | Gone():
                 self._out.notes.append("ends without a result")
             case _:
                 assert_never(progress)
 
-    def _start(self, marked: Stored) -> None:
+    def _start(self, marked: StoredMetadata) -> None:
         self._stage = Stage.RUNNING
         self._marked = marked
         self._attempt = self._new_attempt(marked)
         self._out.fences = True
-        self._attempt._handle(Start())
+        self._attempt._handle(self._attempt._protocol.start)
         self._settle()

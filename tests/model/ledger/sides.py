@@ -111,13 +111,13 @@ class Sides:
         """Return the number of the client's own state."""
         return self._sides[side][0]
 
-    def told(self, side: int, shelf: int, event: int) -> tuple[int, Outcome]:
+    def told(self, side: int, shelf: int, answer: int) -> tuple[int, Outcome]:
         """Return the side after an answer of the metadata store, and the outcome."""
-        key = (side, shelf, event)
+        key = (side, shelf, answer)
         known = self._told.get(key)
         if known is None:
             host, *links = self._sides[side]
-            outcome = self.table.told(host, event)
+            outcome = self.table.told(host, answer)
             known = self._told[key] = self._after(outcome, links, shelf), outcome
         return known
 

@@ -21,14 +21,15 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from daybook.bookie.ledger.metadata import LedgerMetadata
-from daybook.bookie.ledger.protocol import update
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol.placement import Fragment
-from daybook.bookie.ledger.protocol.update import Read, Stored, Unavailable, Unknown, Write
+from daybook.bookie.ledger.protocol.update import Read, Write
 from daybook.bookie.ledger.protocol.write import State as WriteState
+from tests.harness.calls import Call, call
 from tests.model.ledger import rules
 from tests.model.ledger.bookies import Bookies
 from tests.model.ledger.clients import Outcome, Rules, Table, bookie_id
-from tests.model.ledger.metadata import End, Register, answer, show
+from tests.model.ledger.metadata import End, Register, answer, found_in_store, show
 from tests.model.ledger.network import Links
 from tests.model.ledger.reader import ReaderRules
 from tests.model.ledger.recoverer import RecovererRules
@@ -50,7 +51,7 @@ class _Asked:
     """A possible outcome of a request to the metadata store: the answer, and the record then."""
 
     text: str
-    event: int = 0
+    answer: int = 0
     record: int = _SAME
     lost: bool = False
     late: Write | None = None
@@ -66,9 +67,9 @@ class LedgerSystem:
         self._twins = recoverers == 2 and settings.canonical
         requests: Numbering[bytes] = Numbering()
         answers: Numbering[bytes] = Numbering()
-        nothing = Unavailable()  # takes number 0, which means that no answer is under way
+        nothing = call("unavailable")  # takes number 0, which means that no answer is under way
         self._requests = requests
-        self._events: Numbering[update.Event] = Numbering(nothing)
+        self._store_answers: Numbering[Call] = Numbering(nothing)
         self._budgets: Numbering[Budget] = Numbering((settings.cuts, settings.lost_answers))
         self._late: Numbering[tuple[Write, ...]] = Numbering(())
         self._bookies = Bookies(requests, answers, white_box=settings.white_box)
@@ -79,13 +80,13 @@ class LedgerSystem:
         links = Links(fifo=settings.fifo, canonical=settings.canonical)
 
         def sides(kind: Rules[Any], first: Any) -> Sides:
-            table: Table[Any] = Table(kind, first, requests, answers, self._events)
+            table: Table[Any] = Table(kind, first, requests, answers, self._store_answers)
             return Sides(table, settings, self._bookies, self._shelves, links, requests, answers)
 
         writer, recoverer = WriterRules(settings), RecovererRules(settings)
         reader = ReaderRules(settings)
         self._clients = [
-            sides(writer, writer.first(Stored(metadata, 0))),
+            sides(writer, writer.first(StoredMetadata(metadata, 0))),
             *[sides(recoverer, recoverer.first())] * recoverers,
             *[sides(reader, reader.first())] * readers,
         ]
@@ -234,12 +235,12 @@ class LedgerSystem:
             record = self._records[state[_RECORD]]
             read = [record.stored]
             if record.before is not None:
-                read.append(Stored(record.before, record.version - 1))
+                read.append(StoredMetadata(record.before, record.version - 1))
             for stored in read:
                 if moves is not None:
                     moves.append(Move("store", self._names[at - _SIDES], "reads the record"))
                 new = list(state)
-                text = self._told(new, at, self._events.of(stored))
+                text = self._told(new, at, self._store_answers.of(found_in_store(stored)))
                 if moves is not None:
                     moves[-1] = moves[-1]._replace(text=text)
                 self._add(new, found, moves)
@@ -270,9 +271,9 @@ class LedgerSystem:
             if asked.record != _SAME:
                 self._write(new, asked.record)
             if at == _SIDES:
-                new[_TOLD] = asked.event
+                new[_TOLD] = asked.answer
             else:
-                text = self._told(new, at, asked.event)
+                text = self._told(new, at, asked.answer)
                 if moves is not None:
                     moves[-1] = moves[-1]._replace(text=f"{asked.text}; {text}")
             self._add(new, found, moves)
@@ -292,10 +293,12 @@ class LedgerSystem:
         becomes = _SAME if after is None else self._records.of(after)
         done = "" if after is None else f"record {after.version} is {show(after.metadata)}"
         kind = "reads" if isinstance(request, Read) else "writes"
-        event, doubt = self._events.of(answer(record, request, after)), self._events.of(Unknown())
-        found = [_Asked(f"{kind}: {done or 'nothing changes'}", event, becomes)]
+        number_of = self._store_answers.of
+        answered = number_of(answer(record, request, after))
+        doubt = number_of(call("outcome_unknown"))
+        found = [_Asked(f"{kind}: {done or 'nothing changes'}", answered, becomes)]
         if isinstance(request, Write) and self.settings.lost_answers:
-            refused = self._events.of(Unavailable())
+            refused = number_of(call("unavailable"))
             found.append(_Asked("writes: refused for now", refused, lost=True))
             if after is not None:
                 lost = f"writes, the answer is lost: {done}"
@@ -304,9 +307,9 @@ class LedgerSystem:
             found.append(_Asked(text, doubt, lost=True, late=late))
         return found
 
-    def _told(self, new: list[int], at: int, event: int) -> str:
+    def _told(self, new: list[int], at: int, answer: int) -> str:
         """Give a client the answer of the store; return the text of its step."""
-        new[at], outcome = self._clients[at - _SIDES].told(new[at], new[_SHELF], event)
+        new[at], outcome = self._clients[at - _SIDES].told(new[at], new[_SHELF], answer)
         if not outcome.plain:
             self._check(new, outcome)
         return outcome.text

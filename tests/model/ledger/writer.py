@@ -19,10 +19,11 @@ from daybook.bookie.ledger.context import LedgerLimits
 from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.protocol import write
 from daybook.bookie.ledger.protocol.placement import BookieId, Ensemble
-from daybook.bookie.ledger.protocol.update import Event, NotAllowed, Settled, Stored
+from daybook.bookie.ledger.protocol.update import NotAllowed, Settled
 from daybook.bookie.ledger.protocol.write import State, WriteProtocol
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.wire.messages.bookie import Status
+from tests.harness.calls import Call
 from tests.model.ledger.clients import (
     Heard,
     Input,
@@ -47,7 +48,7 @@ class Writing:
     """`frames` are unconfirmed entries; with `close_due` the close follows the present task."""
 
     machine: write.Snapshot
-    stored: Stored
+    stored: StoredMetadata
     frames: tuple[tuple[int, bytes], ...] = ()
     task: Task | None = None
     close_due: bool = False
@@ -60,7 +61,7 @@ class WriterRules(Rules[Writing]):
     def __init__(self, settings: LedgerSettings) -> None:
         self._settings = settings
 
-    def first(self, stored: Stored) -> Writing:
+    def first(self, stored: StoredMetadata) -> Writing:
         settings = self._settings
         ensemble = stored.metadata.last_fragment.ensemble
         missing = ensemble[-1:] if settings.degraded else ()
@@ -77,8 +78,8 @@ class WriterRules(Rules[Writing]):
         match event:
             case Heard(bookie, what):
                 run.heard(bookie, what)
-            case Told(told):
-                run.told(told)
+            case Told(answer):
+                run.told(answer)
             case Option():
                 run.take(event)
             case _:
@@ -157,8 +158,7 @@ class _Run:
             bookies=SimpleNamespace(flusher=self, open_channel=self.open_channel),
             mark_under_replicated=None,
         )
-        stored = StoredMetadata(before.stored.metadata, before.stored.version)
-        writer = LedgerWriter(cast("Any", context), LEDGER_ID, stored)
+        writer = LedgerWriter(cast("Any", context), LEDGER_ID, before.stored)
         _, _, _, lac, pushed, *_ = before.machine
         writer._protocol.restore(before.machine)
         writer.last_add_confirmed, writer.length = lac, length_at(lac)
@@ -179,7 +179,7 @@ class _Run:
         ]
         return Writing(
             self._writer._protocol.canonical(),
-            Stored(self._writer.metadata, self._writer._stored.version),
+            self._writer._stored,
             tuple(frames),
             self._task,
             self._close_due,
@@ -270,12 +270,11 @@ class _Run:
     # -- the metadata
 
     def _begin(self, purpose: Purpose) -> None:
-        stored = self._writer._stored
-        self._is_now(purpose, begin(purpose, Stored(stored.metadata, stored.version)))
+        self._is_now(purpose, begin(purpose, self._writer._stored))
 
-    def told(self, event: Event) -> None:
+    def told(self, answer: Call) -> None:
         assert self._task is not None
-        self._is_now(self._task.purpose, go_on(self._task, event))
+        self._is_now(self._task.purpose, go_on(self._task, answer))
 
     def _is_now(self, purpose: Purpose, progress: Task | Outcome) -> None:
         if isinstance(progress, Task):
