@@ -345,17 +345,15 @@ class Handlers:
             case T.CONNECT:
                 self._connection.connect(body)
             case T.PRODUCER:
-                asked = producing.Open(body.producer_id, body.request_id, body.epoch)
-                self._handle_producing(asked, body, frame_bytes)
+                opening = self._producing.open(body.producer_id, body.request_id, body.epoch)
+                self._perform_producing(opening, body, frame_bytes)
             case T.SUBSCRIBE:
-                wanted = consuming.Open(body.consumer_id, body.request_id)
-                self._handle_consuming(wanted, body, frame_bytes)
+                joining = self._consuming.open(body.consumer_id, body.request_id)
+                self._perform_consuming(joining, body, frame_bytes)
             case T.CLOSE_PRODUCER:
-                close = producing.CloseAsked(body.producer_id, body.request_id)
-                self._handle_producing(close)
+                self._perform_producing(self._producing.close(body.producer_id, body.request_id))
             case T.CLOSE_CONSUMER:
-                leave = consuming.CloseAsked(body.consumer_id, body.request_id)
-                self._handle_consuming(leave)
+                self._perform_consuming(self._consuming.close(body.consumer_id, body.request_id))
             case T.GET_SCHEMA:
                 # Clients read this code as "the topic has no schema", any other as a failure.
                 none = RefusedError(
@@ -430,16 +428,17 @@ class Handlers:
         # The client may have opened another producer under the same id already.
         if self.producers.get(producer.producer_id) is producer:
             del self.producers[producer.producer_id]
-            self._handle_producing(producing.Dropped(producer.producer_id, trio.current_time()))
+            now_s = trio.current_time()
+            self._perform_producing(self._producing.dropped(producer.producer_id, now_s))
 
-    def _handle_producing(
+    def _perform_producing(
         self,
-        event: producing.Event,
+        effects: list[producing.Effect],
         body: pb.CommandProducer | None = None,
         frame_bytes: int = 0,
     ) -> None:
         connection = self._connection
-        for effect in self._producing.step(event):
+        for effect in effects:
             match effect:
                 case producing.Attach(_, attempt):
                     assert body is not None
@@ -463,8 +462,8 @@ class Handlers:
                     assert_never(effect)
 
     def _drain(self, producer: Producer) -> None:
-        drained = producing.Drained(producer.producer_id)
-        producer.drain(lambda: self._handle_producing(drained))
+        producer_id = producer.producer_id
+        producer.drain(lambda: self._perform_producing(self._producing.drained(producer_id)))
 
     def _detach_producer(self, producer: Producer) -> None:
         topic = producer.topic
@@ -481,7 +480,7 @@ class Handlers:
         self, body: pb.CommandProducer, attempt: int, error: BrokerError
     ) -> None:
         self.refuse(T.PRODUCER, body, error)
-        self._handle_producing(producing.OpenFailed(body.producer_id, attempt))
+        self._perform_producing(self._producing.open_failed(body.producer_id, attempt))
 
     async def _open_producer(
         self, body: pb.CommandProducer, attempt: int, scope: trio.CancelScope
@@ -507,7 +506,7 @@ class Handlers:
             return
         assert producer_id not in self.producers
         self.producers[producer_id] = producer
-        self._handle_producing(producing.Opened(producer_id, attempt))
+        self._perform_producing(self._producing.opened(producer_id, attempt))
         connection.send_command(_producer_success(body.request_id, producer))
 
     async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
@@ -548,16 +547,16 @@ class Handlers:
         """Note that the subscription has closed a consumer and told the client."""
         if self.consumers.get(consumer.consumer_id) is consumer:
             del self.consumers[consumer.consumer_id]
-            self._handle_consuming(consuming.Dropped(consumer.consumer_id))
+            self._perform_consuming(self._consuming.dropped(consumer.consumer_id))
 
-    def _handle_consuming(
+    def _perform_consuming(
         self,
-        event: consuming.Event,
+        effects: list[consuming.Effect],
         body: pb.CommandSubscribe | None = None,
         frame_bytes: int = 0,
     ) -> None:
         connection = self._connection
-        for effect in self._consuming.step(event):
+        for effect in effects:
             match effect:
                 case consuming.Attach(_, attempt):
                     assert body is not None
@@ -589,7 +588,7 @@ class Handlers:
         self, body: pb.CommandSubscribe, attempt: int, error: BrokerError
     ) -> None:
         self.refuse(T.SUBSCRIBE, body, error)
-        self._handle_consuming(consuming.OpenFailed(body.consumer_id, attempt))
+        self._perform_consuming(self._consuming.open_failed(body.consumer_id, attempt))
 
     async def _open_consumer(
         self, body: pb.CommandSubscribe, attempt: int, scope: trio.CancelScope
@@ -621,7 +620,7 @@ class Handlers:
         consumer = topic.subscriptions.join(subscription, request, connection.client)
         assert consumer_id not in self.consumers
         self.consumers[consumer_id] = consumer
-        self._handle_consuming(consuming.Opened(consumer_id, attempt))
+        self._perform_consuming(self._consuming.opened(consumer_id, attempt))
 
     async def _prepare(
         self, body: pb.CommandSubscribe, request: ConsumerRequest
