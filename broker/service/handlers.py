@@ -190,10 +190,9 @@ class Handlers:
                         await trio.lowlevel.checkpoint()
                 await self._wait_room()
         except OversizeError as error:
-            connection.handle_session(session.Violated(str(error)))
+            connection.violated(str(error))
         except WireError as error:
-            reason = f"a frame cannot be parsed: {error}"
-            connection.handle_session(session.Violated(reason))
+            connection.violated(f"a frame cannot be parsed: {error}")
 
     async def _wait_room(self) -> None:
         """Stop reading while the entries or answers of this client have nowhere to go."""
@@ -272,7 +271,7 @@ class Handlers:
                 )
                 self.refuse(command.type, command.body, error)
             case Admission.VIOLATION:
-                connection.violated(number)
+                connection.not_admitted(number)
 
     # -- SEND and ACK
 
@@ -286,7 +285,7 @@ class Handlers:
                 pass  # The topic has dropped the producer; the client will repeat the send.
             case Sending.VIOLATION:
                 reason = f"the client sent to producer {send.producer_id}, which is not open"
-                self._connection.handle_session(session.Violated(reason))
+                self._connection.violated(reason)
 
     def _on_ack(self, ack: Ack) -> None:
         consumer = self.consumers.get(ack.consumer_id)
@@ -381,9 +380,7 @@ class Handlers:
 
     def _on_flow(self, body: pb.CommandFlow) -> None:
         if not body.messagePermits:
-            self._connection.handle_session(
-                session.Violated("the client sent FLOW without permits")
-            )
+            self._connection.violated("the client sent FLOW without permits")
             return
         consumer = self.consumers.get(body.consumer_id)
         if consumer is not None:

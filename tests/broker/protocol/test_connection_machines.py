@@ -282,35 +282,34 @@ def test_sends_for_a_dropped_producer_are_ignored_for_a_while() -> None:
 
 def opened() -> SessionProtocol:
     machine = SessionProtocol(("pulsar://us:6650",))
-    machine.step(session.Connect("daybook-test", 19, wants_broker_metadata=True))
+    machine.connect("daybook-test", 19, wants_broker_metadata=True)
     return machine
 
 
 def test_the_greeting_agrees_on_the_smaller_version() -> None:
     machine = SessionProtocol(())
-    assert machine.step(session.Connect("c", 99)) == [session.Greet(21)]
+    assert machine.connect("c", 99) == [session.Greet(21)]
     machine = SessionProtocol(())
-    assert machine.step(session.Connect("c", 17)) == [session.Greet(17)]
+    assert machine.connect("c", 17) == [session.Greet(17)]
 
 
 @pytest.mark.parametrize(
-    ("connect", "code"),
+    ("version", "proxy_to", "code"),
     [
-        (session.Connect("c", 11), pb.UnsupportedVersionError),
-        (session.Connect("c", 19, proxy_to="pulsar://them:6650"), pb.NotAllowedError),
+        (11, "", pb.UnsupportedVersionError),
+        (19, "pulsar://them:6650", pb.NotAllowedError),
     ],
 )
-def test_clients_that_cannot_be_served_are_told_why(connect: session.Connect, code: int) -> None:
-    (effect,) = SessionProtocol(("pulsar://us:6650",)).step(connect)
+def test_clients_that_cannot_be_served_are_told_why(version: int, proxy_to: str, code: int) -> None:
+    machine = SessionProtocol(("pulsar://us:6650",))
+    (effect,) = machine.connect("c", version, proxy_to=proxy_to)
     assert isinstance(effect, session.Refuse)
     assert effect.code == code
 
 
 def test_a_proxy_to_ourselves_is_fine() -> None:
     machine = SessionProtocol(("pulsar://us:6650",))
-    assert machine.step(session.Connect("c", 19, proxy_to="pulsar://us:6650")) == [
-        session.Greet(19)
-    ]
+    assert machine.connect("c", 19, proxy_to="pulsar://us:6650") == [session.Greet(19)]
 
 
 @pytest.mark.parametrize(
@@ -321,34 +320,34 @@ def test_broker_metadata_are_for_our_own_clients_that_want_them(
     version: str, wants: bool, sends: bool
 ) -> None:
     machine = SessionProtocol(())
-    machine.step(session.Connect(version, 19, wants_broker_metadata=wants))
+    machine.connect(version, 19, wants_broker_metadata=wants)
     assert machine.sends_broker_metadata is sends
 
 
 def test_silence_is_asked_about_once_and_then_taken_for_the_end() -> None:
     machine = opened()
-    assert machine.step(session.Tick(100)) == []
-    assert machine.step(session.Tick(100)) == [session.SendPing()]
-    assert machine.step(session.Tick(101)) == []
-    assert machine.step(session.Tick(101)) == [session.SendPing()]
-    (closed,) = machine.step(session.Tick(101))
+    assert machine.ticked(100) == []
+    assert machine.ticked(100) == [session.SendPing()]
+    assert machine.ticked(101) == []
+    assert machine.ticked(101) == [session.SendPing()]
+    (closed,) = machine.ticked(101)
     assert isinstance(closed, session.Close)
-    assert machine.step(session.Tick(101)) == []
+    assert machine.ticked(101) == []
 
 
 def test_silence_says_nothing_while_we_do_not_read() -> None:
     machine = opened()
-    machine.step(session.Tick(100))
-    assert machine.step(session.Tick(100, reading=False)) == []
-    assert machine.step(session.Tick(100)) == [session.SendPing()]
-    assert machine.step(session.Tick(100, reading=False)) == []
-    assert machine.step(session.Tick(100)) == [session.SendPing()]
+    machine.ticked(100)
+    assert machine.ticked(100, reading=False) == []
+    assert machine.ticked(100) == [session.SendPing()]
+    assert machine.ticked(100, reading=False) == []
+    assert machine.ticked(100) == [session.SendPing()]
 
 
 def test_who_does_not_greet_in_time_is_cut() -> None:
-    (closed,) = SessionProtocol(()).step(session.GreetingOverdue())
+    (closed,) = SessionProtocol(()).greeting_overdue()
     assert isinstance(closed, session.Close)
-    assert opened().step(session.GreetingOverdue()) == []
+    assert opened().greeting_overdue() == []
 
 
 def test_nothing_but_connect_may_come_first_and_connect_only_then() -> None:
