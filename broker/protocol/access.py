@@ -31,36 +31,6 @@ class AccessMode(Enum):
     EXCLUSIVE_WITH_FENCING = pb.ExclusiveWithFencing
 
 
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    producer: ProducerKey
-    mode: AccessMode = AccessMode.SHARED
-    epoch: int | None = None  # the epoch of an earlier time as exclusive producer
-
-
-@dataclass(frozen=True, slots=True)
-class EpochStored:
-    producer: ProducerKey
-
-
-@dataclass(frozen=True, slots=True)
-class EpochNotStored:
-    producer: ProducerKey
-
-
-@dataclass(frozen=True, slots=True)
-class Leave:
-    """The producer is gone, in whatever state it was; repeating this has no effect."""
-
-    producer: ProducerKey
-
-
-Event: TypeAlias = Join | EpochStored | EpochNotStored | Leave
-
-
 # -- effects
 
 
@@ -124,45 +94,73 @@ class AccessProtocol:
     def is_exclusive(self) -> bool:
         return self._exclusive is not None
 
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case Join():
-                return self._join(event)
-            case EpochStored(producer):
-                return self._stored(producer)
-            case EpochNotStored(producer):
-                if self._becoming is None or self._becoming.producer != producer:
-                    return []
-                self._becoming = None
-                reason = "the epoch of the topic cannot be stored now"
-                return [Refuse(producer, pb.ServiceNotReady, reason), *self._promote()]
-            case Leave(producer):
-                return self._leave(producer)
-            case _:
-                assert_never(event)
+    # -- inputs
 
-    def _join(self, join: Join) -> list[Effect]:
-        candidate = _Candidate(join.producer, join.epoch)
+    def join(
+        self, producer: ProducerKey, mode: AccessMode, epoch: int | None = None
+    ) -> list[Effect]:
+        """Admit a producer that asks for it, or let it wait, or refuse it.
+
+        `epoch` is the one that it had at an earlier time as exclusive producer.
+        """
+        candidate = _Candidate(producer, epoch)
         occupied = bool(self._admitted or self._becoming or self._waiting)
-        match join.mode:
+        match mode:
             case AccessMode.SHARED:
                 if self._exclusive is not None or self._becoming or self._waiting:
                     reason = "the topic has an exclusive producer"
-                    return [Refuse(join.producer, pb.ProducerBusy, reason)]
-                return self._admit(join.producer)
+                    return [Refuse(producer, pb.ProducerBusy, reason)]
+                return self._admit(producer)
             case AccessMode.EXCLUSIVE:
                 if occupied:
-                    return [Refuse(join.producer, pb.ProducerFenced, "the topic has producers")]
+                    return [Refuse(producer, pb.ProducerFenced, "the topic has producers")]
                 return self._become(candidate)
             case AccessMode.WAIT_FOR_EXCLUSIVE:
                 if occupied:
                     self._waiting.append(candidate)
-                    return [Wait(join.producer)]
+                    return [Wait(producer)]
                 return self._become(candidate)
             case AccessMode.EXCLUSIVE_WITH_FENCING:
                 return self._fence(candidate)
             case _:
-                assert_never(join.mode)
+                assert_never(mode)
+
+    def epoch_stored(self, producer: ProducerKey) -> list[Effect]:
+        """Admit the exclusive producer whose epoch is stored."""
+        becoming = self._becoming
+        if becoming is None or becoming.producer != producer:
+            return []  # It left, or another producer fenced it, while its epoch was being stored.
+        assert not self._admitted, "an exclusive producer is alone"
+        if becoming.epoch is not None:
+            self.epoch = becoming.epoch
+        else:
+            self.epoch = 0 if self.epoch is None else self.epoch + 1
+        self._becoming, self._exclusive = None, producer
+        return self._admit(producer)
+
+    def epoch_not_stored(self, producer: ProducerKey) -> list[Effect]:
+        """Refuse the producer whose epoch could not be stored."""
+        if self._becoming is None or self._becoming.producer != producer:
+            return []
+        self._becoming = None
+        reason = "the epoch of the topic cannot be stored now"
+        return [Refuse(producer, pb.ServiceNotReady, reason), *self._promote()]
+
+    def left(self, producer: ProducerKey) -> list[Effect]:
+        """Note that the producer is gone, in whatever state it was.
+
+        Repeating this has no effect.
+        """
+        # The producer may be in any of these states, or in none if it was refused.
+        self._admitted.pop(producer, None)
+        self._waiting = deque(c for c in self._waiting if c.producer != producer)
+        if self._exclusive == producer:
+            self._exclusive = None
+        if self._becoming is not None and self._becoming.producer == producer:
+            self._becoming = None
+        return self._promote()
+
+    # -- decisions
 
     def _admit(self, producer: ProducerKey) -> list[Effect]:
         self._admitted[producer] = None
@@ -198,28 +196,6 @@ class AccessProtocol:
         self._waiting.clear()
         self._exclusive = self._becoming = None
         return [*effects, *self._become(candidate)]
-
-    def _stored(self, producer: ProducerKey) -> list[Effect]:
-        becoming = self._becoming
-        if becoming is None or becoming.producer != producer:
-            return []  # It left, or another producer fenced it, while its epoch was being stored.
-        assert not self._admitted, "an exclusive producer is alone"
-        if becoming.epoch is not None:
-            self.epoch = becoming.epoch
-        else:
-            self.epoch = 0 if self.epoch is None else self.epoch + 1
-        self._becoming, self._exclusive = None, producer
-        return self._admit(producer)
-
-    def _leave(self, producer: ProducerKey) -> list[Effect]:
-        # The producer may be in any of these states, or in none if it was refused.
-        self._admitted.pop(producer, None)
-        self._waiting = deque(c for c in self._waiting if c.producer != producer)
-        if self._exclusive == producer:
-            self._exclusive = None
-        if self._becoming is not None and self._becoming.producer == producer:
-            self._becoming = None
-        return self._promote()
 
     def _promote(self) -> list[Effect]:
         """Let the producer that waits longest become exclusive, if no other one is left."""

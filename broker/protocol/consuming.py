@@ -1,9 +1,9 @@
 """The consumers of one connection, by the ids that the client gave them.
 
-    (nothing) --Open--> OPENING --Opened--> OPEN --Close, Dropped--> (nothing)
-                           |  | OpenFailed
-                     Close |  +--> (nothing)
-                           +--> UNDOING --OpenFailed--> (nothing)
+    (nothing) --open--> OPENING --opened--> OPEN --close, dropped--> (nothing)
+                           |  | open_failed
+                     close |  +--> (nothing)
+                           +--> UNDOING --open_failed or opened--> (nothing)
 
 A close that comes while the consumer is being opened undoes the opening.  The close is answered
 when the opening has certainly ended, so a later request of the client finds no trace of it.
@@ -30,49 +30,12 @@ class ConsumerState(Enum):
     UNDOING = auto()  # closed before it was open
 
 
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    consumer_id: int
-    request_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    consumer_id: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFailed:
-    consumer_id: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class CloseAsked:
-    consumer_id: int
-    request_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """The subscription has closed the consumer."""
-
-    consumer_id: int
-
-
-Event: TypeAlias = Open | Opened | OpenFailed | CloseAsked | Dropped
-
-
 # -- effects
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Join the subscription, and then report `Opened` or `OpenFailed`."""
+    """Join the subscription, and then call `opened` or `open_failed`."""
 
     consumer_id: int
     attempt: int
@@ -132,28 +95,10 @@ class ConsumingProtocol:
         consumer = self._consumers.get(consumer_id)
         return None if consumer is None else consumer.state
 
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case Open(consumer_id, request_id):
-                return self._open(consumer_id, request_id)
-            case Opened(consumer_id, attempt):
-                consumer = self._consumers.get(consumer_id)
-                if consumer is not None and consumer.attempt == attempt:
-                    return self._opened(consumer_id, consumer)
-            case OpenFailed(consumer_id, attempt):
-                consumer = self._consumers.get(consumer_id)
-                if consumer is not None and consumer.attempt == attempt:
-                    del self._consumers[consumer_id]
-                    return [*map(Confirm, consumer.close_requests)]
-            case CloseAsked(consumer_id, request_id):
-                return self._close(consumer_id, request_id)
-            case Dropped(consumer_id):
-                self._consumers.pop(consumer_id, None)
-            case _:
-                assert_never(event)
-        return []
+    # -- inputs
 
-    def _open(self, consumer_id: int, request_id: int) -> list[Effect]:
+    def open(self, consumer_id: int, request_id: int) -> list[Effect]:
+        """Open the consumer for which the client asks, or refuse it."""
         match self.state_of(consumer_id):
             case ConsumerState.OPENING:
                 reason = f"consumer {consumer_id} is being created"
@@ -171,7 +116,11 @@ class ConsumingProtocol:
         self._consumers[consumer_id] = _Consumer(ConsumerState.OPENING, self._attempts, [])
         return [Attach(consumer_id, self._attempts)]
 
-    def _opened(self, consumer_id: int, consumer: _Consumer) -> list[Effect]:
+    def opened(self, consumer_id: int, attempt: int) -> list[Effect]:
+        """Note that the consumer has joined its subscription."""
+        consumer = self._consumers.get(consumer_id)
+        if consumer is None or consumer.attempt != attempt:
+            return []
         if consumer.state is ConsumerState.UNDOING:  # It was too late to cancel it.
             del self._consumers[consumer_id]
             return [Detach(consumer_id), *map(Confirm, consumer.close_requests)]
@@ -179,7 +128,16 @@ class ConsumingProtocol:
         consumer.state = ConsumerState.OPEN
         return []
 
-    def _close(self, consumer_id: int, request_id: int) -> list[Effect]:
+    def open_failed(self, consumer_id: int, attempt: int) -> list[Effect]:
+        """Note that the consumer has not joined, or that the attempt was cancelled."""
+        consumer = self._consumers.get(consumer_id)
+        if consumer is None or consumer.attempt != attempt:
+            return []
+        del self._consumers[consumer_id]
+        return [*map(Confirm, consumer.close_requests)]
+
+    def close(self, consumer_id: int, request_id: int) -> list[Effect]:
+        """Close the consumer because the client asks for it."""
         consumer = self._consumers.get(consumer_id)
         if consumer is None:
             return [Confirm(request_id)]
@@ -199,3 +157,8 @@ class ConsumingProtocol:
                 return [Detach(consumer_id), Confirm(request_id)]
             case _:
                 assert_never(consumer.state)
+
+    def dropped(self, consumer_id: int) -> list[Effect]:
+        """Note that the subscription has closed the consumer."""
+        self._consumers.pop(consumer_id, None)
+        return []

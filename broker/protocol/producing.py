@@ -1,9 +1,9 @@
 """The producers of one connection, by the ids that the client gave them.
 
-    (nothing) --Open--> OPENING --Opened--> OPEN --CloseAsked--> CLOSING --Drained--> (nothing)
-                         |   | OpenFailed     | Dropped            | Dropped
-              CloseAsked |   +--> (nothing)   +--------------------+--> (nothing), SENDs ignored
-                         +--> UNDOING --OpenFailed or Opened--> (nothing)
+    (nothing) --open--> OPENING --opened--> OPEN --close--> CLOSING --drained--> (nothing)
+                         |   | open_failed    | dropped       | dropped
+                   close |   +--> (nothing)   +---------------+--> (nothing), SENDs ignored
+                         +--> UNDOING --open_failed or opened--> (nothing)
 
 A close that comes while the producer is being opened undoes the opening.  The close is answered
 when the opening has certainly ended, so a later request of the client finds no trace of it.
@@ -41,58 +41,12 @@ class Sending(Enum):
     VIOLATION = auto()
 
 
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    producer_id: int
-    request_id: int
-    epoch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    producer_id: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFailed:
-    producer_id: int
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class CloseAsked:
-    producer_id: int
-    request_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """The producer has no outstanding sends."""
-
-    producer_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """The topic has closed the producer."""
-
-    producer_id: int
-    now_s: float
-
-
-Event: TypeAlias = Open | Opened | OpenFailed | CloseAsked | Drained | Dropped
-
-
 # -- effects
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """Ask the topic to admit the producer, and then report `Opened` or `OpenFailed`."""
+    """Ask the topic to admit the producer, and then call `opened` or `open_failed`."""
 
     producer_id: int
     attempt: int
@@ -108,7 +62,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Report `Drained` when the producer has no outstanding sends."""
+    """Call `drained` when the producer has no outstanding sends."""
 
     producer_id: int
 
@@ -174,30 +128,6 @@ class ProducingProtocol:
         producer = self._producers.get(producer_id)
         return None if producer is None else producer.state
 
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case Open():
-                return self._open(event)
-            case Opened(producer_id, attempt):
-                producer = self._producers.get(producer_id)
-                if producer is None or producer.attempt != attempt:
-                    return []
-                return self._opened(producer_id, producer)
-            case OpenFailed(producer_id, attempt):
-                producer = self._producers.get(producer_id)
-                if producer is None or producer.attempt != attempt:
-                    return []
-                del self._producers[producer_id]
-                return [*map(Confirm, producer.close_requests)]
-            case CloseAsked(producer_id, request_id):
-                return self._close(producer_id, request_id)
-            case Drained(producer_id):
-                return self._drained(producer_id)
-            case Dropped(producer_id, now_s):
-                return self._drop(producer_id, now_s)
-            case _:
-                assert_never(event)
-
     def sending(self, producer_id: int, now_s: float) -> Sending:
         """Return what to do with a SEND."""
         producer = self._producers.get(producer_id)
@@ -208,8 +138,10 @@ class ProducingProtocol:
             return Sending.IGNORE
         return Sending.VIOLATION
 
-    def _open(self, event: Open) -> list[Effect]:
-        producer_id, request_id = event.producer_id, event.request_id
+    # -- inputs
+
+    def open(self, producer_id: int, request_id: int, epoch: int = 0) -> list[Effect]:
+        """Open the producer for which the client asks, or refuse it."""
         known = self._producers.get(producer_id)
         effects: list[Effect] = []
         if known is None:
@@ -220,19 +152,21 @@ class ProducingProtocol:
             what = "created" if known.state is ProducerState.OPENING else "closed"
             reason = f"producer {producer_id} is being {what}"
             return [Refuse(request_id, pb.ServiceNotReady, reason)]
-        elif known.state is ProducerState.OPEN and event.epoch <= known.epoch:
+        elif known.state is ProducerState.OPEN and epoch <= known.epoch:
             return [Repeat(producer_id, request_id)]
         else:
             # The earlier producer is replaced, so requests to close it are answered, too.
             effects = [Detach(producer_id), *map(Confirm, known.close_requests)]
         self._attempts += 1
         self._dropped.pop(producer_id, None)
-        self._producers[producer_id] = _Producer(
-            ProducerState.OPENING, self._attempts, event.epoch, []
-        )
+        self._producers[producer_id] = _Producer(ProducerState.OPENING, self._attempts, epoch, [])
         return [*effects, Attach(producer_id, self._attempts)]
 
-    def _opened(self, producer_id: int, producer: _Producer) -> list[Effect]:
+    def opened(self, producer_id: int, attempt: int) -> list[Effect]:
+        """Note that the topic has admitted the producer."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.attempt != attempt:
+            return []
         if producer.state is ProducerState.UNDOING:  # It was too late to cancel it.
             del self._producers[producer_id]
             return [Detach(producer_id), *map(Confirm, producer.close_requests)]
@@ -240,7 +174,16 @@ class ProducingProtocol:
         producer.state = ProducerState.OPEN
         return []
 
-    def _close(self, producer_id: int, request_id: int) -> list[Effect]:
+    def open_failed(self, producer_id: int, attempt: int) -> list[Effect]:
+        """Note that the topic has not admitted the producer, or that the attempt was cancelled."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.attempt != attempt:
+            return []
+        del self._producers[producer_id]
+        return [*map(Confirm, producer.close_requests)]
+
+    def close(self, producer_id: int, request_id: int) -> list[Effect]:
+        """Close the producer because the client asks for it."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return [Confirm(request_id)]
@@ -262,14 +205,16 @@ class ProducingProtocol:
             case _:
                 assert_never(producer.state)
 
-    def _drained(self, producer_id: int) -> list[Effect]:
+    def drained(self, producer_id: int) -> list[Effect]:
+        """Note that the producer has no outstanding sends."""
         producer = self._producers.get(producer_id)
         if producer is None or producer.state is not ProducerState.CLOSING:
             return []
         del self._producers[producer_id]
         return [Detach(producer_id), *map(Confirm, producer.close_requests)]
 
-    def _drop(self, producer_id: int, now_s: float) -> list[Effect]:
+    def dropped(self, producer_id: int, now_s: float) -> list[Effect]:
+        """Note that the topic has closed the producer."""
         producer = self._producers.pop(producer_id, None)
         # Ids whose time is over are removed here, so that the table stays small.
         self._dropped = {i: until for i, until in self._dropped.items() if until > now_s}

@@ -1,6 +1,6 @@
 """One client's connection: handshake, admitted commands, keep-alive.  The module is pure.
 
-    GREETING --Connect--> OPEN --(violation, silence, end)--> CLOSED
+    GREETING --connect--> OPEN --(violation, silence, end)--> CLOSED
         |                                                       ^
         +--(any other command, or a timeout)--------------------+
 
@@ -15,7 +15,7 @@ byte of what is queued for it in that time counts as dead, too, whatever it send
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias, assert_never
+from typing import TypeAlias
 
 from daybook.wire.messages.registry import (
     BROKER_PROTOCOL_VERSION,
@@ -46,47 +46,6 @@ class Admission(Enum):
     SERVE = auto()
     REFUSE = auto()  # known, but not offered
     VIOLATION = auto()
-
-
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class Connect:
-    client_version: str
-    protocol_version: int
-    wants_broker_metadata: bool = False
-    proxy_to: str = ""  # the URL of another broker, to which the client wants a proxy
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The keep-alive interval has passed."""
-
-    received_bytes: int  # since the connection began
-    reading: bool = True
-    sent_bytes: int = 0  # since the connection began
-    pending_bytes: int = 0  # bytes that wait for the client
-
-
-@dataclass(frozen=True, slots=True)
-class GreetingOverdue:
-    """The time for the greeting is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violated:
-    """The client broke the protocol."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The connection is closed, by either side."""
-
-
-Event: TypeAlias = Connect | Tick | GreetingOverdue | Violated | Ended
 
 
 # -- effects
@@ -191,25 +150,7 @@ class SessionProtocol:
         """
         return self.client_version.startswith(CLIENT_NAME)
 
-    def step(self, event: Event) -> list[Effect]:
-        if self.state is ClientState.CLOSED:
-            return []
-        match event:
-            case Connect():
-                return self._connect(event)
-            case Tick():
-                return self._takes_nothing(event) or self._tick(event.received_bytes, event.reading)
-            case GreetingOverdue():
-                if self.state is ClientState.GREETING:
-                    return self._close("the client did not send CONNECT in time")
-            case Violated(reason):
-                self.state = ClientState.CLOSED
-                return [Refuse(pb.NotAllowedError, reason)]
-            case Ended():
-                self.state = ClientState.CLOSED
-            case _:
-                assert_never(event)
-        return []
+    # -- commands
 
     def admit(self, command: int) -> Admission:
         if self.state is ClientState.GREETING:
@@ -220,40 +161,95 @@ class SessionProtocol:
             return Admission.SERVE
         return Admission.REFUSE if command in NOT_OFFERED else Admission.VIOLATION
 
-    def violation(self, command: int) -> Violated:
+    def violation(self, command: int) -> str:
         """Return what is wrong with a command that was not admitted."""
         if self.state is ClientState.GREETING:
-            return Violated(f"the client sent {type_name(command)} before CONNECT")
-        return Violated(f"the client sent {type_name(command)}, which is not allowed now")
+            return f"the client sent {type_name(command)} before CONNECT"
+        return f"the client sent {type_name(command)}, which is not allowed now"
 
-    def _connect(self, connect: Connect) -> list[Effect]:
+    # -- inputs
+
+    def connect(
+        self,
+        client_version: str,
+        protocol_version: int,
+        *,
+        wants_broker_metadata: bool = False,
+        proxy_to: str = "",
+    ) -> list[Effect]:
+        """Open the session because the client sent CONNECT, or refuse the client.
+
+        `proxy_to` is the URL of another broker, to which the client wants a proxy.
+        """
+        if self.state is ClientState.CLOSED:
+            return []
         assert self.state is ClientState.GREETING
-        if connect.protocol_version < VERSION_MIN:
+        if protocol_version < VERSION_MIN:
             self.state = ClientState.CLOSED
             reason = (
-                f"the client speaks protocol version {connect.protocol_version}, but"
+                f"the client speaks protocol version {protocol_version}, but"
                 f" {VERSION_MIN} or newer is needed: use a newer client"
             )
             return [Refuse(pb.UnsupportedVersionError, reason)]
-        if connect.proxy_to and connect.proxy_to not in self._own_urls:
+        if proxy_to and proxy_to not in self._own_urls:
             self.state = ClientState.CLOSED
-            return [Refuse(pb.NotAllowedError, f"this broker is not a proxy to {connect.proxy_to}")]
+            return [Refuse(pb.NotAllowedError, f"this broker is not a proxy to {proxy_to}")]
         self.state = ClientState.OPEN
-        self.client_version = connect.client_version
-        self.protocol_version = min(connect.protocol_version, BROKER_PROTOCOL_VERSION)
-        self.sends_broker_metadata = connect.wants_broker_metadata and self.is_ours
+        self.client_version = client_version
+        self.protocol_version = min(protocol_version, BROKER_PROTOCOL_VERSION)
+        self.sends_broker_metadata = wants_broker_metadata and self.is_ours
         return [Greet(self.protocol_version)]
 
-    def _takes_nothing(self, tick: Tick) -> list[Effect]:
+    def greeting_overdue(self) -> list[Effect]:
+        """Close the session if the client has not sent CONNECT by now."""
+        if self.state is ClientState.GREETING:
+            return self._close("the client did not send CONNECT in time")
+        return []
+
+    def ticked(
+        self,
+        received_bytes: int,
+        *,
+        reading: bool = True,
+        sent_bytes: int = 0,
+        pending_bytes: int = 0,
+    ) -> list[Effect]:
+        """Note that the keep-alive interval has passed.
+
+        `received_bytes` and `sent_bytes` count from the beginning of the connection;
+        `pending_bytes` wait for the client now.
+        """
+        if self.state is ClientState.CLOSED:
+            return []
+        return self._check_taken(sent_bytes, pending_bytes) or self._check_heard(
+            received_bytes, reading
+        )
+
+    def violated(self, reason: str) -> list[Effect]:
+        """End the session because the client broke the protocol."""
+        if self.state is ClientState.CLOSED:
+            return []
+        self.state = ClientState.CLOSED
+        return [Refuse(pb.NotAllowedError, reason)]
+
+    def ended(self) -> list[Effect]:
+        """Note that the connection is closed, by either side."""
+        self.state = ClientState.CLOSED
+        return []
+
+    # -- keep-alive
+
+    def _check_taken(self, sent_bytes: int, pending_bytes: int) -> list[Effect]:
         """Close a client that has taken no queued byte for two ticks."""
-        taken = tick.sent_bytes != self._sent_bytes or not tick.pending_bytes
-        self._sent_bytes = tick.sent_bytes
+        taken = sent_bytes != self._sent_bytes or not pending_bytes
+        self._sent_bytes = sent_bytes
         self._idle_ticks = 0 if taken else self._idle_ticks + 1
         if self._idle_ticks < _IDLE_TICKS_MAX:
             return []
         return self._close("the client reads nothing of the data that wait for it")
 
-    def _tick(self, received_bytes: int, reading: bool) -> list[Effect]:
+    def _check_heard(self, received_bytes: int, reading: bool) -> list[Effect]:
+        """Ask a client that has sent nothing since the last tick; close it if it was asked then."""
         heard = received_bytes != self._received_bytes
         self._received_bytes = received_bytes
         if self.state is ClientState.GREETING:

@@ -1,11 +1,11 @@
 """The topics of a broker: each is loaded once for all that want it, and ends in one of two ways.
 
-    (absent) --Get--> LOADING --Loaded--> LOADED --Unload--> UNLOADING --Unloaded--> (absent)
-       ^                 | LoadFailed, Drop   | Drop             | Drop
+    (absent) --get--> LOADING --loaded--> LOADED --unload--> UNLOADING --unloaded--> (absent)
+       ^                 | load_failed, drop  | drop             | drop
        +-----------------+--------------------+------------------+
 
-    Unload     in order: clients are told, cursors are stored; then the topic may be loaded again
-    Drop       at once, because another broker owns the topic now, or because its log has failed
+    unload     in order: clients are told, cursors are stored; then the topic may be loaded again
+    drop       at once, because another broker owns the topic now, or because its log has failed
 
 If the log of a topic was fenced although this broker believed to own the topic, the topic is not
 loaded again for a moment.  The moment is longer each time, because two brokers that both believe to
@@ -29,68 +29,12 @@ class TopicState(Enum):
     UNLOADING = auto()
 
 
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class Get:
-    """A caller wants a topic.  With `create`, it is created if there is none."""
-
-    name: str
-    waiter: int
-    create: bool
-    now_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    name: str
-    load: int
-
-
-@dataclass(frozen=True, slots=True)
-class LoadFailed:
-    name: str
-    load: int
-    fenced: bool = False
-    now_s: float = 0.0
-    spread: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Unload:
-    name: str
-    waiter: int
-
-
-@dataclass(frozen=True, slots=True)
-class Unloaded:
-    name: str
-    load: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drop:
-    """Drop the topic at once.
-
-    `fenced` tells that another broker has taken its log.  The back-off is multiplied by `spread`.
-    """
-
-    name: str
-    fenced: bool = False
-    now_s: float = 0.0
-    spread: float = 1.0
-
-
-Event: TypeAlias = Get | Loaded | LoadFailed | Unload | Unloaded | Drop
-
-
 # -- effects
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load the topic, and then report `Loaded` or `LoadFailed`."""
+    """Load the topic, and then call `loaded` or `load_failed`."""
 
     name: str
     load: int
@@ -107,7 +51,7 @@ class Discard:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the topic in order, and then report `Unloaded`."""
+    """Close the topic in order, and then call `unloaded`."""
 
     name: str
     load: int
@@ -150,7 +94,7 @@ class NotNow:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Answer to `Unload`: the topic is no longer loaded."""
+    """Answer to `unload`: the topic is no longer loaded."""
 
     waiter: int
 
@@ -191,44 +135,23 @@ class TopicsProtocol:
         topic = self._topics.get(name)
         return None if topic is None else topic.state
 
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case Get():
-                return self._get(event)
-            case Loaded(name, load):
-                return self._loaded(name, load)
-            case LoadFailed():
-                return self._load_failed(event)
-            case Unload(name, waiter):
-                return self._unload(name, waiter)
-            case Unloaded(name, load):
-                topic = self._topics.get(name)
-                if topic is None or topic.load != load:
-                    return []
-                del self._topics[name]
-                return [Gone(waiter) for waiter in topic.unload_waiters]
-            case Drop():
-                return self._drop(event)
-            case _:
-                assert_never(event)
+    # -- inputs
 
-    def _get(self, event: Get) -> list[Effect]:
-        name, waiter = event.name, event.waiter
+    def get(self, name: str, waiter: int, create: bool, now_s: float) -> list[Effect]:
+        """Give the topic to a caller.  With `create`, it is created if there is none."""
         topic = self._topics.get(name)
         if topic is None:
             fenced = self._fenced.get(name)
-            if fenced is not None and event.now_s < fenced.until_s:
+            if fenced is not None and now_s < fenced.until_s:
                 return [
                     NotNow(name, waiter, "its log was given up, or taken over by another broker")
                 ]
             self._loads += 1
-            topic = self._topics[name] = _Topic(
-                TopicState.LOADING, self._loads, event.create, [waiter]
-            )
-            return [Load(name, topic.load, event.create)]
+            topic = self._topics[name] = _Topic(TopicState.LOADING, self._loads, create, [waiter])
+            return [Load(name, topic.load, create)]
         match topic.state:
             case TopicState.LOADING:
-                (topic.creators if event.create else topic.waiters).append(waiter)
+                (topic.creators if create else topic.waiters).append(waiter)
                 return []
             case TopicState.LOADED:
                 return [Give(name, topic.load, waiter)]
@@ -237,7 +160,8 @@ class TopicsProtocol:
             case _:
                 assert_never(topic.state)
 
-    def _loaded(self, name: str, load: int) -> list[Effect]:
+    def loaded(self, name: str, load: int) -> list[Effect]:
+        """Note that this load has produced the topic."""
         topic = self._topics.get(name)
         if topic is None or topic.load != load:
             return [Discard(name, load)]
@@ -252,14 +176,21 @@ class TopicsProtocol:
         topic.state = TopicState.LOADED
         return gives
 
-    def _load_failed(self, event: LoadFailed) -> list[Effect]:
-        name, load, fenced = event.name, event.load, event.fenced
+    def load_failed(
+        self,
+        name: str,
+        load: int,
+        fenced: bool = False,
+        now_s: float = 0.0,
+        spread: float = 1.0,
+    ) -> list[Effect]:
+        """Note that this load has failed; `fenced` and `spread` mean the same as in `drop`."""
         topic = self._topics.get(name)
         if topic is None or topic.load != load:
             return []
         assert topic.state is TopicState.LOADING
         if fenced:
-            self._note_fence(name, event.now_s, event.spread)
+            self._note_fence(name, now_s, spread)
         if topic.creators and not topic.create and not topic.unload_waiters and not fenced:
             # The caller that began the load did not want the topic created, but these callers do.
             self._loads += 1
@@ -274,7 +205,8 @@ class TopicsProtocol:
             *(Gone(waiter) for waiter in topic.unload_waiters),
         ]
 
-    def _unload(self, name: str, waiter: int) -> list[Effect]:
+    def unload(self, name: str, waiter: int) -> list[Effect]:
+        """Close the topic in order, and answer the caller when it is no longer loaded."""
         topic = self._topics.get(name)
         if topic is None:
             return [Gone(waiter)]
@@ -284,10 +216,24 @@ class TopicsProtocol:
             return [Close(name, topic.load)]
         return []
 
-    def _drop(self, event: Drop) -> list[Effect]:
-        name = event.name
-        if event.fenced:
-            self._note_fence(name, event.now_s, event.spread)
+    def unloaded(self, name: str, load: int) -> list[Effect]:
+        """Note that the topic of this load is closed."""
+        topic = self._topics.get(name)
+        if topic is None or topic.load != load:
+            return []
+        del self._topics[name]
+        return [Gone(waiter) for waiter in topic.unload_waiters]
+
+    def drop(
+        self, name: str, fenced: bool = False, now_s: float = 0.0, spread: float = 1.0
+    ) -> list[Effect]:
+        """Drop the topic at once.
+
+        `fenced` tells that another broker has taken its log.  The back-off is multiplied by
+        `spread`.
+        """
+        if fenced:
+            self._note_fence(name, now_s, spread)
         topic = self._topics.pop(name, None)
         if topic is None:
             return []

@@ -168,7 +168,7 @@ class ClientConnection:
     def end(self) -> None:
         """Note that the connection has ended, for whatever reason."""
         self._on_closing()
-        self.handle_session(session.Ended())
+        self._perform(self._session.ended())
         self.closing = True
 
     async def _keep_alive(self) -> None:
@@ -176,15 +176,18 @@ class ClientConnection:
         with trio.move_on_after(config.connect_timeout_s):
             while self._session.state is session.ClientState.GREETING:
                 await self._wait_heard()
-        self.handle_session(session.GreetingOverdue())
+        self._perform(self._session.greeting_overdue())
         while True:
             await trio.sleep(config.keep_alive_s)
             # Silence means nothing while the broker itself does not read.
             frames = self._frames
-            tick = session.Tick(
-                frames.received_bytes, self.reading, frames.sent_bytes, frames.pending_bytes
+            effects = self._session.ticked(
+                frames.received_bytes,
+                reading=self.reading,
+                sent_bytes=frames.sent_bytes,
+                pending_bytes=frames.pending_bytes,
             )
-            self.handle_session(tick)
+            self._perform(effects)
 
     async def _is_alive(self, within_s: float) -> bool:
         """Return True if the client answers a PING in time.  Any byte that it sends will do."""
@@ -290,12 +293,16 @@ class ClientConnection:
     def admit(self, command: int) -> session.Admission:
         return self._session.admit(command)
 
-    def violated(self, command: int) -> None:
+    def not_admitted(self, command: int) -> None:
         """End the session because of a command that was not admitted."""
-        self.handle_session(self._session.violation(command))
+        self.violated(self._session.violation(command))
 
-    def handle_session(self, event: session.Event) -> None:
-        for effect in self._session.step(event):
+    def violated(self, reason: str) -> None:
+        """End the session because the client broke the protocol."""
+        self._perform(self._session.violated(reason))
+
+    def _perform(self, effects: list[session.Effect]) -> None:
+        for effect in effects:
             match effect:
                 case session.Greet(protocol_version):
                     self._greet(protocol_version)
@@ -314,14 +321,13 @@ class ClientConnection:
 
     def connect(self, body: pb.CommandConnect) -> None:
         """Handle the client's CONNECT."""
-        self.handle_session(
-            session.Connect(
-                body.client_version,
-                body.protocol_version,
-                body.feature_flags.supports_broker_entry_metadata,
-                body.proxy_to_broker_url,
-            )
+        effects = self._session.connect(
+            body.client_version,
+            body.protocol_version,
+            wants_broker_metadata=body.feature_flags.supports_broker_entry_metadata,
+            proxy_to=body.proxy_to_broker_url,
         )
+        self._perform(effects)
         self._heard.set()  # `_keep_alive` waits for the end of the greeting
 
     def _greet(self, protocol_version: int) -> None:

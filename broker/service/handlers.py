@@ -191,10 +191,9 @@ class Handlers:
                         await trio.lowlevel.checkpoint()
                 await self._wait_room()
         except OversizeError as error:
-            connection.handle_session(session.Violated(str(error)))
+            connection.violated(str(error))
         except WireError as error:
-            reason = f"a frame cannot be parsed: {error}"
-            connection.handle_session(session.Violated(reason))
+            connection.violated(f"a frame cannot be parsed: {error}")
 
     async def _wait_room(self) -> None:
         """Stop reading while the entries or answers of this client have nowhere to go."""
@@ -273,7 +272,7 @@ class Handlers:
                 )
                 self.refuse(command.type, command.body, error)
             case Admission.VIOLATION:
-                connection.violated(number)
+                connection.not_admitted(number)
 
     # -- SEND and ACK
 
@@ -287,7 +286,7 @@ class Handlers:
                 pass  # The topic has dropped the producer; the client will repeat the send.
             case Sending.VIOLATION:
                 reason = f"the client sent to producer {send.producer_id}, which is not open"
-                self._connection.handle_session(session.Violated(reason))
+                self._connection.violated(reason)
 
     def _on_ack(self, ack: Ack) -> None:
         consumer = self.consumers.get(ack.consumer_id)
@@ -346,17 +345,15 @@ class Handlers:
             case T.CONNECT:
                 self._connection.connect(body)
             case T.PRODUCER:
-                asked = producing.Open(body.producer_id, body.request_id, body.epoch)
-                self._handle_producing(asked, body, frame_bytes)
+                opening = self._producing.open(body.producer_id, body.request_id, body.epoch)
+                self._perform_producing(opening, body, frame_bytes)
             case T.SUBSCRIBE:
-                wanted = consuming.Open(body.consumer_id, body.request_id)
-                self._handle_consuming(wanted, body, frame_bytes)
+                joining = self._consuming.open(body.consumer_id, body.request_id)
+                self._perform_consuming(joining, body, frame_bytes)
             case T.CLOSE_PRODUCER:
-                close = producing.CloseAsked(body.producer_id, body.request_id)
-                self._handle_producing(close)
+                self._perform_producing(self._producing.close(body.producer_id, body.request_id))
             case T.CLOSE_CONSUMER:
-                leave = consuming.CloseAsked(body.consumer_id, body.request_id)
-                self._handle_consuming(leave)
+                self._perform_consuming(self._consuming.close(body.consumer_id, body.request_id))
             case T.GET_SCHEMA:
                 # Clients read this code as "the topic has no schema", any other as a failure.
                 none = RefusedError(
@@ -384,9 +381,7 @@ class Handlers:
 
     def _on_flow(self, body: pb.CommandFlow) -> None:
         if not body.messagePermits:
-            self._connection.handle_session(
-                session.Violated("the client sent FLOW without permits")
-            )
+            self._connection.violated("the client sent FLOW without permits")
             return
         consumer = self.consumers.get(body.consumer_id)
         if consumer is not None:
@@ -431,16 +426,17 @@ class Handlers:
         # The client may have opened another producer under the same id already.
         if self.producers.get(producer.producer_id) is producer:
             del self.producers[producer.producer_id]
-            self._handle_producing(producing.Dropped(producer.producer_id, trio.current_time()))
+            now_s = trio.current_time()
+            self._perform_producing(self._producing.dropped(producer.producer_id, now_s))
 
-    def _handle_producing(
+    def _perform_producing(
         self,
-        event: producing.Event,
+        effects: list[producing.Effect],
         body: pb.CommandProducer | None = None,
         frame_bytes: int = 0,
     ) -> None:
         connection = self._connection
-        for effect in self._producing.step(event):
+        for effect in effects:
             match effect:
                 case producing.Attach(_, attempt):
                     assert body is not None
@@ -464,8 +460,8 @@ class Handlers:
                     assert_never(effect)
 
     def _drain(self, producer: Producer) -> None:
-        drained = producing.Drained(producer.producer_id)
-        producer.drain(lambda: self._handle_producing(drained))
+        producer_id = producer.producer_id
+        producer.drain(lambda: self._perform_producing(self._producing.drained(producer_id)))
 
     def _detach_producer(self, producer: Producer) -> None:
         topic = producer.topic
@@ -482,7 +478,7 @@ class Handlers:
         self, body: pb.CommandProducer, attempt: int, error: BrokerError
     ) -> None:
         self.refuse(T.PRODUCER, body, error)
-        self._handle_producing(producing.OpenFailed(body.producer_id, attempt))
+        self._perform_producing(self._producing.open_failed(body.producer_id, attempt))
 
     async def _open_producer(
         self, body: pb.CommandProducer, attempt: int, scope: trio.CancelScope
@@ -508,7 +504,7 @@ class Handlers:
             return
         assert producer_id not in self.producers
         self.producers[producer_id] = producer
-        self._handle_producing(producing.Opened(producer_id, attempt))
+        self._perform_producing(self._producing.opened(producer_id, attempt))
         connection.send_command(_producer_success(body.request_id, producer))
 
     async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
@@ -549,16 +545,16 @@ class Handlers:
         """Note that the subscription has closed a consumer and told the client."""
         if self.consumers.get(consumer.consumer_id) is consumer:
             del self.consumers[consumer.consumer_id]
-            self._handle_consuming(consuming.Dropped(consumer.consumer_id))
+            self._perform_consuming(self._consuming.dropped(consumer.consumer_id))
 
-    def _handle_consuming(
+    def _perform_consuming(
         self,
-        event: consuming.Event,
+        effects: list[consuming.Effect],
         body: pb.CommandSubscribe | None = None,
         frame_bytes: int = 0,
     ) -> None:
         connection = self._connection
-        for effect in self._consuming.step(event):
+        for effect in effects:
             match effect:
                 case consuming.Attach(_, attempt):
                     assert body is not None
@@ -590,7 +586,7 @@ class Handlers:
         self, body: pb.CommandSubscribe, attempt: int, error: BrokerError
     ) -> None:
         self.refuse(T.SUBSCRIBE, body, error)
-        self._handle_consuming(consuming.OpenFailed(body.consumer_id, attempt))
+        self._perform_consuming(self._consuming.open_failed(body.consumer_id, attempt))
 
     async def _open_consumer(
         self, body: pb.CommandSubscribe, attempt: int, scope: trio.CancelScope
@@ -622,7 +618,7 @@ class Handlers:
         consumer = topic.subscriptions.join(subscription, request, connection.client)
         assert consumer_id not in self.consumers
         self.consumers[consumer_id] = consumer
-        self._handle_consuming(consuming.Opened(consumer_id, attempt))
+        self._perform_consuming(self._consuming.opened(consumer_id, attempt))
 
     async def _prepare(
         self, body: pb.CommandSubscribe, request: ConsumerRequest

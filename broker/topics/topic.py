@@ -43,12 +43,8 @@ from daybook.broker.protocol.access import (
     AccessMode,
     AccessProtocol,
     Admit,
-    EpochNotStored,
-    EpochStored,
-    Event,
+    Effect,
     Expel,
-    Join,
-    Leave,
     Refuse,
     StoreEpoch,
     Wait,
@@ -471,7 +467,7 @@ class TopicProducers:
         # No checkpoint since `_prepare`, so the name is still free.
         applicant = self._applicants[producer.key] = _Applicant(producer, on_wait)
         try:
-            self._handle(Join(producer.key, request.access_mode, request.topic_epoch))
+            self._perform(self._access.join(producer.key, request.access_mode, request.topic_epoch))
             await applicant.decided.wait()
         except BaseException:
             self.remove(producer)
@@ -553,15 +549,15 @@ class TopicProducers:
         self._by_key.pop(producer.key, None)
         if self.by_name.get(producer.name) is producer:
             self._forget(producer)
-        self._handle(Leave(producer.key))
+        self._perform(self._access.left(producer.key))
 
     def _forget(self, producer: Producer) -> None:
         del self.by_name[producer.name]
         if self._topic.deduplication is not None:
             self._topic.deduplication.left(producer.name)
 
-    def _handle(self, event: Event) -> None:
-        for effect in self._access.step(event):
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
             match effect:
                 case Admit(key, epoch):
                     self._admit(key, epoch)
@@ -598,16 +594,16 @@ class TopicProducers:
             with translated(self._topic.name):
                 await self._topic.logs.store_epoch(self._topic.log, epoch)
         except BrokerError:
-            self._handle(EpochNotStored(key))
+            self._perform(self._access.epoch_not_stored(key))
         else:
-            self._handle(EpochStored(key))
+            self._perform(self._access.epoch_stored(key))
 
     def end(self, error: BrokerError) -> None:
         """Refuse all applicants and tell all producers, because the log has ended."""
         for key, applicant in list(self._applicants.items()):
             if not applicant.decided.is_set():
                 self._decide(key, error)
-                self._handle(Leave(key))
+                self._perform(self._access.left(key))
         for producer in list(self.by_name.values()):
             if producer.understands_end_of_topic:
                 producer.refuse_held()

@@ -32,20 +32,13 @@ from daybook.broker.protocol.topics import (
     Abandon,
     Close,
     Discard,
-    Drop,
     Effect,
-    Event,
     Fail,
-    Get,
     Give,
     Gone,
     Load,
-    Loaded,
-    LoadFailed,
     NotNow,
     TopicsProtocol,
-    Unload,
-    Unloaded,
 )
 from daybook.broker.topics import deduplication
 from daybook.broker.topics.deduplication import Deduplication
@@ -244,7 +237,8 @@ class Topics:
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
         try:
-            self._handle(Get(name.full, number, create, trio.current_time()))
+            now_s = trio.current_time()
+            self._perform(self._protocol.get(name.full, number, create=create, now_s=now_s))
             await waiter.answered.wait()
         finally:
             self._waiters.pop(number, None)
@@ -267,7 +261,13 @@ class Topics:
 
     async def unload(self, name: TopicName) -> None:
         """Close the topic in order.  Nothing happens if it is not loaded."""
-        await self._wait_end(Unload, name)
+        waiter, number = _Waiter(), next(self._waiter_ids)
+        self._waiters[number] = waiter
+        try:
+            self._perform(self._protocol.unload(name.full, number))
+            await waiter.answered.wait()
+        finally:
+            self._waiters.pop(number, None)
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Delete the topic and everything that is stored of it.
@@ -282,20 +282,11 @@ class Topics:
         # `_close` looks here when the machine asks for the close.
         self._deleting.add(name.full)
         try:
-            await self._wait_end(Unload, name)
+            await self.unload(name)
         finally:
             self._deleting.discard(name.full)
         if await self.logs.exists(name):
             raise UnavailableError(f"{name} could not be deleted: try again")
-
-    async def _wait_end(self, event: Callable[[str, int], Unload], name: TopicName) -> None:
-        waiter, number = _Waiter(), next(self._waiter_ids)
-        self._waiters[number] = waiter
-        try:
-            self._handle(event(name.full, number))
-            await waiter.answered.wait()
-        finally:
-            self._waiters.pop(number, None)
 
     async def close_bundle(self, bundle: BundleName) -> None:
         """Close all topics of a bundle in order, several at a time."""
@@ -306,7 +297,7 @@ class Topics:
     def drop_bundle(self, bundle: BundleName) -> None:
         """Drop all topics of a bundle, because another broker may own it now."""
         for name in self._names_of(bundle):
-            self._handle(Drop(name))
+            self._perform(self._protocol.drop(name))
 
     async def close_all(self) -> None:
         """Close all topics in order."""
@@ -320,36 +311,33 @@ class Topics:
 
     # -- the protocol
 
-    def _handle(self, event: Event) -> None:
-        """Let the machine handle an event, and perform its effects.
+    def _perform(self, effects: list[Effect]) -> None:
+        """Perform the effects of an input to the machine.
 
         This has no checkpoint, so no other task can see the machine ahead of the topics.
         """
-        for effect in self._protocol.step(event):
-            self._perform(effect)
-
-    def _perform(self, effect: Effect) -> None:
-        match effect:
-            case Load(name, load, create):
-                self._start(self._load, TopicName.parse(name), load, create)
-            case Discard(_, load):
-                self._by_load.pop(load).drop()
-            case Close(name, load):
-                self._start(self._close, name, load)
-            case Abandon(name, load):
-                self._loaded.pop(name, None)
-                self._by_load.pop(load).drop()
-            case Give(name, load, waiter):
-                self._loaded[name] = self._by_load[load]
-                self._answer(waiter, self._by_load[load], None)
-            case Fail(name, load, waiter):
-                self._answer(waiter, None, self._failures[load])
-            case NotNow(name, waiter, reason):
-                self._answer(waiter, None, UnavailableError(f"{name}: {reason}"))
-            case Gone(waiter):
-                self._answer(waiter, None, None)
-            case _:
-                assert_never(effect)
+        for effect in effects:
+            match effect:
+                case Load(name, load, create):
+                    self._start(self._load, TopicName.parse(name), load, create)
+                case Discard(_, load):
+                    self._by_load.pop(load).drop()
+                case Close(name, load):
+                    self._start(self._close, name, load)
+                case Abandon(name, load):
+                    self._loaded.pop(name, None)
+                    self._by_load.pop(load).drop()
+                case Give(name, load, waiter):
+                    self._loaded[name] = self._by_load[load]
+                    self._answer(waiter, self._by_load[load], None)
+                case Fail(name, load, waiter):
+                    self._answer(waiter, None, self._failures[load])
+                case NotNow(name, waiter, reason):
+                    self._answer(waiter, None, UnavailableError(f"{name}: {reason}"))
+                case Gone(waiter):
+                    self._answer(waiter, None, None)
+                case _:
+                    assert_never(effect)
 
     def _answer(self, number: int, topic: Topic | None, error: BrokerError | None) -> None:
         waiter = self._waiters.get(number)
@@ -376,7 +364,7 @@ class Topics:
                 await self._nursery.start(self._run_topic, topic)
             if not topic.closed:
                 self._log.info("a topic is loaded", topic=name.full)
-                self._handle(Loaded(name.full, load))
+                self._perform(self._protocol.loaded(name.full, load))
                 return
             # The log was lost before anybody got the topic: another broker may have it now.
             del self._by_load[load]
@@ -387,7 +375,10 @@ class Topics:
         error = self._failures[load]
         kind = (name.full, type(error))
         self._log_limiter.info("a topic could not be loaded", kind, topic=name.full, why=str(error))
-        self._handle(LoadFailed(name.full, load, fenced, trio.current_time(), self._spread()))
+        now_s, spread = trio.current_time(), self._spread()
+        self._perform(
+            self._protocol.load_failed(name.full, load, fenced=fenced, now_s=now_s, spread=spread)
+        )
         self._failures.pop(load)
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
@@ -467,7 +458,8 @@ class Topics:
             topic=name,
             why=str(error),
         )
-        self._handle(Drop(name, fenced=True, now_s=trio.current_time(), spread=self._spread()))
+        now_s, spread = trio.current_time(), self._spread()
+        self._perform(self._protocol.drop(name, fenced=True, now_s=now_s, spread=spread))
 
     async def _close(self, name: str, load: int) -> None:
         topic = self._by_load.get(load)
@@ -484,7 +476,7 @@ class Topics:
         # A drop during the close has removed the topic already, and a new load may be there now.
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)
-        self._handle(Unloaded(name, load))
+        self._perform(self._protocol.unloaded(name, load))
 
     def _spread(self) -> float:
         return self._rng.uniform(*_SPREAD)

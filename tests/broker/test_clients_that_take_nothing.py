@@ -136,12 +136,12 @@ async def test_what_waits_for_all_who_read_nothing_is_bounded(autojump_clock: Mo
 
 def test_a_client_that_takes_a_byte_in_each_interval_is_not_cut() -> None:
     machine = session.SessionProtocol(())
-    machine.step(session.Connect("test", 19))
-    assert machine.step(session.Tick(1, sent_bytes=10, pending_bytes=5)) == []
-    assert machine.step(session.Tick(2, sent_bytes=10, pending_bytes=5)) == []
-    assert machine.step(session.Tick(3, sent_bytes=11, pending_bytes=4)) == []
-    assert machine.step(session.Tick(4, sent_bytes=11, pending_bytes=4)) == []
-    assert machine.step(session.Tick(5, sent_bytes=11, pending_bytes=0)) == []
-    assert machine.step(session.Tick(6, sent_bytes=11, pending_bytes=9)) == []
-    (cut,) = machine.step(session.Tick(7, sent_bytes=11, pending_bytes=9))
+    machine.connect("test", 19)
+    assert machine.ticked(1, sent_bytes=10, pending_bytes=5) == []
+    assert machine.ticked(2, sent_bytes=10, pending_bytes=5) == []
+    assert machine.ticked(3, sent_bytes=11, pending_bytes=4) == []
+    assert machine.ticked(4, sent_bytes=11, pending_bytes=4) == []
+    assert machine.ticked(5, sent_bytes=11, pending_bytes=0) == []
+    assert machine.ticked(6, sent_bytes=11, pending_bytes=9) == []
+    (cut,) = machine.ticked(7, sent_bytes=11, pending_bytes=9)
     assert isinstance(cut, session.Close)

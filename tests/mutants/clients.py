@@ -198,7 +198,7 @@ GIVING_UP = [
         id="CL25",
         rule="a close is answered when the consumer's open is undone -> at once",
         module="daybook.broker.protocol.consuming",
-        name="ConsumingProtocol._close",
+        name="ConsumingProtocol.close",
         replacement=Edit(
             "consumer.close_requests.append(request_id)\n"
             "            return [Abort(consumer_id, consumer.attempt)]\n",
@@ -210,7 +210,7 @@ GIVING_UP = [
         id="CL26",
         rule="a close is answered when the producer's open is undone -> at once",
         module="daybook.broker.protocol.producing",
-        name="ProducingProtocol._close",
+        name="ProducingProtocol.close",
         replacement=Edit(
             "producer.close_requests.append(request_id)\n"
             "            return [Abort(producer_id, producer.attempt)]\n",

@@ -58,7 +58,7 @@ MUTANTS = [
         id="P81",
         rule="sends for a dropped producer are ignored -> a violation",
         module=_PRODUCING,
-        name="ProducingProtocol._drop",
+        name="ProducingProtocol.dropped",
         replacement=Edit("self._dropped[producer_id] = now_s + self._ignore_s", "pass"),
         caught_by=_STORMS,
     ),
@@ -77,12 +77,12 @@ MUTANTS = [
         id="A01",
         rule="an exclusive producer is alone -> may join others",
         module=_ACCESS,
-        name="AccessProtocol._join",
+        name="AccessProtocol.join",
         replacement=Edit(
             "        if occupied:\n"
-            '                return [Refuse(join.producer, pb.ProducerFenced, "the topic has',
+            '                return [Refuse(producer, pb.ProducerFenced, "the topic has',
             "        if False:\n"
-            '                return [Refuse(join.producer, pb.ProducerFenced, "the topic has',
+            '                return [Refuse(producer, pb.ProducerFenced, "the topic has',
         ),
         caught_by=_STORMS,
     ),
@@ -109,11 +109,8 @@ MUTANTS = [
         id="A04",
         rule="a producer is exclusive when its epoch is stored -> whatever the outcome",
         module=_ACCESS,
-        name="AccessProtocol.step",
-        replacement=Edit(
-            "case EpochNotStored(producer):\n",
-            "case EpochNotStored(producer):\n            return self._stored(producer)\n",
-        ),
+        name="AccessProtocol.epoch_not_stored",
+        replacement=Edit("self._becoming = None", "return self.epoch_stored(producer)"),
         caught_by=_STORMS,
     ),
     Mutant(

@@ -82,7 +82,7 @@ class Connection:
     def forget_producer(self, producer: Producer) -> None:
         if self.producers.get(producer.producer_id) is producer:
             del self.producers[producer.producer_id]
-            self.feed(producing.Dropped(PRODUCER_ID, self.storm.now_s))
+            self._perform(self.producing.dropped(PRODUCER_ID, self.storm.now_s))
 
     def tell(self, base: pb.BaseCommand) -> None:
         self._to_client(base)
@@ -111,9 +111,9 @@ class Connection:
     def _hear(self, message: Open | Close | Send) -> None:
         match message:
             case Open(request_id, epoch):
-                self.feed(producing.Open(PRODUCER_ID, request_id, epoch), message)
+                self._perform(self.producing.open(PRODUCER_ID, request_id, epoch), message)
             case Close(request_id):
-                self.feed(producing.CloseAsked(PRODUCER_ID, request_id))
+                self._perform(self.producing.close(PRODUCER_ID, request_id))
             case Send():
                 self._on_send(message)
 
@@ -126,8 +126,8 @@ class Connection:
             case Sending.VIOLATION:
                 self.storm.rule("P6", False, f"a SEND of {self.client.name} breaks the protocol")
 
-    def feed(self, event: producing.Event, opening: Open | None = None) -> None:
-        for effect in self.producing.step(event):
+    def _perform(self, effects: list[producing.Effect], opening: Open | None = None) -> None:
+        for effect in effects:
             match effect:
                 case producing.Attach(_, attempt):
                     assert opening is not None
@@ -138,7 +138,7 @@ class Connection:
                     self.opened(attempt, None, pb.ServiceNotReady)
                 case producing.Drain(producer_id):
                     producer = self.producers[producer_id]
-                    producer.drain(lambda: self.feed(producing.Drained(PRODUCER_ID)))
+                    producer.drain(lambda: self._perform(self.producing.drained(PRODUCER_ID)))
                 case producing.Detach(producer_id):
                     producer = self.producers.pop(producer_id)
                     cast("Any", producer.topic).remove(producer)
@@ -166,10 +166,10 @@ class Connection:
             producer = None
         if producer is None:
             self.tell(_error(opening.request_id, code or pb.ServiceNotReady, "not now"))
-            self.feed(producing.OpenFailed(PRODUCER_ID, attempt))
+            self._perform(self.producing.open_failed(PRODUCER_ID, attempt))
             return
         self.producers[PRODUCER_ID] = producer
-        self.feed(producing.Opened(PRODUCER_ID, attempt))
+        self._perform(self.producing.opened(PRODUCER_ID, attempt))
         self.tell(_success(opening.request_id, producer))
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class Topic:
         self._connections[key] = connection
         self._applicants[key] = (producer, connection, attempt)
         self._asked[key] = opening.topic_epoch
-        self._feed(access.Join(key, opening.mode, opening.topic_epoch))
+        self._perform(self.access.join(key, opening.mode, opening.topic_epoch))
 
     def _holder(self, name: str) -> Producer | None:
         waiting = (p for p, _, _ in self._applicants.values() if p.name == name)
@@ -258,7 +258,7 @@ class Topic:
         if self.by_name.get(producer.name) is producer:
             del self.by_name[producer.name]
         self._applicants.pop(producer.key, None)
-        self._feed(access.Leave(producer.key))
+        self._perform(self.access.left(producer.key))
 
     def withdraw(self, connection: Connection, attempt: int) -> None:
         """Remove a producer whose client gave the attempt up before it was admitted."""
@@ -266,8 +266,8 @@ class Topic:
             if whose == [connection, attempt]:
                 self.remove(producer)
 
-    def _feed(self, event: access.Event) -> None:
-        for effect in self.access.step(event):
+    def _perform(self, effects: list[access.Effect]) -> None:
+        for effect in effects:
             match effect:
                 case access.Admit(key, epoch):
                     self._admit(key, epoch)
@@ -286,7 +286,7 @@ class Topic:
                     self.storm.store_epoch(self, key, epoch)
 
     def epoch_stored(self, key: int, *, ok: bool) -> None:
-        self._feed(access.EpochStored(key) if ok else access.EpochNotStored(key))
+        self._perform(self.access.epoch_stored(key) if ok else self.access.epoch_not_stored(key))
 
     def _admit(self, key: int, epoch: int | None) -> None:
         if key not in self._applicants:

@@ -1,6 +1,6 @@
 """Sessions, the producers and consumers of a connection, access to a topic: scenario tables.
 
-The left of each table has the inputs, the right the actions that the machine asks for.
+The left of each table has the calls, the right the actions that the machine asks for.
 """
 
 from dataclasses import fields
@@ -8,127 +8,128 @@ from typing import Any
 
 import pytest
 
-from daybook.broker.protocol import access, consuming, producing, session
+from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode, AccessProtocol
 from daybook.broker.protocol.consuming import ConsumingProtocol
 from daybook.broker.protocol.producing import ProducingProtocol, Sending
 from daybook.broker.protocol.session import NOT_OFFERED, Admission, SessionProtocol
 from daybook.wire.messages.registry import BaseType
 from daybook.wire.proto import pulsar_pb2 as pb
+from tests.harness.calls import call
 
 T = pb.BaseCommand
 
 PRODUCING = {
     "open, close": """
-        Open 1 100          -> Attach 1 1
-        Opened 1 1          ->
-        CloseAsked 1 101    -> Drain 1
-        Drained 1           -> Detach 1, Confirm 101
+        open 1 100          -> Attach 1 1
+        opened 1 1          ->
+        close 1 101         -> Drain 1
+        drained 1           -> Detach 1, Confirm 101
     """,
     "opening twice at once": """
-        Open 1 100          -> Attach 1 1
-        Open 1 101          -> Refuse 101 6
+        open 1 100          -> Attach 1 1
+        open 1 101          -> Refuse 101 6
     """,
     "open already": """
-        Open 1 100          -> Attach 1 1
-        Opened 1 1          ->
-        Open 1 101          -> Repeat 1 101
+        open 1 100          -> Attach 1 1
+        opened 1 1          ->
+        open 1 101          -> Repeat 1 101
     """,
     "a larger epoch replaces": """
-        Open 1 100          -> Attach 1 1
-        Opened 1 1          ->
-        Open 1 101 1        -> Detach 1, Attach 1 2
-        Opened 1 2          ->
-        Open 1 102 1        -> Repeat 1 102
+        open 1 100          -> Attach 1 1
+        opened 1 1          ->
+        open 1 101 1        -> Detach 1, Attach 1 2
+        opened 1 2          ->
+        open 1 102 1        -> Repeat 1 102
     """,
     "opened again while it is being closed": """
-        Open 1 100          -> Attach 1 1
-        Opened 1 1          ->
-        CloseAsked 1 101    -> Drain 1
-        Open 1 102          -> Detach 1, Confirm 101, Attach 1 2
-        Drained 1           ->
-        Opened 1 2          ->
+        open 1 100          -> Attach 1 1
+        opened 1 1          ->
+        close 1 101         -> Drain 1
+        open 1 102          -> Detach 1, Confirm 101, Attach 1 2
+        drained 1           ->
+        opened 1 2          ->
     """,
     "closed before it was open": """
-        Open 1 100          -> Attach 1 1
-        CloseAsked 1 101    -> Abort 1 1
-        Open 1 102 7        -> Refuse 102 6
-        CloseAsked 1 103    ->
-        OpenFailed 1 1      -> Confirm 101, Confirm 103
-        Open 1 104          -> Attach 1 2
-        OpenFailed 1 1      ->
-        Open 1 105          -> Refuse 105 6
+        open 1 100          -> Attach 1 1
+        close 1 101         -> Abort 1 1
+        open 1 102 7        -> Refuse 102 6
+        close 1 103         ->
+        open_failed 1 1     -> Confirm 101, Confirm 103
+        open 1 104          -> Attach 1 2
+        open_failed 1 1     ->
+        open 1 105          -> Refuse 105 6
     """,
     "closed just as it was opened": """
-        Open 1 100          -> Attach 1 1
-        CloseAsked 1 101    -> Abort 1 1
-        Opened 1 1          -> Detach 1, Confirm 101
-        Opened 1 1          ->
-        CloseAsked 1 102    -> Confirm 102
+        open 1 100          -> Attach 1 1
+        close 1 101         -> Abort 1 1
+        opened 1 1          -> Detach 1, Confirm 101
+        opened 1 1          ->
+        close 1 102         -> Confirm 102
     """,
     "closing twice, and closing what is not there": """
-        CloseAsked 1 99     -> Confirm 99
-        Open 1 100          -> Attach 1 1
-        Opened 1 1          ->
-        CloseAsked 1 101    -> Drain 1
-        CloseAsked 1 102    ->
-        Drained 1           -> Detach 1, Confirm 101, Confirm 102
+        close 1 99          -> Confirm 99
+        open 1 100          -> Attach 1 1
+        opened 1 1          ->
+        close 1 101         -> Drain 1
+        close 1 102         ->
+        drained 1           -> Detach 1, Confirm 101, Confirm 102
     """,
     "dropped while it drains": """
-        Open 1 100          -> Attach 1 1
-        Opened 1 1          ->
-        CloseAsked 1 101    -> Drain 1
-        Dropped 1 0         -> Confirm 101
-        Drained 1           ->
+        open 1 100          -> Attach 1 1
+        opened 1 1          ->
+        close 1 101         -> Drain 1
+        dropped 1 0         -> Confirm 101
+        drained 1           ->
     """,
     "too many": """
-        Open 1 100          -> Attach 1 1
-        Open 2 101          -> Attach 2 2
-        Open 3 102          -> Refuse 102 22
+        open 1 100          -> Attach 1 1
+        open 2 101          -> Attach 2 2
+        open 3 102          -> Refuse 102 22
     """,
 }
 
 CONSUMING = {
     "open, close": """
-        Open 1 100          -> Attach 1 1
-        Opened 1 1          ->
-        CloseAsked 1 101    -> Detach 1, Confirm 101
-        CloseAsked 1 102    -> Confirm 102
+        open 1 100          -> Attach 1 1
+        opened 1 1          ->
+        close 1 101         -> Detach 1, Confirm 101
+        close 1 102         -> Confirm 102
     """,
     "opening twice at once, open already": """
-        Open 1 100          -> Attach 1 1
-        Open 1 101          -> Refuse 101 6
-        Opened 1 1          ->
-        Open 1 102          -> Confirm 102
+        open 1 100          -> Attach 1 1
+        open 1 101          -> Refuse 101 6
+        opened 1 1          ->
+        open 1 102          -> Confirm 102
     """,
     "closed before it was open": """
-        Open 1 100          -> Attach 1 1
-        CloseAsked 1 101    -> Abort 1 1
-        Open 1 102          -> Refuse 102 6
-        CloseAsked 1 103    ->
-        OpenFailed 1 1      -> Confirm 101, Confirm 103
-        Open 1 104          -> Attach 1 2
-        OpenFailed 1 1      ->
-        Opened 1 2          ->
-        Open 1 105          -> Confirm 105
+        open 1 100          -> Attach 1 1
+        close 1 101         -> Abort 1 1
+        open 1 102          -> Refuse 102 6
+        close 1 103         ->
+        open_failed 1 1     -> Confirm 101, Confirm 103
+        open 1 104          -> Attach 1 2
+        open_failed 1 1     ->
+        opened 1 2          ->
+        open 1 105          -> Confirm 105
     """,
     "closed just as it was opened": """
-        Open 1 100          -> Attach 1 1
-        CloseAsked 1 101    -> Abort 1 1
-        Opened 1 1          -> Detach 1, Confirm 101
-        Opened 1 1          ->
-        CloseAsked 1 102    -> Confirm 102
+        open 1 100          -> Attach 1 1
+        close 1 101         -> Abort 1 1
+        opened 1 1          -> Detach 1, Confirm 101
+        opened 1 1          ->
+        close 1 102         -> Confirm 102
     """,
     "dropped by the broker": """
-        Open 1 100          -> Attach 1 1
-        Opened 1 1          ->
-        Dropped 1           ->
-        Open 1 101          -> Attach 1 2
+        open 1 100          -> Attach 1 1
+        opened 1 1          ->
+        dropped 1           ->
+        open 1 101          -> Attach 1 2
     """,
     "too many": """
-        Open 1 100          -> Attach 1 1
-        Open 2 101          -> Attach 2 2
-        Open 3 102          -> Refuse 102 22
+        open 1 100          -> Attach 1 1
+        open 2 101          -> Attach 2 2
+        open 3 102          -> Refuse 102 22
     """,
 }
 
@@ -136,70 +137,70 @@ BUSY, FENCED, NOT_NOW = int(pb.ProducerBusy), int(pb.ProducerFenced), int(pb.Ser
 
 ACCESS = {
     "shared ones join": """
-        Join 1 SHARED                    -> Admit 1 None
-        Join 2 SHARED                    -> Admit 2 None
+        join 1 SHARED                    -> Admit 1 None
+        join 2 SHARED                    -> Admit 2 None
     """,
     "the epoch is stored before anybody is exclusive": f"""
-        Join 1 EXCLUSIVE                 -> StoreEpoch 1 0
-        Join 2 SHARED                    -> Refuse 2 {BUSY}
-        Join 3 EXCLUSIVE                 -> Refuse 3 {FENCED}
-        EpochStored 1                    -> Admit 1 0
-        Join 2 SHARED                    -> Refuse 2 {BUSY}
-        Leave 1                          ->
-        Join 2 EXCLUSIVE                 -> StoreEpoch 2 1
-        EpochStored 2                    -> Admit 2 1
+        join 1 EXCLUSIVE                 -> StoreEpoch 1 0
+        join 2 SHARED                    -> Refuse 2 {BUSY}
+        join 3 EXCLUSIVE                 -> Refuse 3 {FENCED}
+        epoch_stored 1                   -> Admit 1 0
+        join 2 SHARED                    -> Refuse 2 {BUSY}
+        left 1                           ->
+        join 2 EXCLUSIVE                 -> StoreEpoch 2 1
+        epoch_stored 2                   -> Admit 2 1
     """,
     "nobody becomes exclusive beside others": f"""
-        Join 1 SHARED                    -> Admit 1 None
-        Join 2 EXCLUSIVE                 -> Refuse 2 {FENCED}
+        join 1 SHARED                    -> Admit 1 None
+        join 2 EXCLUSIVE                 -> Refuse 2 {FENCED}
     """,
     "who waits comes in turn, when everybody has left": """
-        Join 1 SHARED                    -> Admit 1 None
-        Join 2 SHARED                    -> Admit 2 None
-        Join 3 WAIT_FOR_EXCLUSIVE        -> Wait 3
-        Join 4 WAIT_FOR_EXCLUSIVE        -> Wait 4
-        Leave 1                          ->
-        Leave 2                          -> StoreEpoch 3 0
-        EpochStored 3                    -> Admit 3 0
-        Leave 3                          -> StoreEpoch 4 1
-        EpochStored 4                    -> Admit 4 1
+        join 1 SHARED                    -> Admit 1 None
+        join 2 SHARED                    -> Admit 2 None
+        join 3 WAIT_FOR_EXCLUSIVE        -> Wait 3
+        join 4 WAIT_FOR_EXCLUSIVE        -> Wait 4
+        left 1                           ->
+        left 2                           -> StoreEpoch 3 0
+        epoch_stored 3                   -> Admit 3 0
+        left 3                           -> StoreEpoch 4 1
+        epoch_stored 4                   -> Admit 4 1
     """,
     "who has left does not wait any more": """
-        Join 1 EXCLUSIVE                 -> StoreEpoch 1 0
-        EpochStored 1                    -> Admit 1 0
-        Join 2 WAIT_FOR_EXCLUSIVE        -> Wait 2
-        Join 3 WAIT_FOR_EXCLUSIVE        -> Wait 3
-        Leave 2                          ->
-        Leave 1                          -> StoreEpoch 3 1
+        join 1 EXCLUSIVE                 -> StoreEpoch 1 0
+        epoch_stored 1                   -> Admit 1 0
+        join 2 WAIT_FOR_EXCLUSIVE        -> Wait 2
+        join 3 WAIT_FOR_EXCLUSIVE        -> Wait 3
+        left 2                           ->
+        left 1                           -> StoreEpoch 3 1
     """,
     "fencing expels and refuses everybody else": f"""
-        Join 1 EXCLUSIVE                 -> StoreEpoch 1 0
-        EpochStored 1                    -> Admit 1 0
-        Join 2 WAIT_FOR_EXCLUSIVE        -> Wait 2
-        Join 3 EXCLUSIVE_WITH_FENCING    -> Expel 1, Refuse 2 {FENCED}, StoreEpoch 3 1
-        EpochStored 3                    -> Admit 3 1
-        Join 1 EXCLUSIVE_WITH_FENCING 0  -> Refuse 1 {FENCED}
+        join 1 EXCLUSIVE                 -> StoreEpoch 1 0
+        epoch_stored 1                   -> Admit 1 0
+        join 2 WAIT_FOR_EXCLUSIVE        -> Wait 2
+        join 3 EXCLUSIVE_WITH_FENCING    -> Expel 1, Refuse 2 {FENCED}, StoreEpoch 3 1
+        epoch_stored 3                   -> Admit 3 1
+        join 1 EXCLUSIVE_WITH_FENCING 0  -> Refuse 1 {FENCED}
     """,
     "fencing while another is about to be exclusive": f"""
-        Join 1 EXCLUSIVE                 -> StoreEpoch 1 0
-        Join 2 EXCLUSIVE_WITH_FENCING    -> Refuse 1 {FENCED}, StoreEpoch 2 0
-        EpochStored 1                    ->
-        EpochStored 2                    -> Admit 2 0
+        join 1 EXCLUSIVE                 -> StoreEpoch 1 0
+        join 2 EXCLUSIVE_WITH_FENCING    -> Refuse 1 {FENCED}, StoreEpoch 2 0
+        epoch_stored 1                   ->
+        epoch_stored 2                   -> Admit 2 0
     """,
     "an epoch that is over": f"""
-        Join 1 EXCLUSIVE                 -> StoreEpoch 1 0
-        EpochStored 1                    -> Admit 1 0
-        Leave 1                          ->
-        Join 2 EXCLUSIVE                 -> StoreEpoch 2 1
-        EpochStored 2                    -> Admit 2 1
-        Leave 2                          ->
-        Join 1 EXCLUSIVE 0               -> Refuse 1 {FENCED}
-        Join 2 EXCLUSIVE 1               -> StoreEpoch 2 1
+        join 1 EXCLUSIVE                 -> StoreEpoch 1 0
+        epoch_stored 1                   -> Admit 1 0
+        left 1                           ->
+        join 2 EXCLUSIVE                 -> StoreEpoch 2 1
+        epoch_stored 2                   -> Admit 2 1
+        left 2                           ->
+        join 1 EXCLUSIVE 0               -> Refuse 1 {FENCED}
+        join 2 EXCLUSIVE 1               -> StoreEpoch 2 1
     """,
     "the epoch cannot be stored": f"""
-        Join 1 EXCLUSIVE                 -> StoreEpoch 1 0
-        Join 2 WAIT_FOR_EXCLUSIVE        -> Wait 2
-        EpochNotStored 1                 -> Refuse 1 {NOT_NOW}, StoreEpoch 2 0
+        join 1 EXCLUSIVE                 -> StoreEpoch 1 0
+        join 2 WAIT_FOR_EXCLUSIVE        -> Wait 2
+        epoch_not_stored 1               -> Refuse 1 {NOT_NOW}, StoreEpoch 2 0
     """,
 }
 
@@ -215,27 +216,27 @@ def show(effect: Any) -> str:
     return " ".join([type(effect).__name__, *shown])
 
 
-def run(machine: Any, module: Any, text: str) -> None:
+def run(machine: Any, text: str) -> None:
     for line in text.strip().splitlines():
         left, _, right = line.partition("->")
         name, *words = left.split()
-        event = getattr(module, name)(*map(value, words))
-        assert ", ".join(map(show, machine.step(event))) == right.strip(), line
+        effects = call(name, *map(value, words)).apply(machine)
+        assert ", ".join(map(show, effects)) == right.strip(), line
 
 
 @pytest.mark.parametrize("name", PRODUCING)
 def test_the_producers_of_a_connection(name: str) -> None:
-    run(ProducingProtocol(producers_max=2, ignore_s=30), producing, PRODUCING[name])
+    run(ProducingProtocol(producers_max=2, ignore_s=30), PRODUCING[name])
 
 
 @pytest.mark.parametrize("name", CONSUMING)
 def test_the_consumers_of_a_connection(name: str) -> None:
-    run(ConsumingProtocol(consumers_max=2), consuming, CONSUMING[name])
+    run(ConsumingProtocol(consumers_max=2), CONSUMING[name])
 
 
 @pytest.mark.parametrize("name", ACCESS)
 def test_access_to_a_topic(name: str) -> None:
-    run(AccessProtocol(None), access, ACCESS[name])
+    run(AccessProtocol(None), ACCESS[name])
 
 
 @pytest.mark.parametrize(
@@ -244,34 +245,34 @@ def test_access_to_a_topic(name: str) -> None:
 )
 def test_requests_to_close_that_wait_are_bounded(machine: Any) -> None:
     module: Any = producing if isinstance(machine, ProducingProtocol) else consuming
-    machine.step(module.Open(1, 100))
+    machine.open(1, 100)
     waiting = list(range(200, 200 + module.CLOSE_REQUESTS_MAX))
     for request_id in waiting:
         assert not any(
             isinstance(effect, module.Confirm | module.Refuse)
-            for effect in machine.step(module.CloseAsked(1, request_id))
+            for effect in machine.close(1, request_id)
         )
-    (refused,) = machine.step(module.CloseAsked(1, 300))
+    (refused,) = machine.close(1, 300)
     assert (refused.request_id, refused.code) == (300, pb.ServiceNotReady)
-    assert machine.step(module.OpenFailed(1, 1)) == [module.Confirm(each) for each in waiting]
+    assert machine.open_failed(1, 1) == [module.Confirm(each) for each in waiting]
 
 
 def test_sends_are_taken_only_while_the_producer_is_open() -> None:
     machine = ProducingProtocol(producers_max=9, ignore_s=30)
     assert machine.sending(1, 0) is Sending.VIOLATION
-    machine.step(producing.Open(1, 100))
+    machine.open(1, 100)
     assert machine.sending(1, 0) is Sending.IGNORE
-    machine.step(producing.Opened(1, 1))
+    machine.opened(1, 1)
     assert machine.sending(1, 0) is Sending.TAKE
-    machine.step(producing.CloseAsked(1, 101))
+    machine.close(1, 101)
     assert machine.sending(1, 0) is Sending.IGNORE
 
 
 def test_sends_for_a_dropped_producer_are_ignored_for_a_while() -> None:
     machine = ProducingProtocol(producers_max=9, ignore_s=30)
-    machine.step(producing.Open(1, 100))
-    machine.step(producing.Opened(1, 1))
-    machine.step(producing.Dropped(1, 5.0))
+    machine.open(1, 100)
+    machine.opened(1, 1)
+    machine.dropped(1, 5.0)
     assert machine.sending(1, 34.9) is Sending.IGNORE
     assert machine.sending(1, 35.0) is Sending.VIOLATION
 
@@ -281,35 +282,34 @@ def test_sends_for_a_dropped_producer_are_ignored_for_a_while() -> None:
 
 def opened() -> SessionProtocol:
     machine = SessionProtocol(("pulsar://us:6650",))
-    machine.step(session.Connect("daybook-test", 19, wants_broker_metadata=True))
+    machine.connect("daybook-test", 19, wants_broker_metadata=True)
     return machine
 
 
 def test_the_greeting_agrees_on_the_smaller_version() -> None:
     machine = SessionProtocol(())
-    assert machine.step(session.Connect("c", 99)) == [session.Greet(21)]
+    assert machine.connect("c", 99) == [session.Greet(21)]
     machine = SessionProtocol(())
-    assert machine.step(session.Connect("c", 17)) == [session.Greet(17)]
+    assert machine.connect("c", 17) == [session.Greet(17)]
 
 
 @pytest.mark.parametrize(
-    ("connect", "code"),
+    ("version", "proxy_to", "code"),
     [
-        (session.Connect("c", 11), pb.UnsupportedVersionError),
-        (session.Connect("c", 19, proxy_to="pulsar://them:6650"), pb.NotAllowedError),
+        (11, "", pb.UnsupportedVersionError),
+        (19, "pulsar://them:6650", pb.NotAllowedError),
     ],
 )
-def test_clients_that_cannot_be_served_are_told_why(connect: session.Connect, code: int) -> None:
-    (effect,) = SessionProtocol(("pulsar://us:6650",)).step(connect)
+def test_clients_that_cannot_be_served_are_told_why(version: int, proxy_to: str, code: int) -> None:
+    machine = SessionProtocol(("pulsar://us:6650",))
+    (effect,) = machine.connect("c", version, proxy_to=proxy_to)
     assert isinstance(effect, session.Refuse)
     assert effect.code == code
 
 
 def test_a_proxy_to_ourselves_is_fine() -> None:
     machine = SessionProtocol(("pulsar://us:6650",))
-    assert machine.step(session.Connect("c", 19, proxy_to="pulsar://us:6650")) == [
-        session.Greet(19)
-    ]
+    assert machine.connect("c", 19, proxy_to="pulsar://us:6650") == [session.Greet(19)]
 
 
 @pytest.mark.parametrize(
@@ -320,34 +320,34 @@ def test_broker_metadata_are_for_our_own_clients_that_want_them(
     version: str, wants: bool, sends: bool
 ) -> None:
     machine = SessionProtocol(())
-    machine.step(session.Connect(version, 19, wants_broker_metadata=wants))
+    machine.connect(version, 19, wants_broker_metadata=wants)
     assert machine.sends_broker_metadata is sends
 
 
 def test_silence_is_asked_about_once_and_then_taken_for_the_end() -> None:
     machine = opened()
-    assert machine.step(session.Tick(100)) == []
-    assert machine.step(session.Tick(100)) == [session.SendPing()]
-    assert machine.step(session.Tick(101)) == []
-    assert machine.step(session.Tick(101)) == [session.SendPing()]
-    (closed,) = machine.step(session.Tick(101))
+    assert machine.ticked(100) == []
+    assert machine.ticked(100) == [session.SendPing()]
+    assert machine.ticked(101) == []
+    assert machine.ticked(101) == [session.SendPing()]
+    (closed,) = machine.ticked(101)
     assert isinstance(closed, session.Close)
-    assert machine.step(session.Tick(101)) == []
+    assert machine.ticked(101) == []
 
 
 def test_silence_says_nothing_while_we_do_not_read() -> None:
     machine = opened()
-    machine.step(session.Tick(100))
-    assert machine.step(session.Tick(100, reading=False)) == []
-    assert machine.step(session.Tick(100)) == [session.SendPing()]
-    assert machine.step(session.Tick(100, reading=False)) == []
-    assert machine.step(session.Tick(100)) == [session.SendPing()]
+    machine.ticked(100)
+    assert machine.ticked(100, reading=False) == []
+    assert machine.ticked(100) == [session.SendPing()]
+    assert machine.ticked(100, reading=False) == []
+    assert machine.ticked(100) == [session.SendPing()]
 
 
 def test_who_does_not_greet_in_time_is_cut() -> None:
-    (closed,) = SessionProtocol(()).step(session.GreetingOverdue())
+    (closed,) = SessionProtocol(()).greeting_overdue()
     assert isinstance(closed, session.Close)
-    assert opened().step(session.GreetingOverdue()) == []
+    assert opened().greeting_overdue() == []
 
 
 def test_nothing_but_connect_may_come_first_and_connect_only_then() -> None:
