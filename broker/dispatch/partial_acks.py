@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from daybook.broker.protocol.dispatch.events import Place
+from daybook.broker.protocol.dispatch.interface import Place
 
 _ALL = -1
 _FORGOTTEN_MIN = 1_000  # places that were dropped before it is worth while to sort them out
