@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from daybook.broker.errors import PreconditionError
-from daybook.broker.protocol.dispatch.events import DispatchLimits
+from daybook.broker.protocol.dispatch.interface import DispatchLimits
 from daybook.managed_ledger.context import LogConfig
 
 

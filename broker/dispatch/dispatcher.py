@@ -1,7 +1,7 @@
 """The dispatcher of a subscription: one task that reads entries and gives them to consumers.
 
 A machine (`broker.protocol.dispatch`) decides what the task reads and which consumer gets it.  The
-task sleeps at the end of the log and while no consumer can take anything.  Each event that may
+task sleeps at the end of the log and while no consumer can take anything.  Everything that may
 change that wakes it.
 
     permits, acks, ... ---> Dispatch ---want---> read ---> Dispatch ---deliver---> consumers
@@ -16,22 +16,18 @@ import trio
 from daybook.bookie.errors import LedgerError
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.limits import TopicLimits
-from daybook.broker.protocol.dispatch.events import (
+from daybook.broker.protocol.dispatch.interface import (
     Activate,
-    Brought,
-    Cleared,
     ConsumerKey,
     Deliver,
     Dispatch,
     Effect,
     Entry,
-    Event,
     Place,
     Read,
     Replay,
     Rewind,
     Taken,
-    Tick,
     Want,
 )
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
@@ -107,10 +103,11 @@ class Dispatcher:
 
     def restart(self) -> None:
         """Read from the cursor again: it was moved, and nothing was delivered since the move."""
-        self.handle(Cleared())
+        self.perform_all(self.dispatch.cursor_moved())
 
-    def handle(self, event: Event) -> None:
-        for effect in self.dispatch.step(event):
+    def perform_all(self, effects: Sequence[Effect]) -> None:
+        """Carry out the effects of an input of `dispatch`."""
+        for effect in effects:
             self._perform(effect)
 
     # -- the task
@@ -126,7 +123,7 @@ class Dispatcher:
     async def _serve_once(self, scope: trio.CancelScope) -> None:
         deadline_ms = self.dispatch.deadline_ms
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
-            self.handle(Tick(self._clock.now_ms()))
+            self.perform_all(self.dispatch.tick(self._clock.now_ms()))
         want = self.dispatch.want()
         if want is None:
             await self._sleep()
@@ -220,7 +217,7 @@ class Dispatcher:
     def _assign(self, want: Want, raw: Sequence[LogEntry]) -> None:
         """Let the machine assign what was read, and read on behind the entries that it took."""
         visible = self._visible(raw)
-        for effect in self.dispatch.step(Brought(want, visible)):
+        for effect in self.dispatch.entries_read(want, visible):
             if isinstance(effect, Taken):
                 self._advance(effect.count, visible, raw)
             else:

@@ -28,22 +28,9 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.protocol.dispatch.events import (
-    Acked,
-    AckedUpTo,
-    Blocked,
-    ConsumerKey,
-    Dispatch,
-    Entry,
-    Joined,
-    Left,
-    Permits,
-    Place,
-    Redeliver,
-    Writable,
-)
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
+from daybook.broker.protocol.dispatch.interface import ConsumerKey, Dispatch, Entry, Place
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.topic_log import TopicCursor
@@ -380,7 +367,9 @@ class Subscription:
             self.dispatcher.shared = wanted == SHARED
         self._awaits_return = False
         self.consumers[consumer.key] = self._untold[consumer.key] = consumer
-        self.dispatcher.handle(Joined(consumer.key, consumer.name, consumer.priority))
+        self.dispatcher.perform_all(
+            self.dispatch.joined(consumer.key, consumer.name, consumer.priority)
+        )
         self.dispatcher.start()
         if wanted == FAILOVER:
             self.topic.start_task(self._wait_registered, consumer)
@@ -407,7 +396,7 @@ class Subscription:
         self._untold.pop(consumer.key, None)
         if self.consumers.pop(consumer.key, None) is None:
             return
-        self.dispatcher.handle(Left(consumer.key))
+        self.dispatcher.perform_all(self.dispatch.left(consumer.key))
         if self.consumers:
             self.dispatcher.wake()
             return
@@ -463,7 +452,7 @@ class Subscription:
             consumer.redelivered += again
             self.redelivered += again
         if consumer.connection.room_bytes <= 0:
-            self.dispatcher.handle(Blocked(key))
+            self.dispatcher.perform_all(self.dispatch.connection_full(key))
             consumer.connection.call_when_writable(consumer.writable)
 
     def _activate(self, key: ConsumerKey, active: bool) -> None:
@@ -485,12 +474,12 @@ class Subscription:
         if consumer.key not in self.consumers:
             return
         consumer.note_registered()
-        self.dispatcher.handle(Permits(consumer.key, messages))
+        self.dispatcher.perform_all(self.dispatch.permits_granted(consumer.key, messages))
         self.dispatcher.wake()
 
     def writable(self, consumer: Consumer) -> None:
         if consumer.key in self.consumers:
-            self.dispatcher.handle(Writable(consumer.key))
+            self.dispatcher.perform_all(self.dispatch.connection_writable(consumer.key))
             self.dispatcher.wake()
 
     def redeliver(self, consumer: Consumer, places: Sequence[Place], epoch: int | None) -> None:
@@ -499,7 +488,7 @@ class Subscription:
             consumer.epoch = epoch
         if consumer.key not in self.consumers:
             return
-        self.dispatcher.handle(Redeliver(consumer.key, places))
+        self.dispatcher.perform_all(self.dispatch.redelivery_requested(consumer.key, places))
         self.dispatcher.wake()
 
     def ack(self, consumer: Consumer, ack: Ack) -> None:
@@ -541,7 +530,7 @@ class Subscription:
                 places.append(place)
         if places:
             cursor.ack([Position(*place) for place in places])
-            self.dispatcher.handle(Acked(consumer.key, places, unread))
+            self.dispatcher.perform_all(self.dispatch.acked(consumer.key, places, unread))
             if unread or self.dispatch.active is None:
                 self.dispatcher.wake()  # A shared consumer may have had too much unacknowledged.
 
@@ -578,7 +567,7 @@ class Subscription:
     def _ack_up_to(self, position: Position) -> None:
         place = (position.ledger_id, position.entry_id)
         self.cursor.ack_cumulative(position)
-        self.dispatcher.handle(AckedUpTo(place))
+        self.dispatcher.perform_all(self.dispatch.acked_up_to(place))
 
     def when_durable(self, call: OnDurable) -> None:
         """Call back when all acknowledgements so far are durable, or with why they may be lost."""

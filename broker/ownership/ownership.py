@@ -28,35 +28,20 @@ from daybook.broker.ownership.membership import (
 )
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership import (
-    Acquire,
     Answer,
     Answered,
     CloseTopics,
-    Created,
-    CreateFailed,
-    CreateInDoubt,
     CreateRecord,
-    Deleted,
-    DeleteInDoubt,
     DeleteRecord,
     DropTopics,
     Effect,
-    Event,
-    GuardSeen,
     Join,
-    Joined,
     Membership,
     OwnershipProtocol,
-    ReadFailed,
     ReadGuard,
     ReadRecord,
     RecordOwner,
-    RecordRead,
-    RecordTouched,
-    Release,
     Released,
-    SessionChanged,
-    TopicsClosed,
 )
 from daybook.broker.topics.topics import Topics
 from daybook.wire.logging import Log
@@ -176,14 +161,16 @@ class Ownership:
             await trio.lowlevel.checkpoint()
             return Answer.UNAVAILABLE
         waiter = _Waiter()
-        await self._wait(self._acquiring, bundle, waiter, Acquire(bundle), _ACQUIRE_TIMEOUT_S)
+        ask = self._protocol.acquire
+        await self._wait(self._acquiring, bundle, waiter, ask, _ACQUIRE_TIMEOUT_S)
         return waiter.answer
 
     async def release(self, bundle: BundleName) -> None:
         """Close the bundle's topics, then delete its record.  Raise UnavailableError."""
         waiter = _Waiter()
+        ask = self._protocol.release
         timeout_s = _CLOSE_TIMEOUT_S + _ACQUIRE_TIMEOUT_S
-        await self._wait(self._releasing, bundle, waiter, Release(bundle), timeout_s)
+        await self._wait(self._releasing, bundle, waiter, ask, timeout_s)
         if waiter.answer is not Answer.OURS:
             raise UnavailableError(f"the bundle {bundle} cannot be released now: try again")
 
@@ -218,13 +205,13 @@ class Ownership:
         waiting: dict[BundleName, list[_Waiter]],
         bundle: BundleName,
         waiter: _Waiter,
-        event: Event,
+        ask: Callable[[BundleName], list[Effect]],
         timeout_s: float,
     ) -> None:
         waiters = waiting.setdefault(bundle, [])
         waiters.append(waiter)
         try:
-            self._handle(event)
+            self._perform_all(ask(bundle))
             with trio.move_on_after(timeout_s):
                 await waiter.done.wait()
         finally:
@@ -242,11 +229,11 @@ class Ownership:
             )
         elif not self.contact:
             self._log.info("the broker is in contact with the metadata store")
-        self._handle(SessionChanged(state))
+        self._perform_all(self._protocol.session_changed(state))
 
-    def _handle(self, event: Event) -> None:
-        """Handle an event and its effects without a checkpoint: no other task runs in between."""
-        for effect in self._protocol.step(event):
+    def _perform_all(self, effects: Sequence[Effect]) -> None:
+        """Carry out the effects of an input without a checkpoint: no other task runs in between."""
+        for effect in effects:
             self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
@@ -299,7 +286,8 @@ class Ownership:
         if guard is not None and self._protocol.term == term:
             self._guard = guard
             self._log.info("this broker joined the cluster", term=term)
-            self._handle(Joined(term))  # before the read, whose answer counts only when joined
+            # This comes before the read, whose answer counts only when joined.
+            self._perform_all(self._protocol.joined(term))
             self._joined.set()
             await self._read_guard(term)  # sets the watch
 
@@ -316,7 +304,7 @@ class Ownership:
                 await trio.sleep(_RETRY_S)
                 continue
             stands = record is not None and record.stat.owner == self._store.session_id
-            self._handle(GuardSeen(term, stands))
+            self._perform_all(self._protocol.guard_seen(term, stands))
             return
 
     def _guard_touched(self, term: int) -> None:
@@ -335,15 +323,15 @@ class Ownership:
             await self._ensure_parent(bundle)
             await self._store.multi(operations)
         except StoreUnavailableError:
-            self._handle(CreateFailed(bundle, ask))
+            self._perform_all(self._protocol.create_failed(bundle, ask))
         except NoRecordError:
             # The check of the guard failed: a peer has removed this broker.
-            self._handle(CreateFailed(bundle, ask))
+            self._perform_all(self._protocol.create_failed(bundle, ask))
             await self._read_guard(self._protocol.term)
         except MetadataError:
-            self._handle(CreateInDoubt(bundle, ask))
+            self._perform_all(self._protocol.create_in_doubt(bundle, ask))
         else:
-            self._handle(Created(bundle, ask))
+            self._perform_all(self._protocol.created(bundle, ask))
 
     async def _ensure_parent(self, bundle: BundleName) -> None:
         parent = records.owner_path(bundle).rpartition("/")[0]
@@ -367,7 +355,7 @@ class Ownership:
                     self._watched.discard(bundle)
                 await trio.sleep(_RETRY_S)
                 if self._store.session_state is not SessionState.CONNECTED:
-                    self._handle(ReadFailed(bundle, ask))
+                    self._perform_all(self._protocol.read_failed(bundle, ask))
                     return
         if record is None:
             owner = RecordOwner.NOBODY
@@ -375,11 +363,11 @@ class Ownership:
             owner = RecordOwner.OURS
         else:
             owner = RecordOwner.OTHERS
-        self._handle(RecordRead(bundle, ask, owner))
+        self._perform_all(self._protocol.record_read(bundle, ask, owner))
 
     def _touched(self, bundle: BundleName) -> None:
         self._watched.discard(bundle)
-        self._handle(RecordTouched(bundle))
+        self._perform_all(self._protocol.record_touched(bundle))
 
     async def _delete(self, bundle: BundleName, ask: int) -> None:
         assert self._guard is not None
@@ -387,18 +375,18 @@ class Ownership:
             await self._store.multi(delete_under_guard(self._guard, records.owner_path(bundle)))
         except MetadataError as error:
             # The record may be gone, ours still, or its guard: reading it tells.
-            self._handle(DeleteInDoubt(bundle, ask))
+            self._perform_all(self._protocol.delete_in_doubt(bundle, ask))
             if isinstance(error, NoRecordError):
                 await self._read_guard(self._protocol.term)
         else:
-            self._handle(Deleted(bundle, ask))
+            self._perform_all(self._protocol.deleted(bundle, ask))
 
     async def _close(self, bundle: BundleName, ask: int) -> None:
         with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
             await self._topics.close_bundle(bundle)
         if scope.cancelled_caught:
             self._topics.drop_bundle(bundle)  # The next owner recovers its ledgers.
-        self._handle(TopicsClosed(bundle, ask))
+        self._perform_all(self._protocol.topics_closed(bundle, ask))
 
 
 def _settle(waiting: dict[BundleName, list[_Waiter]], bundle: BundleName, answer: Answer) -> None:

@@ -13,17 +13,17 @@ of ledgers is what makes a second owner harmless.  So the rules aim at speed and
                 another version in the same step.  A broker that removes us meanwhile has read the
                 old version, so it deletes nothing of our successor.
 
-    (nothing) --Acquire--> ACQUIRING --Created--> OWNED
+    (nothing) --acquire--> ACQUIRING --created--> OWNED
                     in doubt v   ^ nobody's         ^ ours
                            CHECKING ----------------+
                    no answer v   ^ contact is back
                            DOUBTFUL
 
-    OWNED --Release--> CLOSING --TopicsClosed--> DELETING --Deleted--> (nothing)
-                                         in doubt v   ^ ours still
-                                             DELETE_CHECKING
-                                        no answer v   ^ contact is back
-                                             DELETE_DOUBTFUL
+    OWNED --release--> CLOSING --topics_closed--> DELETING --deleted--> (nothing)
+                                          in doubt v   ^ ours still
+                                              DELETE_CHECKING
+                                         no answer v   ^ contact is back
+                                              DELETE_DOUBTFUL
 
 The *guard* is a record with a name that is never used twice.  A broker that finds this process dead
 deletes the guard and our ownership records in one multi.  The guard exists for as long as the
@@ -56,116 +56,6 @@ class Answer(Enum):
     OURS = auto()
     OTHERS = auto()
     UNAVAILABLE = auto()  # the caller may ask again
-
-
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class SessionChanged:
-    state: SessionState
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """Our guard of this term was written."""
-
-    term: int
-
-
-@dataclass(frozen=True, slots=True)
-class GuardSeen:
-    """Our guard was read, on request or after its watch fired; `stands` is False if it is gone."""
-
-    term: int
-    stands: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Acquire:
-    bundle: BundleName
-
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    bundle: BundleName
-    ask: int
-
-
-@dataclass(frozen=True, slots=True)
-class CreateInDoubt:
-    """There was no answer, or the record exists: the record has to be read to know the owner."""
-
-    bundle: BundleName
-    ask: int
-
-
-@dataclass(frozen=True, slots=True)
-class CreateFailed:
-    """The record was certainly not created."""
-
-    bundle: BundleName
-    ask: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordRead:
-    bundle: BundleName
-    ask: int
-    owner: RecordOwner
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFailed:
-    """The store is out of reach; `SessionChanged` will report when it is back."""
-
-    bundle: BundleName
-    ask: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordTouched:
-    """The watch on the record of a bundle fired."""
-
-    bundle: BundleName
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    bundle: BundleName
-
-
-@dataclass(frozen=True, slots=True)
-class TopicsClosed:
-    bundle: BundleName
-    ask: int
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    bundle: BundleName
-    ask: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteInDoubt:
-    bundle: BundleName
-    ask: int
-
-
-BundleAnswer: TypeAlias = (
-    Created
-    | CreateInDoubt
-    | CreateFailed
-    | RecordRead
-    | ReadFailed
-    | TopicsClosed
-    | Deleted
-    | DeleteInDoubt
-)
-Event: TypeAlias = (
-    SessionChanged | Joined | GuardSeen | Acquire | Release | RecordTouched | BundleAnswer
-)
 
 
 # -- effects
@@ -320,62 +210,9 @@ class OwnershipProtocol:
         held = tuple((b, h.state, self._asked - h.ask) for b, h in self.snapshot()[-1])
         return self.session, self.membership, self.contact, held
 
-    # -- events
-
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case SessionChanged(state):
-                self._session_changed(state)
-            case Joined(term):
-                if term == self.term and self.membership is Membership.JOINING:
-                    self.membership = Membership.IN
-                    self.contact = self.session is SessionState.CONNECTED
-            case GuardSeen(term, stands):
-                if term == self.term and self.membership is Membership.IN:
-                    self._guard_seen(stands=stands)
-            case Acquire(bundle):
-                self._acquire(bundle)
-            case Release(bundle):
-                self._release(bundle)
-            case RecordTouched(bundle):
-                # In the other states the record is read or written before the next decision.
-                if self.owns(bundle):
-                    self._read(bundle, BundleState.OWNED)
-            case _:
-                held = self._held.get(event.bundle)
-                if held is not None and held.ask == event.ask:
-                    self._answered(event, held.state)
-        assert self.membership is not Membership.OUT or not self._held
-        assert not self.contact or self.membership is Membership.IN
-        effects, self._effects = self._effects, []
-        return effects
-
-    def _answered(self, event: BundleAnswer, state: BundleState) -> None:
-        bundle = event.bundle
-        match event:
-            case Created():
-                self._emit(Answered(bundle, Answer.OURS))
-                self._read(bundle, BundleState.OWNED)  # sets the watch
-            case CreateInDoubt():
-                self._check(bundle)
-            case CreateFailed():
-                self._forget(bundle, Answer.UNAVAILABLE)
-            case RecordRead(owner=owner):
-                self._record_read(bundle, state, owner)
-            case ReadFailed():
-                self._read_failed(bundle, state)
-            case TopicsClosed():
-                self._delete(bundle)
-            case Deleted():
-                self._let_go(bundle)
-            case DeleteInDoubt():
-                self._check_deleted(bundle)
-            case _:
-                assert_never(event)
-
     # -- the session and the guard
 
-    def _session_changed(self, state: SessionState) -> None:
+    def session_changed(self, state: SessionState) -> list[Effect]:
         self.session = state
         match state:
             case SessionState.CONNECTED:
@@ -389,13 +226,22 @@ class OwnershipProtocol:
                 self._drop_all()
             case _:
                 assert_never(state)
+        return self._pop_effects()
 
-    def _join(self) -> None:
-        self.membership = Membership.JOINING
-        self.term += 1
-        self._emit(Join(self.term))
+    def joined(self, term: int) -> list[Effect]:
+        """Our guard of this term was written."""
+        if term == self.term and self.membership is Membership.JOINING:
+            self.membership = Membership.IN
+            self.contact = self.session is SessionState.CONNECTED
+        return self._pop_effects()
 
-    def _guard_seen(self, *, stands: bool) -> None:
+    def guard_seen(self, term: int, stands: bool) -> list[Effect]:
+        """Our guard was read, on request or after its watch fired.
+
+        `stands` is False if the guard is gone.
+        """
+        if term != self.term or self.membership is not Membership.IN:
+            return self._pop_effects()
         if not stands:
             self._drop_all()
             if self.session is SessionState.CONNECTED:
@@ -405,6 +251,12 @@ class OwnershipProtocol:
             self.contact = True
             for bundle, held in sorted(self._held.items(), key=_by_name):
                 self._look_again(bundle, held.state)
+        return self._pop_effects()
+
+    def _join(self) -> None:
+        self.membership = Membership.JOINING
+        self.term += 1
+        self._emit(Join(self.term))
 
     def _look_again(self, bundle: BundleName, state: BundleState) -> None:
         """Settle what was left open while the store was out of reach, and set the watch again."""
@@ -440,9 +292,10 @@ class OwnershipProtocol:
                     assert_never(held.state)
         self._held.clear()
 
-    # -- one bundle
+    # -- acquiring a bundle
 
-    def _acquire(self, bundle: BundleName) -> None:
+    def acquire(self, bundle: BundleName) -> list[Effect]:
+        """Own the bundle if no broker does.  `Answered` tells the caller, now or later."""
         match self.state_of(bundle):
             case None if self.contact:
                 self._create(bundle)
@@ -454,14 +307,29 @@ class OwnershipProtocol:
                 self._check(bundle)
             case _:
                 self._emit(Answered(bundle, Answer.UNAVAILABLE))
+        return self._pop_effects()
+
+    def created(self, bundle: BundleName, ask: int) -> list[Effect]:
+        if self._state_at(bundle, ask) is not None:
+            self._emit(Answered(bundle, Answer.OURS))
+            self._read(bundle, BundleState.OWNED)  # sets the watch
+        return self._pop_effects()
+
+    def create_in_doubt(self, bundle: BundleName, ask: int) -> list[Effect]:
+        """There was no answer, or the record exists: it has to be read to know the owner."""
+        if self._state_at(bundle, ask) is not None:
+            self._check(bundle)
+        return self._pop_effects()
+
+    def create_failed(self, bundle: BundleName, ask: int) -> list[Effect]:
+        """The record was certainly not created."""
+        if self._state_at(bundle, ask) is not None:
+            self._forget(bundle, Answer.UNAVAILABLE)
+        return self._pop_effects()
 
     def _create(self, bundle: BundleName) -> None:
         assert self.contact  # Nothing is acquired while the store is out of reach.
         self._emit(CreateRecord(bundle, self._hold(bundle, BundleState.ACQUIRING)))
-
-    def _read(self, bundle: BundleName, state: BundleState) -> None:
-        """Read the record, and hold the bundle in `state` until the answer comes."""
-        self._emit(ReadRecord(bundle, self._hold(bundle, state)))
 
     def _check(self, bundle: BundleName) -> None:
         """Read the record to find its owner, now or when the store is back."""
@@ -471,14 +339,72 @@ class OwnershipProtocol:
             self._hold(bundle, BundleState.DOUBTFUL)
             self._emit(Answered(bundle, Answer.UNAVAILABLE))
 
+    def _forget(self, bundle: BundleName, answer: Answer) -> None:
+        del self._held[bundle]
+        self._emit(Answered(bundle, answer))
+
+    # -- releasing a bundle
+
+    def release(self, bundle: BundleName) -> list[Effect]:
+        """Give the bundle up.  `Released` tells the caller, now or later."""
+        match self.state_of(bundle):
+            case None:
+                self._emit(Released(bundle, done=True))
+            case BundleState.OWNED if self.contact:
+                self._emit(CloseTopics(bundle, self._hold(bundle, BundleState.CLOSING)))
+            case (
+                BundleState.OWNED
+                | BundleState.ACQUIRING
+                | BundleState.CHECKING
+                | BundleState.DOUBTFUL
+            ):
+                self._emit(Released(bundle, done=False))
+            case _:
+                pass  # It is being released already; the answer is for all callers.
+        return self._pop_effects()
+
+    def topics_closed(self, bundle: BundleName, ask: int) -> list[Effect]:
+        if self._state_at(bundle, ask) is not None:
+            self._delete(bundle)
+        return self._pop_effects()
+
+    def deleted(self, bundle: BundleName, ask: int) -> list[Effect]:
+        if self._state_at(bundle, ask) is not None:
+            self._let_go(bundle)
+        return self._pop_effects()
+
+    def delete_in_doubt(self, bundle: BundleName, ask: int) -> list[Effect]:
+        if self._state_at(bundle, ask) is not None:
+            self._check_deleted(bundle)
+        return self._pop_effects()
+
+    def _delete(self, bundle: BundleName) -> None:
+        if self.contact:
+            self._emit(DeleteRecord(bundle, self._hold(bundle, BundleState.DELETING)))
+        else:
+            self._hold(bundle, BundleState.DELETE_DOUBTFUL)
+
     def _check_deleted(self, bundle: BundleName) -> None:
         if self.contact:
             self._read(bundle, BundleState.DELETE_CHECKING)
         else:
             self._hold(bundle, BundleState.DELETE_DOUBTFUL)
 
-    def _record_read(self, bundle: BundleName, state: BundleState, owner: RecordOwner) -> None:
-        match state, owner:
+    def _let_go(self, bundle: BundleName) -> None:
+        del self._held[bundle]
+        self._emit(Released(bundle, done=True))
+
+    # -- the record of a bundle
+
+    def record_touched(self, bundle: BundleName) -> list[Effect]:
+        """The watch on the record of a bundle fired."""
+        # In the other states the record is read or written before the next decision.
+        if self.owns(bundle):
+            self._read(bundle, BundleState.OWNED)
+        return self._pop_effects()
+
+    def record_read(self, bundle: BundleName, ask: int, owner: RecordOwner) -> list[Effect]:
+        match self._state_at(bundle, ask), owner:
             case BundleState.CHECKING, RecordOwner.OURS:
                 self._hold(bundle, BundleState.OWNED)
                 self._emit(Answered(bundle, Answer.OURS))
@@ -500,49 +426,34 @@ class OwnershipProtocol:
                 self._let_go(bundle)
             case _:
                 pass
+        return self._pop_effects()
 
-    def _read_failed(self, bundle: BundleName, state: BundleState) -> None:
-        match state:
+    def read_failed(self, bundle: BundleName, ask: int) -> list[Effect]:
+        """The store is out of reach; `session_changed` will report when it is back."""
+        match self._state_at(bundle, ask):
             case BundleState.CHECKING:
                 self._hold(bundle, BundleState.DOUBTFUL)
                 self._emit(Answered(bundle, Answer.UNAVAILABLE))
             case BundleState.DELETE_CHECKING:
                 self._hold(bundle, BundleState.DELETE_DOUBTFUL)
             case _:
-                return  # Keep an owned bundle, and read it again when the contact is back.
+                # Keep an owned bundle, and read it again when the contact is back.
+                return self._pop_effects()
         # The contact may be back already; then nothing else would look at this bundle again.
         if self.contact:
             self._look_again(bundle, self._held[bundle].state)
+        return self._pop_effects()
 
-    def _release(self, bundle: BundleName) -> None:
-        match self.state_of(bundle):
-            case None:
-                self._emit(Released(bundle, done=True))
-            case BundleState.OWNED if self.contact:
-                self._emit(CloseTopics(bundle, self._hold(bundle, BundleState.CLOSING)))
-            case (
-                BundleState.OWNED
-                | BundleState.ACQUIRING
-                | BundleState.CHECKING
-                | BundleState.DOUBTFUL
-            ):
-                self._emit(Released(bundle, done=False))
-            case _:
-                pass  # It is being released already; the answer is for all callers.
+    def _read(self, bundle: BundleName, state: BundleState) -> None:
+        """Read the record, and hold the bundle in `state` until the answer comes."""
+        self._emit(ReadRecord(bundle, self._hold(bundle, state)))
 
-    def _delete(self, bundle: BundleName) -> None:
-        if self.contact:
-            self._emit(DeleteRecord(bundle, self._hold(bundle, BundleState.DELETING)))
-        else:
-            self._hold(bundle, BundleState.DELETE_DOUBTFUL)
+    # -- requests and effects
 
-    def _let_go(self, bundle: BundleName) -> None:
-        del self._held[bundle]
-        self._emit(Released(bundle, done=True))
-
-    def _forget(self, bundle: BundleName, answer: Answer) -> None:
-        del self._held[bundle]
-        self._emit(Answered(bundle, answer))
+    def _state_at(self, bundle: BundleName, ask: int) -> BundleState | None:
+        """Return the state of the bundle; None if an answer to this request is void."""
+        held = self._held.get(bundle)
+        return held.state if held is not None and held.ask == ask else None
 
     def _hold(self, bundle: BundleName, state: BundleState) -> int:
         """Set the state, and make all earlier requests about the bundle void."""
@@ -552,6 +463,12 @@ class OwnershipProtocol:
 
     def _emit(self, effect: Effect) -> None:
         self._effects.append(effect)
+
+    def _pop_effects(self) -> list[Effect]:
+        assert self.membership is not Membership.OUT or not self._held
+        assert not self.contact or self.membership is Membership.IN
+        effects, self._effects = self._effects, []
+        return effects
 
 
 def _by_name(item: tuple[BundleName, HeldBundle]) -> BundleName:

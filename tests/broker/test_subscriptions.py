@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from daybook.broker.dispatch.subscription import EXCLUSIVE
 from daybook.broker.errors import PreconditionError
 from daybook.broker.limits import TopicLimits
-from daybook.broker.protocol.dispatch.events import DispatchLimits
+from daybook.broker.protocol.dispatch.interface import DispatchLimits
 from daybook.broker.topics.topic import ConsumerRequest, check_name
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry

@@ -7,6 +7,10 @@ clocks       wall clocks that tests control
 network      a network in memory: delays, cuts, partitions; `stream` is one connection
 disk         a disk in memory: crashes, torn writes, rot; `index` is the index store on it
 
+Machines:
+
+calls        inputs of a machine as data, for tests that keep or compare them
+
 A broker alone:
 
 broker       its data plane over logs in memory (`fake_log`), and clients that speak raw frames

@@ -21,7 +21,7 @@ MUTANTS = [
         id="Q01",
         rule="entries read before a rewind are dropped -> delivered",
         module=_EXCLUSIVE,
-        name="ExclusiveDispatch._brought",
+        name="ExclusiveDispatch.entries_read",
         replacement=Edit(
             "want.generation != self._generation or self._active is None", "self._active is None"
         ),
@@ -39,7 +39,7 @@ MUTANTS = [
         id="Q03",
         rule="reading goes on behind the delivered entries -> behind those that were read",
         module=_EXCLUSIVE,
-        name="ExclusiveDispatch._brought",
+        name="ExclusiveDispatch.entries_read",
         replacement=Edit("Taken(count)]", "Taken(len(entries))]"),
         caught_by=_STORMS,
     ),
@@ -47,7 +47,7 @@ MUTANTS = [
         id="Q04",
         rule="nothing is delivered without permits -> a read is delivered whole",
         module=_EXCLUSIVE,
-        name="ExclusiveDispatch._brought",
+        name="ExclusiveDispatch.entries_read",
         replacement=Edit("if active.permits <= 0:", "if False:"),
         caught_by=_STORMS,
     ),
@@ -55,7 +55,7 @@ MUTANTS = [
         id="Q05",
         rule="another consumer takes over when the active one leaves -> when the next one joins",
         module=_FAILOVER,
-        name="FailoverDispatch._left",
+        name="FailoverDispatch.left",
         replacement=Edit("if not self._consumers:", "if True:"),
         caught_by=_STORMS,
     ),
@@ -63,7 +63,7 @@ MUTANTS = [
         id="Q06",
         rule="entries read before the pending ones were dropped are dropped -> delivered",
         module=_SHARED,
-        name="SharedDispatch._brought",
+        name="SharedDispatch.entries_read",
         replacement=Edit("if want.generation != self._generation:", "if False:"),
         caught_by=_STORMS,
     ),
@@ -71,7 +71,7 @@ MUTANTS = [
         id="Q07",
         rule="entries of a lost consumer go to others -> they are forgotten",
         module=_SHARED,
-        name="SharedDispatch._left",
+        name="SharedDispatch.left",
         replacement=Edit(
             "*self._unacked.leave(consumer), ", "*self._unacked.leave(consumer)[:0], "
         ),

@@ -10,33 +10,21 @@ no entry is skipped, no acknowledged entry is delivered, permits and limits are 
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
-from daybook.broker.protocol.dispatch.events import (
-    Acked,
-    AckedUpTo,
+from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from daybook.broker.protocol.dispatch.failover import FailoverDispatch
+from daybook.broker.protocol.dispatch.interface import (
     Activate,
-    Blocked,
-    Brought,
-    Cleared,
     Deliver,
     Dispatch,
     Effect,
     Entry,
-    Event,
-    Joined,
-    Left,
-    Permits,
     Place,
     Read,
-    Redeliver,
     Replay,
     Rewind,
     Taken,
-    Tick,
     Want,
-    Writable,
 )
-from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
-from daybook.broker.protocol.dispatch.failover import FailoverDispatch
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from daybook.managed_ledger.partial_acks import PartialAcks
 from daybook.managed_ledger.position import Position
@@ -156,7 +144,7 @@ class DispatchStorm(DispatchRules):
         consumer = Consumer(self, self._came, priority)
         self.say(f"{consumer.name} joins, {TYPES[self.type]}, priority {priority}")
         alive[consumer.key] = consumer
-        self._step(Joined(consumer.key, consumer.name, priority))
+        self._step(self._machine.joined(consumer.key, consumer.name, priority))
 
     def _begin(self) -> None:
         """Draw the type of the subscription, which its first consumer sets."""
@@ -186,7 +174,7 @@ class DispatchStorm(DispatchRules):
         del self.consumers[consumer.key]
         self.network.disconnect(BROKER, consumer.key)
         consumer.alive = False
-        self._step(Left(consumer.key))
+        self._step(self._machine.left(consumer.key))
         if not self.consumers:
             if not self._outlives:
                 self._reading = None  # The dispatcher stops.
@@ -214,8 +202,10 @@ class DispatchStorm(DispatchRules):
         if consumer is not None:
             consumer.writable = not consumer.writable
             self.say(f"{consumer.name} is {'writable again' if consumer.writable else 'slow'}")
-            event = Writable if consumer.writable else Blocked
-            self._step(event(consumer.key))
+            if consumer.writable:
+                self._step(self._machine.connection_writable(consumer.key))
+            else:
+                self._step(self._machine.connection_full(consumer.key))
 
     def _seek(self) -> None:
         for consumer in list(self.consumers.values()):
@@ -227,7 +217,7 @@ class DispatchStorm(DispatchRules):
         self._partial.done([Position(*place) for place in self._truth])
         for message in self.log:
             self._truth[message.place] = message.all if message.index < index else 0
-        self._step(Cleared())
+        self._step(self._machine.cursor_moved())
 
     def _skip_all(self) -> None:
         """Skip the backlog, as an administrator may ask."""
@@ -243,7 +233,7 @@ class DispatchStorm(DispatchRules):
     def hear_flow(self, consumer: Consumer, messages: int) -> None:
         consumer.permits += messages
         self.say(f"{consumer.name} -> broker: {messages} permits")
-        self._step(Permits(consumer.key, messages))
+        self._step(self._machine.permits_granted(consumer.key, messages))
 
     def hear_ack(self, consumer: Consumer, place: Place, pending: Bits) -> None:
         """Acknowledge all messages of the entry but `pending`."""
@@ -262,7 +252,7 @@ class DispatchStorm(DispatchRules):
         self._given_back.pop(place, None)
         for each in self.consumers.values():
             each.holds.pop(place, None)
-        self._step(Acked(consumer.key, [place]))
+        self._step(self._machine.acked(consumer.key, [place]))
 
     def hear_ack_up_to(self, consumer: Consumer, place: Place) -> None:
         self.say(f"{consumer.name} -> broker: ack up to {self.message(place).index}")
@@ -277,7 +267,7 @@ class DispatchStorm(DispatchRules):
                 for consumer in self.consumers.values():
                     consumer.holds.pop(message.place, None)
         self._partial.done_up_to(Position(*place))
-        self._step(AckedUpTo(place))
+        self._step(self._machine.acked_up_to(place))
 
     def hear_give_back(self, consumer: Consumer, places: Sequence[Place]) -> None:
         """Take entries back for redelivery: these, or all of the consumer's if none is named."""
@@ -287,7 +277,7 @@ class DispatchStorm(DispatchRules):
             for place in [p for p in consumer.holds if not places or p in places]:
                 del consumer.holds[place]
                 self._given_back[place] = self._given_back.get(place, 0) + 1
-        self._step(Redeliver(consumer.key, places))
+        self._step(self._machine.redelivery_requested(consumer.key, places))
 
     # -- the dispatcher
 
@@ -296,7 +286,7 @@ class DispatchStorm(DispatchRules):
         if self._reading is None:
             deadline_ms = self._machine.deadline_ms
             if deadline_ms is not None and deadline_ms <= self.now_ms:
-                self._step(Tick(self.now_ms))
+                self._step(self._machine.tick(self.now_ms))
             want = self._machine.want() if self.consumers else None
             if isinstance(want, Read) and self._start() == len(self.log):
                 want = None
@@ -327,7 +317,7 @@ class DispatchStorm(DispatchRules):
     def _bring(self, want: Want, raw: Sequence[Message]) -> None:
         visible = [self._entry(m) for m in raw if m.place not in self._acked]
         given: list[tuple[Place, Consumer, Entry, int]] = []
-        effects = self._machine.step(Brought(want, visible))
+        effects = self._machine.entries_read(want, visible)
         if not effects and visible:
             self.mark("stale read, shared" if self.shared else "stale read")
         for effect in effects:
@@ -342,7 +332,7 @@ class DispatchStorm(DispatchRules):
                     self._taken(count, visible, raw)
                 case _:
                     raise AssertionError(effect)
-        # The effects of a step are grouped by consumer; the machine chose entry by entry.
+        # The effects of a read are grouped by consumer; the machine chose entry by entry.
         for _, consumer, entry, count in sorted(given, key=lambda each: each[0]):
             self.deliver(consumer, entry, count)
 
@@ -363,8 +353,9 @@ class DispatchStorm(DispatchRules):
             entry.group, entry.group_ends = message.group, message.ends
         return entry
 
-    def _step(self, event: Event) -> None:
-        for effect in self._machine.step(event):
+    def _step(self, effects: Sequence[Effect]) -> None:
+        """Carry out the effects of an input of the machine, and check what the machine counts."""
+        for effect in effects:
             self._perform(effect)
         for consumer in self.consumers.values():
             permits = self._machine.permits_of(consumer.key)
@@ -400,7 +391,7 @@ class DispatchStorm(DispatchRules):
             for consumer in list(self.consumers.values()):
                 if not consumer.writable:
                     consumer.writable = True
-                    self._step(Writable(consumer.key))
+                    self._step(self._machine.connection_writable(consumer.key))
                 if consumer.permits <= 0:
                     self.hear_flow(consumer, 3 - consumer.permits)
                 consumer.ack_all()

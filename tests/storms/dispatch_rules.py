@@ -4,8 +4,8 @@ The rules look from outside: at the log, the acknowledgements, and what each con
 returned and permitted.
 """
 
-from daybook.broker.protocol.dispatch.events import Dispatch, DispatchLimits, Entry, Place
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from daybook.broker.protocol.dispatch.interface import Dispatch, DispatchLimits, Entry, Place
 from tests.storms.chance import Chance
 from tests.storms.dispatch_consumer import Consumer, Message
 from tests.storms.network import Network

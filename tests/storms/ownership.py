@@ -17,9 +17,9 @@ class OwnershipStorm(Walk[OwnershipSettings]):
     faults = "breaks|expires|removes|answer is lost|no answer|refused now|a late|to release"
     rounds_at_end = 3
     signs: ClassVar[dict[str, str]] = {
-        "owned": r"^Created|owner=<RecordOwner.OURS",
-        "somebody else's": "owner=<RecordOwner.OTHERS",
-        "released": "^delete$|^Deleted",
+        "owned": r"^created|RecordOwner.OURS",
+        "somebody else's": "RecordOwner.OTHERS",
+        "released": "^delete$|^deleted",
         "session lost": "session is lost",
         "removed while alive": "removes",
         "contact lost": "breaks",

@@ -1,14 +1,17 @@
 """Which consumer gets which entry: one machine for each type of subscription.
 
-On the left the events, on the right the effects; `want()` returns what to read next.
+On the left the inputs, which are methods; on the right the effects, which are data.  `want()`
+returns what to read next, and `entries_read` takes the result.
 
-    Joined, Left, Permits, Blocked, Writable        Deliver, Taken
-    Redeliver, Acked, AckedUpTo, Cleared            Rewind
-    Brought (the result of a read), Tick            Activate
+    joined, left                                          Deliver, Taken
+    permits_granted, connection_full, connection_writable Rewind
+    redelivery_requested, acked, acked_up_to              Activate
+    cursor_moved, entries_read, tick
 
 `broker.dispatch` does the reading, and owns cursors and connections.  To a machine an entry is an
 opaque token.
 
+    interface    entries, reads, effects, and the methods that all machines have
     pending      what all machines share: consumers and permits, unacknowledged entries, replay
     exclusive    one consumer gets everything, in order
     failover     one of several consumers gets everything, until it leaves

@@ -8,7 +8,7 @@ delivered.  A chunk also waits while an earlier chunk of its message waits, for 
 from collections.abc import Iterable
 from heapq import heappop, heappush
 
-from daybook.broker.protocol.dispatch.events import ConsumerKey, Entry, Place
+from daybook.broker.protocol.dispatch.interface import ConsumerKey, Entry, Place
 
 _GROUPS_MAX = 10_000  # With more, the oldest is forgotten: its last chunk may never come.
 

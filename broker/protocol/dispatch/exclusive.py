@@ -4,37 +4,24 @@ The machine does not remember deliveries.  When the consumer leaves or asks for 
 begins again at the first entry that is not acknowledged.  Entries are delivered whole.  Permits
 count messages, so they may end below zero by the rest of a batch.
 
-    no consumer --Joined--> served --Redeliver--> served, rewound
-                <--Left----
+    no consumer --joined--> served --redelivery_requested--> served, rewound
+                <--left----
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
-from daybook.broker.protocol.dispatch.events import (
-    Acked,
-    AckedUpTo,
-    Blocked,
-    Brought,
-    Cleared,
+from daybook.broker.protocol.dispatch.interface import (
     ConsumerKey,
     Deliver,
     DispatchLimits,
     Effect,
     Entry,
-    Event,
-    Joined,
-    Left,
-    Permits,
     Place,
     Read,
-    Redeliver,
     Rewind,
     Taken,
-    Tick,
     Want,
-    Writable,
 )
 from daybook.broker.protocol.dispatch.pending import Batches, MeanEntry
 
@@ -95,40 +82,60 @@ class ExclusiveDispatch:
             self._generation,
         )
 
-    # -- events
+    # -- inputs
 
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case Brought(want, entries):
-                return self._brought(want, entries)
-            case Permits(consumer, messages):
-                self._consumers[consumer].permits += messages
-            case Blocked(consumer):
-                self._consumers[consumer].writable = False
-            case Writable(consumer):
-                self._consumers[consumer].writable = True
-            case Redeliver(consumer):
-                if consumer == self._active:
-                    return self._rewind()
-            case Cleared():
-                return self._rewind()
-            case Joined(consumer, name, priority):
-                self._consumers[consumer] = Served(consumer, name, priority)
-                return self._joined(consumer)
-            case Left(consumer):
-                del self._consumers[consumer]
-                return self._left(consumer)
-            case Tick(now_ms):
-                return self._tick(now_ms)
-            case Acked(consumer, places, unread):
-                self._acked(consumer, places, unread=unread)
-            case AckedUpTo(place):
-                self._batches.take_up_to(place)
-            case _:
-                assert_never(event)
+    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Effect]:
+        assert self._active is None, "an exclusive subscription has one consumer"
+        self._consumers[consumer] = Served(consumer, name, priority)
+        return self._serve(consumer)
+
+    def left(self, consumer: ConsumerKey) -> list[Effect]:
+        del self._consumers[consumer]
+        if consumer == self._active:
+            self._active = None
+            self._generation += 1  # A read that is under way was for the consumer that left.
         return []
 
-    def _brought(self, want: Want, entries: Sequence[Entry]) -> list[Effect]:
+    def permits_granted(self, consumer: ConsumerKey, messages: int) -> list[Effect]:
+        self._consumers[consumer].permits += messages
+        return []
+
+    def connection_full(self, consumer: ConsumerKey) -> list[Effect]:
+        self._consumers[consumer].writable = False
+        return []
+
+    def connection_writable(self, consumer: ConsumerKey) -> list[Effect]:
+        self._consumers[consumer].writable = True
+        return []
+
+    def redelivery_requested(
+        self, consumer: ConsumerKey, places: Sequence[Place] = ()
+    ) -> list[Effect]:
+        del places  # Deliveries are not remembered, so everything unacknowledged is read again.
+        return self._rewind() if consumer == self._active else []
+
+    def acked(
+        self, consumer: ConsumerKey, places: Sequence[Place], unread: bool = False
+    ) -> list[Effect]:
+        """Free the permits of batches that the consumer could not read."""
+        for place in places:
+            taken = self._batches.take(place)
+            if unread and consumer == self._active:
+                self._consumers[consumer].permits += max(0, taken - 1)
+        return []
+
+    def acked_up_to(self, place: Place) -> list[Effect]:
+        self._batches.take_up_to(place)
+        return []
+
+    def cursor_moved(self) -> list[Effect]:
+        return self._rewind()
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        del now_ms
+        return []
+
+    def entries_read(self, want: Want, entries: Sequence[Entry]) -> list[Effect]:
         if want.generation != self._generation or self._active is None:
             return []  # The cursor was rewound, or the consumer left, during the read.
         active = self._consumers[self._active]
@@ -144,34 +151,13 @@ class ExclusiveDispatch:
             return [Deliver(active.key, entries[:count]), Taken(count)]
         return [Taken(0)]
 
-    def _acked(self, consumer: ConsumerKey, places: Sequence[Place], *, unread: bool) -> None:
-        """Free the permits of batches that the consumer could not read."""
-        for place in places:
-            taken = self._batches.take(place)
-            if unread and consumer == self._active:
-                self._consumers[consumer].permits += max(0, taken - 1)
-
-    def _rewind(self) -> list[Effect]:
-        self._generation += 1
-        return [Rewind()]
-
     # -- the active consumer
-
-    def _joined(self, consumer: ConsumerKey) -> list[Effect]:
-        assert self._active is None, "an exclusive subscription has one consumer"
-        return self._serve(consumer)
-
-    def _left(self, consumer: ConsumerKey) -> list[Effect]:
-        if consumer == self._active:
-            self._active = None
-            self._generation += 1  # A read that is under way was for the consumer that left.
-        return []
-
-    def _tick(self, now_ms: int) -> list[Effect]:
-        del now_ms
-        return []
 
     def _serve(self, consumer: ConsumerKey) -> list[Effect]:
         self._active = consumer
         self._batches.clear()
         return self._rewind()
+
+    def _rewind(self) -> list[Effect]:
+        self._generation += 1
+        return [Rewind()]

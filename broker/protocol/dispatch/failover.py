@@ -16,8 +16,8 @@ active one delivers entries twice.
 from bisect import bisect_left, bisect_right, insort
 from typing import TypeAlias
 
-from daybook.broker.protocol.dispatch.events import Activate, ConsumerKey, DispatchLimits, Effect
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch, Served
+from daybook.broker.protocol.dispatch.interface import Activate, ConsumerKey, DispatchLimits, Effect
 from daybook.broker.protocol.dispatch.murmur import murmur3, murmur3_each
 
 _POINTS = [str(point).encode() for point in range(100)]
@@ -30,7 +30,7 @@ _Rank: TypeAlias = tuple[int, int, str, ConsumerKey]
 class FailoverDispatch(ExclusiveDispatch):
     """One instance per failover subscription.
 
-    `partition` is -1 for a topic that is not a partition.  Only a `Tick` tells the time.
+    `partition` is -1 for a topic that is not a partition.  Only `tick` tells the time.
     """
 
     def __init__(self, limits: DispatchLimits, *, topic: str, partition: int) -> None:
@@ -44,13 +44,14 @@ class FailoverDispatch(ExclusiveDispatch):
 
     @property
     def deadline_ms(self) -> int | None:
-        """The time of the change.  0 asks for a `Tick` now, because only that tells the time."""
+        """The time of the change.  0 asks for a `tick` now, because only that tells the time."""
         if self._change_due and self._deadline_ms is None:
             return 0
         return self._deadline_ms
 
-    def _joined(self, consumer: ConsumerKey) -> list[Effect]:
-        rank = self._rank[consumer] = self._rank_of(self._consumers[consumer])
+    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Effect]:
+        served = self._consumers[consumer] = Served(consumer, name, priority)
+        rank = self._rank[consumer] = self._rank_of(served)
         insort(self._ranks, rank)
         chosen = self._choose()
         if self._active is None:
@@ -60,8 +61,8 @@ class FailoverDispatch(ExclusiveDispatch):
         self._deadline_ms = None
         return [Activate(consumer, active=False)]
 
-    def _left(self, consumer: ConsumerKey) -> list[Effect]:
-        effects = super()._left(consumer)
+    def left(self, consumer: ConsumerKey) -> list[Effect]:
+        effects = super().left(consumer)
         del self._ranks[bisect_left(self._ranks, self._rank.pop(consumer))]
         if self._active is not None:
             self._change_due = self._choose() != self._active
@@ -73,7 +74,7 @@ class FailoverDispatch(ExclusiveDispatch):
             return effects
         return [*effects, *self._change(self._choose())]
 
-    def _tick(self, now_ms: int) -> list[Effect]:
+    def tick(self, now_ms: int) -> list[Effect]:
         if not self._change_due:
             return []
         if self._deadline_ms is None:

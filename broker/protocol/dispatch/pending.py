@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
-from daybook.broker.protocol.dispatch.events import ConsumerKey, Place
+from daybook.broker.protocol.dispatch.interface import ConsumerKey, Place
 
 _MEAN_WEIGHT = 0.05
 _DUE_MAX = 1_000  # entries in one step, so that others have their turn
@@ -214,7 +214,7 @@ class Delayed:
         heappush(self._heap, (at_ms, place))
 
     def due(self, now_ms: int) -> list[Place]:
-        """Remove and return the first entries that are due; the next `Tick` takes the others."""
+        """Remove and return the first entries that are due; the next `tick` takes the others."""
         places: list[Place] = []
         while self._heap and self._heap[0][0] <= now_ms and len(places) < _DUE_MAX:
             places.append(heappop(self._heap)[1])

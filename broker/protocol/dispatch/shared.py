@@ -15,30 +15,18 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from daybook.broker.protocol.dispatch.chunks import Chunks
-from daybook.broker.protocol.dispatch.events import (
-    Acked,
-    AckedUpTo,
-    Blocked,
-    Brought,
-    Cleared,
+from daybook.broker.protocol.dispatch.interface import (
     ConsumerKey,
     Deliver,
     DispatchLimits,
     Effect,
     Entry,
-    Event,
-    Joined,
-    Left,
-    Permits,
     Place,
     Read,
-    Redeliver,
     Replay,
     Rewind,
     Taken,
-    Tick,
     Want,
-    Writable,
 )
 from daybook.broker.protocol.dispatch.pending import Delayed, MeanEntry, ReplayQueue, Unacked
 
@@ -123,53 +111,16 @@ class SharedDispatch:
             return None
         return Read(self._mean.entries_for(permits, limits.read_entries_max), self._generation)
 
-    # -- events
+    # -- inputs
 
-    def step(self, event: Event) -> list[Effect]:
-        match event:
-            case Brought(want, entries):
-                return self._brought(want, entries)
-            case Acked(consumer, places, unread):
-                if unread:
-                    self._free_permits(consumer, places)
-                self._unacked.ack(places)
-                self._unblock()
-            case Permits(consumer, messages):
-                self._by_key[consumer].permits += messages
-                self._may_take(consumer)
-            case Blocked(consumer):
-                self._by_key[consumer].writable = False
-                self._count(self._by_key[consumer])
-            case Writable(consumer):
-                self._by_key[consumer].writable = True
-                self._may_take(consumer)
-            case Redeliver(consumer, places):
-                self._replay.add(self._unacked.give_back(consumer, places))
-                self._unblock()
-            case AckedUpTo(place):
-                self._unacked.ack_up_to(place)
-                self._replay.remove_up_to(place)
-                self._chunks.forget_up_to(place)
-                self._unblock()
-            case Cleared():
-                return self._clear()
-            case Joined(consumer, _, priority):
-                return self._joined(consumer, priority)
-            case Left(consumer):
-                self._left(consumer)
-            case Tick(now_ms):
-                self._replay.add(self._delayed.due(now_ms))
-            case _:
-                assert_never(event)
-        return []
-
-    def _joined(self, consumer: ConsumerKey, priority: int) -> list[Effect]:
+    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Effect]:
+        del name  # Consumers take turns by priority and key.
         first = not self._by_key
         self._by_key[consumer] = SharedConsumer(consumer, priority)
         self._unacked.join(consumer)
         return [Rewind()] if first else []
 
-    def _left(self, consumer: ConsumerKey) -> None:
+    def left(self, consumer: ConsumerKey) -> list[Effect]:
         left = self._by_key.pop(consumer)
         left.permits = 0
         self._count(left)
@@ -179,8 +130,57 @@ class SharedDispatch:
         if not self._by_key:
             self._clear()  # The next consumer begins at the first entry not acknowledged.
         self._unblock()
+        return []
 
-    def _clear(self) -> list[Effect]:
+    def permits_granted(self, consumer: ConsumerKey, messages: int) -> list[Effect]:
+        self._by_key[consumer].permits += messages
+        self._may_take(consumer)
+        return []
+
+    def connection_full(self, consumer: ConsumerKey) -> list[Effect]:
+        full = self._by_key[consumer]
+        full.writable = False
+        self._count(full)
+        return []
+
+    def connection_writable(self, consumer: ConsumerKey) -> list[Effect]:
+        self._by_key[consumer].writable = True
+        self._may_take(consumer)
+        return []
+
+    def redelivery_requested(
+        self, consumer: ConsumerKey, places: Sequence[Place] = ()
+    ) -> list[Effect]:
+        self._replay.add(self._unacked.give_back(consumer, places))
+        self._unblock()
+        return []
+
+    def acked(
+        self, consumer: ConsumerKey, places: Sequence[Place], unread: bool = False
+    ) -> list[Effect]:
+        if unread:
+            self._free_permits(consumer, places)
+        self._unacked.ack(places)
+        self._unblock()
+        return []
+
+    def acked_up_to(self, place: Place) -> list[Effect]:
+        self._unacked.ack_up_to(place)
+        self._replay.remove_up_to(place)
+        self._chunks.forget_up_to(place)
+        self._unblock()
+        return []
+
+    def cursor_moved(self) -> list[Effect]:
+        self._clear()
+        return [Rewind()]
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        self._replay.add(self._delayed.due(now_ms))
+        return []
+
+    def _clear(self) -> None:
+        """Forget all entries, but no consumer."""
         self._unacked.forget()
         self._replay.clear()
         self._delayed.clear()
@@ -188,7 +188,6 @@ class SharedDispatch:
         # The result of a read that is under way is for the old position, and will be dropped.
         self._generation += 1
         self._unblock()
-        return [Rewind()]
 
     def _free_permits(self, consumer: ConsumerKey, places: Sequence[Place]) -> None:
         """Free the permits of batches that the consumer cannot read: it returns one for each."""
@@ -216,7 +215,7 @@ class SharedDispatch:
 
     # -- assigning entries to consumers
 
-    def _brought(self, want: Want, entries: Sequence[Entry]) -> list[Effect]:
+    def entries_read(self, want: Want, entries: Sequence[Entry]) -> list[Effect]:
         if want.generation != self._generation:
             return []  # The cursor was rewound during the read.
         match want:
@@ -349,7 +348,7 @@ class SharedDispatch:
 
 
 class _Given:
-    """The entries that one step assigns, by consumer."""
+    """The entries of one read that are assigned, by consumer."""
 
     def __init__(self) -> None:
         self._by_consumer: dict[ConsumerKey, tuple[list[Entry], list[int]]] = {}

@@ -1,36 +1,21 @@
-"""A broker's decisions about its bundles: the left has the events, the right the effects."""
+"""A broker's decisions about its bundles: the left has the inputs, the right the effects."""
 
 import pytest
 
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership import (
-    Acquire,
     Answered,
     CloseTopics,
-    Created,
-    CreateFailed,
-    CreateInDoubt,
     CreateRecord,
-    Deleted,
-    DeleteInDoubt,
     DeleteRecord,
     DropTopics,
     Effect,
-    Event,
-    GuardSeen,
     Join,
-    Joined,
     OwnershipProtocol,
-    ReadFailed,
     ReadGuard,
     ReadRecord,
     RecordOwner,
-    RecordRead,
-    RecordTouched,
-    Release,
     Released,
-    SessionChanged,
-    TopicsClosed,
 )
 from daybook.wire.metadata.store import SessionState
 
@@ -273,7 +258,7 @@ class Played:
         self.term = 0
 
     def step(self, line: str) -> str:
-        effects = self.protocol.step(self.parse(line))
+        effects = self.effects(line)
         for effect in effects:
             match effect:
                 case CreateRecord(b, ask) | ReadRecord(b, ask) | DeleteRecord(b, ask):
@@ -286,42 +271,44 @@ class Played:
                     pass
         return ", ".join(map(show, effects))
 
-    def parse(self, line: str) -> Event:
-        words = line.split()
+    def effects(self, line: str) -> list[Effect]:
+        protocol, words = self.protocol, line.split()
         if words == ["old", "joined"]:
-            return Joined(self.term - 1)
+            return protocol.joined(self.term - 1)
         if words[0] == "old":
             bundle = words[2]
-            return RecordRead(BundleName(bundle), self.older[bundle], RecordOwner[words[3].upper()])
+            return protocol.record_read(
+                BundleName(bundle), self.older[bundle], RecordOwner[words[3].upper()]
+            )
         match words:
             case ["connected" | "suspended" | "lost" as state]:
-                return SessionChanged(SessionState[state.upper()])
+                return protocol.session_changed(SessionState[state.upper()])
             case ["joined"]:
-                return Joined(self.term)
+                return protocol.joined(self.term)
             case ["guard", seen]:
-                return GuardSeen(self.term, stands=seen == "stands")
+                return protocol.guard_seen(self.term, seen == "stands")
             case ["acquire", b]:
-                return Acquire(BundleName(b))
+                return protocol.acquire(BundleName(b))
             case ["release", b]:
-                return Release(BundleName(b))
+                return protocol.release(BundleName(b))
             case ["touched", b]:
-                return RecordTouched(BundleName(b))
+                return protocol.record_touched(BundleName(b))
             case ["topics", "of", b, "closed"]:
-                return TopicsClosed(BundleName(b), self.asks[b])
+                return protocol.topics_closed(BundleName(b), self.asks[b])
             case ["created", b]:
-                return Created(BundleName(b), self.asks[b])
+                return protocol.created(BundleName(b), self.asks[b])
             case ["create", b, "in", "doubt"]:
-                return CreateInDoubt(BundleName(b), self.asks[b])
+                return protocol.create_in_doubt(BundleName(b), self.asks[b])
             case ["create", b, "failed"]:
-                return CreateFailed(BundleName(b), self.asks[b])
+                return protocol.create_failed(BundleName(b), self.asks[b])
             case ["read", b, "failed"]:
-                return ReadFailed(BundleName(b), self.asks[b])
+                return protocol.read_failed(BundleName(b), self.asks[b])
             case ["read", b, owner]:
-                return RecordRead(BundleName(b), self.asks[b], RecordOwner[owner.upper()])
+                return protocol.record_read(BundleName(b), self.asks[b], RecordOwner[owner.upper()])
             case ["deleted", b]:
-                return Deleted(BundleName(b), self.asks[b])
+                return protocol.deleted(BundleName(b), self.asks[b])
             case ["delete", b, "in", "doubt"]:
-                return DeleteInDoubt(BundleName(b), self.asks[b])
+                return protocol.delete_in_doubt(BundleName(b), self.asks[b])
             case _:
                 raise AssertionError(line)
 

@@ -8,33 +8,21 @@ from collections.abc import Sequence
 
 import pytest
 
-from daybook.broker.protocol.dispatch.events import (
-    Acked,
-    AckedUpTo,
+from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
+from daybook.broker.protocol.dispatch.failover import FailoverDispatch
+from daybook.broker.protocol.dispatch.interface import (
     Activate,
-    Blocked,
-    Brought,
-    Cleared,
     Deliver,
     Dispatch,
     DispatchLimits,
     Effect,
     Entry,
-    Event,
-    Joined,
-    Left,
-    Permits,
     Read,
-    Redeliver,
     Replay,
     Rewind,
     Taken,
-    Tick,
     Want,
-    Writable,
 )
-from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
-from daybook.broker.protocol.dispatch.failover import FailoverDispatch
 from daybook.broker.protocol.dispatch.murmur import murmur3
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 
@@ -396,41 +384,42 @@ class Script:
             case ["read", *entries]:
                 want = self.machine.want()
                 assert isinstance(want, Read), want
-                return self.told(Brought(want, self.entries(entries)))
+                return told(self.machine.entries_read(want, self.entries(entries)))
             case ["brought", *entries]:
                 assert self.begun is not None
-                return self.told(Brought(self.begun, self.entries(entries)))
+                return told(self.machine.entries_read(self.begun, self.entries(entries)))
             case ["replayed", *entries]:
                 want = self.machine.want()
                 assert isinstance(want, Replay), want
-                return self.told(Brought(want, self.entries(entries)))
+                return told(self.machine.entries_read(want, self.entries(entries)))
             case _:
-                return self.told(self.event(words))
+                return told(self.effects(words))
 
-    def event(self, words: list[str]) -> Event:
+    def effects(self, words: list[str]) -> list[Effect]:
+        machine = self.machine
         numbers = [int(word) for word in words[1:] if "/" not in word]
         match words[0]:
             case "join":
                 key, _, priority = words[1].partition("/")
-                return Joined(int(key), f"c{key}", int(priority or 0))
+                return machine.joined(int(key), f"c{key}", int(priority or 0))
             case "leave":
-                return Left(numbers[0])
+                return machine.left(numbers[0])
             case "permits":
-                return Permits(*numbers)
+                return machine.permits_granted(*numbers)
             case "block":
-                return Blocked(numbers[0])
+                return machine.connection_full(numbers[0])
             case "unblock":
-                return Writable(numbers[0])
+                return machine.connection_writable(numbers[0])
             case "redeliver":
-                return Redeliver(numbers[0], [(7, n) for n in numbers[1:]])
+                return machine.redelivery_requested(numbers[0], [(7, n) for n in numbers[1:]])
             case "ack":
-                return Acked(numbers[0], [(7, n) for n in numbers[1:]])
+                return machine.acked(numbers[0], [(7, n) for n in numbers[1:]])
             case "ack-up-to":
-                return AckedUpTo((7, numbers[0]))
+                return machine.acked_up_to((7, numbers[0]))
             case "clear":
-                return Cleared()
+                return machine.cursor_moved()
             case "tick":
-                return Tick(numbers[0])
+                return machine.tick(numbers[0])
             case other:
                 raise AssertionError(other)
 
@@ -462,22 +451,24 @@ class Script:
             case Replay(places):
                 return " ".join(["replay", *(str(entry_id) for _, entry_id in places)])
 
-    def told(self, event: Event) -> str:
-        return ", ".join(self.show(effect) for effect in self.machine.step(event))
 
-    def show(self, effect: Effect) -> str:
-        match effect:
-            case Deliver(consumer, entries, counts):
-                shown = [str(entry.token) for entry in entries]
-                if counts is not None:
-                    shown = [f"{s}*{n}" if n else s for s, n in zip(shown, counts, strict=True)]
-                return f"{consumer} gets {' '.join(shown)}"
-            case Taken(count):
-                return f"taken {count}"
-            case Rewind():
-                return "rewind"
-            case Activate(consumer, active):
-                return f"{consumer} {'active' if active else 'passive'}"
+def told(effects: Sequence[Effect]) -> str:
+    return ", ".join(map(show, effects))
+
+
+def show(effect: Effect) -> str:
+    match effect:
+        case Deliver(consumer, entries, counts):
+            shown = [str(entry.token) for entry in entries]
+            if counts is not None:
+                shown = [f"{s}*{n}" if n else s for s, n in zip(shown, counts, strict=True)]
+            return f"{consumer} gets {' '.join(shown)}"
+        case Taken(count):
+            return f"taken {count}"
+        case Rewind():
+            return "rewind"
+        case Activate(consumer, active):
+            return f"{consumer} {'active' if active else 'passive'}"
 
 
 @pytest.mark.parametrize("name", EXCLUSIVE)
@@ -500,9 +491,9 @@ def test_partitions_are_spread_over_the_consumers() -> None:
     for partition in range(4):
         machine = FailoverDispatch(LIMITS, topic=f"t-partition-{partition}", partition=partition)
         for key in (1, 2, 3):
-            machine.step(Joined(key, f"c{key}"))
-        machine.step(Tick(0))
-        machine.step(Tick(1000))
+            machine.joined(key, f"c{key}")
+        machine.tick(0)
+        machine.tick(1000)
         active.append(machine.active)
     assert active == [1, 2, 3, 1]
 
@@ -512,9 +503,9 @@ def test_topics_that_are_no_partitions_are_spread_by_hash() -> None:
     for n in range(20):
         machine = FailoverDispatch(LIMITS, topic=f"persistent://public/default/{n}", partition=-1)
         for key in (1, 2, 3):
-            machine.step(Joined(key, f"c{key}"))
-        machine.step(Tick(0))
-        machine.step(Tick(1000))
+            machine.joined(key, f"c{key}")
+        machine.tick(0)
+        machine.tick(1000)
         active.add(machine.active)
     assert active == {1, 2, 3}
 

@@ -6,7 +6,7 @@ import pytest
 
 from daybook.broker.protocol.dispatch import chunks as chunks_module
 from daybook.broker.protocol.dispatch.chunks import Chunks
-from daybook.broker.protocol.dispatch.events import Entry
+from daybook.broker.protocol.dispatch.interface import Entry
 
 N = 2_000
 _compared = 0

@@ -6,8 +6,8 @@ from bisect import bisect_left
 import pytest
 
 from daybook.broker.protocol.dispatch import murmur
-from daybook.broker.protocol.dispatch.events import Activate, DispatchLimits, Effect, Joined, Left
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
+from daybook.broker.protocol.dispatch.interface import Activate, DispatchLimits, Effect
 from daybook.broker.protocol.dispatch.murmur import murmur3
 
 _TOPIC = "persistent://public/default/t"
@@ -35,7 +35,7 @@ def test_names_are_hashed_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = _machine()
     name = "x" * 1000
     for key in range(5):
-        machine.step(Joined(key, f"{name}{key}"))
+        machine.joined(key, f"{name}{key}")
     assert words <= 5 * (250 + 100 * 3) + 20
 
 
@@ -43,15 +43,15 @@ def test_names_are_hashed_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_who_is_concerned_hears_of_a_change(partition: int) -> None:
     machine = _machine(partition=partition)
     for key in range(N):
-        machine.step(Joined(key, f"c{key:04}"))
+        machine.joined(key, f"c{key:04}")
     for _ in range(N - 1):
         active = machine.active
         assert active is not None
-        (told,) = _told(machine.step(Left(active)))
+        (told,) = _told(machine.left(active))
         assert told.active
         assert told.consumer == machine.active
     assert machine.active is not None
-    assert not _told(machine.step(Left(machine.active)))
+    assert not _told(machine.left(machine.active))
 
 
 def _on_ring(topic: str, consumers: list[tuple[int, str, int]]) -> int:
@@ -76,10 +76,10 @@ def test_the_consumer_is_the_one_that_the_ring_names() -> None:
         for key in range(12):
             each = (rng.randrange(3), f"c{rng.randrange(8)}", key)
             consumers.append(each)
-            machine.step(Joined(key, each[1], each[0]))
+            machine.joined(key, each[1], each[0])
         while consumers:
             assert machine._choose() == _on_ring(topic, consumers)
             gone = consumers.pop(rng.randrange(len(consumers)))
-            machine.step(Left(gone[2]))
+            machine.left(gone[2])
         assert machine.active is None
         assert not machine._ranks

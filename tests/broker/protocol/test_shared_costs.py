@@ -4,16 +4,11 @@ from typing import Any
 
 import pytest
 
-from daybook.broker.protocol.dispatch.events import (
-    Acked,
-    Brought,
+from daybook.broker.protocol.dispatch.interface import (
     ConsumerKey,
     Deliver,
     DispatchLimits,
     Entry,
-    Joined,
-    Left,
-    Permits,
     Read,
 )
 from daybook.broker.protocol.dispatch.shared import SharedConsumer, SharedDispatch
@@ -51,8 +46,8 @@ def _watched(monkeypatch: pytest.MonkeyPatch) -> None:
 def _machine(limits: DispatchLimits | None = None) -> SharedDispatch:
     machine = SharedDispatch(limits or DispatchLimits())
     for key in range(N):
-        machine.step(Joined(key, f"c{key}", -key))
-        machine.step(Permits(key, 10))
+        machine.joined(key, f"c{key}", -key)
+        machine.permits_granted(key, 10)
     return machine
 
 
@@ -61,7 +56,7 @@ def _read(machine: SharedDispatch, first: int, count: int) -> list[ConsumerKey]:
     want = machine.want()
     assert isinstance(want, Read)
     entries = [Entry((5, first + n), 1, None) for n in range(count)]
-    given = machine.step(Brought(want, entries))
+    given = machine.entries_read(want, entries)
     return [effect.consumer for effect in given if isinstance(effect, Deliver)]
 
 
@@ -77,7 +72,7 @@ def test_a_read_and_a_leave_cost_the_same_however_many_consumers_there_are() -> 
     assert _since(before) <= 10 * 10 * 4
     before = _looks
     for key in range(N):
-        machine.step(Left(key))
+        machine.left(key)
     assert _since(before) <= 4 * N
     assert machine.want() is None
 
@@ -87,21 +82,21 @@ def test_an_acknowledgement_costs_the_same_however_many_consumers_there_are() ->
     assert _read(machine, 0, 10)
     before = _looks
     for n in range(10):
-        machine.step(Acked(0, [(5, n)]))
+        machine.acked(0, [(5, n)])
     assert _since(before) <= 100
 
 
 def test_permits_and_turns_are_those_of_the_consumers_that_can_take_something() -> None:
     machine = SharedDispatch(DispatchLimits(turn_messages_min=1))
     for key in range(3):
-        machine.step(Joined(key, f"c{key}"))
-        machine.step(Permits(key, 2))
+        machine.joined(key, f"c{key}")
+        machine.permits_granted(key, 2)
     order: list[Any] = [_read(machine, n, 1)[0] for n in range(6)]
     assert order == [0, 1, 2, 0, 1, 2]
     assert machine.want() is None
-    machine.step(Permits(1, 1))
+    machine.permits_granted(1, 1)
     want = machine.want()
     assert isinstance(want, Read)
     assert want.entries == 1
-    machine.step(Left(1))
+    machine.left(1)
     assert machine.want() is None

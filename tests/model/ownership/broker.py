@@ -15,35 +15,23 @@ from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership import (
     Answer,
     Answered,
-    BundleAnswer,
     BundleState,
     CloseTopics,
-    Created,
-    CreateFailed,
-    CreateInDoubt,
     CreateRecord,
-    Deleted,
-    DeleteInDoubt,
     DeleteRecord,
     DropTopics,
     Effect,
-    Event,
-    GuardSeen,
     HeldBundle,
     Join,
-    Joined,
     Membership,
     OwnershipProtocol,
-    ReadFailed,
     ReadGuard,
     ReadRecord,
     RecordOwner,
-    RecordRead,
-    RecordTouched,
     Released,
     Snapshot,
-    TopicsClosed,
 )
+from tests.harness.calls import Call, call
 from tests.model.ownership.store import Kind, Reply, Request
 from tests.model.search import BrokenRuleError
 
@@ -58,7 +46,12 @@ class GuardTouched:
     term: int
 
 
-Waiting: TypeAlias = BundleAnswer | Joined | GuardSeen | RecordTouched | GuardTouched
+Waiting: TypeAlias = Call | GuardTouched
+"""A call of the machine that is under way, or a reason for the shell to read its guard.
+
+The second argument of a call is the number of an ask, except of those below.
+"""
+_WITHOUT_ASK = ("joined", "guard_seen", "record_touched")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +106,18 @@ def first(*, drops: bool = True) -> Broker:
     return Broker(_rebased(OwnershipProtocol().snapshot())[0], drops=drops)
 
 
-def step(broker: Broker, event: Event) -> tuple[Broker, Done]:
+def step(broker: Broker, event: Call) -> tuple[Broker, Done]:
     protocol = OwnershipProtocol()
     protocol.restore(broker.machine)
     try:
-        effects = protocol.step(event)
+        effects: list[Effect] = event.apply(protocol)
     except AssertionError as error:
-        raise BrokenRuleError("code", f"{event}: {error!r}") from error
+        raise BrokenRuleError("code", f"{text_of(event)}: {error!r}") from error
     machine, moved = _rebased(protocol.snapshot())
     requests = [_moved(request, moved, machine) for request in broker.requests]
     answers = [_older(answer, moved, machine) for answer in broker.answers]
     guard = protocol.term if protocol.membership is Membership.IN else 0
-    if isinstance(event, Joined) and guard == event.term:
+    if event == call("joined", guard):
         requests.append(Request(Kind.GUARD, guard))  # sets the watch
     for effect in effects:
         match effect:
@@ -167,53 +160,52 @@ def _moved(request: Request, moved: int, machine: Snapshot) -> Request:
 
 def _older(answer: Waiting, moved: int, machine: Snapshot) -> Waiting:
     """Renumber the ask of an answer; answers about guards and watches have none."""
-    match answer:
-        case Joined() | GuardSeen() | GuardTouched() | RecordTouched():
-            return answer
-        case _:
-            ask, held = answer.ask - moved, machine[-1]
-            return replace(answer, ask=ask if held and held[0][1].ask == ask else 0)
+    if isinstance(answer, GuardTouched) or answer.name in _WITHOUT_ASK:
+        return answer
+    bundle, ask, *rest = answer.args
+    ask, held = ask - moved, machine[-1]
+    return call(answer.name, bundle, ask if held and held[0][1].ask == ask else 0, *rest)
 
 
 def heard(request: Request, reply: Reply | RecordOwner) -> list[Waiting]:
-    """Return the events that the shell makes of a reply; `GuardTouched` makes it read its guard."""
+    """Return the calls that the shell makes of a reply; `GuardTouched` makes it read its guard."""
     ask, term = request.number, request.number
     match request.kind, reply:
         case Kind.JOIN, _:
-            return [Joined(term)]
+            return [call("joined", term)]
         case Kind.GUARD, _:
-            return [GuardSeen(term, stands=reply is Reply.DONE)]
+            return [call("guard_seen", term, reply is Reply.DONE)]
         case Kind.READ, RecordOwner():
-            return [RecordRead(BUNDLE, ask, reply)]
+            return [call("record_read", BUNDLE, ask, reply)]
         case Kind.CREATE, Reply.DONE:
-            return [Created(BUNDLE, ask)]
+            return [call("created", BUNDLE, ask)]
         case Kind.CREATE, Reply.REFUSED:
-            return [CreateFailed(BUNDLE, ask), GuardTouched(request.guard)]
+            return [call("create_failed", BUNDLE, ask), GuardTouched(request.guard)]
         case Kind.CREATE, _:
-            return [CreateInDoubt(BUNDLE, ask)]
+            return [call("create_in_doubt", BUNDLE, ask)]
         case Kind.DELETE, Reply.DONE:
-            return [Deleted(BUNDLE, ask)]
+            return [call("deleted", BUNDLE, ask)]
         case Kind.DELETE, _:
-            return [DeleteInDoubt(BUNDLE, ask), GuardTouched(request.guard)]
+            return [call("delete_in_doubt", BUNDLE, ask), GuardTouched(request.guard)]
         case _:
-            return [TopicsClosed(BUNDLE, ask)]
+            return [call("topics_closed", BUNDLE, ask)]
 
 
 def unanswered(request: Request) -> list[Waiting]:
-    """Return the events after a request whose outcome is unknown."""
-    make = CreateInDoubt if request.kind is Kind.CREATE else DeleteInDoubt
-    return [make(BUNDLE, request.number)]
+    """Return the calls after a request whose outcome is unknown."""
+    name = "create_in_doubt" if request.kind is Kind.CREATE else "delete_in_doubt"
+    return [call(name, BUNDLE, request.number)]
 
 
 def failed(request: Request) -> list[Waiting]:
-    """Return the events after a request that was certainly not carried out."""
+    """Return the calls after a request that was certainly not carried out."""
     match request.kind:
         case Kind.CREATE:
-            return [CreateFailed(BUNDLE, request.number)]
+            return [call("create_failed", BUNDLE, request.number)]
         case Kind.READ:
-            return [ReadFailed(BUNDLE, request.number)]
+            return [call("read_failed", BUNDLE, request.number)]
         case Kind.DELETE:
-            return [DeleteInDoubt(BUNDLE, request.number)]
+            return [call("delete_in_doubt", BUNDLE, request.number)]
         case _:
             return []
 
@@ -229,13 +221,19 @@ def put(broker: Broker, answers: Sequence[Waiting]) -> Broker:
 def _is_void(broker: Broker, answer: Waiting) -> bool:
     """Return True if the answer is about an older term or to an older request."""
     match answer:
-        case RecordTouched():
+        case Call("record_touched"):
             return not broker.owns
-        case Joined(term) | GuardSeen(term) | GuardTouched(term):
-            return term != broker.machine[3]
-        case _:
+        case Call("joined" | "guard_seen", (term, *_)) | GuardTouched(term):
+            return bool(term != broker.machine[3])
+        case Call(_, args):
             held = broker.machine[-1]
-            return not held or held[0][1].ask != answer.ask
+            return not held or held[0][1].ask != args[1]
+
+
+def text_of(answer: Call) -> str:
+    """Return the call as a chart shows it, without the bundle."""
+    told = (str(each) for each in answer.args if each != BUNDLE)
+    return f"{answer.name}({', '.join(told)})"
 
 
 def sorted_requests(requests: Sequence[Request]) -> tuple[Request, ...]:

@@ -21,12 +21,11 @@ OWNERSHIP = [
         id="O01",
         rule="a creation in doubt is looked up -> it counts as done",
         module=_OWNERSHIP,
-        name="OwnershipProtocol._answered",
+        name="OwnershipProtocol.create_in_doubt",
         replacement=Edit(
-            "        case CreateInDoubt():\n            self._check(bundle)",
-            "        case CreateInDoubt():\n"
-            "            self._hold(bundle, BundleState.OWNED)\n"
-            "            self._emit(Answered(bundle, Answer.OURS))",
+            "        self._check(bundle)",
+            "        self._hold(bundle, BundleState.OWNED)\n"
+            "        self._emit(Answered(bundle, Answer.OURS))",
         ),
         caught_by=_MODEL,
     ),
@@ -34,18 +33,15 @@ OWNERSHIP = [
         id="O02",
         rule="a creation in doubt is looked up -> it counts as failed",
         module=_OWNERSHIP,
-        name="OwnershipProtocol._answered",
-        replacement=Edit(
-            "        case CreateInDoubt():\n            self._check(bundle)",
-            "        case CreateInDoubt():\n            self._forget(bundle, Answer.OTHERS)",
-        ),
+        name="OwnershipProtocol.create_in_doubt",
+        replacement=Edit("self._check(bundle)", "self._forget(bundle, Answer.OTHERS)"),
         caught_by=_MODEL,
     ),
     Mutant(
         id="O03",
         rule="a broker without its guard drops everything -> only if it is out of contact, too",
         module=_OWNERSHIP,
-        name="OwnershipProtocol._guard_seen",
+        name="OwnershipProtocol.guard_seen",
         replacement=Edit("    if not stands:", "    if not stands and not self.contact:"),
         caught_by=_MODEL,
     ),
@@ -53,8 +49,8 @@ OWNERSHIP = [
         id="O04",
         rule="an answer to an older request is void -> it counts",
         module=_OWNERSHIP,
-        name="OwnershipProtocol.step",
-        replacement=Edit("held is not None and held.ask == event.ask", "held is not None"),
+        name="OwnershipProtocol._state_at",
+        replacement=Edit("held is not None and held.ask == ask", "held is not None"),
         caught_by=_MODEL,
     ),
 ]

@@ -17,17 +17,12 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from daybook.broker.protocol.ownership import (
-    Acquire,
     Answer,
     BundleState,
-    Event,
     Membership,
-    RecordTouched,
-    Release,
-    SessionChanged,
-    TopicsClosed,
 )
 from daybook.wire.metadata.store import SessionState
+from tests.harness.calls import Call, call
 from tests.model.numbering import Numbering
 from tests.model.ownership.broker import (
     BUNDLE,
@@ -41,6 +36,7 @@ from tests.model.ownership.broker import (
     put,
     sorted_requests,
     step,
+    text_of,
     unanswered,
 )
 from tests.model.ownership.store import (
@@ -245,9 +241,9 @@ class OwnershipSystem:
             yield "store", "store", f"a late {request} of {name}", late
         yield from _contact(view, name)
         if view.broker.holding in (None, BundleState.DOUBTFUL):
-            yield name, name, "is asked for the bundle", _stepped(view, Acquire(BUNDLE))
+            yield name, name, "is asked for the bundle", _stepped(view, call("acquire", BUNDLE))
         if view.broker.owns and view.budget[_RELEASES]:
-            released = _stepped(view.spent(_RELEASES), Release(BUNDLE))
+            released = _stepped(view.spent(_RELEASES), call("release", BUNDLE))
             yield name, name, "is to release the bundle", released
 
 
@@ -264,7 +260,7 @@ class _Numbered:
 # -- the steps of one broker
 
 
-def _stepped(view: View, event: Event) -> View:
+def _stepped(view: View, event: Call) -> View:
     try:
         after, done = step(view.broker, event)
         _check_step(view, after, done, event)
@@ -282,8 +278,7 @@ def _answers(view: View, name: str) -> Iterator[Step]:
             asking = replace(rest, requests=sorted_requests([*rest.requests, look]))
             yield "store", name, "a watch on its guard fires", replace(view, broker=asking)
         else:
-            text = repr(answer).replace(f"bundle={BUNDLE!r}, ", "")
-            yield "store", name, text, _stepped(replace(view, broker=rest), answer)
+            yield "store", name, text_of(answer), _stepped(replace(view, broker=rest), answer)
 
 
 def _request(view: View, name: str, request: Request) -> Iterator[Step]:
@@ -313,8 +308,8 @@ def _request(view: View, name: str, request: Request) -> Iterator[Step]:
 def _contact(view: View, name: str) -> Iterator[Step]:
     """Yield the changes of connection, session and guard."""
     seat = view.seat
-    connected = SessionChanged(SessionState.CONNECTED)
-    suspended = SessionChanged(SessionState.SUSPENDED)
+    connected = call("session_changed", SessionState.CONNECTED)
+    suspended = call("session_changed", SessionState.SUSPENDED)
     if seat.reborn:
         fresh = view.seated(Seat(up=True))
         yield "store", name, "connected, in a new session", _stepped(fresh, connected)
@@ -348,7 +343,7 @@ def _lost(view: View) -> View:
     answers = [a for each in broker.requests if each not in kept for a in failed(each)]
     emptied = replace(view, broker=put(replace(broker, requests=kept, late=()), answers))
     reborn = emptied.seated(Seat(up=True, reborn=True))
-    return _stepped(reborn, SessionChanged(SessionState.LOST))
+    return _stepped(reborn, call("session_changed", SessionState.LOST))
 
 
 def _carried_out(view: View, request: Request, *, hears: bool = True, late: bool = False) -> View:
@@ -362,7 +357,7 @@ def _fired(view: View, before: Store, but: int = NOBODY) -> View:
     for number, seat in enumerate(view.store.seats):
         fired: list[Waiting] = []
         if seat.watches_record and view.store.owner != before.owner:
-            fired.append(RecordTouched(BUNDLE))
+            fired.append(call("record_touched", BUNDLE))
             seat = replace(seat, watches_record=False)
         if seat.watches_guard and seat.guard != before.seats[number].guard:
             fired.append(GuardTouched(seat.watches_guard))
@@ -382,7 +377,7 @@ def _all_watches(view: View) -> View:
     seat = view.seat
     fired: list[Waiting] = []
     if seat.watches_record:
-        fired.append(RecordTouched(BUNDLE))
+        fired.append(call("record_touched", BUNDLE))
     if seat.watches_guard:
         fired.append(GuardTouched(seat.watches_guard))
     return view.seated(replace(seat, watches_record=False, watches_guard=0)).put(fired)
@@ -391,20 +386,20 @@ def _all_watches(view: View) -> View:
 # -- the rules
 
 
-def _check_step(view: View, after: Broker, done: Done, event: Event) -> None:
+def _check_step(view: View, after: Broker, done: Done, event: Call) -> None:
     before, seat = view.broker, view.seat
     if done.answers(Answer.OURS) and not seat.had:
         raise BrokenRuleError("O1", "it says that the bundle is its own, but never had the record")
     if done.answers(Answer.OTHERS) and view.store.owner == view.number and not seat.late:
         raise BrokenRuleError("O1", "it says that others own the bundle, but the record is its own")
-    if event == SessionChanged(SessionState.LOST):
+    if event == call("session_changed", SessionState.LOST):
         if after.holding is not None:
             raise BrokenRuleError("O2", "the session is lost, but it continues")
         if before.owns and not done.drops:
             raise BrokenRuleError("O2", "the session is lost, but it keeps its topics")
 
     served, serves = (each.holding in _SERVING for each in (before, after))
-    if served and not serves and not done.drops and not isinstance(event, TopicsClosed):
+    if served and not serves and not done.drops and event.name != "topics_closed":
         raise BrokenRuleError("O3", "it releases the bundle, but serves its topics")
     if done.released and view.store.owner == view.number and not seat.late:
         raise BrokenRuleError("O6", "it says that the bundle is released, but has the record")

@@ -1,4 +1,4 @@
-"""The events and effects of dispatch machines.
+"""The interface of dispatch machines: their inputs, reads and effects.
 
 A consumer is a number that is never used twice.  An entry is its place (ledger id, entry id), the
 number of messages that it still has for a consumer, and a token that the machines never look into.
@@ -25,105 +25,6 @@ class Entry:
     deliver_at_ms: int = 0  # not before this time, if the subscription is shared
     group: str | None = None  # the id of a message in chunks, which stay together
     group_ends: bool = False  # the entry is the last chunk of its message
-
-
-# -- events
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    consumer: ConsumerKey
-    name: str = ""
-    priority: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    consumer: ConsumerKey
-
-
-@dataclass(frozen=True, slots=True)
-class Permits:
-    """FLOW: the consumer has room for so many more messages."""
-
-    consumer: ConsumerKey
-    messages: int
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Too many bytes wait to be sent to the consumer."""
-
-    consumer: ConsumerKey
-
-
-@dataclass(frozen=True, slots=True)
-class Writable:
-    consumer: ConsumerKey
-
-
-@dataclass(frozen=True, slots=True)
-class Redeliver:
-    """The consumer gives back entries, or all that it has if none is named."""
-
-    consumer: ConsumerKey
-    places: Sequence[Place] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Acked:
-    """Whole entries are acknowledged.
-
-    If `unread` is true, the consumer could not read them and returns one permit for each entry.
-    The other permits that the entries took are free at once.
-    """
-
-    consumer: ConsumerKey
-    places: Sequence[Place]
-    unread: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class AckedUpTo:
-    """All entries up to this one are acknowledged, and this one too."""
-
-    place: Place
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """The cursor was moved, so everything that was known about entries is void."""
-
-
-@dataclass(frozen=True, slots=True)
-class Brought:
-    """The result of a `Want`.
-
-    A `Read` brings a run of entries.  A `Replay` brings those of its entries that still exist.
-    """
-
-    want: "Want"
-    entries: Sequence[Entry]
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    now_ms: int
-
-
-Event: TypeAlias = (
-    Joined
-    | Left
-    | Permits
-    | Blocked
-    | Writable
-    | Redeliver
-    | Acked
-    | AckedUpTo
-    | Cleared
-    | Brought
-    | Tick
-)
 
 
 # -- reads
@@ -199,9 +100,61 @@ class DispatchLimits:
 
 
 class Dispatch(Protocol):
-    """The interface that all dispatch machines have."""
+    """The interface that all dispatch machines have.
 
-    def step(self, event: Event) -> list[Effect]: ...
+    The methods that return effects are the inputs.  Only `entries_read` delivers entries.
+    """
+
+    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Effect]: ...
+
+    def left(self, consumer: ConsumerKey) -> list[Effect]: ...
+
+    def permits_granted(self, consumer: ConsumerKey, messages: int) -> list[Effect]:
+        """FLOW: the consumer has room for so many more messages."""
+        ...
+
+    def connection_full(self, consumer: ConsumerKey) -> list[Effect]:
+        """Too many bytes wait to be sent to the consumer."""
+        ...
+
+    def connection_writable(self, consumer: ConsumerKey) -> list[Effect]:
+        """The connection of the consumer has room again."""
+        ...
+
+    def redelivery_requested(
+        self, consumer: ConsumerKey, places: Sequence[Place] = ()
+    ) -> list[Effect]:
+        """The consumer gives back entries, or all that it has if none is named."""
+        ...
+
+    def acked(
+        self, consumer: ConsumerKey, places: Sequence[Place], unread: bool = False
+    ) -> list[Effect]:
+        """Whole entries are acknowledged.
+
+        If `unread` is true, the consumer could not read them and returns one permit for each entry.
+        The other permits that the entries took are free at once.
+        """
+        ...
+
+    def acked_up_to(self, place: Place) -> list[Effect]:
+        """All entries up to this one are acknowledged, and this one too."""
+        ...
+
+    def cursor_moved(self) -> list[Effect]:
+        """The cursor was moved, so everything that was known about entries is void."""
+        ...
+
+    def entries_read(self, want: Want, entries: Sequence[Entry]) -> list[Effect]:
+        """The result of a `Want` is here.
+
+        A `Read` brings a run of entries.  A `Replay` brings those of its entries that still exist.
+        """
+        ...
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Tell the machine the time.  It is called at `deadline_ms`, or later."""
+        ...
 
     def want(self) -> Want | None:
         """Return what to read next, or None if nothing can be delivered now."""
@@ -209,7 +162,7 @@ class Dispatch(Protocol):
 
     @property
     def deadline_ms(self) -> int | None:
-        """The time at which `Tick` is due."""
+        """The time at which `tick` is due."""
         ...
 
     def permits_of(self, consumer: ConsumerKey) -> int: ...
