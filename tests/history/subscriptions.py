@@ -205,13 +205,13 @@ class Subscription:
         """Return since when a message, or all of its entry, is acknowledged; None if it is not."""
         ledger, entry, index = position
         count = self.log.sizes.get((ledger, entry))
-        if index < 0 or not whole_entry:
-            members = [position]
-        elif count is None:
+        if index >= 0 and whole_entry and count is None:
             return None
-        else:
+        members = [position]
+        if index >= 0 and count is not None:
             members = [(ledger, entry, i) for i in range(count)]
-        found = [self._times(member) for member in members]
+        of_entry = [self._times(member) for member in members]
+        found = of_entry if whole_entry else [self._times(position)]
         times = [each for each in found if each is not None]
         if len(times) < len(found):
             return None
@@ -220,7 +220,7 @@ class Subscription:
             min(each.sent_ns for each in times),
             max(each.sent_ns for each in times),
             max(confirmed) if len(confirmed) == len(times) else None,
-            at_once=all(each is times[0] for each in times),
+            at_once=all(each is times[0] for each in of_entry),
         )
 
     def _times(self, position: Position) -> AckTimes | None:
