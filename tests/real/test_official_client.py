@@ -330,6 +330,49 @@ def test_a_deduplicated_topic_has_each_message_once_through_a_killed_broker(topi
         client.close()
 
 
+def test_acknowledged_messages_of_a_batch_do_not_come_again_after_a_takeover(topic: str) -> None:
+    with StandaloneProcess() as own:
+        client = pulsar.Client(
+            own.service_url,
+            operation_timeout_seconds=PATIENCE_S,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+
+        def subscribe() -> pulsar.Consumer:
+            return client.subscribe(
+                topic,
+                "sub",
+                consumer_type=pulsar.ConsumerType.Shared,
+                batch_index_ack_enabled=True,
+            )
+
+        consumer = subscribe()
+        producer = client.create_producer(
+            topic,
+            batching_enabled=True,
+            batching_max_messages=10,
+            batching_max_publish_delay_ms=100,
+        )
+        for number in range(30):
+            producer.send_async(b"%d" % number, lambda result, _: None)
+        producer.flush()
+        for message in receive(consumer, 30):
+            if int(message.data()) % 3:
+                consumer.acknowledge(message)
+        consumer.close()
+        # Acknowledgements without a receipt take a second; a clean unload stores them all.
+        with blocking.connect_admin(own.admin_url) as admin:
+            admin.unload_topic(topic)
+        with blocking.connect(own.service_url) as ours:
+            url = ours.lookup(topic)
+        (owner,) = [b["name"] for b in own.ready["brokers"] if b["service_url"] == url]
+        own.local("kill", owner)
+        again = subscribe()
+        assert [int(m.data()) for m in receive(again, 10)] == list(range(0, 30, 3))
+        assert_silent(again)
+        client.close()
+
+
 def test_a_message_that_no_bookie_takes_harms_nobody_else_on_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
