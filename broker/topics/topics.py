@@ -7,6 +7,7 @@ A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if
 its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
@@ -154,11 +155,17 @@ class Topics:
         """Load topics again whose namespace has switched deduplication on or off, forever."""
         while True:
             await trio.sleep(_POLICIES_S)
-            for topic in list(self._loaded.values()):
+            # Topics with a policy of their own are loaded again by the request that changes it.
+            following: defaultdict[str, list[Topic]] = defaultdict(list)
+            for topic in self._loaded.values():
+                if topic.own_deduplication is None:
+                    following[topic.name.namespace].append(topic)
+            for namespace, topics in following.items():
                 with suppress(BrokerError):  # The policy in force stays in force.
-                    wanted = await self._is_deduplicated(topic.name, topic.own_deduplication)
-                    if wanted != (topic.deduplication is not None):
-                        await self.unload(topic.name)
+                    wanted = (await self._policies.namespace(namespace)).deduplication
+                    for topic in topics:
+                        if wanted != (topic.deduplication is not None):
+                            await self.unload(topic.name)
 
     async def _maintain(self, topic: Topic) -> None:
         """Roll a ledger that is old enough, and trim ledgers that are no longer needed."""
