@@ -264,7 +264,7 @@ class Producer:
     def _answer_repeat(self, sequence_id: int, highest: int | None) -> None:
         """Send the receipt of a message that the topic has, behind those of all earlier sends.
 
-        That includes the receipt of the message itself if it is still being stored.
+        The receipt of the message itself is one of those if it is still being stored.
         """
         receipt = (sequence_id, highest, *_NO_POSITION)
         if self._outstanding:
