@@ -54,6 +54,7 @@ TESTS = {
     "broker/protocol": ["tests/broker/protocol", "tests/broker"],
     "broker/protocol/dispatch": ["tests/broker/protocol", "tests/broker"],
     "clients/python/protocol": ["tests/clients/python/protocol", "tests/clients/python"],
+    "managed_ledger": ["tests/managed_ledger"],
     "managed_ledger/protocol": ["tests/managed_ledger"],
 }
 PYTEST = "-m pytest -x -q -m 'not real and not interop' --disable-warnings"

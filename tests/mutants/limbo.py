@@ -158,7 +158,7 @@ MUTANTS = [
         module=_IDENTITY,
         name="validate_cookies",
         replacement=Edit("birth != expected", "False"),
-        caught_by=f"{_REPAIRED} -k old_image",
+        caught_by="tests:tests/bookie/replication/test_replace_disk.py -k image_of_the_disks",
     ),
     Mutant(
         id="M40c",

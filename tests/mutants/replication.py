@@ -275,7 +275,7 @@ MUTANTS = [
         module="daybook.bookie.ledger.ensemble",
         name="BookieDirectory.racks_of",
         replacement=Edit("infos.get(bookie) or await self._info(bookie)", "infos.get(bookie)"),
-        caught_by=f"{_TESTS}/test_moved_copies.py -k takes_no_entries",
+        caught_by=f"{_TESTS}/test_moved_copies.py -k whether_these_take_entries",
     ),
     Mutant(
         id="RR31",

@@ -75,6 +75,24 @@ async def test_a_member_that_takes_no_entries_has_a_rack(
         assert second in (bookie_id("b3"), bookie_id("b5"))
 
 
+async def test_a_copy_goes_to_the_rack_with_fewer_members_whether_these_take_entries_or_not(
+    autojump_clock: Clock,
+) -> None:
+    """No draw decides.  If b1 and b2 did not count, b5 alone would add a second rack."""
+    racks = {"b1": "/a", "b2": "/a", "b3": "/b", "b4": "/b", "b5": "/a", "b6": "/b"}
+    async with in_racks(racks) as cluster:
+        names = ["b1", "b2", "b3", "b4"]
+        ledger_id = await cluster.plant(closed_on((0, names)), dict.fromkeys(names, WHOLE))
+        for name in ("b1", "b2"):
+            await cluster.orders.give(bookie_id(name), AdminRecord(AdminState.READ_ONLY, 0))
+        async with cluster.recovering() as running:
+            for name in ("b1", "b2"):
+                await until(lambda name=name: is_readonly(running, name))  # type: ignore[misc]
+            cluster.lose("b4")
+            await until(lambda: cluster.fully_copied())
+        assert await ensemble(cluster, ledger_id) == tuple(map(bookie_id, ("b1", "b2", "b3", "b6")))
+
+
 async def is_readonly(running: AutoRecovery, name: str) -> bool:
     return running.watcher.statuses().get(bookie_id(name)) is BookieStatus.READONLY
 

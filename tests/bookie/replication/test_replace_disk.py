@@ -1,6 +1,6 @@
 """A bookie that lost its disks comes back empty, and breaks no promise of the old disks."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 
 import pytest
@@ -8,7 +8,7 @@ import trio
 from trio.abc import Clock
 
 from daybook.bookie.ledger.admin_states import AdminState
-from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.ledger.protocol.placement import BookieId, Quorums
 from daybook.bookie.registry.registrations import readonly_bookies, writable_bookies
 from daybook.bookie.replication.decommission import (
     Decommission,
@@ -16,10 +16,14 @@ from daybook.bookie.replication.decommission import (
     DecommissionLimits,
 )
 from daybook.bookie.replication.replace_disk import DiskReplacement, Readmission
+from daybook.bookie.server.start_count import StartCounter
+from daybook.bookie.storage.status import StoreStatus
 from daybook.wire.digest import master_key
 from daybook.wire.messages.bookie import Status
 from daybook.wire.messages.bookie_v3 import encode_add, from_v3
 from tests.bookie.replication.cluster import PATHS, Cluster, entry_bytes, open_cluster, until
+from tests.bookie.replication.test_limbo import is_free, store_of
+from tests.bookie.storage.conftest import status_of
 
 LIMITS = DecommissionLimits(read_only_timeout_s=30.0, poll_s=5.0)
 
@@ -86,6 +90,43 @@ async def test_fences_of_the_old_disks_are_there_again(
         assert await cluster.orders.read(bookie) is None
     await cluster.write(3)
     assert await cluster.fully_copied()
+
+
+async def test_an_image_of_the_disks_before_the_new_ones_is_in_doubt(
+    cluster: Cluster, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the cookie generation tells: the cookie has the same text, and the starts of the new
+    disks are counted from 1.
+    """
+    behind: list[bool] = []
+    is_behind = StartCounter.is_behind
+
+    async def look(counter: StartCounter, ends: Mapping[str, int]) -> bool:
+        behind.append(await is_behind(counter, ends))
+        return behind[-1]
+
+    for _ in range(6):
+        await cluster.write(20)
+    cluster.lose("b3")
+    await cluster.world.ended["b3"].wait()
+    await cluster.world.start("b3")
+    image = cluster.world.platters["b3"].image("d0")
+    bookie = BookieId("b3:3181")
+    async with cluster.recovering():
+        await replacement(cluster, bookie).empty()
+        await with_new_disks(cluster, "b3")
+        await replacement(cluster, bookie).finish()
+        await until(lambda: writable(cluster, bookie))
+    ledger_id = (await cluster.write(5, Quorums(4, 4, 2))).ledger_id
+    cluster.lose("b3")
+    await cluster.world.ended["b3"].wait()
+    cluster.world.platters["b3"].put_back(image)
+    monkeypatch.setattr(StartCounter, "is_behind", look)
+    await cluster.world.start("b3")
+    assert behind == [False], "the number of starts and the end of the log say nothing"
+    assert await status_of(store_of(cluster, "b3").read(ledger_id, 0)) is StoreStatus.UNKNOWN
+    await until(lambda: is_free(cluster, "b3"))
+    assert await cluster.fully_copied([ledger_id])
 
 
 async def writable(cluster: Cluster, bookie: BookieId) -> bool:
