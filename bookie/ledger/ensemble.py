@@ -71,10 +71,6 @@ class Quarantine:
     def __contains__(self, bookie: BookieId) -> bool:
         return bookie in self._since
 
-    @property
-    def members(self) -> Sequence[BookieId]:
-        return tuple(self._since)
-
     def refuses(self, bookie: BookieId) -> bool:
         return bookie in self._refusing
 
@@ -131,6 +127,7 @@ class DirectoryLimits:
     list_timeout_s: float = 10.0  # for the first list of bookies
     racks_timeout_s: float = 5.0  # a list of bookies waits this long for their racks
     racks_refresh_s: float = 60.0  # racks may change at any time
+    read_only_retry_s: float = 60.0  # no bookie was ever read-only, so nothing can be watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +155,10 @@ class BookieDirectory:
         self._limits = limits
         self._placement = placement or Placement()
         self._writable: list[BookieId] = []
+        self._read_only: frozenset[BookieId] | None = None  # None: not known yet
         self._listed = trio.Event()
         self._quarantine = Quarantine(limits.quarantine)
+        self._slow: set[BookieId] = set()  # a read has been waiting for them for long
         self._infos: dict[BookieId, BookieInfo] = {}  # writable bookies
         self._racks = Racks({})
         self._racks_problem = ""
@@ -172,9 +171,18 @@ class BookieDirectory:
         """All bookies that are registered as writable."""
         return self._writable
 
-    @property
-    def quarantined(self) -> Sequence[BookieId]:
-        return self._quarantine.members
+    def doubtful(self, bookies: Collection[BookieId]) -> frozenset[BookieId]:
+        """Return those that will probably not answer, and should be asked last.
+
+        They are in quarantine, a read is waiting for them, or they are not registered: a host that
+        is gone does not even refuse a connection.  This proves nothing about any of them, since
+        the lists may be outdated.
+        """
+        away: Collection[BookieId] = ()
+        if self._listed.is_set() and self._read_only is not None:
+            away = set(bookies).difference(self._writable, self._read_only)
+        doubts = (away, self._quarantine, self._slow)
+        return frozenset(b for b in bookies if any(b in doubt for doubt in doubts))
 
     def is_usable(self, bookie: BookieId) -> bool:
         return bookie in self._writable and bookie not in self._quarantine
@@ -229,6 +237,17 @@ class BookieDirectory:
     def bookie_refused(self, bookie: BookieId, status: Status) -> None:
         counts = status not in _NO_FAILURE
         self._quarantine.refused(bookie, trio.current_time(), counts=counts)
+
+    def bookie_slow(self, bookie: BookieId) -> None:
+        """Note that a read has been waiting for the bookie for long; `bookie_heard` has to follow.
+
+        Later reads would each wait as long before the first failure puts it into quarantine.
+        """
+        self._slow.add(bookie)
+
+    def bookie_heard(self, bookie: BookieId) -> None:
+        """Note that the read has ended: with an answer, or with a failure reported on its own."""
+        self._slow.discard(bookie)
 
     # -- choosing
 
@@ -397,7 +416,28 @@ class BookieDirectory:
     # -- following the registrations
 
     async def follow(self) -> None:
-        """Keep the list of writable bookies up to date, forever."""
+        """Keep the lists of registered bookies up to date, forever."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_read_only)
+            await self._follow_writable()
+
+    async def _follow_read_only(self) -> None:
+        # The loop is one of its own: with one event for both lists, each change of one of them
+        # would leave a watch behind on the other.
+        while True:
+            changed = trio.Event()
+            try:
+                names = await self._store.get_children(self._paths.readonly, changed.set)
+            except MetadataError:
+                await trio.sleep(self._limits.retry_s)
+                continue
+            self._read_only = frozenset(map(BookieId, names or ()))
+            if names is None:  # There is no record, and no watch.
+                await trio.sleep(self._limits.read_only_retry_s)
+            else:
+                await changed.wait()
+
+    async def _follow_writable(self) -> None:
         while True:
             changed = trio.Event()
             try:

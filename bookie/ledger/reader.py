@@ -82,14 +82,17 @@ class EntryRun:
         self._digester = digester
         self._range = range(first, first + count)
         self._entry_bytes = entry_bytes
+        holders = {bookie for fragment in fragments for bookie in fragment.ensemble}
         self._protocol = ReadProtocol(
             quorums,
             fragments,
             first,
             count,
             prefer=(preferred_bookie(ledger_id, fragments, first, entry_bytes),),
-            avoid=context.directory.quarantined,
+            avoid=context.directory.doubtful(holders),
         )
+        self._silent: set[BookieId] = set()  # asked, and no answer has come since
+        self._slow: set[BookieId] = set()  # those of them that the directory was told of
         self._entries: dict[int, Entry] = {}
         self._failed: dict[int, bool] = {}  # entry -> True if absent, False if unknown
         self._why: dict[int, str] = {}
@@ -105,6 +108,7 @@ class EntryRun:
             with trio.move_on_after(self._context.limits.slow_read_s) as scope:
                 await self._done.wait()
             if scope.cancelled_caught:
+                self._note_slow()
                 self._perform(self._protocol.slow())
         entries: list[Entry] = []
         size = 0
@@ -126,6 +130,21 @@ class EntryRun:
             return NoSuchEntryError(self._ledger_id, entry_id, why)
         return ReadUnknownError(self._ledger_id, entry_id, self._why.get(entry_id, "no answer"))
 
+    def _note_slow(self) -> None:
+        for bookie in self._silent:
+            self._context.directory.bookie_slow(bookie)
+        self._slow |= self._silent
+
+    def _heard(self, bookie: BookieId) -> None:
+        """Note an answer, or the failure of a request.  It may come long after the end of the run.
+
+        Each bookie that is slow is heard, since every request has an outcome.
+        """
+        self._silent.discard(bookie)
+        if bookie in self._slow:
+            self._slow.remove(bookie)
+            self._context.directory.bookie_heard(bookie)
+
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
@@ -139,6 +158,7 @@ class EntryRun:
             self._done.set()
 
     def _ask(self, bookie: BookieId, first: int, count: int) -> None:
+        self._silent.add(bookie)
         if self._context.batches.worthwhile(bookie, count, self._entry_bytes):
             self._context.nursery.start_soon(self._ask_in_batches, bookie, first, count)
         else:
@@ -156,6 +176,7 @@ class EntryRun:
         end = first + count
         while first < end and not self._done.is_set():
             batch = await self._context.batches.read(bookie, self._ledger_id, first, end - first)
+            self._heard(bookie)
             for entry_id, entry in enumerate(batch, first):
                 self._answered(bookie, entry_id, Status.OK, entry)
             first += len(batch)
@@ -166,6 +187,8 @@ class EntryRun:
     def _answered(
         self, bookie: BookieId, entry_id: int, status: Status | None, buffer: memoryview
     ) -> None:
+        if bookie in self._silent:
+            self._heard(bookie)
         if status is Status.OK:
             try:
                 entry = decode_entry(buffer, self._digester, self._ledger_id, entry_id)

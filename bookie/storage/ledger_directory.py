@@ -191,11 +191,14 @@ class LedgerDirectory:
         entry: memoryview,
         recovery: bool,
         done: Done,
+        *,
+        admitted: bool = False,
     ) -> None:
         """Add an entry, or call `done` with the reason of the refusal.
 
         There is no checkpoint between the checks and the append, so no plain add gets behind a
-        fence that was accepted before.
+        fence that was accepted before.  `admitted`: the entry is part of a run, and there was room
+        when the run came.
         """
         state = self.ledgers.get(ledger_id)
         log = self.log
@@ -210,7 +213,7 @@ class LedgerDirectory:
         ):
             self._accept(state, entry_id, entry, recovery, done)  # the usual case
             return
-        refused = self._refusal(state, master_key, recovery)
+        refused = self._refusal(state, master_key, recovery, admitted)
         if refused is not StoreStatus.OK:
             done(refused)
             return
@@ -261,7 +264,7 @@ class LedgerDirectory:
         )
 
     def _refusal(
-        self, state: LedgerState | None, master_key: Buffer, recovery: bool
+        self, state: LedgerState | None, master_key: Buffer, recovery: bool, admitted: bool
     ) -> StoreStatus:
         if self.closing:
             return StoreStatus.READ_ONLY
@@ -282,11 +285,16 @@ class LedgerDirectory:
             return StoreStatus.READ_ONLY
         if self.log.end >= self.plain_end and not recovery:
             return StoreStatus.READ_ONLY
-        if self.bytes_in_flight >= self._in_flight_bytes_max:
-            return StoreStatus.TOO_MANY
-        if self.rebuilding and self._memory_is_full:
+        if not (admitted or self.has_room):
             return StoreStatus.TOO_MANY
         return StoreStatus.OK
+
+    @property
+    def has_room(self) -> bool:
+        """Return True if there is memory for another add; a single one may exceed the limit."""
+        return self.bytes_in_flight < self._in_flight_bytes_max and not (
+            self.rebuilding and self._memory_is_full
+        )
 
     @property
     def _memory_is_full(self) -> bool:
@@ -401,7 +409,9 @@ class LedgerDirectory:
             self.looked_up_bytes -= len(entry) + _LOOKUP_BYTES
         # During the lookup the ledger may have been fenced, or the same id added by another caller.
         assert state.master_key is not None
-        refused = self._refusal(state, state.master_key, recovery)
+        # The entry was let in before the lookup, and its memory is not needed twice.  If it had to
+        # find room again, those that are looked up together would refuse each other.
+        refused = self._refusal(state, state.master_key, recovery, admitted=True)
         if refused is StoreStatus.FENCED:
             done(refused)
         elif location is not None:

@@ -75,16 +75,20 @@ class LedgerStore:
         *,
         recovery: bool,
         done: Done,
+        admitted: bool = False,
     ) -> None:
-        """Store an entry.  `done` is called once: now if refused, otherwise when it is durable."""
+        """Store an entry.  `done` is called once: now if refused, otherwise when it is durable.
+
+        `admitted`: there was room for the run that the entry is part of (`_admits`).
+        """
         directory = self._homes.get(ledger_id)
         if entry_id < 0 or ledger_id < 0:
             done(StoreStatus.BAD_REQUEST)
         elif directory is not None:
-            directory.add(ledger_id, entry_id, master_key, entry, recovery, done)
+            directory.add(ledger_id, entry_id, master_key, entry, recovery, done, admitted=admitted)
         elif self._unknown_ledgers is None or not self._may_be_forgotten(ledger_id):
-            self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
-        elif self._unknown_ledgers.is_full(ledger_id):
+            self._add_new(ledger_id, entry_id, master_key, entry, recovery, done, admitted)
+        elif not admitted and self._unknown_ledgers.is_full(ledger_id):
             done(StoreStatus.TOO_MANY)
         else:
 
@@ -93,7 +97,7 @@ class LedgerStore:
                 if status is StoreStatus.OK and ledger_status is LedgerStatus.ENDED:
                     status = self._fence_again(ledger_id)
                 if status is StoreStatus.OK:
-                    self._add_new(ledger_id, entry_id, master_key, entry, recovery, done)
+                    self._add_new(ledger_id, entry_id, master_key, entry, recovery, done, admitted)
                 else:
                     done(status)
 
@@ -125,9 +129,13 @@ class LedgerStore:
         """Add the entries of a run as plain adds.  The store owns the run from then on.
 
         `done` is called once for all: OK if each is durable; an error proves nothing about any.
+        There is room for all of them or for none, however many they are.
         """
         if self.try_add_run(run, master_key, done):
             return
+        # A run that is let in by halves is refused, sent again as a whole, and looked at entry by
+        # entry from then on.  If it alone fills the room, each time would store one more entry.
+        admitted = self._admits(run.ledger_id)
         left = len(run.sizes)
         result = StoreStatus.OK
 
@@ -141,7 +149,26 @@ class LedgerStore:
                 done(result)
 
         for entry_id, entry in enumerate(entries_of_run(run.data, run.sizes), run.first):
-            self.add(run.ledger_id, entry_id, master_key, entry, recovery=False, done=entry_done)
+            self.add(
+                *(run.ledger_id, entry_id, master_key, entry),
+                recovery=False,
+                done=entry_done,
+                admitted=admitted,
+            )
+
+    def _admits(self, ledger_id: int) -> bool:
+        """Return True if there is memory for another add to the ledger."""
+        directory = self._homes.get(ledger_id)
+        if directory is None:
+            unknown = self._unknown_ledgers
+            if ledger_id < 0 or (
+                unknown is not None
+                and self._may_be_forgotten(ledger_id)
+                and unknown.is_full(ledger_id)
+            ):
+                return False
+            directory = self._directories.directory_for(ledger_id)
+        return directory.has_room
 
     def _fence_again(self, ledger_id: int) -> StoreStatus:
         """Fence a ledger that the metadata say has ended: its fence here may be forgotten."""
@@ -164,9 +191,10 @@ class LedgerStore:
         entry: memoryview,
         recovery: bool,
         done: Done,
+        admitted: bool,
     ) -> None:
         directory = self._directories.directory_for(ledger_id)
-        directory.add(ledger_id, entry_id, master_key, entry, recovery, done)
+        directory.add(ledger_id, entry_id, master_key, entry, recovery, done, admitted=admitted)
         self._directories.register(ledger_id, directory)
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview:

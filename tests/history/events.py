@@ -43,6 +43,7 @@ class Run:
     name: str = ""  # the command that repeats it
     in_flight_s: float = 1.0  # after this time a sent message has arrived, unless there is a fault
     silent_s: float = 6.0  # after this time clients do without a bookie that does not answer
+    slow_read_s: float = 1.0  # after this time a reader asks the next bookie, too
     ack_loss_s: float = 3.0  # after this time an acknowledgement without a receipt is durable
     settle_s: float = 15.0  # after this time a fault that has ended has no more consequences
     batch_acks_durable: bool = False  # acknowledging a part of a batch survives its broker

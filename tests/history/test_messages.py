@@ -13,6 +13,7 @@ from tests.history.events import (
     Fault,
     FaultEnd,
     LedgerVersion,
+    ListVersion,
     Ok,
     Read,
     ReadEnd,
@@ -183,3 +184,25 @@ def test_one_bookie_alone_delays_nobody() -> None:
     two = LedgerVersion(1, 0, "OPEN", -1, 0, (2, 2, 2), ((0, ("b1", "b2")),))
     assert rules([two, *story(silent)[1:]]) == []
     assert rules([two, *story(silent, seconds=8)[1:]]) == ["delayed"]
+
+
+def test_a_send_that_waits_for_a_new_owner_may_wait_for_one_slow_read() -> None:
+    def story(*meanwhile: Event, seconds: int) -> list[Event]:
+        send, ok = sent(0, D)
+        rest: list[Event] = [FaultEnd(f"other {n}") for n in range(seconds - len(meanwhile))]
+        before: list[Event] = [ledger(0), ListVersion(T, 0, (1,)), Fault("f", "", bookie="b1")]
+        return [*before, send, *meanwhile, *rest, ok, *read((0, D))]
+
+    closed = ledger(1, "CLOSED")
+    second = replace(ledger(0), ledger=2)
+    listed = ListVersion(T, 1, (1, 2))
+    opened: list[Event] = [closed, second, listed]
+    assert rules(story(*opened, seconds=4)) == ["delayed"]
+    limits = Run(in_flight_s=4.0, slow_read_s=2.0)
+    assert rules(story(*opened, seconds=5), limits) == []
+    assert rules(story(*opened, seconds=7), limits) == ["delayed"]
+    # The old ledger takes entries until a rollover has happened.
+    assert rules(story(second, listed, closed, seconds=5), limits) == ["delayed"]
+    # The opening was over when the send began.
+    earlier: list[Event] = [ledger(0), ListVersion(T, 0, (1,)), *opened, *story(seconds=5)[2:]]
+    assert rules(earlier, limits) == ["delayed"]

@@ -5,7 +5,7 @@ Each bug has a test of its own in the layer that was to blame, too.
 
 import pytest
 
-from tests.simulation.acts import At, FullDisk, Join, LoseDisk, LoseIndex, On, Swizzle
+from tests.simulation.acts import At, FullDisk, Isolate, Join, LoseDisk, LoseIndex, On, Swizzle
 from tests.simulation.plan import (
     Administer,
     Consume,
@@ -16,12 +16,32 @@ from tests.simulation.plan import (
     Shape,
     Spoil,
     Topic,
+    WriteLedgers,
 )
 from tests.simulation.run import simulate
-from tests.simulation.settings import Settings
+from tests.simulation.settings import Limits, Settings
 
 T = "persistent://public/default/t1"
+T2 = "persistent://public/default/t2"
 T_OTHER = "persistent://public/other/t1"
+
+
+def _moving(seed: int, silent_at_s: float) -> Plan:
+    """Return a plan in which a bundle moves, about two seconds after its start."""
+    work = (
+        Follow("follower-t1", "client-1", T_OTHER, "offset", again=0.05, give_up=0.2),
+        Produce("p1-t2", "client-1", T2, 50, pace_s=0.1, batching=False, property_bytes=5000),
+    )
+    return Plan(
+        seed=seed,
+        shape=Shape(clients=2, settings=Settings(directories=3, http=True, balance_interval_s=1.0)),
+        topics=(Topic(T_OTHER), Topic(T2)),
+        work=work,
+        faults=(Mishap("s1", At(silent_at_s), Isolate("bookie-2", 1000.0)),),
+        storm_s=4.0,
+        power_cycle=False,
+    )
+
 
 SCENARIOS = {
     # A consumer had sought a position long ago and left out, and acknowledged, what lay before it,
@@ -233,6 +253,31 @@ SCENARIOS = {
         storm_s=12.0,
         power_cycle=False,
     ),
+    # A block that alone fills the room of a bookie was let in by halves: it was refused, sent again
+    # ten seconds later, and one more entry of it was stored each time.
+    "blocks that are larger than what a bookie may hold": Plan(
+        seed=60029,
+        shape=Shape(1, 1, 3, settings=Settings(limits=Limits(in_flight_bytes_max=20_000))),
+        topics=(),
+        work=(
+            WriteLedgers(
+                *("w1", "client-1", (1, 1, 1), "advanced"),
+                entries=30,
+                burst=20,
+                payload_bytes=20_000,
+                flush=1.0,
+                abandon=0.0,
+            ),
+        ),
+        faults=(),
+        storm_s=1.5,
+        power_cycle=False,
+    ),
+    # A bundle moved, and the new owner read the end of the log from a bookie that was not even
+    # registered any more.
+    "a topic moves after a bookie is gone": _moving(60024, 0.0427920392795067),
+    # The bookie was registered still, and only the new owner did not know yet that it is silent.
+    "a topic moves while a bookie is silent": _moving(60036, 1.8),
     # Not a fault of the product: one task unsubscribed, and another one that receives from the same
     # consumer tried to do the same.
     "two tasks unsubscribe": Plan(

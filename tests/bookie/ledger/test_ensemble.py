@@ -263,6 +263,56 @@ async def test_the_list_is_followed_through_an_outage(world: World, autojump_clo
     assert len(world.directory.writable) == 3
 
 
+async def test_bookies_that_are_not_registered_will_probably_not_answer(
+    world: World, autojump_clock: Clock
+) -> None:
+    everybody = [bookie(number) for number in (1, 2, 3)]
+    await world.add(1, 2)
+    assert world.directory.doubtful(everybody) == {bookie(3)}
+    await world.remove(1)
+    assert world.directory.doubtful(everybody) == {bookie(1), bookie(3)}
+    info = BookieInfo(bookie(1), "host", 3001)
+    await register_bookie(world.store, PATHS, info, read_only=True)
+    await trio.sleep(0.01)
+    assert world.directory.doubtful(everybody) == {bookie(3)}
+    await world.remove(1)
+    assert world.directory.doubtful(everybody) == {bookie(1), bookie(3)}
+    world.directory.bookie_failed(bookie(2), "reset")
+    assert world.directory.doubtful(everybody) == set(everybody)
+
+
+async def test_nobody_is_doubted_while_it_is_not_known_who_is_registered(
+    autojump_clock: Clock,
+) -> None:
+    store = MemoryStore(SystemClock()).session()
+    await ensure_layout(store, PATHS, random.Random(1))
+    directory = BookieDirectory(store, PATHS, random.Random(7), DirectoryLimits())
+    assert directory.doubtful([bookie(1)]) == set()
+    store.suspend()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(directory.follow)
+        await trio.sleep(10)
+        assert directory.doubtful([bookie(1)]) == set()
+        store.resume()
+        await trio.sleep(10)
+        assert directory.doubtful([bookie(1)]) == {bookie(1)}
+        nursery.cancel_scope.cancel()
+
+
+async def test_read_only_bookies_are_found_although_none_was_ever_there_before(
+    world: World, autojump_clock: Clock
+) -> None:
+    await world.remove(1)
+    record = await world.store.get(PATHS.readonly)
+    assert record is not None
+    await world.store.delete(PATHS.readonly, record.stat.version)
+    await trio.sleep(100)
+    info = BookieInfo(bookie(1), "host", 3001)
+    await register_bookie(world.store, PATHS, info, read_only=True)
+    await trio.sleep(100)
+    assert world.directory.doubtful([bookie(1)]) == set()
+
+
 # -- marks
 
 

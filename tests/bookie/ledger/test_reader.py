@@ -16,7 +16,7 @@ from daybook.bookie.ledger.reader import preferred_bookie
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.wire.digest import DigestType
 from daybook.wire.messages.bookie import Status
-from tests.bookie.ledger.cluster import PATHS, Cluster, open_cluster
+from tests.bookie.ledger.cluster import PATHS, Cluster, FakeBookie, open_cluster
 
 QUORUMS = Quorums(3, 3, 2)
 
@@ -116,6 +116,47 @@ async def test_a_silent_bookie_delays_a_read_by_a_second_at_most(
     start = trio.current_time()
     assert await read_all(reader) == expected(9)
     assert trio.current_time() - start < 1.1
+
+
+async def test_a_bookie_that_is_gone_delays_no_read(three: Cluster, autojump_clock: Clock) -> None:
+    """It does not refuse the connection: its host is gone, too."""
+    reader = await closed(await three.client(), 9)
+    gone = first_asked(three, reader)
+    gone.deaf = True
+    assert gone.session is not None
+    three.store.expire(gone.session.session_id)
+    later = await three.client(name="later")  # it has never spoken to the bookie
+    await trio.sleep(0.1)
+    start = trio.current_time()
+    assert await read_all(await later.open(reader.ledger_id, recover=False)) == expected(9)
+    assert await read_all(reader) == expected(9)
+    assert trio.current_time() - start < 0.1
+
+
+async def test_a_silent_bookie_delays_one_read_and_is_asked_last_until_it_answers(
+    three: Cluster, autojump_clock: Clock
+) -> None:
+    reader = await closed(await three.client(), 9)
+    slow = first_asked(three, reader)
+    slow.delay_s = 2.0
+    start = trio.current_time()
+    assert await read_all(reader) == expected(9)
+    assert 1.0 <= trio.current_time() - start < 1.1
+    asked = len(slow.requests)
+    for _ in range(5):
+        assert await read_all(reader) == expected(9)
+    assert trio.current_time() - start < 1.1
+    assert len(slow.requests) == asked
+    await trio.sleep(2.0)
+    slow.delay_s = 0.0
+    assert await read_all(reader) == expected(9)
+    assert len(slow.requests) > asked
+
+
+def first_asked(cluster: Cluster, reader: LedgerReader) -> FakeBookie:
+    metadata = reader.metadata
+    size = metadata.length // (metadata.last_entry_id + 1)
+    return cluster.bookie(preferred_bookie(reader.ledger_id, metadata.fragments, 0, size))
 
 
 async def test_absent_is_what_all_say_that_they_do_not_have(

@@ -17,8 +17,9 @@ from tests.bookie.storage.oracle import entry, key, run_of
 from tests.harness.disk import Platter
 
 OK, FENCED, UNAUTHORIZED = StoreStatus.OK, StoreStatus.FENCED, StoreStatus.UNAUTHORIZED
-IO_ERROR, READ_ONLY, BAD_REQUEST = (
+IO_ERROR, TOO_MANY, READ_ONLY, BAD_REQUEST = (
     StoreStatus.IO_ERROR,
+    StoreStatus.TOO_MANY,
     StoreStatus.READ_ONLY,
     StoreStatus.BAD_REQUEST,
 )
@@ -153,6 +154,34 @@ async def test_a_run_that_was_here_before_keeps_its_first_bytes(host: Host) -> N
             assert await store.read(7, entry_id) == (first if entry_id in (1, 3) else data)
 
 
+async def test_there_is_room_for_a_whole_run_or_for_nothing_of_it(host: Host) -> None:
+    """A run of which a part was refused would be refused again, entry by entry."""
+    async with host.store(in_flight_bytes_max=5000) as store:
+        runs = Runs(store)
+        freed = host.platter.stick()
+        runs.add_run(7, 0, 40)  # the ledger is not known yet
+        in_flight = store.bytes_in_flight
+        runs.add_run(7, 40, 40)
+        runs.add_run(8, 0, 3)
+        freed.set()  # before any assertion, since a store with a stuck disk does not end
+        assert in_flight > 3 * 5000
+        assert await runs.all() == [TOO_MANY, TOO_MANY, OK]
+        runs.add_run(7, 0, 80)  # half of the run is known
+        assert await runs.all() == [OK]
+        assert await store.entry_ids(7) == list(range(80))
+
+
+async def test_entries_of_a_run_that_are_looked_up_need_no_room_twice(host: Host) -> None:
+    async with host.store(in_flight_bytes_max=5000) as store:
+        runs = Runs(store)
+        runs.add_run(7, 90, 10)
+        await runs.all()
+        await store.maintenance.checkpoint()
+        runs.add_run(7, 0, 40)
+        assert await runs.all() == [OK]
+        assert await store.entry_ids(7) == [*range(40), *range(90, 100)]
+
+
 async def test_a_run_is_found_behind_a_checkpoint_and_by_recovery(host: Host) -> None:
     async with host.store() as store:
         runs = Runs(store)
@@ -190,8 +219,12 @@ class HeldStore(LedgerStore):
         *,
         recovery: bool,
         done: Callable[[StoreStatus], None],
+        admitted: bool = False,
     ) -> None:
         self.dones.append(done)
+
+    def _admits(self, ledger_id: int) -> bool:
+        return True
 
 
 def test_a_run_is_ok_only_if_each_entry_is() -> None:

@@ -3,11 +3,15 @@
 delayed    all was well but for one bookie, and a send waited for its outcome: longer than a message
            is on its way, if the ledger has more copies than acknowledgements; else longer than
            the time-out of a silent bookie
+
+If the log was opened while the send waited, the limit is longer by the time after which a reader
+asks for the next copy.  The new owner reads the last entries of the log, and it may not have spoken
+to the silent bookie before.  A rollover is no excuse: the old ledger takes entries until then.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from tests.history.events import LedgerVersion
+from tests.history.events import LedgerVersion, ListVersion, Stamped
 from tests.history.record import Record, Violation
 
 _ACKS_MIN = 2
@@ -19,12 +23,38 @@ def check(record: Record) -> Iterator[Violation]:
         for stamped in record.events
         if isinstance(stamped.event, LedgerVersion)
     }
+    opened_ns = _openings(record.events)
     for sending, position in record.oks():
         _, write, ack = quorums.get(position[0], (0, 0, 0))
         limit_s = record.run.in_flight_s if write > ack else record.run.silent_s
+        if sending.began_ns <= opened_ns.get(position[0], -1) <= sending.ended_ns:
+            limit_s += record.run.slow_read_s
         took_s = (sending.ended_ns - sending.began_ns) / 1e9
         if ack < _ACKS_MIN or took_s <= limit_s:
             continue
         if record.faults.is_one_bookie(sending.began_ns, sending.ended_ns):
             text = f"it took {took_s:.3f} s, and only one bookie was not well"
             yield Violation("delayed", sending.topic, sending.value, text)
+
+
+def _openings(events: Sequence[Stamped]) -> dict[int, int]:
+    """Return the ledgers with which logs were opened again, and the times when lists named them.
+
+    An opening closes every earlier ledger of the list first.  A rollover puts the next ledger on
+    the list while the present one is open.
+    """
+    found: dict[int, int] = {}
+    closed: set[int] = set()
+    listed: dict[str, tuple[int, ...]] = {}
+    for stamped in events:
+        match stamped.event:
+            case LedgerVersion(ledger, state="CLOSED"):
+                closed.add(ledger)
+            case ListVersion(topic, _, ledgers):
+                before = listed.get(topic, ())
+                if before and closed.issuperset(before):
+                    found |= {each: stamped.at_ns for each in ledgers if each not in before}
+                listed[topic] = ledgers
+            case _:
+                pass
+    return found
