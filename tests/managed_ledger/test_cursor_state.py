@@ -23,6 +23,7 @@ def next_position(position: Position) -> Position:
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("ack"), st.lists(st.sampled_from(ENTRIES), max_size=4)),
+        st.tuples(st.just("part"), st.sampled_from(ENTRIES), st.integers(0, 7)),
         st.tuples(st.just("cumulative"), st.sampled_from(ENTRIES)),
         st.tuples(st.just("reset"), st.sampled_from([START, *ENTRIES])),
         st.tuples(st.just("record")),
@@ -35,27 +36,43 @@ STEPS = st.lists(
 def test_a_cursor_skips_nothing_and_forgets_nothing(steps: list[tuple[object, ...]]) -> None:
     state = CursorState(START, AckSet(), next_position)
     acked: set[Position] = set()
+    parts: dict[Position, int] = {}
     recovered, recovered_acked = START, AckSet()
+    recovered_parts: dict[Position, int] = {}
     for step in steps:
         before = state.mark_delete
         match step:
             case ("ack", list(positions)):
                 state.ack(positions)
                 acked |= set(positions)
+            case ("part", Position() as position, int(pending)):
+                parts[position] = parts.get(position, -1) & pending
+                done = position not in acked and not parts[position]
+                assert state.ack_part(position, pending) is done
+                if done:
+                    state.ack([position])
+                    acked.add(position)
             case ("cumulative", Position() as position):
                 state.ack_cumulative(position)
                 acked |= {p for p in ENTRIES if p <= position}
             case ("reset", Position() as position):
                 state.reset(position)
                 acked = {p for p in ENTRIES if p <= position}
+                parts = {}
             case _:
                 change = state.take_change()
                 assert state.take_change() is None
                 if change is not None:
                     recovered, recovered_acked = apply_change(recovered, recovered_acked, change)
+                    recovered_parts = {} if change.reset else recovered_parts
+                    recovered_parts.update(change.parts)
                 again = CursorState(recovered, recovered_acked, next_position)
                 assert [again.is_acked(p) for p in ENTRIES] == [p in acked for p in ENTRIES]
                 assert again.mark_delete == state.mark_delete
+                again.take_parts(recovered_parts)
+                assert again.parts.sets() == state.parts.sets()
+        parts = {each: left for each, left in parts.items() if each not in acked}
+        assert dict(state.parts.sets()) == parts
         assert [state.is_acked(p) for p in ENTRIES] == [p in acked for p in ENTRIES]
         assert next_position(state.mark_delete) not in acked
         assert step[0] == "reset" or state.mark_delete >= before
@@ -67,7 +84,36 @@ def test_a_cursor_skips_nothing_and_forgets_nothing(steps: list[tuple[object, ..
 def test_a_cursor_that_nobody_records_keeps_no_changes() -> None:
     state = CursorState(START, AckSet(), next_position, recording=False)
     state.ack(ENTRIES[3:9])
+    state.ack_part(ENTRIES[1], 0b10)
     assert state.snapshot().fresh == ()
+    assert state.snapshot().fresh_parts == ()
+
+
+def test_an_entry_that_was_missing_moves_mark_delete_over_those_behind_it() -> None:
+    state = CursorState(START, AckSet(), next_position)
+    state.ack([ENTRIES[1], ENTRIES[2], ENTRIES[4]])
+    state.ack([ENTRIES[0]])
+    assert state.mark_delete == ENTRIES[2]
+    assert state.changes == 4
+    assert state.ack_cumulative(ENTRIES[3])
+    assert state.mark_delete == ENTRIES[4]
+    assert state.changes == 5
+    assert not state.ack_cumulative(ENTRIES[4])
+    assert state.changes == 5
+
+
+def test_only_a_part_that_is_new_is_a_change() -> None:
+    """A change that is none would be recorded again and again."""
+    state = CursorState(START, AckSet(), next_position)
+    state.ack_part(ENTRIES[1], 0b110)
+    assert state.changes == 1
+    change = state.take_change()
+    assert change == Change(START, (), parts=((ENTRIES[1], 0b110),))
+    state.ack_part(ENTRIES[1], 0b111)
+    assert state.changes == 1
+    assert state.take_change() is None
+    state.ack_part(ENTRIES[1], 0b011)
+    assert state.changes == 2
 
 
 def test_mark_delete_moves_over_what_was_acknowledged_behind_it_when_it_is_recovered() -> None:

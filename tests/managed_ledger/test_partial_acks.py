@@ -37,6 +37,33 @@ def test_memory_is_bounded_and_the_oldest_is_forgotten_first() -> None:
     assert 30 <= len(kept) <= 40
 
 
+def test_sets_that_just_fit_are_kept() -> None:
+    """A set costs 300 bytes and its bits."""
+    whole = 300 + 1000
+    for bytes_max, kept in ((2 * whole, [0, 1]), (2 * whole - 1, [1])):
+        partial = PartialAcks(bytes_max)
+        for n in range(2):
+            partial.ack(Position(5, n), 1 << 7999)
+        assert [position.entry_id for position, _ in partial.sets()] == kept
+
+
+def test_what_is_dropped_gives_its_bytes_back() -> None:
+    partial = PartialAcks(301)
+    for n in range(4):
+        partial.ack(Position(5, n), 1)
+        assert partial.pending(Position(5, n)) == 1
+        match n:
+            case 0:
+                assert partial.ack(Position(5, n), 0)
+            case 1:
+                partial.done([Position(5, n)])
+            case 2:
+                partial.done_up_to(Position(5, n))
+            case _:
+                partial.clear()
+        assert partial._bytes == 0
+
+
 N = 2_000
 _compared = 0
 

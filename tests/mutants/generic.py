@@ -198,7 +198,8 @@ def _report(outcomes: Iterator[tuple[Mutation, str | None]], count: int, write: 
 
 
 def _survivor(mutation: Mutation, diff: str) -> Survivor:
-    lines = diff.splitlines()[2:]  # after the names of the two files
+    # The lines before the first hunk differ between versions of the tool.
+    lines = diff[diff.index("\n@@") :].splitlines()
     before = [line[1:].strip() for line in lines if line.startswith("-")]
     after = [line[1:].strip() for line in lines if line.startswith("+")]
     return Survivor(mutation.module, mutation.function, " ".join(before), " ".join(after))

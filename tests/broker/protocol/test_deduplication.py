@@ -229,6 +229,33 @@ def test_the_bytes_of_all_names_are_bounded() -> None:
     assert sum(map(len, state.snapshot())) <= 1_000
 
 
+def test_as_many_names_as_may_be_are_kept_and_one_more_makes_room_for_several() -> None:
+    """To sort all names for each new one would cost too much."""
+    state = new_state(names_max=32)
+    for i in range(32):
+        state.joined(f"p{i}", 0.0)
+        store(state, f"p{i}", 1)
+        state.left(f"p{i}", float(i))
+    state.forget(100.0)
+    assert (len(state), state.forgotten) == (32, 0)
+    state.joined("another", 100.0)
+    assert (len(state), state.forgotten) == (30, 3)
+    assert [state.last_seen(f"p{i}") for i in range(4)] == [NOTHING] * 3 + [1]
+
+
+def test_as_many_bytes_of_names_as_may_be_are_kept_and_no_more_go_than_must() -> None:
+    state = new_state(names_bytes_max=1_600)
+    for i in range(16):
+        name = f"{i:0100}"
+        state.joined(name, 0.0)
+        store(state, name, 1)
+        state.left(name, float(i))
+    state.forget(100.0)
+    assert (len(state), state.forgotten) == (16, 0)
+    state.joined(f"{16:0100}", 100.0)
+    assert (len(state), state.forgotten) == (15, 2), "15 / 16 of the bytes"
+
+
 # -- a model
 
 
