@@ -128,12 +128,14 @@ def refuse(
             *,
             recovery: bool,
             done: Callable[[StoreStatus], None],
+            admitted: bool = False,
             add: Callable[..., None] = add,
         ) -> None:
             if refused(ledger_id) and not recovery:
                 done(StoreStatus.READ_ONLY)
             else:
-                add(ledger_id, entry_id, master_key, entry, recovery=recovery, done=done)
+                how = {"recovery": recovery, "done": done, "admitted": admitted}
+                add(ledger_id, entry_id, master_key, entry, **how)
 
         monkeypatch.setattr(store, "try_add_run", lambda *_: False)
         monkeypatch.setattr(store, "try_add_runs", lambda *_: 0)
