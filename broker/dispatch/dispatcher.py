@@ -82,7 +82,7 @@ class Dispatcher:
         self._wake = trio.Event()
         self._task: trio.CancelScope | None = None
         self._reading: tuple[Want, int] | None = None  # the read under way, and since when
-        self.read_error = ""  # of the last read, if it failed
+        self.read_error = ""  # why the last read failed; empty if it did not
 
     @property
     def at_end(self) -> bool:

@@ -12,7 +12,7 @@ from enum import Enum
 
 from daybook.broker.protocol.dispatch.interface import ConsumerKey, Place
 
-BLOCKERS_MAX = 100  # of one kind in one answer
+BLOCKERS_MAX = 100  # consumers that one answer names
 
 
 class Cause(Enum):

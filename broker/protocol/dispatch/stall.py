@@ -23,7 +23,7 @@ class StallWatch:
     def sample(self, now_s: float, *, waits: bool, sent: int) -> float | None:
         """Note the state, and return for how long the subscription waits; None if it does not."""
         if not waits or sent != self._sent:
-            # What was sent since the last sample was sent before now, at the latest.
+            # The deliveries since the last sample are in the past by now.
             self._sent, self._told = sent, False
             self._since_s = now_s if waits else None
             return 0.0 if waits else None
