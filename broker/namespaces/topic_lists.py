@@ -6,8 +6,9 @@
 
 A namespace that is followed is read once for all its followers, and watched in the metadata store:
 the lists of logs and of partitioned topics, and the record of each partitioned topic, which may get
-more partitions.  After a change the list is read again; changes that come fast are read together.  Followers that want the same expression share one filtered list, and an expression is
-applied to each name once.
+more partitions.  After a change the list is read again; changes that come fast are read together.
+Followers that want the same expression share one filtered list, and an expression is applied to
+each name once.
 
 While the store is out of reach, the last list stays in force: a topic is never reported as deleted
 because nobody could be asked.  Topics that Pulsar keeps for itself are left out.

@@ -143,8 +143,8 @@ MUTANTS = [
         module=_PATTERNS,
         name="TopicPattern.matches",
         replacement=Edit(
-            "if not states:\n            return False",
-            "if self._accepts(states):\n            return True\n        if not states:\n            return False",
+            "if not states:",
+            "if self._accepts(states): return True\n        if not states:",
         ),
         caught_by=_BY_PATTERNS,
     ),
