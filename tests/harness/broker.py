@@ -2,7 +2,7 @@
 
 import gc
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from daybook.broker.namespaces.policies import (
     Retention,
     TopicPolicies,
 )
+from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
@@ -33,6 +34,7 @@ from daybook.wire.logging import silent_log
 from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, encode
+from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
@@ -116,6 +118,7 @@ class Broker:
         self.config = parse({"keep_alive_s": 30.0, **(settings or {})})
         self.clock = VirtualClock()
         self.logs = FakeLogs(self.clock)
+        self.store = MemoryStore(self.clock)
         self.policies = FakePolicies()
         self.ownership = FakeOwnership()
         self.lookups = FakeLookups()
@@ -140,6 +143,7 @@ class Broker:
             topics=self.topics,
             lookups=self.lookups,
             policies=self.policies,
+            topic_lists=TopicLists(self.store.session("broker"), silent_log()),
             server_version="daybook/test",
             own_urls=("pulsar://broker:6650",),
             log=silent_log(),
@@ -354,6 +358,10 @@ class Cluster:
         self.broker = broker
         self._nursery = nursery
         self._clients = 0
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task until the test ends."""
+        self._nursery.start_soon(task)
 
     async def client(self, *, connect: bool = True, **options: Any) -> Client:
         self._clients += 1
