@@ -55,7 +55,6 @@ from daybook.broker.service.lookup import Lookups
 from daybook.broker.topics.managed_ledger_factory import (
     LogConfigs,
     ManagedLedgerFactory,
-    keep_current,
 )
 from daybook.broker.topics.orphans import OrphanRemoval
 from daybook.broker.topics.topics import Topics
@@ -302,11 +301,6 @@ class _Broker:
         nursery.start_soon(self._lead)
         if self.config.orphan_removal:
             nursery.start_soon(self.orphans.run)
-        nursery.start_soon(
-            partial(
-                keep_current, self.configs, self.topics.loaded_logs, self.config.trim_interval_s
-            )
-        )
         if self.http is not None:
             app = create_app(
                 self.operations,

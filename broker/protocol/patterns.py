@@ -5,8 +5,8 @@ r"""Regular expressions over names of topics, in time that is linear in the leng
 
 A client sends the expression, so nothing about it can be trusted: with Python's `re`, thirty
 characters can keep the broker busy forever.  RE2 never backtracks and bounds its memory.  Its
-syntax is also Pulsar's own (RE2/J).  Look-arounds, back-references
-and possessive repetition are not known to it and raise `PatternError`.  The broker then leaves the filtering to the client.
+syntax is also Pulsar's own (RE2/J).  Look-arounds, back-references and possessive repetition are
+not known to it and raise `PatternError`.  The broker then leaves the filtering to the client.
 
 As in Pulsar, the domain of the expression is cut off (`persistent://`), the name is compared
 without its domain and without `-partition-N`, and the expression has to match the whole name.
