@@ -15,6 +15,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
+from daybook.broker.dispatch.watch import DispatchWatch
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -120,6 +121,9 @@ class Topics:
             lambda name: self._start(self.unload, name),
             interval_s=maintain_interval_s,
         )
+        self.watch = DispatchWatch(
+            self._loaded.values, stalled_s=self.limits.stalled_s, clock=clock, log=log
+        )
         # For topics with a long list of ledgers: how many sixteenths were used at the last warning.
         self._warned_sixteenths: dict[str, int] = {}
 
@@ -138,6 +142,7 @@ class Topics:
             task_status.started()
             nursery.start_soon(self._tick_rates)
             nursery.start_soon(self._policy_updates.run)
+            nursery.start_soon(self.watch.run)
             try:
                 while True:
                     await trio.sleep(self._maintain_interval_s)
