@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import trio
 
 from daybook.broker.namespaces.policies import Policies
+from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.service.connection import ConnectionContext
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.service.request_turns import RequestTurns
@@ -18,6 +19,7 @@ class BrokerContext(ConnectionContext):
     topics: Topics
     lookups: Lookups
     policies: Policies
+    schemas: SchemaAdmission
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
 

@@ -48,6 +48,9 @@ from daybook.broker.ownership.peers import (
     server_version,
     why_not_served,
 )
+from daybook.broker.schemas.admission import SchemaAdmission
+from daybook.broker.schemas.ledgers import SchemaLedgers
+from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
@@ -212,6 +215,19 @@ class _Broker:
             maintain_interval_s=config.trim_interval_s,
             limits=limits.topics,
         )
+        self.schemas = SchemaAdmission(
+            SchemaRegistry(
+                store,
+                SchemaLedgers(
+                    client, self.configs.quorums, lambda: ledgers.tree, limits.schemas, log
+                ),
+                clock,
+                versions_max=config.schema_versions_max,
+                schema_bytes_max=config.schema_bytes_max,
+                limits=limits.schemas,
+            ),
+            self.policies.schema_rules,
+        )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
             store,
@@ -257,6 +273,7 @@ class _Broker:
             topics=self.topics,
             lookups=self.lookups,
             policies=self.policies,
+            schemas=self.schemas,
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,
@@ -291,6 +308,7 @@ class _Broker:
         await self._bind()
         await self._prepare_cluster()
         await nursery.start(self.formats.run)
+        await nursery.start(self.schemas.registry.run)
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
         # The port answers before the join: peers that see the registration connect at once.

@@ -109,6 +109,11 @@ class ManagedLedgers:
     def cache(self) -> EntryCache:
         return self._context.cache
 
+    @property
+    def tree(self) -> str | None:
+        """The id of the tree of logs; None until `name_tree` has set it."""
+        return self._context.tree
+
     def bind(self, instance_id: str) -> None:
         """Set the INSTANCEID of the ledgers: lists that name another one are refused."""
         self._context = replace(self._context, instance=instance_id)

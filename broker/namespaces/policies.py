@@ -19,6 +19,7 @@ from daybook.broker.errors import NotFoundError, UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import BundlesData, LocalPolicies, PartitionedTopic
 from daybook.broker.protocol.bundles import BundleName, Bundles, bundle_name
+from daybook.broker.protocol.schemas.compatibility import AUTO_UPDATE, SchemaRules, Strategy
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import (
     MetadataError,
@@ -155,6 +156,19 @@ class Policies:
         if bundles is None:
             return None
         return bundle_name(topic.namespace, bundles.range_of(topic.bundle_hash))
+
+    async def schema_rules(self, topic: TopicName) -> SchemaRules:
+        """Return the policies in force for the schemas of a topic."""
+        fields = await self._namespace_fields(topic.namespace)
+        strategy = _part(fields, "schema_compatibility_strategy", Strategy) or Strategy.UNDEFINED
+        if strategy is Strategy.UNDEFINED:
+            older = _part(fields, "schema_auto_update_compatibility_strategy", str)
+            strategy = AUTO_UPDATE.get(older or "", Strategy.FULL)
+        return SchemaRules(
+            strategy,
+            _part(fields, "is_allow_auto_update_schema", bool) is not False,
+            _part(fields, "schema_validation_enforced", bool) is True,
+        )
 
     async def _namespace_fields(self, namespace: str) -> Fields:
         fields = await self._fields.get(records.policies_path(namespace))

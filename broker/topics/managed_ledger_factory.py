@@ -122,6 +122,10 @@ class LogConfigs:
         """
         return not (await self._policies.namespace(namespace)).deleted
 
+    async def quorums(self, namespace: str) -> Quorums:
+        """Return the quorums of new ledgers.  Raise NotFoundError or UnavailableError."""
+        return await self._quorums((await self._policies.namespace(namespace)).persistence)
+
     async def _quorums(self, persistence: Persistence | None) -> Quorums:
         if persistence is not None:
             return Quorums(

@@ -3,7 +3,7 @@
 import gc
 import random
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 
 import trio
@@ -20,6 +20,11 @@ from daybook.broker.namespaces.policies import (
     TopicPolicies,
 )
 from daybook.broker.protocol.bundles import BundleName, Bundles
+from daybook.broker.protocol.schemas.compatibility import SchemaRules
+from daybook.broker.schemas.admission import SchemaAdmission
+from daybook.broker.schemas.ledgers import SchemaLedgers
+from daybook.broker.schemas.records import StoredVersion
+from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
 from daybook.broker.service.lookup import LookupResult, Lookups
@@ -33,6 +38,8 @@ from daybook.wire.logging import silent_log
 from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, encode
+from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.metadata.store import ANY, NoRecordError
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
@@ -56,6 +63,7 @@ class FakePolicies(Policies):
         self.partition_counts: dict[str, int] = {}
         self.deduplication = False  # the policy of the namespace
         self.topic_deduplication: dict[str, bool] = {}
+        self.schemas = SchemaRules()
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
         await trio.lowlevel.checkpoint()
@@ -69,6 +77,9 @@ class FakePolicies(Policies):
         await trio.lowlevel.checkpoint()
         return TopicPolicies(self.topic_deduplication.get(topic.full))
 
+    async def schema_rules(self, topic: TopicName) -> SchemaRules:
+        return self.schemas  # at once, as policies are cached
+
     async def partitions(self, topic: TopicName) -> int:
         await trio.lowlevel.checkpoint()
         return self.partition_counts.get(topic.full, 0)
@@ -78,6 +89,36 @@ class FakePolicies(Policies):
 
     def known_bundle_of(self, topic: TopicName) -> BundleName | None:
         return BundleName(f"{topic.namespace}/0x00000000_0xffffffff")
+
+
+class FakeSchemaLedgers(SchemaLedgers):
+    """The ledgers of schemas in memory; each has a record in the store, as real ones have."""
+
+    def __init__(self, store: MemorySession) -> None:
+        self.entries: dict[int, bytes] = {}
+        self.written = 0
+        self.reads = 0
+        self._store = store
+
+    def path(self, ledger_id: int) -> str:
+        return f"/ledgers/{ledger_id}"
+
+    async def write(self, topic: TopicName, entry: bytes) -> int:
+        self.written += 1
+        ledger_id = 1000 + self.written
+        await self._store.create(self.path(ledger_id), b"", make_parents=True)
+        self.entries[ledger_id] = entry
+        return ledger_id
+
+    async def read(self, topic: TopicName, stored: StoredVersion) -> bytes:
+        self.reads += 1
+        await trio.lowlevel.checkpoint()
+        return self.entries[stored.ledger_id]
+
+    async def delete(self, topic: TopicName, ledger_id: int) -> None:
+        with suppress(NoRecordError):
+            await self._store.delete(self.path(ledger_id), ANY)
+        self.entries.pop(ledger_id, None)
 
 
 class FakeOwnership:
@@ -132,6 +173,15 @@ class Broker:
             limits=topic_limits,
         )
         self.topics.attach(owns=self.ownership.owns, may_load=self.ownership.may_load)
+        self.store = MemoryStore(self.clock).session()
+        self.schema_ledgers = FakeSchemaLedgers(self.store)
+        self.schemas = SchemaRegistry(
+            self.store,
+            self.schema_ledgers,
+            self.clock,
+            versions_max=self.config.schema_versions_max,
+            schema_bytes_max=self.config.schema_bytes_max,
+        )
         self.context = BrokerContext(
             config=self.config,
             clock=self.clock,
@@ -140,6 +190,7 @@ class Broker:
             topics=self.topics,
             lookups=self.lookups,
             policies=self.policies,
+            schemas=SchemaAdmission(self.schemas, self.policies.schema_rules),
             server_version="daybook/test",
             own_urls=("pulsar://broker:6650",),
             log=silent_log(),
@@ -156,6 +207,7 @@ class Broker:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.context.run)
             await nursery.start(self.topics.run)
+            await nursery.start(self.schemas.run)
             task_status.started()
             while True:
                 nursery.start_soon(self._serve, await listener.accept())
