@@ -255,6 +255,7 @@ class _Broker:
             lookups=self.lookups,
             leader=self.leader,
             topics=self.topics,
+            schemas=self.schemas.registry,
             peer_calls=self.peer_calls,
         )
         self.balancer = Balancer(

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from daybook.broker.admin import namespaces, topics
+from daybook.broker.admin import namespaces, schemas, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import BrokerError
@@ -65,6 +65,7 @@ def create_app(
             Route("/status.html", healthz),
             *namespaces.routes(endpoints),
             *topics.routes(endpoints),
+            *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log)),
         ],
         exception_handlers={HTTPException: _http_error},
     )

@@ -41,6 +41,7 @@ from daybook.broker.protocol.schemas.schema import AVRO_BASED, Schema, SchemaVer
 from daybook.broker.protocol.schemas.validation import Examined, examine
 from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.records import (
+    ROOT,
     Locator,
     StoredVersion,
     decode_entry,
@@ -63,6 +64,7 @@ from daybook.wire.metadata.store import (
     MetadataError,
     MetadataStore,
     NoRecordError,
+    NotEmptyError,
     Operation,
     OutcomeUnknownError,
     Record,
@@ -72,7 +74,7 @@ from daybook.wire.metadata.store import (
     StoreUnavailableError,
     VersionConflictError,
 )
-from daybook.wire.topics import TopicName
+from daybook.wire.topics import TopicName, url_decode
 
 _ATTEMPTS = 64  # Each lost race is another broker's success; so many in a row are a mistake.
 _LOST = (VersionConflictError, RecordExistsError, NoRecordError)
@@ -393,6 +395,24 @@ class SchemaRegistry:
         for each in doomed[1].all:
             await self._ledgers.delete(topic, each.ledger_id)
         return doomed[1].last.version
+
+    async def delete_namespace(self, namespace: str) -> None:
+        """Delete the schemas of all topics of a namespace."""
+        path = f"{ROOT}/{namespace}"
+        try:
+            await self._store.sync(path)
+            names = await self._store.get_children(path)
+            for name in names or ():
+                local = url_decode(name)
+                await self.delete_all(TopicName.parse(f"persistent://{namespace}/{local}"))
+            if names is not None:
+                await self._store.delete(path, ANY)
+        except (NoRecordError, NotEmptyError):
+            pass  # Somebody else deletes it, or adds a schema right now.
+        except MetadataError as error:
+            raise UnavailableError(
+                f"the schemas of {namespace} may not have been deleted: {error}; try again"
+            ) from error
 
     async def _delete_alone(self, topic: TopicName, record: Record) -> None:
         try:

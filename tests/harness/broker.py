@@ -3,7 +3,7 @@
 import gc
 import random
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import trio
@@ -22,8 +22,6 @@ from daybook.broker.namespaces.policies import (
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.protocol.schemas.compatibility import SchemaRules
 from daybook.broker.schemas.admission import SchemaAdmission
-from daybook.broker.schemas.ledgers import SchemaLedgers
-from daybook.broker.schemas.records import StoredVersion
 from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
@@ -38,14 +36,14 @@ from daybook.wire.logging import silent_log
 from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, encode
-from daybook.wire.metadata.memory import MemorySession, MemoryStore
-from daybook.wire.metadata.store import ANY, NoRecordError
+from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from tests.harness.clocks import EPOCH_MS, VirtualClock
 from tests.harness.fake_log import FakeLog, FakeLogs
 from tests.harness.network import SimulatedNetwork
+from tests.harness.schemas import FakeSchemaLedgers
 
 HOST, PORT = "broker", 6650
 TOPIC = "persistent://public/default/t"
@@ -89,36 +87,6 @@ class FakePolicies(Policies):
 
     def known_bundle_of(self, topic: TopicName) -> BundleName | None:
         return BundleName(f"{topic.namespace}/0x00000000_0xffffffff")
-
-
-class FakeSchemaLedgers(SchemaLedgers):
-    """The ledgers of schemas in memory; each has a record in the store, as real ones have."""
-
-    def __init__(self, store: MemorySession) -> None:
-        self.entries: dict[int, bytes] = {}
-        self.written = 0
-        self.reads = 0
-        self._store = store
-
-    def path(self, ledger_id: int) -> str:
-        return f"/ledgers/{ledger_id}"
-
-    async def write(self, topic: TopicName, entry: bytes) -> int:
-        self.written += 1
-        ledger_id = 1000 + self.written
-        await self._store.create(self.path(ledger_id), b"", make_parents=True)
-        self.entries[ledger_id] = entry
-        return ledger_id
-
-    async def read(self, topic: TopicName, stored: StoredVersion) -> bytes:
-        self.reads += 1
-        await trio.lowlevel.checkpoint()
-        return self.entries[stored.ledger_id]
-
-    async def delete(self, topic: TopicName, ledger_id: int) -> None:
-        with suppress(NoRecordError):
-            await self._store.delete(self.path(ledger_id), ANY)
-        self.entries.pop(ledger_id, None)
 
 
 class FakeOwnership:

@@ -438,7 +438,6 @@ class _Check:
         self._readable.add(pair)
         self._order.append(pair)
         renamed = writer.name == reader.name or writer.name in reader.aliases
-        renamed = renamed or _short(writer.name) == _short(reader.name)
         for wanted in reader.fields.values():
             self._steps += 1
             written = writer.fields.get(wanted.name)
