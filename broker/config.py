@@ -75,8 +75,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # id).  A policy of the namespace or of the topic overrides this.
     deduplication: bool = False
     partitions_max: Positive = 1024  # the partitions of one topic
-    schema_versions_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000  # of one topic
-    schema_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10, le=4 << 20)] = 1 << 20  # of one
+    schema_versions_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000  # one topic
+    schema_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10, le=4 << 20)] = (
+        1 << 20
+    )  # the largest one
 
     max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame without headers
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room
@@ -91,6 +93,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_timeout_s: Seconds = 10.0  # to reach the metadata store
     shutdown_timeout_s: Seconds = 20.0
     http_body_bytes_max: Positive = 1 << 20
+
+    # A subscription that sends nothing for that long, although it has messages and a consumer with
+    # permits, is logged and counted as stalled.
+    dispatch_stalled_s: Seconds = 5.0
 
     # End the process, with exit code 4, if its own port has not answered for that long and another
     # broker serves; but not before it has run for `watchdog_quiet_s`.

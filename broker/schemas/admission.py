@@ -1,4 +1,4 @@
-"""What is checked when a producer or a consumer comes, and what clients ask about schemas.
+"""The checks of schemas when a producer or a consumer comes, and the answers about schemas.
 
     producer with a schema       the topic has it, or it may follow, and becomes a version
     producer without one         allowed, unless the policy asks for schemas and the topic has one

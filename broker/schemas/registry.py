@@ -78,9 +78,9 @@ from daybook.wire.topics import TopicName, url_decode
 
 _ATTEMPTS = 64  # Each lost race is another broker's success; so many in a row are a mistake.
 _LOST = (VersionConflictError, RecordExistsError, NoRecordError)
-_NODE_BYTES = 400  # of a parsed Avro schema, for each of its types
-_VERSION_BYTES = 500  # of a version, apart from its data
-_LOCATOR_BYTES = 300  # of a record, for each version
+_NODE_BYTES = 400  # one type of a parsed Avro schema
+_VERSION_BYTES = 500  # a version, apart from its data
+_LOCATOR_BYTES = 300  # one version in a record
 
 
 @dataclass(slots=True, eq=False)

@@ -376,7 +376,7 @@ class _Check:
         # Pairs of records, reader and writer, that are taken for readable: they were found to be,
         # or they are being checked, further up.
         self._readable: set[tuple[int, int]] = set()
-        self._order: list[tuple[int, int]] = []  # of the pairs, as they were added
+        self._order: list[tuple[int, int]] = []  # the pairs as they were added
 
     def why(self, reader: Type, writer: Type) -> str | None:
         self._steps += 1

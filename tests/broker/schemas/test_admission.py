@@ -106,7 +106,11 @@ async def test_the_reconnected_producer_and_the_waiting_one_get_their_version(
                 topic=TOPIC, producer_id=2, request_id=7, schema=A_B, producer_access_mode=mode
             )
         )
-        (waits,) = await client.wait(pb.CommandProducerSuccess)
+        while not (
+            found := [b for b in client.bodies(pb.CommandProducerSuccess) if b.request_id == 7]
+        ):
+            await client.wait_more()
+        (waits,) = found
         assert not waits.producer_ready
         assert waits.schema_version == bytes(7) + b"\1"
 

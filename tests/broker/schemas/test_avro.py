@@ -66,7 +66,7 @@ def test_a_default_that_is_not_of_its_type_does_not_help(default: str) -> None:
 
 def recursive(*fields: str) -> bytes:
     members = [{"name": "next", "type": ["null", "Node"]}]
-    members += [{"name": each, "type": "int"} for each in fields]  # type: ignore[misc]
+    members += [{"name": each, "type": "int"} for each in fields]
     return json.dumps({"type": "record", "name": "Node", "fields": members}).encode()
 
 
