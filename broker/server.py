@@ -50,6 +50,7 @@ from daybook.broker.ownership.peers import (
 )
 from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.ledgers import SchemaLedgers
+from daybook.broker.schemas.orphans import SchemaOrphans
 from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
@@ -291,6 +292,7 @@ class _Broker:
         self.orphans = OrphanRemoval(
             ledgers,
             self._leads,
+            SchemaOrphans(store, client, clock).remove,
             interval_s=config.orphan_interval_s,
             age_s=config.orphan_age_s,
             log=log,

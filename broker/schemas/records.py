@@ -47,6 +47,16 @@ def custom_metadata(id_: str, tree: str | None) -> dict[str, bytes]:
     return custom
 
 
+def schema_of(custom: Mapping[str, bytes]) -> str | None:
+    """Return the id of the schemas to which a ledger belongs; None if it is no schema's."""
+    if any(custom.get(key) != value for key, value in _OURS.items()) or SCHEMA_ID not in custom:
+        return None
+    try:
+        return custom[SCHEMA_ID].decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def other_owner(custom: Mapping[str, bytes], id_: str) -> str | None:
     """Return the other owner that the metadata of a ledger name; None if they name none.
 

@@ -293,12 +293,19 @@ class SchemaRegistry:
         if await self._write(topic, write, ledger_id):
             return number
         await self._ledgers.delete(topic, ledger_id)
-        if record is not None and _same_state(record, await self._newest_record(topic)):
+        if locator is not None:
+            await self._check_last(topic, locator)
+        return None
+
+    async def _check_last(self, topic: TopicName, locator: Locator) -> None:
+        """Raise StorageFailedError if a record is in force whose last ledger is lost."""
+        ledger = await self._newest_at(topic, self._ledgers.path(locator.last.ledger_id))
+        newest = await self._newest(topic) if ledger is None else None
+        if newest is not None and newest.last == locator.last:
             raise StorageFailedError(
                 f"the ledger of the last version of the schema of {topic} is lost, so no version"
                 " can be added: remove all versions with `daybook schemas delete --force`"
             )
-        return None
 
     async def _write(self, topic: TopicName, write: list[Operation], ledger_id: int) -> bool:
         """Carry out the write; return False if it can never be carried out."""
@@ -502,7 +509,9 @@ class SchemaRegistry:
 
     async def _newest_record(self, topic: TopicName) -> Record | None:
         """Return the record with everything that was written before this call."""
-        path = locator_path(topic)
+        return await self._newest_at(topic, locator_path(topic))
+
+    async def _newest_at(self, topic: TopicName, path: str) -> Record | None:
         try:
             await self._store.sync(path)
             return await self._store.get(path)
@@ -558,12 +567,6 @@ class SchemaRegistry:
 def _same_life(record: Record, other: Record) -> bool:
     """Return True if the record was not deleted and created again between the two reads."""
     return record.stat.created_txid == other.stat.created_txid
-
-
-def _same_state(record: Record, other: Record | None) -> bool:
-    if other is None or not _same_life(record, other):
-        return False
-    return record.stat.version == other.stat.version
 
 
 def _live(locator: Locator | None, version: int) -> StoredVersion | None:
