@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import trio
 
 from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.service.connection import ConnectionContext
 from daybook.broker.service.lookup import Lookups
@@ -19,6 +20,7 @@ class BrokerContext(ConnectionContext):
     topics: Topics
     lookups: Lookups
     policies: Policies
+    topic_lists: TopicLists
     schemas: SchemaAdmission
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
@@ -34,3 +36,4 @@ class BrokerContext(ConnectionContext):
             nursery.start_soon(self.request_turns.run)
             nursery.start_soon(self.lookup_turns.run)
             nursery.start_soon(self.refusal_log.run)
+            nursery.start_soon(self.topic_lists.run)

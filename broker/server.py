@@ -35,6 +35,7 @@ from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
 from daybook.broker.namespaces.tenancy import Tenancy
+from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity, Member, check_others
@@ -58,7 +59,6 @@ from daybook.broker.service.lookup import Lookups
 from daybook.broker.topics.managed_ledger_factory import (
     LogConfigs,
     ManagedLedgerFactory,
-    keep_current,
 )
 from daybook.broker.topics.orphans import OrphanRemoval
 from daybook.broker.topics.topics import Topics
@@ -226,8 +226,7 @@ class _Broker:
                 versions_max=config.schema_versions_max,
                 schema_bytes_max=config.schema_bytes_max,
                 limits=limits.schemas,
-            ),
-            self.policies.schema_rules,
+            )
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
@@ -275,6 +274,7 @@ class _Broker:
             topics=self.topics,
             lookups=self.lookups,
             policies=self.policies,
+            topic_lists=TopicLists(store, log),
             schemas=self.schemas,
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
@@ -321,11 +321,6 @@ class _Broker:
         nursery.start_soon(self._lead)
         if self.config.orphan_removal:
             nursery.start_soon(self.orphans.run)
-        nursery.start_soon(
-            partial(
-                keep_current, self.configs, self.topics.loaded_logs, self.config.trim_interval_s
-            )
-        )
         if self.http is not None:
             app = create_app(
                 self.operations,

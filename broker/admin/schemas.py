@@ -15,6 +15,7 @@ from daybook.broker.errors import IncompatibleSchemaError, NotFoundError, Precon
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.protocol.schemas.compatibility import SchemaRules
 from daybook.broker.protocol.schemas.schema import Schema, SchemaVersion, from_rest, rest_text
+from daybook.broker.schemas.admission import rules_of
 from daybook.broker.schemas.records import StoredVersion
 from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.wire.topics import TopicName
@@ -123,8 +124,8 @@ async def _metadata(call: SchemaCall) -> object:
 
 async def _add(call: SchemaCall) -> object:
     topic, schema = call.topic, await _schema(call)
-    rules = await call.parts.policies.schema_rules(topic)
-    version = await call.parts.registry.add(topic, schema, SchemaRules(rules.strategy))
+    strategy = rules_of(await call.parts.policies.effective(topic)).strategy
+    version = await call.parts.registry.add(topic, schema, SchemaRules(strategy))
     return {"version": {"version": version}}
 
 
@@ -138,7 +139,7 @@ async def _delete(call: SchemaCall) -> object:
 
 async def _compatibility(call: SchemaCall) -> object:
     topic, schema = call.topic, await _schema(call)
-    strategy = (await call.parts.policies.schema_rules(topic)).strategy
+    strategy = rules_of(await call.parts.policies.effective(topic)).strategy
     answer: dict[str, object] = {"compatibility": True, "schemaCompatibilityStrategy": strategy}
     try:
         await call.parts.registry.check(topic, schema, strategy)

@@ -11,10 +11,9 @@ A topic that was used without a schema, by producers or by other consumers, does
 consumer: the messages that it has are bytes.
 """
 
-from collections.abc import Awaitable, Callable
-
 from daybook.broker.errors import IncompatibleSchemaError, InvalidSchemaError, RefusedError
-from daybook.broker.protocol.schemas.compatibility import SchemaRules, for_consumer
+from daybook.broker.namespaces.policy_table import EffectivePolicies
+from daybook.broker.protocol.schemas.compatibility import SchemaRules, Strategy, for_consumer
 from daybook.broker.protocol.schemas.schema import (
     AUTO_CONSUME,
     UNTYPED,
@@ -33,29 +32,33 @@ from daybook.wire.topics import TopicName
 UNVERSIONED = b""  # the version of what has no schema
 
 
+def rules_of(policies: EffectivePolicies) -> SchemaRules:
+    """Return the rules for the schemas of a topic with these policies."""
+    strategy = Strategy(policies.schema_compatibility)
+    return SchemaRules(
+        Strategy.FULL if strategy is Strategy.UNDEFINED else strategy,
+        policies.schema_auto_update_allowed,
+        policies.schema_validation_enforced,
+    )
+
+
 class SchemaAdmission:
-    """`rules` returns the policies in force for the schemas of a topic."""
+    """One instance per broker."""
 
-    def __init__(
-        self,
-        registry: SchemaRegistry,
-        rules: Callable[[TopicName], Awaitable[SchemaRules]],
-    ) -> None:
+    def __init__(self, registry: SchemaRegistry) -> None:
         self.registry = registry
-        self.rules = rules
 
-    async def producer(self, topic: TopicName, wire: pb.Schema | None) -> bytes:
+    async def producer(self, topic: Topic, wire: pb.Schema | None) -> bytes:
         """Return the version of a producer's schema, which is added if necessary.
 
         Raise InvalidSchemaError, IncompatibleSchemaError, UnavailableError.
         """
-        schema = typed(wire)
-        rules = await self.rules(topic)
+        schema, name, rules = typed(wire), topic.name, rules_of(topic.policies)
         if schema is not None:
-            return version_bytes(await self.registry.add(topic, schema, rules))
-        if rules.enforced and await self.registry.has_schema(topic):
+            return version_bytes(await self.registry.add(name, schema, rules))
+        if rules.enforced and await self.registry.has_schema(name):
             raise IncompatibleSchemaError(
-                f"{topic} has a schema, and its policies (schemaValidationEnforced) refuse"
+                f"{name} has a schema, and its policies (schemaValidationEnforced) refuse"
                 " producers without one: send with the schema of the topic"
             )
         return UNVERSIONED
@@ -66,7 +69,7 @@ class SchemaAdmission:
         if schema is None:
             return
         registry, name = self.registry, topic.name
-        rules = await self.rules(name)
+        rules = rules_of(topic.policies)
         if await registry.has_schema(name):
             await registry.check(name, schema, for_consumer(rules.strategy))
         elif _was_used(topic):

@@ -31,12 +31,12 @@ from daybook.wire.topics import TopicName
 
 
 class SchemaLedgers:
-    """`quorums` returns those of a namespace, and `tree` the tree of logs of this broker."""
+    """`quorums` returns those of a topic, and `tree` the tree of logs of this broker."""
 
     def __init__(
         self,
         client: LedgerClient,
-        quorums: Callable[[str], Awaitable[Quorums]],
+        quorums: Callable[[TopicName], Awaitable[Quorums]],
         tree: Callable[[], str | None],
         limits: SchemaLimits,
         log: Log,
@@ -56,7 +56,7 @@ class SchemaLedgers:
 
         Raise UnavailableError, or InvalidSchemaError if bookies take no entry of that size.
         """
-        quorums = await self._quorums(topic.namespace)
+        quorums = await self._quorums(topic)
         custom = custom_metadata(schema_id(topic), self._tree())
         error: BrokerError = UnavailableError(
             f"the schema of {topic} was not stored within {self._limits.write_s:g} s: the bookies"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from daybook.broker.errors import BrokerError
+from daybook.broker.namespaces.policy_table import SCHEMA_COMPATIBILITY
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import open_cluster
 from tests.broker.control.test_admin import Admin, serve
@@ -140,6 +141,17 @@ async def test_the_namespace_decides_about_versions() -> None:
             "compatibility": True,
             "schemaCompatibilityStrategy": "ALWAYS_COMPATIBLE",
         }
+        # The newer form of the policy counts before the older one, and the topic before both.
+        await admin.broker.policies.set_namespace_policy(
+            "public/default", SCHEMA_COMPATIBILITY, "FORWARD"
+        )
+        answer = await admin("POST", f"{SCHEMAS}/compatibility", B)
+        assert answer["schemaCompatibilityStrategy"] == "FORWARD"
+        await admin.broker.policies.set_topic_policy(
+            TopicName.parse("t"), SCHEMA_COMPATIBILITY, "BACKWARD"
+        )
+        answer = await admin("POST", f"{SCHEMAS}/compatibility", B)
+        assert answer["schemaCompatibilityStrategy"] == "BACKWARD"
 
 
 async def test_a_deleted_topic_takes_its_schemas_along() -> None:

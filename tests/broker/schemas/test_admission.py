@@ -9,10 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.protocol.schemas.compatibility import SchemaRules, Strategy
+from daybook.broker.protocol.schemas.compatibility import Strategy
 from daybook.broker.schemas.records import locator_path
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
+from tests.broker.test_policies import change
 from tests.harness.broker import TOPIC, Client, Cluster, open_broker
 
 NAME = TopicName.parse(TOPIC)
@@ -58,6 +59,18 @@ async def create(client: Client, wanted: pb.Schema, topic: str = TOPIC) -> Any:
 
 def is_refused(answer: Any) -> bool:
     return isinstance(answer, pb.CommandError) and answer.error == pb.IncompatibleSchema
+
+
+DEFAULTS: dict[str, Any] = {
+    "schema_compatibility": "FULL",
+    "schema_auto_update_allowed": True,
+    "schema_validation_enforced": False,
+}
+
+
+async def apply(cluster: Cluster, **policies: Any) -> None:
+    """Put these policies of the namespace into force, and no others."""
+    await change(cluster, **{**DEFAULTS, **policies})
 
 
 async def test_a_producers_schema_becomes_a_version(autojump_clock: MockClock) -> None:
@@ -131,7 +144,6 @@ async def test_partitions_share_the_schema_of_their_topic(autojump_clock: MockCl
 async def test_each_strategy_of_the_namespace_is_followed(autojump_clock: MockClock) -> None:
     async with opened() as (cluster, client):
         await client.producer(1, schema=A)
-        rules = cluster.broker.policies
         for strategy, wanted, allowed in (
             (Strategy.ALWAYS_INCOMPATIBLE, A_B, False),
             (Strategy.BACKWARD, B, False),
@@ -139,7 +151,7 @@ async def test_each_strategy_of_the_namespace_is_followed(autojump_clock: MockCl
             (Strategy.FORWARD, schema(record("a", "c")), True),
             (Strategy.ALWAYS_COMPATIBLE, STRING, True),
         ):
-            rules.schemas = SchemaRules(strategy)
+            await apply(cluster, schema_compatibility=strategy.value)
             answer = await client.producer(2, schema=wanted)
             assert is_refused(answer) is not allowed, (strategy, answer)
 
@@ -148,26 +160,26 @@ async def test_without_automatic_updates_only_known_schemas_are_allowed(
     autojump_clock: MockClock,
 ) -> None:
     async with opened() as (cluster, client):
-        cluster.broker.policies.schemas = SchemaRules(may_add=False)
+        await apply(cluster, schema_auto_update_allowed=False)
         answer = await client.producer(1, schema=A)
         assert is_refused(answer)
         assert "daybook schemas upload" in answer.message
-        cluster.broker.policies.schemas = SchemaRules()
+        await apply(cluster)
         await client.producer(2, schema=A)
-        cluster.broker.policies.schemas = SchemaRules(may_add=False)
+        await apply(cluster, schema_auto_update_allowed=False)
         assert (await client.producer(3, schema=A)).schema_version == bytes(8)
         assert is_refused(await client.producer(4, schema=A_B))
 
 
 async def test_an_enforced_schema_refuses_producers_without_one(autojump_clock: MockClock) -> None:
     async with opened() as (cluster, client):
-        cluster.broker.policies.schemas = SchemaRules(enforced=True)
+        await apply(cluster, schema_validation_enforced=True)
         assert (await client.producer(1)).schema_version == b""  # The topic has none yet.
         await client.producer(2, schema=A)
         answer = await client.producer(3)
         assert is_refused(answer)
         assert "schemaValidationEnforced" in answer.message
-        cluster.broker.policies.schemas = SchemaRules()
+        await apply(cluster)
         assert (await client.producer(4)).schema_version == b""
 
 
@@ -336,7 +348,7 @@ async def test_a_version_is_added_even_if_its_producer_gives_up(autojump_clock: 
         client.tell(pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1, schema=A))
         client.frames.close("the client dies")
         await trio.sleep(1)
-        record = await cluster.broker.store.get(locator_path(NAME))
+        record = await cluster.broker.session.get(locator_path(NAME))
         ledgers = cluster.broker.schema_ledgers.entries
         # Either nothing was begun, or it was completed: no ledger without a record.
         assert bool(record) == bool(ledgers)

@@ -79,7 +79,7 @@ class Broker:
 async def broker(
     world: World, name: str = "one", *, tree: str = TREE, **limits: float
 ) -> AsyncGenerator[Broker]:
-    async def quorums(_: str) -> Quorums:
+    async def quorums(_: TopicName) -> Quorums:
         return Quorums(3, 3, 2)
 
     async with world.host(name, tree=tree) as host, trio.open_nursery() as nursery:
