@@ -62,6 +62,7 @@ from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
+from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
@@ -444,6 +445,7 @@ class ProducerRequest:
     access_mode: AccessMode = AccessMode.SHARED
     topic_epoch: int | None = None
     metadata: Mapping[str, str] | None = None
+    schema_version: bytes = b""
 
 
 class _Applicant:
@@ -503,6 +505,7 @@ class TopicProducers:
             self._topic,
             access_mode=request.access_mode.value,
             metadata=dict(request.metadata or {}),
+            schema_version=request.schema_version,
         )
         # No checkpoint since `_prepare`, so the name is still free.
         applicant = self._applicants[producer.key] = _Applicant(producer, on_wait)
@@ -706,6 +709,7 @@ class ConsumerRequest:
     epoch: int | None = None
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
+    schema_type: int = pb.Schema.NoSchema
 
 
 class TopicSubscriptions:
@@ -788,6 +792,7 @@ class TopicSubscriptions:
             priority=request.priority,
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
+            schema_type=request.schema_type,
         )
         subscription.add(consumer, request.type)
         return consumer
