@@ -4,6 +4,7 @@
     client.py              the client: answers questions, opens producers, consumers and readers
     producer.py            a producer of a topic or of all its partitions
     consumer.py            a consumer of a topic or of all its partitions; the base of readers
+    multi_topic.py         a consumer of several topics; topic_choice.py has lists and patterns
     reader.py              a reader, which starts anywhere and needs no subscription
     messages.py            a message, its id, its offset
     blocking.py            the same client without trio; also blocking_producer.py

@@ -44,6 +44,7 @@ from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId
 from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.reader import OffsetRange
 from daybook.clients.python.start_position import Start
+from daybook.clients.python.topic_choice import Topics
 
 __all__ = [
     "EARLIEST",
@@ -89,6 +90,7 @@ class ConsumerOptions(TypedDict, total=False):
     ack_group_s: float
     nack_delay_s: float
     properties: dict[str, str] | None
+    discovery_s: float
 
 
 class ReaderOptions(TypedDict, total=False):
@@ -183,7 +185,7 @@ class Client(Closing):
 
     @like(trio_client.Client.subscribe)
     def subscribe(
-        self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]
+        self, topic: Topics, subscription: str, **options: Unpack[ConsumerOptions]
     ) -> "Consumer":
         made = self._portal.call(
             lambda: self._client.subscribe(topic, subscription, **options),
@@ -242,6 +244,10 @@ class _Source(Closing):
     @property
     def topic(self) -> str:
         return self._source.topic
+
+    @property
+    def topics(self) -> list[str]:
+        return self._source.topics
 
     @property
     def name(self) -> str:

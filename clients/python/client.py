@@ -33,12 +33,14 @@ from daybook.clients.python.limits import ClientLimits, ConsumerLimits, Producer
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId
+from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader
 from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.topic_choice import TopicChoice, Topics, topic_choice
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
 from daybook.wire.clock import WallClock
@@ -236,7 +238,7 @@ class Client:
 
     async def subscribe(
         self,
-        topic: str,
+        topic: Topics,
         subscription: str,
         *,
         type: SubscriptionTypeName = "exclusive",  # noqa: A002  (that is what it is called)
@@ -247,9 +249,13 @@ class Client:
         ack_group_s: float = _CONSUMER.ack_group_s,
         nack_delay_s: float = _CONSUMER.nack_delay_s,
         properties: dict[str, str] | None = None,
+        discovery_s: float = _CONSUMER.discovery_s,
     ) -> Consumer:
         """Return a consumer of a durable subscription, which is created if it does not exist.
 
+        `topic`: the name of a topic; or a list of names; or a pattern, as of `re.compile`, for the
+            names of topics in one namespace.  The consumer of a pattern also receives from topics
+            that come later, from their first message on.
         `type`: exclusive allows one consumer, failover sends messages to one of several consumers,
             shared to all of them in turn.
         `initial_position`: where a new subscription starts: earliest or latest.
@@ -259,6 +265,7 @@ class Client:
         `ack_group_s`: without receipts, acknowledgements are sent together once in this time.
         `nack_delay_s`: after this time a message comes again that was given to `nack`.
         `properties`: shown in the statistics of the topic.
+        `discovery_s`: how often the consumer of a pattern looks for new topics.
         """
         try:
             kind = SubscriptionType(type)
@@ -287,19 +294,46 @@ class Client:
             ack_receipts=ack_receipts,
             properties=check_properties(properties),
         )
+        if not isinstance(topic, str):
+            check_timeout("discovery_s", discovery_s)
+            return await self._subscribe_several(topic_choice(topic), settings, discovery_s)
         name, queue = topic_name(topic), MessageQueue()
         topics = await self._topics_of(name)
-        consumers = await self._open_consumers(settings, queue, len(topics), topics)
+        consumers = await self._open_consumers(settings, queue, topics)
         consumer = Consumer(
             name,
             settings.consumer_name,
             consumers,
             queue,
-            partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
+            partial(self._open_consumers, replace(settings, start=EARLIEST), queue),
             self._sources.remove,
             settings,
         )
         self._sources.append(consumer)
+        return consumer
+
+    async def _subscribe_several(
+        self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
+    ) -> MultiTopicConsumer:
+        consumer = MultiTopicConsumer(
+            choice,
+            settings,
+            TopicFinder(
+                lambda namespace: self._persist(lambda: self._lookups.topics(namespace)),
+                lambda name: self._persist(
+                    lambda: self._lookups.partitions(name, create=choice.pattern is None)
+                ),
+            ),
+            self._open_consumers,
+            self._sources.remove,
+        )
+        self._sources.append(consumer)
+        try:
+            await consumer.refresh(settings)
+        except BaseException:
+            consumer.abandon()  # The caller does not get it, and so could not close it.
+            raise
+        self._nursery.start_soon(consumer.watch, discovery_s)
         return consumer
 
     async def create_reader(
@@ -346,13 +380,13 @@ class Client:
                 " partition"
             )
         queue = MessageQueue()
-        consumers = await self._open_consumers(settings, queue, len(topics), topics)
+        consumers = await self._open_consumers(settings, queue, topics)
         reader = Reader(
             topic_name(topic),
             name,
             consumers,
             queue,
-            partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
+            partial(self._open_consumers, replace(settings, start=EARLIEST), queue),
             self._sources.remove,
         )
         self._sources.append(reader)
@@ -375,11 +409,8 @@ class Client:
         self,
         settings: ConsumerSettings,
         queue: MessageQueue,
-        shares: int,
         topics: list[TopicName],
     ) -> list[TopicConsumer]:
-        size = settings.queue_size
-        share = replace(settings, queue_size=max(1, size // shares) if size else 0)
         consumers: list[TopicConsumer] = []
         for topic in topics:
             consumer = TopicConsumer(
@@ -388,7 +419,7 @@ class Client:
                 limits=self._limits,
                 rng=self._rng,
                 consumer_id=self._next_consumer_id,
-                settings=share,
+                settings=settings,
                 queue=queue,
             )
             self._next_consumer_id += 1

@@ -27,6 +27,7 @@ from daybook.clients.python.errors import (
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
 from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.topic_choice import TopicChoice
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.wire.topics import TopicName
 
@@ -40,14 +41,14 @@ class MessageSource:
 
     def __init__(
         self,
-        topic: TopicName,
+        topic: TopicName | TopicChoice,
         name: str,
         consumers: list[TopicConsumer],
         queue: MessageQueue,
         open_partitions: OpenPartitions,
         on_closed: Callable[["MessageSource"], None],
     ) -> None:
-        self.topic = topic.full
+        self.topic = str(topic)
         self._topic_name = topic
         self._open_partitions = open_partitions
         self.name = name
@@ -72,6 +73,11 @@ class MessageSource:
         return "connected" if self.connected else "not connected"
 
     @property
+    def topics(self) -> list[str]:
+        """The full names of the topics that it receives from, without partitions."""
+        return [self.topic]
+
+    @property
     def closed(self) -> bool:
         """Return True if it was closed by its owner."""
         return self._closed
@@ -87,6 +93,7 @@ class MessageSource:
 
     async def grow(self, partitions: int) -> None:
         """Receive from the new partitions, too, from their first message on."""
+        assert isinstance(self._topic_name, TopicName)
         known = range(len(self._partition_consumers), partitions)
         consumers = await self._open_partitions(
             [self._topic_name.partition_name(index) for index in known]
@@ -143,7 +150,7 @@ class MessageSource:
         where = parse_start(start)
         consumers = self._partition_consumers
         if isinstance(where, MessageId) and where not in (EARLIEST, LATEST):
-            consumers = [self._consumer_of(where.partition)]
+            consumers = [self._consumer_of(where)]
         elif isinstance(where, Offset) and len(consumers) > 1:
             raise ValueError(
                 "an offset is a position in one partition: seek to a time or to a message"
@@ -195,11 +202,11 @@ class MessageSource:
         else:
             self.abandon()
 
-    def _consumer_of(self, partition: int) -> TopicConsumer:
+    def _consumer_of(self, place: MessageId) -> TopicConsumer:
         for consumer in self._partition_consumers:
-            if consumer.topic.partition == partition or len(self._partition_consumers) == 1:
+            if consumer.topic.partition == place.partition or len(self._partition_consumers) == 1:
                 return consumer
-        raise ValueError(f"{self.topic} has no partition {partition}")
+        raise ValueError(f"{self.topic} has no partition {place.partition}")
 
 
 class Consumer(MessageSource):
@@ -207,7 +214,7 @@ class Consumer(MessageSource):
 
     def __init__(
         self,
-        topic: TopicName,
+        topic: TopicName | TopicChoice,
         name: str,
         consumers: list[TopicConsumer],
         queue: MessageQueue,
@@ -262,7 +269,7 @@ class Consumer(MessageSource):
                 entry, first, last = each.entry, index, index
             else:
                 _check_ackable(each, "messages")
-                consumer = self._consumer_of(each.partition)
+                consumer = self._consumer_of(each)
                 consumer.ack((each.ledger_id, each.entry_id), each.batch_index)
                 _note(consumer, told)
         if entry is not None:
@@ -286,7 +293,7 @@ class Consumer(MessageSource):
             else:
                 consumer.ack_too_late(entry.generation)
         else:
-            consumer = self._consumer_of(message.partition)
+            consumer = self._consumer_of(message)
             consumer.ack_cumulative((message.ledger_id, message.entry_id), message.batch_index)
         if self._ack_receipts:
             await consumer.flush_acks()
@@ -304,7 +311,7 @@ class Consumer(MessageSource):
             if entry.generation == consumer.generation:
                 consumer.nack((entry.ledger_id, entry.entry_id))
         else:
-            self._consumer_of(message.partition).nack((message.ledger_id, message.entry_id))
+            self._consumer_of(message).nack((message.ledger_id, message.entry_id))
 
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable.

@@ -46,3 +46,4 @@ class ConsumerLimits:
     acks_in_doubt_max: int = 100_000  # entries
     given_back_max: int = 10_000  # batches given back, which another consumer may finish
     nack_delay_s: float = 1.0
+    discovery_s: float = 60.0  # how often a pattern is compared with the topics that exist

@@ -69,6 +69,7 @@ class ConsumerSettings:
     limits: ConsumerLimits
     ack_receipts: bool
     read_compacted: bool = False
+    create: bool = True  # the topic, if it does not exist and the policies allow it
     properties: tuple[tuple[str, str], ...] = ()
 
     def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
@@ -83,6 +84,8 @@ class ConsumerSettings:
             initialPosition=pb.CommandSubscribe.Latest,
             read_compacted=self.read_compacted,
         )
+        if not self.create:
+            request.force_topic_creation = False
         if self.start == EARLIEST:
             request.initialPosition = pb.CommandSubscribe.Earliest
         for key, value in self.properties:
@@ -114,7 +117,10 @@ class TopicConsumer(ConnectionHandler):
         self._settings = settings
         self._queue = queue
         self._partition = topic.partition
-        self._permits = Permits(settings.queue_size, settings.limits.receiver_queue_bytes_max)
+        queue.shares.count += 1
+        self._permits = Permits(
+            settings.queue_size, settings.limits.receiver_queue_bytes_max, queue.shares
+        )
         self._acks = Acknowledger(
             self,
             consumer_id,
@@ -183,7 +189,9 @@ class TopicConsumer(ConnectionHandler):
             unpacked = self._entries.unpack(delivery, payload, self.generation)
         except WireError as error:
             self._pay_back(delivery, payload)
-            where = MessageId(delivery.ledger_id, delivery.entry_id, -1, self._partition)
+            where = MessageId(
+                delivery.ledger_id, delivery.entry_id, -1, self._partition, self.topic.full
+            )
             raise CorruptMessageError(str(error), where) from error
         self._give_permits(unpacked.permits, len(payload))
         return self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
@@ -331,7 +339,9 @@ class TopicConsumer(ConnectionHandler):
             return found
 
         answer = await self.persist(ask)
-        last = MessageId.of_proto(answer.last_message_id, partition=self._partition)
+        last = MessageId.of_proto(
+            answer.last_message_id, partition=self._partition, topic=self.topic.full
+        )
         return last, answer
 
     async def unsubscribe(self) -> None:
@@ -422,6 +432,7 @@ class TopicConsumer(ConnectionHandler):
 
     def _ended(self, failure: BrokerError) -> None:
         del failure
+        self._queue.shares.count -= 1
         self._queue.wake()
 
     # -- what else the connection calls

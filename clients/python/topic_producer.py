@@ -427,10 +427,10 @@ class TopicProducer(ConnectionHandler):
             self._resolved(send)
             if send.results:
                 ledger_id, entry_id = receipt.ledger_id, receipt.entry_id
-                partition = self._partition
+                partition, topic = self._partition, self.topic.full
                 for index, on_result in send.results:
                     try:
-                        on_result(MessageId(ledger_id, entry_id, index, partition), None)
+                        on_result(MessageId(ledger_id, entry_id, index, partition, topic), None)
                     except Exception as error:
                         self._note_failure(error)
             self._budget.changed()
