@@ -12,7 +12,7 @@ from daybook.managed_ledger.context import LogConfig
 class DeduplicationLimits:
     """Snapshots are stored after so many entries, bytes or seconds, whichever comes first."""
 
-    snapshot_entries: int = 1_000
+    snapshot_entries: int = 5_000  # replayed in some 25 ms; each snapshot costs a sync
     snapshot_bytes: int = 16 << 20
     snapshot_s: float = 10.0
     replay_bytes_max: int = 1 << 30  # when there is no snapshot
