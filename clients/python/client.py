@@ -28,6 +28,7 @@ from daybook.clients.python.arguments import (
 )
 from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.consumer import Consumer, MessageSource
+from daybook.clients.python.dead_letters import DeadLetters, check_dead_letters
 from daybook.clients.python.errors import BrokerError, Remedy, UnavailableError
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
 from daybook.clients.python.lookup import Lookups
@@ -36,6 +37,7 @@ from daybook.clients.python.messages import EARLIEST, LATEST, MessageId
 from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
+from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolicy
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader
@@ -181,6 +183,7 @@ class Client:
         pending_bytes_max: int = _PRODUCER.pending_bytes_max,
         send_timeout_s: float | None = _PRODUCER.send_timeout_s,
         initial_sequence_id: int | None = None,
+        initial_subscription: str | None = None,
     ) -> Producer:
         """Return a producer that is attached to its broker, or to the brokers of all partitions.
 
@@ -195,12 +198,15 @@ class Client:
         `send_timeout_s`: after this time without a receipt a message fails; None never gives up.
         `initial_sequence_id`: the sequence id of the first message.  If it is None, the producer
             goes on behind the last id that the broker knows under this name.
+        `initial_subscription`: a subscription that is created with the topic, so that its messages
+            are kept for it.
         """
         settings = ProducerLimits(
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
         )
         packing = compression_type(compression)
         check_name("name", name)
+        check_name("initial_subscription", initial_subscription)
         check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
@@ -220,6 +226,7 @@ class Client:
                     initial_sequence_id=initial_sequence_id,
                     budget=budget,
                     on_batch=partial(router.batch_ended, index),
+                    initial_subscription=initial_subscription,
                 )
                 for index, each in enumerate(topics, first)
             ]
@@ -250,6 +257,10 @@ class Client:
         nack_delay_s: float = _CONSUMER.nack_delay_s,
         properties: dict[str, str] | None = None,
         discovery_s: float = _CONSUMER.discovery_s,
+        nack_delay_max_s: float | None = None,
+        ack_timeout_s: float | None = None,
+        dead_letter: DeadLetterPolicy | None = None,
+        retry: bool = False,
     ) -> Consumer:
         """Return a consumer of a durable subscription, which is created if it does not exist.
 
@@ -266,6 +277,10 @@ class Client:
         `nack_delay_s`: after this time a message comes again that was given to `nack`.
         `properties`: shown in the statistics of the topic.
         `discovery_s`: how often the consumer of a pattern looks for new topics.
+        `nack_delay_max_s`: the delay of `nack` doubles with each redelivery, up to this time.
+        `ack_timeout_s`: a message comes again that is not acknowledged in this time.
+        `dead_letter`: when a message is given up, and where it is sent then.
+        `retry`: `reconsume_later` may be called: the consumer also receives from the retry topic.
         """
         try:
             kind = SubscriptionType(type)
@@ -277,7 +292,25 @@ class Client:
             )
         check_subscription(subscription)
         check_name("consumer_name", consumer_name)
-        limits = ConsumerLimits(ack_group_s=ack_group_s, nack_delay_s=nack_delay_s)
+        check_timeout("nack_delay_max_s", nack_delay_max_s)
+        check_timeout("ack_timeout_s", ack_timeout_s)
+        limits = ConsumerLimits(
+            ack_group_s=ack_group_s,
+            nack_delay_s=nack_delay_s,
+            nack_delay_max_s=nack_delay_max_s,
+            ack_timeout_s=ack_timeout_s,
+        )
+        choice = topic_choice([topic] if isinstance(topic, str) else topic)
+        letters: DeadLetters | None = None
+        if dead_letter is not None or retry:
+            policy = dead_letter or DeadLetterPolicy(RETRIES_MAX)
+            counted = kind is SubscriptionType.SHARED
+            check_dead_letters(policy, choice, counted=counted, retry=retry)
+            letters = DeadLetters(
+                policy, choice.first, subscription, self._letter_producer, limits.dead_letters_max
+            )
+            if retry:
+                choice = choice.with_topic(topic_name(letters.retry_topic))
         if receiver_queue_size is None:
             shared = kind is SubscriptionType.SHARED
             receiver_queue_size = (
@@ -293,11 +326,21 @@ class Client:
             limits=limits,
             ack_receipts=ack_receipts,
             properties=check_properties(properties),
+            dead_letters=letters,
+            retry=retry,
         )
-        if not isinstance(topic, str):
+        consumer = await self._open_consumer(choice, settings, discovery_s)
+        if letters is not None:
+            self._nursery.start_soon(letters.run)
+        return consumer
+
+    async def _open_consumer(
+        self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
+    ) -> Consumer:
+        if choice.pattern is not None or len(choice.names) > 1:
             check_timeout("discovery_s", discovery_s)
-            return await self._subscribe_several(topic_choice(topic), settings, discovery_s)
-        name, queue = topic_name(topic), MessageQueue()
+            return await self._subscribe_several(choice, settings, discovery_s)
+        (name,), queue = choice.names, MessageQueue()
         topics = await self._topics_of(name)
         consumers = await self._open_consumers(settings, queue, topics)
         consumer = Consumer(
@@ -311,6 +354,11 @@ class Client:
         )
         self._sources.append(consumer)
         return consumer
+
+    async def _letter_producer(self, topic: str, initial_subscription: str | None) -> Producer:
+        return await self.create_producer(
+            topic, batching=False, initial_subscription=initial_subscription
+        )
 
     async def _subscribe_several(
         self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float

@@ -13,12 +13,14 @@ it returns when the acknowledgement is durable, and then the message never comes
 receive from one consumer: each message goes to one of them, and all of them hear of the end.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias
 
 import trio
 
+from daybook.clients.python.arguments import check_properties, check_timeout
 from daybook.clients.python.errors import (
     BrokerError,
     ClosedError,
@@ -226,6 +228,8 @@ class Consumer(MessageSource):
         self.subscription = settings.subscription
         self.type = settings.type
         self._ack_receipts = settings.ack_receipts
+        self._dead_letters = settings.dead_letters
+        self._retry = settings.retry
 
     @property
     def _subject(self) -> str:
@@ -308,10 +312,54 @@ class Consumer(MessageSource):
         if isinstance(message, Message):
             entry = message.entry
             consumer = _live_consumer(entry)
-            if entry.generation == consumer.generation:
-                consumer.nack((entry.ledger_id, entry.entry_id))
+            if entry.generation != consumer.generation:
+                return
+            dead, count = self._dead_letters, entry.redelivery_count
+            again = partial(consumer.nack, (entry.ledger_id, entry.entry_id), count)
+            if dead is not None and dead.policy.is_last(count) and dead.has_room:
+                dead.give_up(message, partial(self.ack_nowait, message), again)
+            else:
+                again()
         else:
             self._consumer_of(message).nack((message.ledger_id, message.entry_id))
+
+    async def reconsume_later(
+        self,
+        message: Message,
+        delay_s: float = 0.0,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have a message delivered again after `delay_s`, by way of the retry topic.
+
+        Return when it is stored there; the original is acknowledged then.  After
+        `max_redeliveries` retries it is stored in the dead letter topic instead.  On subscriptions
+        that are not shared the broker does not wait.  `properties` are added to the message.
+        """
+        check_timeout("delay_s", delay_s)
+        added = dict(check_properties(properties))
+        if self._dead_letters is None or not self._retry:
+            raise ValueError("this consumer has no retry topic: subscribe with retry=True")
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"message must be a Message, not {type(message).__name__}")
+        consumer = _live_consumer(message.entry)
+        await self._dead_letters.send_retry(
+            message, delay_s, added, partial(self.ack_nowait, message)
+        )
+        if self._ack_receipts:
+            await consumer.flush_acks()
+
+    async def aclose(self) -> None:
+        """Send the acknowledgements that wait, then close."""
+        if self._dead_letters is not None and not self._closed:
+            # First, because the receipts of letters acknowledge their originals.
+            await self._dead_letters.aclose()
+        await super().aclose()
+
+    def abandon(self) -> None:
+        """Close without waiting for the broker.  Idempotent, also after `aclose`."""
+        super().abandon()
+        if self._dead_letters is not None:
+            self._dead_letters.abandon()
 
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable.

@@ -193,6 +193,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return self._single.key
 
     @property
+    def key_is_bytes(self) -> bool:
+        """True if the key was given as bytes."""
+        return self._single.key_is_base64
+
+    @property
     def key_bytes(self) -> bytes | None:
         key = self._single.key
         if key is None or not self._single.key_is_base64:

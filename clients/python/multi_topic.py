@@ -57,8 +57,7 @@ class MultiTopicConsumer(Consumer):
         on_closed: Callable[[MessageSource], None],
     ) -> None:
         self._choice = choice
-        # A topic of a pattern that was deleted must not be created by its own consumer.
-        self._settings = replace(settings, create=choice.pattern is None)
+        self._settings = settings
         self._finder = finder
         self._open_topics = open_topics
         self._opened: dict[TopicName, list[TopicConsumer]] = {}
@@ -74,7 +73,7 @@ class MultiTopicConsumer(Consumer):
     @property
     def topics(self) -> list[str]:
         """The full names of the topics that it receives from now, without partitions."""
-        return [name.full for name in self._opened]
+        return sorted(name.full for name in self._opened)
 
     @property
     def partitions(self) -> int:
@@ -99,7 +98,6 @@ class MultiTopicConsumer(Consumer):
 
     async def refresh(self, settings: ConsumerSettings) -> None:
         """Subscribe to what has come, and forget topics that were deleted."""
-        settings = replace(settings, create=self._settings.create)
         async with self._refreshing:
             self.forget_deleted()
             failures: list[BrokerError] = []
@@ -132,7 +130,8 @@ class MultiTopicConsumer(Consumer):
         pattern = self._choice.pattern
         if pattern is None:
             return {name: [] for name in self._choice.names}
-        return pattern.select(await self._finder.names_in(pattern.namespace))
+        found = pattern.select(await self._finder.names_in(pattern.namespace))
+        return {**found, **{name: [] for name in self._choice.names}}
 
     async def _open(
         self,
@@ -150,13 +149,15 @@ class MultiTopicConsumer(Consumer):
                 topics = listed  # They look like partitions, and are topics of their own.
             known = {each.topic for each in self._opened.get(name, ())}
             missing = [topic for topic in topics if topic not in known]
-            if known and settings.start != EARLIEST:
+            # A topic of a pattern that was deleted must not be created by its own consumer.
+            settings = replace(settings, create=name in self._choice.names)
+            if known:  # These partitions are new.
                 settings = replace(settings, start=EARLIEST)
             if not missing:
                 return
             consumers = await self._open_topics(settings, self._queue, missing)
         except TopicNotFoundError as error:
-            if self._choice.pattern is None:
+            if name in self._choice.names:
                 failures.append(error)
             return  # It was deleted since the list was made.
         except BrokerError as error:

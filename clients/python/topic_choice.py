@@ -13,7 +13,7 @@ topic is compared by its own name, without the number of a partition.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from daybook.clients.python.arguments import topic_name
@@ -85,6 +85,15 @@ class TopicChoice:
 
     names: tuple[TopicName, ...] = ()
     pattern: TopicPattern | None = None
+
+    @property
+    def first(self) -> TopicName | None:
+        """The first topic, by whose name retry and dead letter topics are named."""
+        return self.names[0] if self.names else None
+
+    def with_topic(self, topic: TopicName) -> "TopicChoice":
+        """Return the choice with one more topic."""
+        return replace(self, names=tuple(dict.fromkeys((*self.names, topic))))
 
     def __str__(self) -> str:
         if self.pattern is not None:

@@ -97,6 +97,10 @@ class AckTracker:
         """Return True if an acknowledgement of a part of this batch is not confirmed."""
         return key in self._changed or key in self.in_doubt
 
+    def is_pending(self, key: EntryKey) -> bool:
+        """Return True if messages of this batch are not acknowledged."""
+        return key in self._pending
+
     @property
     def pending_batches(self) -> int:
         """The number of batches with messages that are not acknowledged."""
