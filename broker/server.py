@@ -12,7 +12,7 @@ that dies without this end loses nothing that it has acknowledged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -210,7 +210,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=limits.topics,
+            limits=replace(limits.topics, stalled_s=config.dispatch_stalled_s),
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
