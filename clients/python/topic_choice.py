@@ -104,7 +104,7 @@ class TopicChoice:
 def topic_choice(topics: Sequence[str] | re.Pattern[str]) -> TopicChoice:
     """Return the parsed choice; raise TypeError or ValueError."""
     if isinstance(topics, re.Pattern):
-        if not isinstance(topics.pattern, str):
+        if not isinstance(topics.pattern, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise TypeError("the pattern of topics must be text, not bytes")
         return TopicChoice(pattern=TopicPattern.parse(topics))
     if not isinstance(topics, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
