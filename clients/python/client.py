@@ -340,7 +340,8 @@ class Client:
         if choice.pattern is not None or len(choice.names) > 1:
             check_timeout("discovery_s", discovery_s)
             return await self._subscribe_several(choice, settings, discovery_s)
-        name, queue = choice.names[0], MessageQueue()
+        name, queue = choice.first, MessageQueue()
+        assert name is not None
         topics = await self._topics_of(name)
         consumers = await self._open_consumers(settings, queue, topics)
         consumer = Consumer(
