@@ -84,7 +84,7 @@ class DeadLetters:
         self._more = trio.Event()
         self._lock = trio.Lock()
         self._producers: dict[str, Producer] = {}
-        self._known: set[MessageId] = set()  # of the messages that wait
+        self._known: set[MessageId] = set()  # the messages that wait
         self._told = False
         self._scope = trio.CancelScope()
 

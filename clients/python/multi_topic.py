@@ -41,7 +41,7 @@ OpenTopics: TypeAlias = Callable[
 class TopicFinder:
     """The questions about topics that the consumer asks brokers."""
 
-    names_in: Callable[[str], Awaitable[list[str]]]  # of a namespace
+    names_in: Callable[[str], Awaitable[list[str]]]  # the topics in a namespace
     partitions: Callable[[TopicName], Awaitable[int]]
 
 
@@ -88,7 +88,7 @@ class MultiTopicConsumer(Consumer):
                 await self._ended.wait()
                 return
             try:
-                # What comes later has messages that only this subscription waits for.
+                # A topic that comes later has messages that only this subscription waits for.
                 await self.refresh(replace(self._settings, start=EARLIEST))
                 told = False
             except BrokerError as error:  # The next round tries again.
@@ -182,7 +182,7 @@ class MultiTopicConsumer(Consumer):
                 return consumer
         raise ValueError(f"this consumer does not receive from {place.topic}")
 
-    # What concerns all topics leaves out those that were deleted.
+    # Calls that concern all topics leave out those that were deleted.
 
     async def seek(self, start: Start | int | str) -> None:
         """Continue at a position in all topics; with a message id, in its topic."""

@@ -12,7 +12,7 @@ REAL_TOPIC = "REAL_TOPIC"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUMETIMES = "RECONSUMETIMES"
 DELAY_TIME = "DELAY_TIME"
-RETRIES_MAX = 16  # of a consumer with retries and without a policy
+RETRIES_MAX = 16  # the limit of a consumer that has retries and no policy
 _DEAD, _RETRY = "-DLQ", "-RETRY"
 
 

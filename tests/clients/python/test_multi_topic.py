@@ -166,7 +166,7 @@ async def test_a_list_ends_with_its_last_topic() -> None:
         cluster.topics[FULL + "b"].terminated = True
         cluster.brokers["b1"].close_consumers()
         with trio.fail_after(60):
-            # What was not acknowledged comes again first.
+            # Messages without an acknowledgement come again first.
             assert len([each async for each in consumer]) == 2
 
 
