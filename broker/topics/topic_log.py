@@ -5,15 +5,20 @@ promises: appends are confirmed in order, `done` is called in the trio thread, a
 ends with FencedError is *in doubt*.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.errors import UnavailableError
+<<<<<<< HEAD
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.behind import Behind, EntryStart
 from daybook.managed_ledger.entry_sizes import EntrySizes
+=======
+from daybook.broker.namespaces.policy_table import EffectivePolicies
+from daybook.managed_ledger.behind import Behind
+>>>>>>> main
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
@@ -222,6 +227,10 @@ class TopicLogs(Protocol):
 
         Raise NotFoundError, or FencedError if another broker takes it over at the same time.
         """
+        ...
+
+    async def apply(self, policies: EffectivePolicies, logs: Iterable[TopicLog]) -> None:
+        """Keep these logs as the policies say from now on."""
         ...
 
     async def delete(self, log: TopicLog) -> None: ...
