@@ -2,8 +2,8 @@
 
 This is needed when a Pulsar broker has written the cursor last, when entries were acknowledged that
 this host never delivered, and when the sizes of very many entries were forgotten.  Short runs are
-read, at most a megabyte at a time.  Of a long run only the two ends are read: they state offsets,
-and lengths of their ledger.  At most a few cursors of a host are counted at a time.
+read, at most a megabyte at a time.  A long run is counted by its two ends, which state offsets and
+lengths of their ledger.  At most a few cursors of a host are counted at a time.
 
 Each step keeps its result, so a count that is given up continues where it was.
 """

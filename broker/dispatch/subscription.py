@@ -266,12 +266,8 @@ class Subscription:
             room_bytes=self._room_bytes,
             on_end=self.check_end,
         )
-<<<<<<< HEAD
-        self._backlog = Backlog(topic, cursor)
-=======
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
-        self._backlog = Backlog(topic.log, cursor, topic.offset_before)
->>>>>>> main
+        self._backlog = Backlog(topic, cursor)
         self.stall = StallWatch()
         self.alone_ms = topic.clock.now_ms()  # since then it has no consumer, if it has none
         self._moving: trio.Event | None = None  # set when the move is done

@@ -24,15 +24,10 @@ from daybook.broker.errors import (
     StorageFailedError,
     UnavailableError,
 )
-<<<<<<< HEAD
-from daybook.broker.namespaces.policies import Persistence, Policies, Retention
-from daybook.broker.topics.topic_log import TopicCursor, TopicLog
-=======
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.namespaces.policy_types import Persistence, Retention
-from daybook.broker.topics.topic_log import TopicLog
->>>>>>> main
+from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger import offsets
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.context import LogConfig

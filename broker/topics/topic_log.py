@@ -11,14 +11,10 @@ from typing import Protocol, TypeAlias
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.errors import UnavailableError
-<<<<<<< HEAD
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.behind import Behind, EntryStart
 from daybook.managed_ledger.entry_sizes import EntrySizes
-=======
-from daybook.broker.namespaces.policy_table import EffectivePolicies
-from daybook.managed_ledger.behind import Behind
->>>>>>> main
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room

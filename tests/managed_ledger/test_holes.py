@@ -162,7 +162,7 @@ def take_over(world: World) -> None:
     world.state = world.new(found.mark_delete, found.acked)
     world.state.take_parts(found.partial)
     world.state.take_count(found.holes)
-    if count is not None:  # What was counted need not be counted again.
+    if count is not None:  # A count that was stored is not made again.
         assert not world.state.holes.uncounted
         assert world.state.count_of_holes() == count
 

@@ -4,6 +4,7 @@ The work is done and nobody consumes, but subscriptions are not emptied yet.  A 
 that it is exact must be the count, in messages, entries and bytes.
 """
 
+from collections.abc import Sequence
 from typing import cast
 
 from daybook.bookie.errors import LedgerError
@@ -19,7 +20,7 @@ from tests.simulation.cluster import Cluster
 _READ_BYTES = 1 << 20
 
 
-async def wrong_backlogs(cluster: Cluster, brokers: tuple[str, ...]) -> list[str]:
+async def wrong_backlogs(cluster: Cluster, brokers: Sequence[str]) -> list[str]:
     """Return a sentence for each backlog that is not what it says."""
     found: list[str] = []
     for name in brokers:
