@@ -13,7 +13,8 @@ from array import array
 from collections.abc import Sequence
 
 BYTES_MAX = 32 << 20
-_BLOCK = 256  # entries
+_BLOCK_BITS = 8
+_BLOCK = 1 << _BLOCK_BITS  # entries
 _BLOCK_BYTES = 8 * _BLOCK + 300
 _ZEROS = bytes(4 * _BLOCK)
 
@@ -72,10 +73,10 @@ class EntrySizes:
 
     def get(self, ledger_id: int, entry_id: int) -> Size | None:
         """Return the messages and bytes of an entry, or None if they are not known."""
-        block = self._blocks.get((ledger_id, entry_id // _BLOCK))
+        block = self._blocks.get((ledger_id, entry_id >> _BLOCK_BITS))
         if block is None:
             return None
-        offset = entry_id % _BLOCK
+        offset = entry_id & (_BLOCK - 1)
         messages = block[0][offset]
         return (messages, block[1][offset]) if messages else None
 

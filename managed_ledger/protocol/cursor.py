@@ -218,7 +218,8 @@ class CursorState:
         return self.holes.count_run(run, messages, size)
 
     def _fill(self, position: Position) -> bool:
-        return self.holes.acked(position, self.parts.pending(position), self.mark_delete)
+        pending = self.parts.pending(position) if self.parts else None
+        return self.holes.acked(position, pending, self.mark_delete)
 
     def _lose_count(self) -> None:
         self.holes.lose(self.mark_delete, self.acked)

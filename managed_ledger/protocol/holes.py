@@ -73,14 +73,18 @@ class Holes:
 
         `mark_delete` is the position before that.
         """
-        self._open(mark_delete)
-        if position > self.top:
-            self._extend(Position(position.ledger_id, position.entry_id - 1))
+        if not self.open:
+            self._open(mark_delete)
+        top, ledger_id, entry_id = self.top, position.ledger_id, position.entry_id
+        # Comparing positions takes several times as long as comparing numbers.
+        if entry_id > top.entry_id if ledger_id == top.ledger_id else ledger_id > top.ledger_id:
+            if entry_id != top.entry_id + 1 or ledger_id != top.ledger_id:
+                self._extend(Position(ledger_id, entry_id - 1))
             self.top = position
             return True
-        if self.uncounted.discard(position):
+        if self.uncounted and self.uncounted.discard(position):
             return True
-        size = self._sizes.get(position.ledger_id, position.entry_id)
+        size = self._sizes.get(ledger_id, entry_id)
         if size is None:
             return False
         self.messages -= pending_messages(pending, size[0])
@@ -91,7 +95,8 @@ class Holes:
         self, position: Position, before: int | None, after: int | None, mark_delete: Position
     ) -> bool:
         """Note that other messages of an entry are pending than before."""
-        self._open(mark_delete)
+        if not self.open:
+            self._open(mark_delete)
         if position > self.top:
             self._extend(position)
             self.top = position
@@ -104,8 +109,7 @@ class Holes:
         return True
 
     def _open(self, mark_delete: Position) -> None:
-        if not self.open:
-            self.open, self.top = True, mark_delete
+        self.open, self.top = True, mark_delete
 
     def _extend(self, through: Position) -> None:
         """Let the entries behind the top, up to `through`, join the holes."""

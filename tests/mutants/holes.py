@@ -15,9 +15,7 @@ MUTANTS = [
         rule="an entry that an acknowledgement passes over joins the holes -> it does not",
         module=_HOLES,
         name="Holes.acked",
-        replacement=Edit(
-            "self._extend(Position(position.ledger_id, position.entry_id - 1))", "pass"
-        ),
+        replacement=Edit("self._extend(Position(ledger_id, entry_id - 1))", "pass"),
         caught_by=_TESTS,
     ),
     Mutant(
