@@ -269,7 +269,7 @@ class Subscription:
             on_end=self.check_end,
         )
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
-        self._backlog = Backlog(topic.log, cursor, topic.offset_before)
+        self._backlog = Backlog(topic, cursor)
         self.stall = StallWatch()
         self.alone_ms = topic.clock.now_ms()  # since then it has no consumer, if it has none
         self._moving: trio.Event | None = None  # set when the move is done
@@ -291,10 +291,13 @@ class Subscription:
 
     @property
     def backlog(self) -> BacklogSize:
-        return self._backlog.size(partly_acked=bool(self.cursor.partly_acked))
+        return self._backlog.size()
 
     async def read_backlog(self) -> None:
-        """Make the backlog exact, by reading one entry at most.  Raise BrokerError."""
+        """Make the backlog exact, by reading two entries at most.  Raise BrokerError.
+
+        More is read only if sizes of entries are not known; that goes on if the caller gives up.
+        """
         await self._backlog.read()
 
     # -- consumers

@@ -58,6 +58,7 @@ from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
+from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import check_cursor_name
@@ -302,10 +303,15 @@ class Topic:
             return log.next_position(log.last_confirmed)
         return log.next_position(log.previous_position(position))
 
-    async def offset_before(self, position: Position) -> int:
-        """Return the offset of the last message at or before a position."""
+    async def entry_start(self, position: Position) -> EntryStart | None:
+        """Return where an entry begins; None if there is none, or no longer."""
         with translated(self.name):
-            return await self.logs.offset_before(self.log, position)
+            return await self.logs.entry_start(self.log, position)
+
+    async def recount(self, cursor: TopicCursor) -> None:
+        """Count the entries of a cursor whose size is not known, by reading them."""
+        with translated(self.name):
+            await self.logs.recount(self.log, cursor)
 
     async def first_offset(self) -> int:
         with translated(self.name):
