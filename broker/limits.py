@@ -31,6 +31,7 @@ class TopicLimits:
     probe_s: float = 5.0  # for a client to show that it is alive
     drain_s: float = 5.0  # for outstanding sends, when a topic is closed
     change_s: float = 10.0  # for a change of a subscription that another client waits for
+    stalled_s: float = 5.0  # without a delivery, though there are messages and permits
     return_s: float = 60.0  # for the consumers of a moved volatile subscription to come back
     producers_max: int = 100_000
     consumers_max: int = 100_000

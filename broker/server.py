@@ -12,7 +12,7 @@ that dies without this end loses nothing that it has acknowledged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -55,7 +55,6 @@ from daybook.broker.service.lookup import Lookups
 from daybook.broker.topics.managed_ledger_factory import (
     LogConfigs,
     ManagedLedgerFactory,
-    keep_current,
 )
 from daybook.broker.topics.orphans import OrphanRemoval
 from daybook.broker.topics.topics import Topics
@@ -211,7 +210,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=limits.topics,
+            limits=replace(limits.topics, stalled_s=config.dispatch_stalled_s),
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
@@ -302,11 +301,6 @@ class _Broker:
         nursery.start_soon(self._lead)
         if self.config.orphan_removal:
             nursery.start_soon(self.orphans.run)
-        nursery.start_soon(
-            partial(
-                keep_current, self.configs, self.topics.loaded_logs, self.config.trim_interval_s
-            )
-        )
         if self.http is not None:
             app = create_app(
                 self.operations,

@@ -169,7 +169,7 @@ async def test_the_broker_says_that_it_has_watchers(autojump_clock: MockClock) -
 @pytest.mark.parametrize(
     ("pattern", "namespace", "code"),
     [
-        ("(?i)a", NS, pb.NotAllowedError),
+        ("(?=a)", NS, pb.NotAllowedError),
         ("a" * 300, NS, pb.NotAllowedError),
         ("a", "nowhere", pb.InvalidTopicName),
     ],

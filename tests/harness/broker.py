@@ -4,21 +4,18 @@ import gc
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import trio
 
-from daybook.broker.config import parse
+from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.context import BrokerContext
 from daybook.broker.dispatch.subscription import Consumer
 from daybook.broker.errors import NotFoundError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
-from daybook.broker.namespaces.policies import (
-    NamespacePolicies,
-    Policies,
-    Retention,
-    TopicPolicies,
-)
+from daybook.broker.namespaces.policies import NamespacePolicies, Policies
+from daybook.broker.namespaces.policy_table import EffectivePolicies, defaults
 from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.service.connection import ClientConnection
@@ -54,22 +51,31 @@ def connection_of(opened: Producer | Consumer) -> ClientConnection:
 
 
 class FakePolicies(Policies):
-    def __init__(self) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self.partition_counts: dict[str, int] = {}
         self.deduplication = False  # the policy of the namespace
         self.topic_deduplication: dict[str, bool] = {}
+        self.of_namespace: dict[str, Any] = {}  # other policies of the namespace
+        self.defaults = defaults(config)
+        self._changed: set[str] = set()
+        self._change = trio.Event()
+        self._store = MemoryStore(VirtualClock()).session("broker")
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
         await trio.lowlevel.checkpoint()
         if namespace != "public/default":
             raise NotFoundError(f"no namespace {namespace}")
-        return NamespacePolicies(
-            Bundles.equal(1), Retention(-1, -1), None, self.deduplication, deleted=False
-        )
+        return NamespacePolicies(Bundles.equal(1), deleted=False)
 
-    async def topic(self, topic: TopicName) -> TopicPolicies:
-        await trio.lowlevel.checkpoint()
-        return TopicPolicies(self.topic_deduplication.get(topic.full))
+    async def effective_in(self, namespace: str) -> EffectivePolicies:
+        await self.namespace(namespace)
+        said = {"deduplication": self.deduplication, **self.of_namespace}
+        return replace(self.defaults, **said)
+
+    async def effective(self, topic: TopicName) -> EffectivePolicies:
+        found = await self.effective_in(topic.namespace)
+        said = self.topic_deduplication.get(topic.full, found.deduplication)
+        return replace(found, deduplication=said)
 
     async def partitions(self, topic: TopicName) -> int:
         await trio.lowlevel.checkpoint()
@@ -119,7 +125,7 @@ class Broker:
         self.clock = VirtualClock()
         self.logs = FakeLogs(self.clock)
         self.store = MemoryStore(self.clock)
-        self.policies = FakePolicies()
+        self.policies = FakePolicies(self.config)
         self.ownership = FakeOwnership()
         self.lookups = FakeLookups()
         self.network = SimulatedNetwork(random.Random(1), delay_s=(0.0001, 0.0001))

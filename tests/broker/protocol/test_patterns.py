@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybook.broker.protocol import patterns
 from daybook.broker.protocol.patterns import CHARS_MAX, PatternError, TopicPattern
 
 NS = "public/default"
@@ -73,10 +72,7 @@ def test_the_domain_is_cut_off_whatever_surrounds_it(text: str) -> None:
         "(?=a)",
         "(?!a)",
         "(?<=a)b",
-        "(?i)a",
         r"(a)\1",
-        r"\ba",
-        r"\p{L}",
         "a**",
         "a*+",
         "a{2}{3}",
@@ -85,18 +81,14 @@ def test_the_domain_is_cut_off_whatever_surrounds_it(text: str) -> None:
         "a)",
         "[a",
         "a\\",
-        "[a[b]]",
-        "[a&&b]",
-        "[[:alpha:]]",
         "[z-a]",
         "[]",
         "{2}",
-        "a{x}",
         "a{3,2}",
         "a{1001}",
         "(a{100}){100}",
         "((a{1000}){1000}){1000}",
-        "(" * 60 + "a" + ")" * 60,
+        ".{1000}" * 30,
         "a" * (CHARS_MAX + 1),
     ],
 )
@@ -117,16 +109,6 @@ def test_no_expression_needs_more_than_linear_time() -> None:
     ):
         assert not matches(expression, "a" * 900)
     assert time.perf_counter() - begin < 5
-
-
-def test_the_states_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patterns, "_TRANSITIONS_MAX", 50)
-    pattern = TopicPattern(".*(a|b).{8}c.*")
-    for number in range(200):
-        name = "".join("abc"[number * 7 // (3**each) % 3] for each in range(12))
-        found = re.fullmatch(".*(a|b).{8}c.*", f"{NS}/{name}") is not None
-        assert pattern.matches(f"persistent://{NS}/{name}") is found
-        assert sum(map(len, pattern._transitions.values())) <= 51
 
 
 PARTS = st.sampled_from(
