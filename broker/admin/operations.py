@@ -44,7 +44,7 @@ from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.bundles import BundleName, bundle_name
 from daybook.broker.service.lookup import LookupResult, Lookups
-from daybook.broker.topics.growth import grow, stored_subscriptions
+from daybook.broker.topics.growth import Subscriptions, grow, stored_subscriptions
 from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
@@ -341,7 +341,8 @@ class Operations:
         new, subscriptions = await grow(self._store, topic, check, force=force)
         names = [topic.partition_name(index) for index in new]
         # Subscriptions may have been created meanwhile, and a topic that existed lacks all of them.
-        known = {} if force else subscriptions
+        known: Subscriptions = {} if force else subscriptions
+        present: Subscriptions
         present = await stored_subscriptions(self._store, topic, new.start) if names else {}
         for name, properties in sorted(present.items()):
             if name not in known:
