@@ -12,7 +12,7 @@ that dies without this end loses nothing that it has acknowledged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -30,7 +30,7 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.limits import BrokerLimits
+from daybook.broker.limits import BrokerLimits, TopicLimits
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -210,7 +210,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=limits.topics,
+            limits=_topic_limits(limits, config),
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
@@ -446,6 +446,11 @@ def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Ran
         service_url=f"pulsar://{shown}:{port}",
         http_url=None if http is None else f"http://{shown}:{http.port}",
     )
+
+
+def _topic_limits(limits: BrokerLimits, config: BrokerConfig) -> TopicLimits:
+    dispatch = replace(limits.topics.dispatch, key_shared_points=config.key_shared_points)
+    return replace(limits.topics, dispatch=dispatch)
 
 
 def _registration(identity: Identity, clock: WallClock) -> BrokerRecord:

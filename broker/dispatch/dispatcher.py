@@ -14,7 +14,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.broker.dispatch.entries import delivered_head
+from daybook.broker.dispatch.entries import delivered_head, keyed_head
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import (
     Activate,
@@ -67,6 +67,7 @@ class Dispatcher:
     ) -> None:
         self.dispatch = dispatch
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
+        self.keyed = False  # then entries go to the consumers of their keys
         self._log = log
         self._cursor = cursor
         self._limits = limits
@@ -238,12 +239,13 @@ class Dispatcher:
         some_in_part = cursor.partly_acked > 0
         # Most reads are above everything acknowledged; then no entry has to be looked up.
         some_acked = cursor.acked_above or raw[0].position <= cursor.mark_delete
+        head_of = keyed_head if self.keyed else delivered_head
         visible: list[Entry] = []
         for each in raw:
             position = each.position
             if some_acked and cursor.is_acked(position):
                 continue
-            head = delivered_head(each.data)
+            head = head_of(each.data)
             if head.marker:
                 cursor.ack([position])
                 continue
@@ -260,6 +262,7 @@ class Dispatcher:
                 if head.deliver_at_ms and head.deliver_at_ms > self._clock.now_ms():
                     entry.deliver_at_ms = head.deliver_at_ms
                 entry.group, entry.group_ends = head.group, head.group_ends
+                entry.key = head.key
             visible.append(entry)
         return visible
 

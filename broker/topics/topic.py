@@ -49,6 +49,7 @@ from daybook.broker.protocol.access import (
     StoreEpoch,
     Wait,
 )
+from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
@@ -653,6 +654,7 @@ class ConsumerRequest:
     epoch: int | None = None
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
+    keys: KeyPolicy | None = None  # of a key_shared consumer
 
 
 class TopicSubscriptions:
@@ -688,14 +690,14 @@ class TopicSubscriptions:
         check_name(request.subscription)
         subscription = await self._get_or_create(request)
         try:
-            await subscription.make_way(request.type, connection)
+            await subscription.make_way(request.type, connection, request.keys)
         except UnavailableError:
             if request.durable or not subscription.gone:
                 raise
             # A volatile subscription is removed together with its last consumer.  Here the last
             # consumer was dead and has just been removed, so a new subscription takes its place.
             subscription = await self._get_or_create(request)
-            await subscription.make_way(request.type, connection)
+            await subscription.make_way(request.type, connection, request.keys)
         self._topic.check_serving()
         return subscription
 
@@ -716,6 +718,7 @@ class TopicSubscriptions:
             priority=request.priority,
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
+            keys=request.keys,
         )
         subscription.add(consumer, request.type)
         return consumer

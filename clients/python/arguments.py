@@ -4,7 +4,7 @@ The checks raise ValueError for an unknown name or a value out of range, and Typ
 the argument, for a value of the wrong type.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeAlias
 
@@ -13,7 +13,9 @@ from daybook.wire.errors import MalformedError
 from daybook.wire.topics import TopicName
 
 Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
-SubscriptionTypeName: TypeAlias = Literal["exclusive", "failover", "shared"]
+Batching: TypeAlias = bool | Literal["by_key"]
+SubscriptionTypeName: TypeAlias = Literal["exclusive", "failover", "shared", "key_shared"]
+KEY_SLOTS = 1 << 16  # the hashes of keys, by which key_shared subscriptions spread them
 InitialPosition: TypeAlias = Literal["earliest", "latest"]
 
 
@@ -58,6 +60,30 @@ def check_subscription(subscription: str) -> None:
         raise ValueError("subscription is empty: give it a name")
 
 
+def check_key_ranges(
+    ranges: Sequence[tuple[int, int]] | None, *, type_name: str, out_of_order: bool
+) -> tuple[tuple[int, int], ...]:
+    """Return the hash ranges of a key_shared consumer."""
+    if type_name != "key_shared" and (ranges is not None or out_of_order):
+        raise ValueError(
+            f"key_ranges and out_of_order are for key_shared subscriptions, not for {type_name}"
+        )
+    if ranges is None:
+        return ()
+    found = tuple((first, last) for first, last in ranges)
+    if not found:
+        raise ValueError("key_ranges is empty: name a range, or leave key_ranges out")
+    for first, last in found:
+        if not (isinstance(first, int) and isinstance(last, int)):
+            raise TypeError(f"key_ranges must have integers, not {first!r} and {last!r}")
+        if not 0 <= first <= last < KEY_SLOTS:
+            raise ValueError(
+                f"each of the key_ranges must be first and last hash from 0 to {KEY_SLOTS - 1}, not"
+                f" {first} and {last}"
+            )
+    return found
+
+
 def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     """Return the items; keys and values must be text."""
     if properties is None:
@@ -77,6 +103,18 @@ def check_message(data: object, key: object, properties: Mapping[str, str] | Non
     check_key(key)
     if properties is not None:
         check_properties(properties)
+
+
+def check_ordering_key(key: object) -> None:
+    """Raise TypeError unless the ordering key is None or bytes."""
+    if key is not None and not isinstance(key, bytes):
+        raise TypeError(f"ordering_key must be bytes, not {type(key).__name__}")
+
+
+def check_batching(batching: object) -> None:
+    """Raise ValueError unless messages are batched, batched by key, or sent alone."""
+    if not isinstance(batching, bool) and batching != "by_key":
+        raise ValueError(f"batching must be True, False or 'by_key', not {batching!r}")
 
 
 def check_details(event_time_ms: object, sequence_id: object, on_result: object) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from daybook.clients.python import producer as trio_producer
-from daybook.clients.python.arguments import check_details, check_message
+from daybook.clients.python.arguments import check_details, check_message, check_ordering_key
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.portal import Closing, Drain, Portal, like
@@ -28,6 +28,7 @@ class _Handed:
 
     data: Buffer | None
     key: str | bytes | None
+    ordering_key: bytes | None
     properties: Mapping[str, str] | None
     event_time_ms: int | None
     sequence_id: int | None
@@ -88,6 +89,7 @@ class Producer(Closing):
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -98,6 +100,7 @@ class Producer(Closing):
             return await self._producer.send(
                 data,
                 key=key,
+                ordering_key=ordering_key,
                 properties=properties,
                 event_time_ms=event_time_ms,
                 sequence_id=sequence_id,
@@ -110,6 +113,7 @@ class Producer(Closing):
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -123,13 +127,16 @@ class Producer(Closing):
         producer is closed.
         """
         check_message(data, key, properties)
+        check_ordering_key(ordering_key)
         check_details(event_time_ms, sequence_id, on_result)
         # Copied now: the caller may change mutable arguments as soon as this returns.
         if data is not None and type(data) is not bytes:
             data = bytes(data)
         if properties is not None:
             properties = dict(properties)
-        message = _Handed(data, key, properties, event_time_ms, sequence_id, on_result)
+        message = _Handed(
+            data, key, ordering_key, properties, event_time_ms, sequence_id, on_result
+        )
         self._portal.check_process()
         # Wait before the message is queued: an error of the wait then means "not sent".
         if self._handed_bytes > _HANDED_BYTES_MAX and not self._portal.is_here:
@@ -230,6 +237,7 @@ class Producer(Closing):
             self._producer.send_nowait(
                 message.data,
                 key=message.key,
+                ordering_key=message.ordering_key,
                 properties=message.properties,
                 event_time_ms=message.event_time_ms,
                 sequence_id=message.sequence_id,

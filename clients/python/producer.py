@@ -126,6 +126,7 @@ class Producer:
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -153,13 +154,14 @@ class Producer:
             producer = self._partition_producers[
                 router.turn if key is None else router.for_key(key)
             ]
-        producer.send(data, key, properties, event_time_ms, sequence_id, on_result)
+        producer.send(data, key, properties, event_time_ms, sequence_id, on_result, ordering_key)
 
     async def send(
         self,
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -167,6 +169,7 @@ class Producer:
         """Send a message; return its id when it is stored.
 
         `data` None sends a tombstone, a message without a value: it says that its key was deleted.
+        `ordering_key` takes the place of the key where key_shared consumers share the messages.
 
         Raise a BrokerError; its `outcome` says whether the message may be stored nevertheless.  A
         cancellation ends only the wait: the message is sent.
@@ -176,6 +179,7 @@ class Producer:
         self.send_nowait(
             data,
             key=key,
+            ordering_key=ordering_key,
             properties=properties,
             event_time_ms=event_time_ms,
             sequence_id=sequence_id,
