@@ -152,7 +152,7 @@ class KeySharedStorm(DispatchStorm):
         machine = self._machine
         if not isinstance(machine, KeySharedDispatch):
             return
-        waiting = machine.explain(len(self.log))
+        waiting = machine.waiting_keys(len(self.log))
         counted = sum(each.entries for each in waiting)
         self.rule("Q11", counted == machine.waiting, f"{machine.waiting} are said to wait")
         known = {each.place: each for each in self.log}

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from daybook.broker.protocol.dispatch.blockers import BLOCKERS_MAX, Blocker, Cause
 from daybook.broker.protocol.dispatch.interface import (
     ConsumerKey,
     DispatchLimits,
@@ -74,11 +75,11 @@ class KeyPolicy:
 class Why(Enum):
     """The reason why the entries of a key wait."""
 
-    DRAINS = "another consumer has entries of the key, which moved to this one"
+    DRAINS = "it has earlier entries of the key, which moved to another consumer"
     UNCOVERED = "no consumer serves the slot"
-    NO_PERMITS = "the consumer has no permits"
-    FULL = "the connection of the consumer is full"
-    BLOCKED = "the consumer has too many unacknowledged messages"
+    NO_PERMITS = "it has no permits"
+    FULL = "its connection is full"
+    BLOCKED = "it has too many unacknowledged messages"
     SUBSCRIPTION_BLOCKED = "all consumers together have too many unacknowledged messages"
     READY = "the entries are about to be delivered"
 
@@ -164,19 +165,47 @@ class KeySharedDispatch(SharedDispatch):
             slots[slot] = slots.get(slot, 0) + key.out
         return found
 
-    def explain(self, at_most: int) -> list[WaitingKey]:
+    @property
+    def queued(self) -> int:
+        return sum(len(key) for owner in self._ready for key in self._queues[owner].values())
+
+    def explain(self) -> list[Blocker]:
+        blockers = super().explain()
+        waiting = self.waiting_keys(BLOCKERS_MAX)
+        if self.look_ahead_full:
+            most = self._limits.waiting_entries_max
+            first = waiting[0].first
+            blockers.append(Blocker(Cause.LOOK_AHEAD_FULL, None, self._waiting, most, first))
+        for each in waiting:
+            what = f"the slot {each.slot} of the key with hash {each.key}"
+            if each.why is Why.UNCOVERED:
+                cause, detail = Cause.KEY_UNCOVERED, what
+            else:
+                cause, detail = Cause.KEY_WAITS, f"{each.why.value}; they are in {what}"
+            if each.since is not None:
+                detail += f", of which that consumer has the entry {each.since[0]}:{each.since[1]}"
+            blockers.append(
+                Blocker(cause, each.consumer, each.entries, place=each.first, detail=detail)
+            )
+        return blockers
+
+    def waiting_keys(self, at_most: int) -> list[WaitingKey]:
         """Return keys whose entries wait, those that have waited since the earliest entry first."""
         keys = [each for each in self._keys.values() if len(each)]
         keys.sort(key=lambda each: each.first)
-        return [self._explain(each) for each in keys[:at_most]]
+        # Only who asks pays for this look at all that is out.
+        oldest: dict[int, Place] = {}
+        for place, key in self._key_of.items():
+            if len(key) and self._unacked.is_held(place):
+                oldest[key.hash] = min(place, oldest.get(key.hash, place))
+        return [self._waiting_key(each, oldest) for each in keys[:at_most]]
 
-    def _explain(self, key: Key) -> WaitingKey:
+    def _waiting_key(self, key: Key, oldest: dict[int, Place]) -> WaitingKey:
         owner = self._owner(key)
         why, consumer, since = Why.READY, owner, None
         if key.line is self._draining[owner]:
             why, consumer = Why.DRAINS, key.holder
-            # Only who asks pays for this look at all that is out.
-            since = min(p for p, k in self._key_of.items() if k is key and self._unacked.is_held(p))
+            since = oldest[key.hash]
         elif self._blocked:
             why = Why.SUBSCRIPTION_BLOCKED
         elif owner is None:

@@ -256,7 +256,7 @@ def test_a_slot_that_nobody_covers_waits_until_somebody_does() -> None:
         read 0~0 1~20 2~15 3~30    -> 1 gets 0 3, 2 gets 2, taken 4
         want                       -> read 15
     """)
-    (waiting,) = machine.explain(9)
+    (waiting,) = machine.waiting_keys(9)
     assert (waiting.slot, waiting.why, waiting.consumer) == (20, Why.UNCOVERED, None)
     machine.joined(3, "c", 0, [(20, 29)])
     script.run("""
@@ -298,23 +298,23 @@ def test_the_reason_why_a_key_waits_is_told() -> None:
         permits 1 1                ->
         read 3~5 4~7               -> taken 2
     """)
-    drains, idle = machine.explain(9)
+    drains, idle = machine.waiting_keys(9)
     assert (drains.key, drains.slot, drains.first, drains.entries) == (5, 5, (7, 3), 1)
     assert (drains.why, drains.consumer, drains.since) == (Why.DRAINS, 1, (7, 0))
     assert machine.draining() == {1: {5: 2}}
     assert (idle.why, idle.consumer) == (Why.NO_PERMITS, 2)
     machine.permits_granted(2, 5)
-    assert machine.explain(9)[1].why == Why.READY
+    assert machine.waiting_keys(9)[1].why == Why.READY
     machine.connection_full(2)
-    assert machine.explain(9)[1].why == Why.FULL
+    assert machine.waiting_keys(9)[1].why == Why.FULL
     machine.acked(1, [(7, 0), (7, 1)])
-    assert machine.explain(1)[0].why == Why.FULL
+    assert machine.waiting_keys(1)[0].why == Why.FULL
     assert not machine.draining()
     machine.connection_writable(2)
     Script(machine).run("""
         replayed 3:10~5 4~7        -> 2 gets 3
     """)
-    assert machine.explain(9)[0].why == Why.BLOCKED
+    assert machine.waiting_keys(9)[0].why == Why.BLOCKED
 
 
 def test_reading_is_wider_while_some_consumers_can_take_nothing() -> None:
