@@ -707,7 +707,7 @@ class ConsumerRequest:
     epoch: int | None = None
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
-    keys: KeyPolicy | None = None  # of a key_shared consumer
+    keys: KeyPolicy | None = None  # for a key_shared consumer
 
 
 class TopicSubscriptions:

@@ -74,8 +74,8 @@ def check_key_ranges(
     if not found:
         raise ValueError("key_ranges is empty: name a range, or leave key_ranges out")
     for first, last in found:
-        if not (isinstance(first, int) and isinstance(last, int)):
-            raise TypeError(f"key_ranges must have integers, not {first!r} and {last!r}")
+        _check_integer("a hash in key_ranges", first)
+        _check_integer("a hash in key_ranges", last)
         if not 0 <= first <= last < KEY_SLOTS:
             raise ValueError(
                 f"each of the key_ranges must be first and last hash from 0 to {KEY_SLOTS - 1}, not"
@@ -123,6 +123,11 @@ def check_details(event_time_ms: object, sequence_id: object, on_result: object)
     _check_number("sequence_id", sequence_id)
     if on_result is not None and not callable(on_result):
         raise TypeError(f"on_result must be a function, not {type(on_result).__name__}")
+
+
+def _check_integer(argument: str, value: object) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"{argument} must be an integer, not {type(value).__name__}")
 
 
 def _check_number(argument: str, value: object, advice_for_times: str = "") -> None:

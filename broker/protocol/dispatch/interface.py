@@ -104,7 +104,7 @@ class DispatchLimits:
     held_entries_max: int = 1_000  # chunks that wait for the consumer that must get them
     # Entries of key_shared subscriptions that wait for their consumer, while reading goes on.
     waiting_entries_max: int = 50_000
-    key_shared_points: int = 100  # of each consumer on the ring; 0: ranges are split instead
+    key_shared_points: int = 100  # a consumer has so many on the ring; 0: ranges are split
     failover_delay_ms: int = 1_000
 
 

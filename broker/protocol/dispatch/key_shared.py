@@ -110,7 +110,7 @@ class KeySharedDispatch(SharedDispatch):
         self._ordered = not self.policy.out_of_order
         self._ranges: KeyRanges = self._new_ranges()
         self._keys: dict[int, Key] = {}
-        self._key_of: dict[Place, Key] = {}  # of each entry that a consumer has, or that waits
+        self._key_of: dict[Place, Key] = {}  # entries that a consumer has, and those that wait
         self._chunk: dict[Place, str] = {}  # the messages of those that are chunks
         # The keys that wait for each consumer: those that it can get, and those that drain.
         self._queues: dict[Owner, dict[int, Key]] = {None: {}}

@@ -183,7 +183,7 @@ class KeyedBatches(Generic[T]):
         group = text if ordering_key is None else ordering_key
         batch = self._batches.get(group)
         if batch is None:
-            batch = _OfKey(BatchBuilder(self.messages_max, self.bytes_max), [])
+            batch = _OfKey[T](BatchBuilder(self.messages_max, self.bytes_max), [])
         builder, index, size = batch.builder, batch.builder.count, batch.builder.size
         if data is None or properties or event_time_ms is not None or ordering_key is not None:
             builder.add_special(data, key, properties, event_time_ms, sequence_id, ordering_key)

@@ -59,7 +59,7 @@ def test_a_newcomer_takes_the_lower_half_of_the_largest_range() -> None:
     assert ranges.add(2, "", ()) == {1}
     assert ranges.of_consumer(2) == [(1, 32_768)]
     assert ranges.of_consumer(1) == [(32_769, 65_535)]
-    assert ranges.add(3, "", ()) == {2}  # Of two that are as large, the lower one.
+    assert ranges.add(3, "", ()) == {2}  # The lower one of two that are as large.
     assert ranges.of_consumer(3) == [(1, 16_384)]
     assert ranges.add(4, "", ()) == {1}
     assert ranges.of_consumer(4) == [(32_769, 49_152)]

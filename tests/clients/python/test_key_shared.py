@@ -138,7 +138,7 @@ async def test_a_subscription_says_how_keys_are_shared() -> None:
         ({"type": "key_shared", "key_ranges": []}, ValueError, "is empty"),
         ({"type": "key_shared", "key_ranges": [(2, 1)]}, ValueError, "0 to 65535"),
         ({"type": "key_shared", "key_ranges": [(0, 65_536)]}, ValueError, "0 to 65535"),
-        ({"type": "key_shared", "key_ranges": [(0.5, 1)]}, TypeError, "integers"),
+        ({"type": "key_shared", "key_ranges": [(0.5, 1)]}, TypeError, "must be an integer"),
     ],
 )
 async def test_wrong_ranges_are_told_at_once(
