@@ -14,9 +14,9 @@ with a consumer that has some chunks of a message, until it has the others.
 
 With `out_of_order`, keys do not drain: a key that moves is served by its new consumer at once.
 
-What waits is known by its place only, and is read again when its turn has come.  Above
-`waiting_entries_max` nothing new is read, until some of it can be delivered or is acknowledged;
-then the consumers that hold up the others are in `explain`.
+An entry that waits is known by its place only, and is read again when its turn has come.  Above
+`waiting_entries_max` nothing new is read until some of them can be delivered or are acknowledged;
+`explain` names the consumers that hold up the others.
 
     read --> given to the consumer of the key --ack--> done
       |           ^         |
