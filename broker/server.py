@@ -209,6 +209,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
+            policy_check_interval_s=config.policy_check_interval_s,
             limits=replace(limits.topics, stalled_s=config.dispatch_stalled_s),
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)

@@ -536,7 +536,12 @@ class Handlers:
             # other requests.
             self._requests.step_aside(opening)
 
-        return await topic.producers.add(request, self._connection.client, on_wait=must_wait)
+        def held() -> None:
+            self._requests.step_aside(opening)
+
+        return await topic.producers.add(
+            request, self._connection.client, on_wait=must_wait, on_held=held
+        )
 
     # -- consumers
 

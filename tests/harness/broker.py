@@ -76,6 +76,10 @@ class FakePolicies(Policies):
         said = self.topic_deduplication.get(topic.full, found.deduplication)
         return replace(found, deduplication=said)
 
+    async def delete_topic_policies(self, topic: TopicName) -> None:
+        await trio.lowlevel.checkpoint()
+        self.topic_deduplication.pop(topic.full, None)
+
     async def partitions(self, topic: TopicName) -> int:
         await trio.lowlevel.checkpoint()
         return self.partition_counts.get(topic.full, 0)
