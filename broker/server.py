@@ -35,6 +35,7 @@ from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
 from daybook.broker.namespaces.tenancy import Tenancy
+from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity, Member, check_others
@@ -257,6 +258,7 @@ class _Broker:
             topics=self.topics,
             lookups=self.lookups,
             policies=self.policies,
+            topic_lists=TopicLists(store, log),
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,

@@ -15,7 +15,7 @@ from daybook.wire.errors import WireError
 
 _READ_ENTRIES = 256
 _READ_BYTES = 4 << 20
-_ENTRIES_MAX = 10_000  # that one search reads one by one; the next search goes on behind them
+_ENTRIES_MAX = 10_000  # one search reads so many one by one, and the next goes on behind
 
 
 async def stored_ms(log: ManagedLedger, position: Position) -> int | None:

@@ -118,7 +118,7 @@ QuotaPolicy: TypeAlias = Literal[
 class BacklogQuota(msgspec.Struct, frozen=True, rename="camel"):
     """How large or old the backlog of a subscription may be, and what is done beyond that.
 
-    Of the two limits only the one of the quota's own type counts.  Below 0: no limit.
+    Only the limit of the quota's own type counts.  Below 0: no limit.
     """
 
     limit_size: int = -1  # bytes

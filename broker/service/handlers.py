@@ -25,7 +25,6 @@ from functools import partial
 from typing import Any, assert_never
 
 import trio
-from crc32c import crc32c
 from google.protobuf.message import Message
 
 from daybook.broker.context import BrokerContext
@@ -40,14 +39,18 @@ from daybook.broker.errors import (
     RefusedError,
     UnavailableError,
 )
+from daybook.broker.namespaces.topic_lists import is_system, matching
 from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.protocol.deduplication import NOTHING, RESERVED
+from daybook.broker.protocol.patterns import PatternError, TopicPattern
 from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
+from daybook.broker.protocol.topic_watchers import topics_hash
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
+from daybook.broker.service.topic_watchers import TopicWatchers
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.stats import consumer_stats_response
 from daybook.broker.topics.topic import ConsumerRequest, ProducerRequest, Topic
@@ -160,6 +163,13 @@ class Handlers:
         self._refusals = RefusedRequests(self._connection, broker.refusal_log)
         self._requests = RequestQueue(broker.request_turns, self._connection)
         self._lookups = RequestQueue(broker.lookup_turns, self._connection)
+        self._watchers = TopicWatchers(
+            self._connection,
+            broker.topic_lists,
+            self._lookups,
+            self.refuse,
+            watchers_max=broker.limits.watchers_max,
+        )
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
         self._opening_consumers: dict[int, _Opening] = {}  # by attempt
         # The topics that this client has appended to since the last `_wait_room`.
@@ -230,6 +240,7 @@ class Handlers:
             self._detach_consumer(consumer)
         self.producers.clear()
         self.consumers.clear()
+        self._watchers.end()
 
     def _close_queues(self) -> None:
         """Forget the requests that wait for their turn: nobody would read the answers."""
@@ -353,6 +364,10 @@ class Handlers:
                 self._perform_producing(self._producing.close(body.producer_id, body.request_id))
             case T.CLOSE_CONSUMER:
                 self._perform_consuming(self._consuming.close(body.consumer_id, body.request_id))
+            case T.WATCH_TOPIC_LIST:
+                self._watchers.open(body, frame_bytes)
+            case T.WATCH_TOPIC_LIST_CLOSE:
+                self._watchers.close(body)
             case T.GET_SCHEMA:
                 # Clients read this code as "the topic has no schema", any other as a failure.
                 none = RefusedError(
@@ -759,9 +774,15 @@ class Handlers:
             await broker.policies.namespace(namespace)
             if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
                 names = await broker.topics.names_in(namespace)
-        # `filtered` stays false: the client applies its pattern itself.
+        names = [name for name in names if not is_system(TopicName.parse(name))]
+        filtered = False
+        # An expression that is not evaluated here is applied by the client, as older ones do.
+        if body.topics_pattern:
+            with suppress(PatternError):
+                names = sorted(await matching(names, TopicPattern(body.topics_pattern)))
+                filtered = True
         answer = pb.CommandGetTopicsOfNamespaceResponse(
-            request_id=body.request_id, topics_hash=topics_hash(names)
+            request_id=body.request_id, topics_hash=topics_hash(names), filtered=filtered
         )
         if answer.topics_hash == body.topics_hash:
             answer.changed = False
@@ -877,11 +898,6 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         _pairs(body.metadata),
         _pairs(body.subscription_properties),
     )
-
-
-def topics_hash(names: Iterable[str]) -> str:
-    """Return the hash by which clients compare lists of topics."""
-    return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex()
 
 
 def _check_untyped(body: pb.CommandProducer | pb.CommandSubscribe) -> None:

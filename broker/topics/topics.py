@@ -122,15 +122,15 @@ class Topics:
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
         self._deleting_unused: set[str] = set()  # the same, unless they are in use by then
+        self.watch = DispatchWatch(
+            self._loaded.values, stalled_s=self.limits.stalled_s, clock=clock, log=log
+        )
         self._policy_updates = PolicyUpdates(
             policies,
             logs,
             lambda: self._loaded,
             lambda name: self._start(self.unload, name),
             interval_s=maintain_interval_s,
-        )
-        self.watch = DispatchWatch(
-            self._loaded.values, stalled_s=self.limits.stalled_s, clock=clock, log=log
         )
         self._upkeep = Upkeep(
             lambda: self._loaded.values(),
@@ -156,9 +156,9 @@ class Topics:
             self._nursery = nursery
             task_status.started()
             nursery.start_soon(self._tick_rates)
+            nursery.start_soon(self.watch.run)
             nursery.start_soon(self._policy_updates.run)
             nursery.start_soon(self._upkeep.run)
-            nursery.start_soon(self.watch.run)
             try:
                 while True:
                     await trio.sleep(self._maintain_interval_s)

@@ -1,4 +1,4 @@
-"""What is done to loaded topics as time passes: messages and subscriptions expire, quotas hold.
+"""The policies of loaded topics that need time: expiry, backlog quotas, inactive topics.
 
 One pass a minute (`policy_check_interval_s`, jittered) looks at the topics that have such a policy.
 A topic whose bookies do not answer is given up for this pass, and delays only a few others.

@@ -2,7 +2,7 @@
 
 import gc
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -16,6 +16,7 @@ from daybook.broker.errors import NotFoundError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.namespaces.policies import NamespacePolicies, Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies, defaults
+from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
@@ -127,6 +128,7 @@ class Broker:
         self.config = parse({"keep_alive_s": 30.0, **(settings or {})})
         self.clock = VirtualClock()
         self.logs = FakeLogs(self.clock)
+        self.store = MemoryStore(self.clock)
         self.policies = FakePolicies(self.config)
         self.ownership = FakeOwnership()
         self.lookups = FakeLookups()
@@ -151,6 +153,7 @@ class Broker:
             topics=self.topics,
             lookups=self.lookups,
             policies=self.policies,
+            topic_lists=TopicLists(self.store.session("broker"), silent_log()),
             server_version="daybook/test",
             own_urls=("pulsar://broker:6650",),
             log=silent_log(),
@@ -365,6 +368,10 @@ class Cluster:
         self.broker = broker
         self._nursery = nursery
         self._clients = 0
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task until the test ends."""
+        self._nursery.start_soon(task)
 
     async def client(self, *, connect: bool = True, **options: Any) -> Client:
         self._clients += 1
