@@ -331,15 +331,16 @@ class Topics:
             raise UnavailableError(f"{name} could not be deleted: try again")
 
     async def _delete_unused(self, topic: Topic) -> None:
-        """Delete a topic that nobody uses, with its policies; do nothing if it is in use."""
+        """Delete a topic that nobody uses; do nothing if it is in use.
+
+        Its policies and schemas stay: a client may be creating the topic again at this moment.
+        """
         name = topic.name
         self._deleting_unused.add(name.full)
         try:
             await self.unload(name)
         finally:
             self._deleting_unused.discard(name.full)
-        if name.partition < 0 and not await self.logs.exists(name):
-            await self._policies.delete_topic_policies(name)
 
     async def close_bundle(self, bundle: BundleName) -> None:
         """Close all topics of a bundle in order, several at a time."""
