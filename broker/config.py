@@ -94,6 +94,20 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # A shared consumer with so many unacknowledged messages gets no more; all consumers together.
     max_unacked_messages_per_consumer: NotNegative = 50_000
     max_unacked_messages_per_subscription: NotNegative = 200_000
+    message_ttl_s: NotNegative = 0  # a subscription loses messages that are older
+    subscription_expiry_minutes: NotNegative = 0  # without a consumer, then it is deleted
+    # The largest and the oldest backlog of a subscription, -1 without limit, and what happens then.
+    backlog_quota_bytes: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    backlog_quota_age_s: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    backlog_quota_policy: Literal[
+        "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
+    ] = "producer_request_hold"
+    delete_inactive_topics: bool = False
+    inactive_topic_mode: Literal[
+        "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"
+    ] = "delete_when_no_subscriptions"
+    inactive_topic_s: Positive = 60
+    policy_check_interval_s: Seconds = 60.0  # ages, backlogs and unused topics
     compaction_threshold_bytes: NotNegative = 0  # compact a topic when it has grown by so much
     schema_compatibility_strategy: CompatibilityStrategy = "FULL"
     schema_auto_update_allowed: bool = True  # Producers may bring new schemas.

@@ -64,6 +64,7 @@ class BrokerMetrics:
         yield from self._of_requests()
         yield from self._of_topics(stats)
         yield from self._of_deduplication(loaded)
+        yield from self._of_quotas(loaded)
         yield from self._of_subscriptions(stats)
 
     def _broker(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
@@ -199,6 +200,25 @@ class BrokerMetrics:
                     family.add_metric(self._labels(topic), value_of(topic.deduplication))
             yield family
 
+    def _of_quotas(self, loaded: list[Topic]) -> Iterator[Metric]:
+        """Yield metrics of the topics that have a backlog quota; the others have none."""
+        for name, text, value_of in _QUOTA_METRICS:
+            family = GaugeMetricFamily(f"pulsar_storage_{name}", text, labels=_TOPIC_LABELS)
+            for topic in loaded:
+                value = value_of(topic)
+                if value is not None and value >= 0:
+                    family.add_metric(self._labels(topic), value)
+            yield family
+        evictions = CounterMetricFamily(
+            "pulsar_storage_backlog_quota_exceeded_evictions",
+            "Evictions of messages because a backlog exceeded its quota, by size or by time.",
+            labels=(*_TOPIC_LABELS, "quota_type"),
+        )
+        for topic in loaded:
+            for kind, count in sorted(topic.quotas.evictions.items()):
+                evictions.add_metric((*self._labels(topic), kind), count)
+        yield evictions
+
     def _of_subscriptions(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
         rows = [
             ((*self._labels(topic), name), subscription)
@@ -242,6 +262,16 @@ _SUBSCRIPTION_GAUGES: tuple[tuple[str, str, str], ...] = (
         "Messages delivered again per second, averaged over the last minute.",
         "msg_rate_redeliver",
     ),
+    (
+        "msg_rate_expired",
+        "Entries that expired per second, averaged over the last minute.",
+        "msg_rate_expired",
+    ),
+    (
+        "total_msg_expired",
+        "Entries that expired since the broker loaded the topic.",
+        "total_msg_expired",
+    ),
     ("unacked_messages", "Messages delivered and not acknowledged.", "unacked_messages"),
     (
         "last_acked_timestamp",
@@ -281,6 +311,24 @@ _DEDUPLICATION_METRICS: tuple[tuple[_Make, str, str, Callable[[Deduplication], f
         "first_offset",
         "The offset from which on repeats are found; it is above 0 if no snapshot was stored.",
         lambda d: d.first_offset,
+    ),
+)
+
+_QUOTA_METRICS: tuple[tuple[str, str, Callable[[Topic], float | None]], ...] = (
+    (
+        "backlog_quota_limit",
+        "The largest backlog that a subscription may have, in bytes.",
+        lambda topic: topic.policies.size_quota.limit_size,
+    ),
+    (
+        "backlog_quota_limit_time",
+        "The age that the backlog of a subscription may have, in seconds.",
+        lambda topic: topic.policies.age_quota.limit_time,
+    ),
+    (
+        "backlog_age_seconds",
+        "The age of the oldest backlog, in seconds, if there is a quota for it.",
+        lambda topic: topic.quotas.oldest_age_s,
     ),
 )
 

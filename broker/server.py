@@ -214,6 +214,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
+            policy_check_interval_s=config.policy_check_interval_s,
             limits=_topic_limits(limits, config),
         )
         self.schemas = SchemaAdmission(

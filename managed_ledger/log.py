@@ -103,6 +103,7 @@ class ManagedLedger:
         self.on_fenced: Callable[[], None] = _nothing
         self.on_confirmed: Callable[[], None] = _nothing
         self.counted_offsets: dict[int, array[int]] = {}  # by ledger; see `offsets`
+        self._stored_ms = 0  # the time of the last append
         self._protocol = LogProtocol()
         self._adds = PendingAdds()
         self._cursors = Cursors(context, ledgers, lambda: self.config, self.lost)
@@ -243,7 +244,9 @@ class ManagedLedger:
             done(None, self.fenced or refused or ClosedError(f"{self.name} was closed"))
             return
         last_offset = self.next_offset + messages - 1
-        head = broker_entry_metadata(self.context.clock.now_ms(), last_offset)
+        # The times in a ledger never fall, also if the clock does: `stored_times` relies on it.
+        self._stored_ms = max(self._stored_ms, self.context.clock.now_ms())
+        head = broker_entry_metadata(self._stored_ms, last_offset)
         buffers = [head, *payload]
         size = sum(map(len, buffers))
         size_max = self._writer.payload_bytes_max

@@ -61,6 +61,9 @@ NAMESPACE: Mapping[str, PolicyPath] = {
     "autoTopicCreation": PolicyPath(table.AUTO_TOPIC_CREATION),
     "autoSubscriptionCreation": PolicyPath(table.AUTO_SUBSCRIPTION_CREATION),
     "publishRate": PolicyPath(table.PUBLISH_RATE),
+    "messageTTL": PolicyPath(table.MESSAGE_TTL),
+    "subscriptionExpirationTime": PolicyPath(table.SUBSCRIPTION_EXPIRY),
+    "inactiveTopicPolicies": PolicyPath(table.INACTIVE_TOPICS),
     "compactionThreshold": PolicyPath(table.COMPACTION_THRESHOLD, "PUT"),
     "schemaCompatibilityStrategy": PolicyPath(table.SCHEMA_COMPATIBILITY, "PUT", unset="UNDEFINED"),
     "schemaAutoUpdateCompatibilityStrategy": PolicyPath(table.SCHEMA_AUTO_UPDATE, "PUT"),
@@ -82,6 +85,8 @@ TOPIC: Mapping[str, PolicyPath] = {
     "delayedDelivery": PolicyPath(table.DELAYED_DELIVERY),
     "autoSubscriptionCreation": PolicyPath(table.AUTO_SUBSCRIPTION_CREATION),
     "publishRate": PolicyPath(table.PUBLISH_RATE),
+    "messageTTL": PolicyPath(table.MESSAGE_TTL, query="messageTTL"),
+    "inactiveTopicPolicies": PolicyPath(table.INACTIVE_TOPICS),
     "compactionThreshold": PolicyPath(table.COMPACTION_THRESHOLD),
     "schemaCompatibilityStrategy": PolicyPath(table.SCHEMA_COMPATIBILITY, "PUT"),
     "schemaValidationEnforced": PolicyPath(table.SCHEMA_VALIDATION_ENFORCED),
@@ -125,6 +130,11 @@ def of_namespaces() -> dict[str, Handlers]:
                 "PUT": store,
                 "DELETE": partial(_remove_unused, unused),
             }
+    found["backlogQuotaMap"] = {"GET": _quotas_of_namespace}
+    found["backlogQuota"] = {
+        "POST": _set_quota_of_namespace,
+        "DELETE": _remove_quota_of_namespace,
+    }
     found["replication"] = {"GET": _clusters, "POST": _set_clusters}
     found["permissions"] = {"GET": _permissions}
     found["permissions/subscription"] = {"GET": _permissions}
@@ -148,6 +158,8 @@ def of_topics() -> dict[str, Handlers]:
         }
         for path, each in TOPIC.items()
     }
+    found["backlogQuotaMap"] = {"GET": _quotas_of_topic}
+    found["backlogQuota"] = {"POST": _set_quota_of_topic, "DELETE": _remove_quota_of_topic}
     for path, unused in _UNUSED_OF_TOPICS.items():
         refuse = partial(_refuse_of_topic, unused)
         found[path] = {"GET": _nothing_of_topic, "POST": refuse, "DELETE": _nothing_of_topic}
@@ -218,6 +230,57 @@ async def _set_clusters(call: OpsCall) -> None:
 async def _permissions(call: OpsCall) -> object:
     await call.parts.policies.namespace(call.namespace)
     return {}
+
+
+# -- backlog quotas
+
+
+def _quota(call: OpsCall) -> Policy:
+    """Return the policy that the request names by the type of the quota."""
+    kind = call.query("backlogQuotaType", "destination_storage")
+    if kind not in table.QUOTAS:
+        raise PreconditionError(
+            f"there is no backlogQuotaType {kind}: use {' or '.join(table.QUOTAS)}"
+        )
+    return table.QUOTAS[kind]
+
+
+async def _quotas_of_namespace(call: OpsCall) -> object:
+    policies = call.parts.policies
+    found = {
+        kind: await policies.namespace_policy(call.namespace, policy)
+        for kind, policy in table.QUOTAS.items()
+    }
+    return {kind: value for kind, value in found.items() if value is not None}
+
+
+async def _set_quota_of_namespace(call: OpsCall) -> None:
+    value = await call.body(cast("type[object]", Any))
+    await call.parts.tenancy.set_policy(call.namespace, _quota(call), value)
+
+
+async def _remove_quota_of_namespace(call: OpsCall) -> None:
+    await call.parts.tenancy.set_policy(call.namespace, _quota(call), None)
+
+
+async def _quotas_of_topic(call: OpsCall) -> object:
+    applied = call.flag("applied")
+    found = {
+        kind: await call.parts.topic_policy(call.topic, policy, applied=applied)
+        for kind, policy in table.QUOTAS.items()
+    }
+    return {kind: value for kind, value in found.items() if value is not None}
+
+
+async def _set_quota_of_topic(call: OpsCall) -> None:
+    _check_local(call)
+    value = await call.body(cast("type[object]", Any))
+    await call.parts.set_topic_policy(call.topic, _quota(call), value)
+
+
+async def _remove_quota_of_topic(call: OpsCall) -> None:
+    _check_local(call)
+    await call.parts.set_topic_policy(call.topic, _quota(call), None)
 
 
 # -- properties of namespaces

@@ -262,6 +262,9 @@ class Subscription:
         self.bytes = 0
         self.redelivered = 0
         self.acked_ms = 0
+        self.expired = 0  # entries, since the topic was loaded
+        self.expired_ms = 0  # the last time
+        self._unused_since_ms = topic.clock.now_ms()
         self.moved = cursor.properties.get(MOVED)  # a number for the latest move; it grows
         self._limits = topic.limits
         self._clock = topic.clock
@@ -489,6 +492,7 @@ class Subscription:
             return
         self.alone_ms = self._clock.now_ms()
         self.dispatcher.stop()
+        self._unused_since_ms = self._clock.now_ms()
         self.drop_if_unused()
 
     def drop_if_unused(self) -> None:
@@ -767,6 +771,40 @@ class Subscription:
             await self.cursor.flush()
         except ManagedLedgerError as error:
             raise UnavailableError(f"{self.name}: {error}") from error
+
+    # -- expiring
+
+    @property
+    def unused_since_ms(self) -> int:
+        """The time since which the subscription certainly has had no consumer."""
+        return self._clock.now_ms() if self.consumers or self.moving else self._unused_since_ms
+
+    async def expire(self, before_ms: int) -> int:
+        """Acknowledge what was stored before that time, and nothing else; see `skip_to`.
+
+        Raise UnavailableError if entries cannot be read now.
+        """
+        topic = self.topic
+        start = self.cursor.read_start
+        young = await topic.logs.first_stored_since(topic.log, start, before_ms)
+        return self.skip_to(topic.log.previous_position(young)) if young > start else 0
+
+    def skip_to(self, position: Position) -> int:
+        """Acknowledge everything up to a position.
+
+        Return how many entries that were not acknowledged before.  It is 0 if the subscription is
+        being moved or removed.
+        """
+        if self.gone or self.moving or position <= self.cursor.mark_delete:
+            return 0
+        before = self.cursor.backlog_entries
+        self._ack_up_to(position)
+        expired = max(0, before - self.cursor.backlog_entries)
+        self.expired += expired
+        self.expired_ms = self._clock.now_ms()
+        self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
+        self.check_end()
+        return expired
 
     def check_end(self) -> None:
         """Tell each consumer once if the topic has ended and the subscription is done with it."""

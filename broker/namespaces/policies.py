@@ -23,10 +23,12 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.errors import NotFoundError, PreconditionError, UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policy_table import (
+    TOGETHER,
     EffectivePolicies,
     Fields,
     Layer,
     Policy,
+    check_together,
     defaults,
 )
 from daybook.broker.namespaces.records import BundlesData, LocalPolicies, PartitionedTopic
@@ -142,6 +144,11 @@ class Policies:
             _log.error("%s has a policy without which no topic is loaded: %s", path, why)
         return layer
 
+    def _over(
+        self, fields: Fields, below: EffectivePolicies, *, of_topic: bool
+    ) -> EffectivePolicies:
+        return Layer(fields, self._config.cluster, of_topic=of_topic).over(below)
+
     # -- namespaces
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
@@ -218,6 +225,8 @@ class Policies:
 
         def change(fields: Fields) -> None:
             slot.put(fields, stored, self._config.cluster)
+            if policy in TOGETHER:
+                check_together(self._over(fields, self.defaults, of_topic=False))
 
         await self.change_namespace(namespace, change)
 
@@ -257,10 +266,13 @@ class Policies:
         slot = policy.topic
         assert slot is not None
         stored = None if value is None else policy.to_json(value)
+        below = await self.effective_in(topic.namespace)
 
         def changed(old: bytes) -> bytes:
             fields = _policies(old)
             slot.put(fields, stored, self._config.cluster)
+            if policy in TOGETHER:
+                check_together(self._over(fields, below, of_topic=True))
             return records.encode(fields)
 
         try:

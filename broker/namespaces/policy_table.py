@@ -24,10 +24,12 @@ from daybook.broker.namespaces.policy_types import (
     AutoSubscriptionCreation,
     AutoTopicCreation,
     AutoUpdateStrategy,
+    BacklogQuota,
     Bytes,
     CompatibilityStrategy,
     Count,
     DelayedDelivery,
+    InactiveTopics,
     Persistence,
     PublishRate,
     Retention,
@@ -59,11 +61,35 @@ class EffectivePolicies:
     auto_topic_creation: AutoTopicCreation
     auto_subscription_creation: AutoSubscriptionCreation
     publish_rate: PublishRate
+    message_ttl_s: int
+    subscription_expiry_minutes: int
+    size_quota: BacklogQuota  # by `limit_size`
+    age_quota: BacklogQuota  # by `limit_time`
+    inactive_topics: InactiveTopics
     compaction_threshold: int  # bytes; 0: no compaction by itself
     schema_compatibility: str  # a CompatibilityStrategy, also if it was set in its older form
     schema_auto_update: str | None  # an AutoUpdateStrategy, the older form of the same policy
     schema_auto_update_allowed: bool
     schema_validation_enforced: bool
+
+
+def check_together(policies: EffectivePolicies) -> None:
+    """Raise PreconditionError if retention would drop what a backlog quota lets stay.
+
+    That is Pulsar's rule: a quota has to be smaller than what is kept of acknowledged messages.
+    """
+    megabytes = policies.retention.retentionSizeInMB
+    minutes = policies.retention.retentionTimeInMinutes
+    if megabytes <= 0 or minutes <= 0:
+        return
+    if policies.size_quota.limit_size >= megabytes << 20:
+        raise PreconditionError(
+            f"the backlog quota must be smaller than the retention, which is {megabytes} MB"
+        )
+    if policies.age_quota.limit_time >= minutes * 60:
+        raise PreconditionError(
+            f"the backlog quota must be shorter than the retention, which is {minutes} minutes"
+        )
 
 
 class OnInvalid(Enum):
@@ -78,10 +104,6 @@ class Slot:
     def __init__(self, key: str) -> None:
         self.key = key
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return (self.key,)
-
     def get(self, fields: Mapping[str, object], cluster: str) -> object:
         """Return the value in JSON; None if the record has none."""
         del cluster
@@ -95,19 +117,28 @@ class Slot:
             fields[self.key] = value
 
 
-class ByCluster(Slot):
-    """The value is kept under the name of the cluster; those of other clusters are left alone."""
+class InMap(Slot):
+    """The value is one part of a map, whose other parts are left alone.
+
+    The name of the part is that of the cluster if no other one is given.
+    """
+
+    def __init__(self, key: str, part: str = "") -> None:
+        super().__init__(key)
+        self._part = part
 
     def get(self, fields: Mapping[str, object], cluster: str) -> object:
         values = fields.get(self.key)
-        return cast("Fields", values).get(cluster) if isinstance(values, dict) else values
+        if not isinstance(values, dict):
+            return values
+        return cast("Fields", values).get(self._part or cluster)
 
     def put(self, fields: Fields, value: object, cluster: str) -> None:
         found = fields.get(self.key)
         values: Fields = dict(cast("Fields", found)) if isinstance(found, dict) else {}
-        values.pop(cluster, None)
+        values.pop(self._part or cluster, None)
         if value is not None:
-            values[cluster] = value
+            values[self._part or cluster] = value
         fields[self.key] = values
 
 
@@ -119,10 +150,6 @@ class DelayedKeys(Slot):
         ("active", "delayedDeliveryEnabled"),
         ("maxDeliveryDelayInMillis", "delayedDeliveryMaxDelayInMillis"),
     )
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return tuple(key for _, key in self.PARTS)
 
     def get(self, fields: Mapping[str, object], cluster: str) -> object:
         del cluster
@@ -263,7 +290,53 @@ AUTO_SUBSCRIPTION_CREATION = Policy(
     Slot("autoSubscriptionCreationOverride"),
 )
 PUBLISH_RATE = Policy(
-    "publish_rate", PublishRate, ByCluster("publishMaxMessageRate"), Slot("publishRate")
+    "publish_rate", PublishRate, InMap("publishMaxMessageRate"), Slot("publishRate")
+)
+_NOTHING = OnInvalid.NOTHING
+_NO_QUOTA = BacklogQuota()
+_SIZE, _AGE = "destination_storage", "message_age"
+MESSAGE_TTL = Policy(
+    "message_ttl_s",
+    Count,
+    Slot("message_ttl_in_seconds"),
+    Slot("messageTTLInSeconds"),
+    _LIMIT,
+    _NOTHING,
+    0,
+)
+SUBSCRIPTION_EXPIRY = Policy(
+    "subscription_expiry_minutes",
+    Count,
+    Slot("subscription_expiration_time_minutes"),
+    None,
+    _LIMIT,
+    _NOTHING,
+    0,
+)
+SIZE_QUOTA = Policy(
+    "size_quota",
+    BacklogQuota,
+    InMap("backlog_quota_map", _SIZE),
+    InMap("backLogQuotaMap", _SIZE),
+    on_invalid=_NOTHING,
+    nothing=_NO_QUOTA,
+)
+AGE_QUOTA = Policy(
+    "age_quota",
+    BacklogQuota,
+    InMap("backlog_quota_map", _AGE),
+    InMap("backLogQuotaMap", _AGE),
+    on_invalid=_NOTHING,
+    nothing=_NO_QUOTA,
+)
+QUOTAS: Mapping[str, Policy] = {_SIZE: SIZE_QUOTA, _AGE: AGE_QUOTA}
+INACTIVE_TOPICS = Policy(
+    "inactive_topics",
+    InactiveTopics,
+    Slot("inactive_topic_policies"),
+    Slot("inactiveTopicPolicies"),
+    on_invalid=_NOTHING,
+    nothing=InactiveTopics(),
 )
 COMPACTION_THRESHOLD = Policy(
     "compaction_threshold",
@@ -323,12 +396,20 @@ TABLE: tuple[Policy, ...] = (
     AUTO_TOPIC_CREATION,
     AUTO_SUBSCRIPTION_CREATION,
     PUBLISH_RATE,
+    MESSAGE_TTL,
+    SUBSCRIPTION_EXPIRY,
+    SIZE_QUOTA,
+    AGE_QUOTA,
+    INACTIVE_TOPICS,
     COMPACTION_THRESHOLD,
     SCHEMA_COMPATIBILITY,
     SCHEMA_AUTO_UPDATE,
     SCHEMA_AUTO_UPDATE_ALLOWED,
     SCHEMA_VALIDATION_ENFORCED,
 )
+
+
+TOGETHER = (RETENTION, SIZE_QUOTA, AGE_QUOTA)  # `check_together` looks at them
 
 
 def defaults(config: BrokerConfig) -> EffectivePolicies:
@@ -355,6 +436,17 @@ def defaults(config: BrokerConfig) -> EffectivePolicies:
         ),
         auto_subscription_creation=AutoSubscriptionCreation(config.auto_create_subscriptions),
         publish_rate=PublishRate(),
+        message_ttl_s=config.message_ttl_s,
+        subscription_expiry_minutes=config.subscription_expiry_minutes,
+        size_quota=BacklogQuota(
+            limit_size=config.backlog_quota_bytes, policy=config.backlog_quota_policy
+        ),
+        age_quota=BacklogQuota(
+            limit_time=config.backlog_quota_age_s, policy=config.backlog_quota_policy
+        ),
+        inactive_topics=InactiveTopics(
+            config.inactive_topic_mode, config.inactive_topic_s, config.delete_inactive_topics
+        ),
         compaction_threshold=config.compaction_threshold_bytes,
         schema_compatibility=config.schema_compatibility_strategy,
         schema_auto_update=None,

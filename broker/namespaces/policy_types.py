@@ -108,3 +108,32 @@ class PublishRate(msgspec.Struct, frozen=True, rename="camel"):
 
     publish_throttling_rate_in_msg: int = -1
     publish_throttling_rate_in_byte: int = -1
+
+
+QuotaPolicy: TypeAlias = Literal[
+    "producer_request_hold", "producer_exception", "consumer_backlog_eviction"
+]
+
+
+class BacklogQuota(msgspec.Struct, frozen=True, rename="camel"):
+    """How large or old the backlog of a subscription may be, and what is done beyond that.
+
+    Only the limit of the quota's own type counts.  Below 0: no limit.
+    """
+
+    limit_size: int = -1  # bytes
+    limit_time: int = -1  # seconds
+    policy: QuotaPolicy = "producer_request_hold"
+
+
+InactiveMode: TypeAlias = Literal[
+    "delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"
+]
+
+
+class InactiveTopics(msgspec.Struct, frozen=True, rename="camel"):
+    """If topics that nobody uses are deleted, and after how many seconds."""
+
+    inactive_topic_delete_mode: InactiveMode = "delete_when_no_subscriptions"
+    max_inactive_duration_seconds: Annotated[int, msgspec.Meta(ge=1)] = 60
+    delete_while_inactive: bool = False

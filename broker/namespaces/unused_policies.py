@@ -13,7 +13,7 @@ import msgspec
 
 from daybook.broker.errors import NotAllowedError, PreconditionError
 from daybook.broker.limits import check_properties
-from daybook.broker.namespaces.policy_table import TABLE, Fields
+from daybook.broker.namespaces.policy_table import TABLE, Fields, Policy
 from daybook.broker.protocol.bundles import Bundles
 
 ValueT = TypeVar("ValueT")
@@ -44,15 +44,6 @@ _NO_ROLES = "this broker has no authorization"
 UNUSED: tuple[UnusedPolicy, ...] = (
     UnusedPolicy("auth_policies", _NO_ROLES),
     UnusedPolicy("subscription_auth_mode", _NO_ROLES, "subscriptionAuthMode", ("None",)),
-    UnusedPolicy("backlog_quota_map", "this broker has no backlog quotas"),
-    UnusedPolicy("message_ttl_in_seconds", "messages do not expire here", "", (None, 0, -1)),
-    UnusedPolicy(
-        "subscription_expiration_time_minutes",
-        "subscriptions do not expire here",
-        "",
-        (None, 0, -1),
-    ),
-    UnusedPolicy("inactive_topic_policies", "inactive topics are not deleted here"),
     UnusedPolicy("clusterDispatchRate", _NO_RATES),
     UnusedPolicy("topicDispatchRate", _NO_RATES, "dispatchRate"),
     UnusedPolicy("subscriptionDispatchRate", _NO_RATES, "subscriptionDispatchRate"),
@@ -97,7 +88,10 @@ def parse_new_namespace(content: Fields, cluster: str) -> tuple[Bundles | None, 
 
     Raise PreconditionError, or NotAllowedError for features that this broker never has.
     """
-    enforced = {key: p for p in TABLE if p.namespace for key in p.namespace.keys}
+    enforced: dict[str, list[Policy]] = {}
+    for each in TABLE:
+        if each.namespace is not None:
+            enforced.setdefault(each.namespace.key, []).append(each)
     unused = {policy.key: policy for policy in UNUSED}
     fields: Fields = {}
     for key, value in content.items():
@@ -109,12 +103,9 @@ def parse_new_namespace(content: Fields, cluster: str) -> tuple[Bundles | None, 
             check_clusters(key, value, cluster)
         elif key == "properties" and not is_empty(value):
             check_properties("namespace", _converted(key, value, dict[str, str]))
-        elif policy := enforced.get(key):
-            assert policy.namespace is not None
-            said = policy.namespace.get(content, cluster)
-            if policy.says_nothing(said):
-                continue
-            policy.namespace.put(fields, policy.to_json(said), cluster)
+        elif key in enforced:
+            for policy in enforced[key]:
+                _take(policy, content, fields, cluster)
             continue
         elif other := unused.get(key):
             other.check(value)
@@ -125,6 +116,14 @@ def parse_new_namespace(content: Fields, cluster: str) -> tuple[Bundles | None, 
         if not is_empty(value):
             fields[key] = value
     return _bundles(content.get("bundles")), fields
+
+
+def _take(policy: Policy, content: Fields, fields: Fields, cluster: str) -> None:
+    """Put a policy of the request into the record, if the request sets it."""
+    assert policy.namespace is not None
+    said = policy.namespace.get(content, cluster)
+    if not policy.says_nothing(said):
+        policy.namespace.put(fields, policy.to_json(said), cluster)
 
 
 def _bundles(value: object) -> Bundles | None:

@@ -532,7 +532,12 @@ class Handlers:
             # other requests.
             self._requests.step_aside(opening)
 
-        return await topic.producers.add(request, self._connection.client, on_wait=must_wait)
+        return await topic.producers.add(
+            request,
+            self._connection.client,
+            on_wait=must_wait,
+            on_held=partial(self._requests.step_aside, opening),
+        )
 
     # -- consumers
 

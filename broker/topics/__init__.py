@@ -6,6 +6,7 @@ producer                 one producer: entries in, receipts out
 rates, stats             message rates, and the statistics of the admin REST
 topic_log                the seam to the log of a topic
 managed_ledger_factory   logs that are managed ledgers, kept as their policies say
+upkeep, backlog_quota    message TTL, expiry, quotas, inactive topics
 policy_updates           changed policies, for topics that are loaded
 orphans                  removal of ledgers that no log names
 

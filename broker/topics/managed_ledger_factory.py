@@ -28,7 +28,7 @@ from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.namespaces.policy_types import Persistence, Retention
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
-from daybook.managed_ledger import offsets
+from daybook.managed_ledger import offsets, stored_times
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor import Cursor
@@ -228,6 +228,19 @@ class ManagedLedgerFactory:
         managed = _managed(log)
         async with translated(managed.name):
             return await offsets.position_of_time(managed, publish_ms)
+
+    async def stored_ms(self, log: TopicLog, position: Position) -> int | None:
+        managed = _managed(log)
+        async with translated(managed.name):
+            return await stored_times.stored_ms(managed, position)
+
+    async def first_stored_since(self, log: TopicLog, start: Position, since_ms: int) -> Position:
+        managed = _managed(log)
+        async with translated(managed.name):
+            return await stored_times.first_stored_since(managed, start, since_ms)
+
+    def position_with_behind(self, log: TopicLog, start: Position, bytes_max: int) -> Position:
+        return stored_times.position_with_behind(_managed(log), start, bytes_max)
 
     async def entry_start(self, log: TopicLog, position: Position) -> EntryStart | None:
         managed = _managed(log)

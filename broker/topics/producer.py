@@ -74,6 +74,7 @@ class Producer:
         self.epoch: int | None = None  # the topic's, when this producer was admitted
         self.last_sequence_id = NOTHING  # the last stored one, when this producer was admitted
         self.closed = False
+        self.stopping = False  # It takes no more sends, and is closed when all are stored.
         self.messages = 0
         self.bytes = 0
         self.chunks = 0
@@ -96,7 +97,7 @@ class Producer:
     def send(self, send: Send) -> None:
         """Append the entry.  Raise a WireError if its bytes are not an entry."""
         topic = self.topic
-        if topic.closing:
+        if topic.closing or self.stopping:
             return  # The client will be told that its producer is closed, and sends again.
         # A send behind a held one has to be held too: appending it would change the order.
         if self._held is not None or topic.termination is not None:
@@ -343,6 +344,13 @@ class Producer:
             done = trio.Event()
             self.drain(done.set)
             await done.wait()
+
+    async def stop(self, at_most_s: float) -> None:
+        """Store what is outstanding, for so long at most, then close the producer and tell it."""
+        self.stopping = True
+        with trio.move_on_after(at_most_s):
+            await self.wait_drained()
+        self.disconnect()
 
     def close(self) -> None:
         """Send the receipts of what is stored.  Sends that are still outstanding get no answer."""

@@ -16,6 +16,7 @@ class OutCounters:
     messages: float = 0
     bytes: float = 0
     redelivered: float = 0
+    expired: float = 0  # entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +62,5 @@ def _difference(now: OutCounters, before: OutCounters, seconds: float) -> OutCou
         max(0.0, now.messages - before.messages) / seconds,
         max(0.0, now.bytes - before.bytes) / seconds,
         max(0.0, now.redelivered - before.redelivered) / seconds,
+        max(0.0, now.expired - before.expired) / seconds,
     )

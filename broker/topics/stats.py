@@ -77,6 +77,9 @@ class SubscriptionStats(_Record, frozen=True):
     msg_rate_out: float
     msg_throughput_out: float
     msg_rate_redeliver: float
+    msg_rate_expired: float  # entries, as for Pulsar
+    total_msg_expired: int
+    last_expire_timestamp: int
     msg_out_counter: int
     bytes_out_counter: int
     unacked_messages: int
@@ -105,6 +108,9 @@ class TopicStats(_Record, frozen=True):
     average_msg_size: float
     storage_size: int
     backlog_size: int  # bytes, for the subscription that is farthest behind
+    backlog_quota_limit_size: int  # -1: none
+    backlog_quota_limit_time: int  # seconds, -1: none
+    oldest_backlog_message_age_seconds: int  # at the last look, -1 if nobody looked
     publishers: list[PublisherStats]
     msg_chunk_published: bool
     waiting_publishers: int
@@ -137,6 +143,7 @@ def statistics(topic: Topic) -> TopicStats:
         for name, s in sorted(topic.subscriptions.by_name.items())
     }
     outs = list(subscriptions.values())
+    age_s = topic.quotas.oldest_age_s
     return TopicStats(
         msg_rate_in=rates.messages,
         msg_throughput_in=rates.bytes,
@@ -149,6 +156,9 @@ def statistics(topic: Topic) -> TopicStats:
         average_msg_size=_mean(topic.bytes, topic.messages),
         storage_size=topic.log.size_bytes,
         backlog_size=max((s.backlog_size for s in outs if s.durable), default=0),
+        backlog_quota_limit_size=topic.policies.size_quota.limit_size,
+        backlog_quota_limit_time=topic.policies.age_quota.limit_time,
+        oldest_backlog_message_age_seconds=-1 if age_s is None else int(age_s),
         publishers=[_publisher(p) for p in topic.producers.by_name.values()],
         msg_chunk_published=topic.chunks > 0,
         waiting_publishers=topic.producers.waiting,
@@ -198,6 +208,9 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         msg_rate_out=rates.messages,
         msg_throughput_out=rates.bytes,
         msg_rate_redeliver=rates.redelivered,
+        msg_rate_expired=rates.expired,
+        total_msg_expired=subscription.expired,
+        last_expire_timestamp=subscription.expired_ms,
         msg_out_counter=subscription.messages,
         bytes_out_counter=subscription.bytes,
         unacked_messages=sum(_unacked(consumers)),

@@ -55,6 +55,7 @@ from daybook.broker.protocol.access import (
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.to_the_end import to_the_end
+from daybook.broker.topics.backlog_quota import BacklogQuotas
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
@@ -136,6 +137,8 @@ class Topic:
         self.bytes = 0
         self.chunks = 0
         self.rates = Rates()
+        self.quotas = BacklogQuotas(self)
+        self.used_ms = clock.now_ms()  # somebody was connected then, or the topic was loaded
         self._on_failed = on_failed
         self._call_when_appended: dict[Callable[[], None], None] = {}
         self._nursery: trio.Nursery | None = None
@@ -199,6 +202,8 @@ class Topic:
         """
         if policies.publish_rate != self.policies.publish_rate:
             self._publish_rate = _rate_limit(policies.publish_rate)
+        if policies.inactive_topics != self.policies.inactive_topics:
+            self.used_ms = self.clock.now_ms()
         self.policies = policies
         for subscription in self.subscriptions.by_name.values():
             subscription.apply_policies(policies)
@@ -266,7 +271,7 @@ class Topic:
     def tick_rates(self, now_s: float) -> None:
         """Compute the rates of the period that ends now."""
         out = {
-            name: OutCounters(s.messages, s.bytes, s.redelivered)
+            name: OutCounters(s.messages, s.bytes, s.redelivered, s.expired)
             for name, s in self.subscriptions.by_name.items()
         }
         self.rates.tick(Counters(self.messages, self.bytes, out), now_s)
@@ -386,13 +391,25 @@ class Topic:
         finally:
             self._finish()
 
-    async def delete(self) -> None:
-        """Close the topic and delete everything that is stored of it."""
+    async def delete(self, *, unless_used: Callable[["Topic"], bool] | None = None) -> None:
+        """Close the topic and delete everything that is stored of it.
+
+        `unless_used` returns True if the topic is in use after all, which is known for sure only
+        here.  Then the topic is closed, and nothing is deleted.
+        """
+        used = unless_used is not None and unless_used(self)
         if not await self._quiesce():
             return
+        log = self.log
+        # All messages that came before the producers were disconnected are stored now.
+        used = used or log.next_position(log.before_first) <= log.last_confirmed
+        used = used or bool(log.pending_bytes)
         try:
             with translated(self.name):
-                await self.logs.delete(self.log)
+                if unless_used is not None and used:
+                    await log.close()
+                else:
+                    await self.logs.delete(log)
         except BaseException:
             self.log.abandon()
             raise
@@ -456,6 +473,10 @@ class ProducerRequest:
     schema_version: bytes = b""
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Applicant:
     """A producer that waits to be admitted."""
 
@@ -499,11 +520,13 @@ class TopicProducers:
         connection: ConnectedClient,
         *,
         on_wait: Callable[[], None],
+        on_held: Callable[[], None] = _nothing,
     ) -> Producer:
-        """Admit a producer as soon as its access mode allows.
+        """Admit a producer as soon as its access mode and the backlog quota allow.
 
-        `on_wait` is called if that is not immediately.
+        `on_wait` or `on_held` is called if that is not immediately.
         """
+        await self._topic.quotas.wait_room(on_held)
         await self._prepare(request, connection)
         producer = Producer(
             next(self._topic.keys),
@@ -596,6 +619,16 @@ class TopicProducers:
             )
         if self._holder(request.name) is holder:  # It may have left meanwhile.
             self._disconnect(holder)
+
+    async def stop_all(self) -> None:
+        """Close all producers, and tell them when what they have sent is stored."""
+        at_most_s = self._topic.limits.drain_s
+        producers = list(self.by_name.values())
+        async with trio.open_nursery() as nursery:
+            for producer in producers:
+                nursery.start_soon(producer.stop, at_most_s)
+        for producer in producers:
+            self.remove(producer)
 
     def _holder(self, name: str) -> Producer | None:
         """Return the producer or the applicant that has the name."""

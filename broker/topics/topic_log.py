@@ -242,6 +242,21 @@ class TopicLogs(Protocol):
         """Return the position behind the newest entry that was published before that time."""
         ...
 
+    async def stored_ms(self, log: TopicLog, position: Position) -> int | None:
+        """Return when the first entry at or behind a position was stored; None at the end."""
+        ...
+
+    async def first_stored_since(self, log: TopicLog, start: Position, since_ms: int) -> Position:
+        """Return the first entry at or behind `start` that is not older, or the end.
+
+        No entry that lies between is as young as that.
+        """
+        ...
+
+    def position_with_behind(self, log: TopicLog, start: Position, bytes_max: int) -> Position:
+        """Return the first position from `start` on with at most so many bytes behind it."""
+        ...
+
     async def entry_start(self, log: TopicLog, position: Position) -> EntryStart | None:
         """Return where an entry begins; None if there is none, or no longer."""
         ...

@@ -41,12 +41,14 @@ from daybook.broker.protocol.topics import (
     NotNow,
     TopicsProtocol,
 )
+from daybook.broker.protocol.upkeep import is_inactive
 from daybook.broker.topics import deduplication
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.policy_updates import PolicyUpdates
 from daybook.broker.topics.rates import PERIOD_S
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs
+from daybook.broker.topics.upkeep import Upkeep, use_of
 from daybook.managed_ledger.errors import FencedError, ManagedLedgerError
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log, LogLimiter
@@ -54,6 +56,10 @@ from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
+
+
+def _is_used(topic: Topic) -> bool:
+    return not is_inactive(topic.policies, use_of(topic))
 
 
 def _no_topic(_topic: TopicName) -> bool:
@@ -91,6 +97,7 @@ class Topics:
         log: Log,
         name_prefix: str,
         maintain_interval_s: float = 60.0,
+        policy_check_interval_s: float = 60.0,
         limits: TopicLimits | None = None,
     ) -> None:
         self.logs = logs
@@ -114,6 +121,7 @@ class Topics:
         self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
+        self._deleting_unused: set[str] = set()  # the same, unless they are in use by then
         self.watch = DispatchWatch(
             self._loaded.values, stalled_s=self.limits.stalled_s, clock=clock, log=log
         )
@@ -123,6 +131,13 @@ class Topics:
             lambda: self._loaded,
             lambda name: self._start(self.unload, name),
             interval_s=maintain_interval_s,
+        )
+        self._upkeep = Upkeep(
+            lambda: self._loaded.values(),
+            self._delete_unused,
+            interval_s=policy_check_interval_s,
+            rng=rng,
+            log=log,
         )
         # For topics with a long list of ledgers: how many sixteenths were used at the last warning.
         self._warned_sixteenths: dict[str, int] = {}
@@ -143,6 +158,7 @@ class Topics:
             nursery.start_soon(self._tick_rates)
             nursery.start_soon(self.watch.run)
             nursery.start_soon(self._policy_updates.run)
+            nursery.start_soon(self._upkeep.run)
             try:
                 while True:
                     await trio.sleep(self._maintain_interval_s)
@@ -313,6 +329,18 @@ class Topics:
             self._deleting.discard(name.full)
         if await self.logs.exists(name):
             raise UnavailableError(f"{name} could not be deleted: try again")
+
+    async def _delete_unused(self, topic: Topic) -> None:
+        """Delete a topic that nobody uses; do nothing if it is in use.
+
+        Its policies and schemas stay: a client may be creating the topic again at this moment.
+        """
+        name = topic.name
+        self._deleting_unused.add(name.full)
+        try:
+            await self.unload(name)
+        finally:
+            self._deleting_unused.discard(name.full)
 
     async def close_bundle(self, bundle: BundleName) -> None:
         """Close all topics of a bundle in order, several at a time."""
@@ -487,7 +515,12 @@ class Topics:
         topic = self._by_load.get(load)
         if topic is not None:
             try:
-                await (topic.delete() if name in self._deleting else topic.close())
+                if name in self._deleting:
+                    await topic.delete()
+                elif name in self._deleting_unused:
+                    await topic.delete(unless_used=_is_used)
+                else:
+                    await topic.close()
             except (BrokerError, FencedError) as error:
                 # The next owner recovers the log.
                 self._log.warning(

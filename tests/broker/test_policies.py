@@ -35,7 +35,7 @@ async def change(cluster: Cluster, **policies: Any) -> None:
 
 @asynccontextmanager
 async def broker_with(**policies: Any) -> AsyncGenerator[tuple[Cluster, Client]]:
-    async with open_broker() as cluster:
+    async with open_broker(settings={"keep_alive_s": 1e6}) as cluster:
         cluster.broker.policies.of_namespace.update(policies)
         yield cluster, await cluster.client()
 

@@ -417,6 +417,25 @@ class FakeLogs:
                 return log._position(index)
         return log.next_position(log.last_confirmed)
 
+    async def stored_ms(self, log: TopicLog, position: Position) -> int | None:
+        found = await log.read(position, max_entries=1, max_bytes=1)
+        return split_broker_metadata(found[0].data)[0] if found else None
+
+    async def first_stored_since(self, log: TopicLog, start: Position, since_ms: int) -> Position:
+        at = start
+        while at <= log.last_confirmed:
+            time_ms = await self.stored_ms(log, at)
+            if time_ms is not None and time_ms >= since_ms:
+                break
+            at = log.next_position(at)
+        return at
+
+    def position_with_behind(self, log: TopicLog, start: Position, bytes_max: int) -> Position:
+        at = start
+        while at < log.last_confirmed and log.behind(at).bytes > bytes_max:
+            at = log.next_position(at)
+        return at
+
     async def entry_start(self, log: TopicLog, position: Position) -> EntryStart | None:
         assert isinstance(log, FakeLog)
         await trio.lowlevel.checkpoint()

@@ -12,6 +12,14 @@ _SHARED = "daybook.broker.protocol.dispatch.shared"
 _RATE = "daybook.broker.protocol.publish_rate"
 _BY_RECORDS = "tests:tests/broker/control/test_policies.py"
 _BY_TOPIC = "tests:tests/broker/test_policies.py"
+_UPKEEP = "daybook.broker.topics.upkeep"
+_DECISIONS = "daybook.broker.protocol.upkeep"
+_QUOTA = "daybook.broker.topics.backlog_quota"
+_SUBSCRIPTION = "daybook.broker.dispatch.subscription"
+_TIMES = "daybook.managed_ledger.stored_times"
+_LOG = "daybook.managed_ledger.log"
+_BY_UPKEEP = "tests:tests/broker/test_upkeep.py"
+_BY_TIMES = "tests:tests/managed_ledger/test_stored_times.py"
 _BY_RATE = "tests:tests/broker/protocol/test_publish_rate.py"
 
 MUTANTS = [
@@ -160,5 +168,160 @@ MUTANTS = [
         name="Producer._forbidden",
         replacement=Edit("if delay_ms > delay_max_ms:", "if False:"),
         caught_by=_BY_TOPIC,
+    ),
+    Mutant(
+        id="P94",
+        rule="messages expire when they are old enough -> a minute earlier",
+        module=_UPKEEP,
+        name="Upkeep._expire_messages",
+        replacement=Edit(
+            "topic.clock.now_ms() - ttl_s * 1000", "topic.clock.now_ms() - ttl_s * 1000 + 60_000"
+        ),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P94 young",
+        rule="a ledger with a young entry is not passed -> it is if its first entry is old",
+        module=_TIMES,
+        name="first_stored_since",
+        replacement=Edit("elif time_ms >= since_ms:", "elif False:"),
+        caught_by=_BY_TIMES,
+    ),
+    Mutant(
+        id="P94 clock",
+        rule="times in a ledger never fall -> they follow the clock",
+        module=_LOG,
+        name="ManagedLedger.append",
+        replacement=Edit(
+            "max(self._stored_ms, self.context.clock.now_ms())", "self.context.clock.now_ms()"
+        ),
+        caught_by=_BY_TIMES,
+    ),
+    Mutant(
+        id="P94 undated",
+        rule="entries without a broker's time are looked at one by one -> bisected",
+        module=_TIMES,
+        name="first_stored_since",
+        replacement=Edit("if not dated:", "if False:"),
+        caught_by=_BY_TIMES,
+    ),
+    Mutant(
+        id="P94 moved",
+        rule="nothing expires while a cursor is moved -> it does",
+        module=_SUBSCRIPTION,
+        name="Subscription.skip_to",
+        replacement=Edit("if self.gone or self.moving or position", "if position"),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P94 hung",
+        rule="a topic whose bookies are away delays no others -> they wait for it",
+        module=_UPKEEP,
+        name="_TOPIC_S",
+        replacement=1e9,
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P95",
+        rule="a backlog beyond its quota keeps producers out -> it does not",
+        module=_DECISIONS,
+        name="exceeded",
+        replacement=Edit("backlog_bytes >= size.limit_size", "False"),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P95 room",
+        rule="producers that wait for room are opened when there is some -> after all of the time",
+        module=_QUOTA,
+        name="_LOOK_S",
+        replacement=30.0,
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P95 code",
+        rule="producer_exception has a code of its own -> that of producer_request_hold",
+        module=_QUOTA,
+        name="BacklogQuotas.wait_room",
+        replacement=Edit(
+            "pb.ProducerBlockedQuotaExceededException", "pb.ProducerBlockedQuotaExceededError"
+        ),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P95 sent",
+        rule="a producer is closed when all that it sent is stored -> at once",
+        module=_PRODUCER,
+        name="Producer.stop",
+        replacement=Edit("await self.wait_drained()", "pass"),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P95 evict",
+        rule="an eviction leaves as much as the quota allows -> it takes everything",
+        module=_DECISIONS,
+        name="kept_bytes",
+        replacement=Edit("int(quota.limit_size * _KEPT)", "0"),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P95 system",
+        rule="system cursors count for no quota -> they do",
+        module=_QUOTA,
+        name="BacklogQuotas.exceeded",
+        replacement=Edit(
+            "max((s.backlog.bytes for s in self._subscriptions()), default=0)",
+            "max(topic.log.behind(c.mark_delete).bytes for c in topic.log.cursors.values())",
+        ),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P95 together",
+        rule="a quota is smaller than the retention -> any quota is taken",
+        module=_TABLE,
+        name="check_together",
+        replacement=Edit("if megabytes <= 0 or minutes <= 0:", "if True:"),
+        caught_by=_BY_RECORDS,
+    ),
+    Mutant(
+        id="P96",
+        rule="a topic with messages is never inactive -> it is when nobody uses it",
+        module=_DECISIONS,
+        name="is_inactive",
+        replacement=Edit("or use.retained ", ""),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P96 again",
+        rule="what comes at the last moment keeps a topic -> it is deleted all the same",
+        module=_TOPIC,
+        name="Topic.delete",
+        replacement=Edit("used = used or bool(log.pending_bytes)", "used = False"),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P96 default",
+        rule="topics are deleted only if a policy says so -> by default",
+        module=_DECISIONS,
+        name="is_inactive",
+        replacement=Edit("if not policy.delete_while_inactive:", "if False:"),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P96 subscriptions",
+        rule="a subscription that nobody uses for long is deleted -> it stays",
+        module=_UPKEEP,
+        name="Upkeep._expire_subscriptions",
+        replacement=Edit("unused_ms >= minutes * 60_000", "False"),
+        caught_by=_BY_UPKEEP,
+    ),
+    Mutant(
+        id="P96 left",
+        rule="the time of a subscription begins when its last consumer leaves -> long before",
+        module=_SUBSCRIPTION,
+        name="Subscription.unused_since_ms",
+        replacement=Edit(
+            "self._clock.now_ms() if self.consumers or self.moving else self._unused_since_ms", "0"
+        ),
+        caught_by=_BY_UPKEEP,
     ),
 ]

@@ -277,7 +277,7 @@ async def test_a_namespace_is_made_of_the_policies_that_pulsars_tools_send() -> 
 @pytest.mark.parametrize(
     ("policy", "value"),
     [
-        ("message_ttl_in_seconds", 60),
+        ("message_ttl_in_seconds", -5),
         ("schema_compatibility_strategy", "SOMETIMES"),
         ("offload_threshold", 0),
         ("encryption_required", True),

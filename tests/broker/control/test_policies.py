@@ -85,6 +85,29 @@ VALUES: dict[str, tuple[object, object, object]] = {
         {"publishThrottlingRateInMsg": -1, "publishThrottlingRateInByte": 7},
         {"publishThrottlingRateInMsg": "many"},
     ),
+    "size_quota": (
+        {"limitSize": 5, "limitTime": -1, "policy": "producer_exception"},
+        {"limitSize": 7, "limitTime": -1, "policy": "producer_request_hold"},
+        {"limitSize": 5, "policy": "sometimes"},
+    ),
+    "age_quota": (
+        {"limitSize": -1, "limitTime": 5, "policy": "consumer_backlog_eviction"},
+        {"limitSize": -1, "limitTime": 7, "policy": "producer_request_hold"},
+        {"limitTime": "long"},
+    ),
+    "inactive_topics": (
+        {
+            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+            "maxInactiveDurationSeconds": 60,
+            "deleteWhileInactive": True,
+        },
+        {
+            "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+            "maxInactiveDurationSeconds": 5,
+            "deleteWhileInactive": True,
+        },
+        {"maxInactiveDurationSeconds": 0},
+    ),
     "schema_compatibility": ("FULL", "BACKWARD", "SOMETIMES"),
     "schema_auto_update": ("Full", "Backward", "FULL"),
 }
@@ -101,7 +124,8 @@ def test_the_table_has_a_row_for_each_policy() -> None:
     assert [p.name for p in table.TABLE] == [f.name for f in fields(EffectivePolicies)]
     for paths, level in ((rest.NAMESPACE, "namespace"), (rest.TOPIC, "topic")):
         of_level = {p.name for p in table.TABLE if getattr(p, level) is not None}
-        assert {each.policy.name for each in paths.values()} == of_level
+        with_path = {each.policy.name for each in paths.values()}
+        assert with_path | {p.name for p in table.QUOTAS.values()} == of_level
 
 
 @pytest.mark.parametrize("path", rest.NAMESPACE)
@@ -162,6 +186,76 @@ async def test_a_policy_of_a_topic_goes_over_that_of_its_namespace(path: str) ->
         await two("DELETE", url)
         assert await one("GET", url) is None
         assert await one("GET", url, applied="true") == below
+
+
+@pytest.mark.parametrize("kind", table.QUOTAS)
+async def test_backlog_quotas_of_each_type_are_set_shown_and_removed(kind: str) -> None:
+    async with two_brokers() as admins:
+        one, two = await owner_and_other(admins, "t")
+        await one("PUT", f"{TOPICS}/t")
+        first, second, wrong = values_of(table.QUOTAS[kind])
+        query = {"backlogQuotaType": kind}
+        for base in (NAMESPACE, f"{TOPICS}/t"):
+            assert await one("GET", f"{base}/backlogQuotaMap") == {}
+            await one("POST", f"{base}/backlogQuota", first, **query)
+            assert await two("GET", f"{base}/backlogQuotaMap") == {kind: first}
+            with pytest.raises(PreconditionError):
+                await one("POST", f"{base}/backlogQuota", wrong, **query)
+        await one("POST", f"{NAMESPACE}/backlogQuota", second, **query)
+        for quota in (first, second):
+            applied: Any = await one("GET", f"{TOPICS}/t/backlogQuotaMap", applied="true")
+            assert applied[kind] == quota
+            await one("DELETE", f"{TOPICS}/t/backlogQuota", **query)
+        await one("DELETE", f"{NAMESPACE}/backlogQuota", **query)
+        assert await two("GET", f"{NAMESPACE}/backlogQuotaMap") == {}
+        with pytest.raises(PreconditionError, match="message_age"):
+            await one("POST", f"{NAMESPACE}/backlogQuota", first, backlogQuotaType="mood")
+
+
+async def test_a_quota_of_one_type_leaves_the_other_alone() -> None:
+    async with two_brokers() as (one, _):
+        size, age = VALUES["size_quota"][0], VALUES["age_quota"][0]
+        await one("POST", f"{NAMESPACE}/backlogQuota", size)
+        await one("POST", f"{NAMESPACE}/backlogQuota", age, backlogQuotaType="message_age")
+        both = {"destination_storage": size, "message_age": age}
+        assert await one("GET", f"{NAMESPACE}/backlogQuotaMap") == both
+        await one("PUT", f"{NAMESPACES}/public/q", {**WHOLE_POLICIES, "backlog_quota_map": both})
+        assert await one("GET", f"{NAMESPACES}/public/q/backlogQuotaMap") == both
+        await one("DELETE", f"{NAMESPACE}/backlogQuota")
+        assert await one("GET", f"{NAMESPACE}/backlogQuotaMap") == {"message_age": age}
+
+
+async def test_retention_and_quotas_have_to_fit_together() -> None:
+    async with two_brokers() as admins:
+        one, _ = await owner_and_other(admins, "t")
+        await one("PUT", f"{TOPICS}/t")
+        retention = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 10}
+        quota = {"limitSize": 10 << 20, "policy": "producer_exception"}
+        for base in (NAMESPACE, f"{TOPICS}/t"):
+            await one("POST", f"{base}/retention", retention)
+            with pytest.raises(PreconditionError, match="10 MB"):
+                await one("POST", f"{base}/backlogQuota", quota)
+            with pytest.raises(PreconditionError, match="10 minutes"):
+                await one(
+                    "POST",
+                    f"{base}/backlogQuota",
+                    {"limitTime": 600, "policy": "producer_exception"},
+                    backlogQuotaType="message_age",
+                )
+            await one("POST", f"{base}/backlogQuota", {**quota, "limitSize": 9 << 20})
+            with pytest.raises(PreconditionError, match="9 MB"):
+                await one("POST", f"{base}/retention", {**retention, "retentionSizeInMB": 9})
+            await one("POST", f"{base}/retention", {**retention, "retentionSizeInMB": -1})
+
+
+async def test_the_ttl_of_a_topic_is_a_parameter_of_the_request() -> None:
+    async with two_brokers() as admins:
+        one, _ = await owner_and_other(admins, "t")
+        await one("PUT", f"{TOPICS}/t")
+        await one("POST", f"{TOPICS}/t/messageTTL", messageTTL="90")
+        assert await one("GET", f"{TOPICS}/t/messageTTL") == 90
+        with pytest.raises(PreconditionError, match="messageTTL"):
+            await one("POST", f"{TOPICS}/t/messageTTL", messageTTL="soon")
 
 
 async def test_what_pulsars_tools_send_is_kept_and_shown() -> None:
