@@ -144,14 +144,19 @@ class Topic:
         log.on_confirmed = self._confirmed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            if self.deduplication is not None:
-                nursery.start_soon(self.deduplication.run)
-            task_status.started()
-            # The log may have been lost before: `_finish` found no nursery that it could cancel.
-            if not self.closed:
-                await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                if self.deduplication is not None:
+                    nursery.start_soon(self.deduplication.run)
+                task_status.started()
+                # The log may have been lost before: `_finish` found no nursery to cancel.
+                if not self.closed:
+                    await trio.sleep_forever()
+        finally:
+            # A broker that is cancelled closes no topic.  Clients that leave later must not find
+            # an open one, because it can start no task any more.
+            self.drop()
 
     def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task until the topic is closed."""
@@ -606,6 +611,8 @@ class TopicProducers:
             self._topic.deduplication.left(producer.name)
 
     def _perform(self, effects: list[Effect]) -> None:
+        if self._topic.closed:
+            return  # All producers are gone, and those that waited have their error.
         for effect in effects:
             match effect:
                 case Admit(key, epoch):
