@@ -24,7 +24,7 @@ _KEPT = (bytes, datetime, date)
 
 
 class AvroSchema(Schema[T]):
-    """`cls` is a dataclass, a class of msgspec.Struct, or an Avro schema, whose values are dicts."""
+    """`cls` is a dataclass, a class of msgspec.Struct, or an Avro schema of dicts."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class AvroSchema(Schema[T]):
         if self._class is None:
             return cast("T", fields)
         try:
-            return cast("T", msgspec.convert(fields, self._class, strict=False))
+            return cast("T", msgspec.convert(fields, self._class))
         except msgspec.ValidationError as error:
             raise ValueError(f"the message is no {self._class.__name__}: {error}") from None
 

@@ -56,7 +56,7 @@ def avro_definition(
     """
     if not is_record(cls):
         raise TypeError(f"{cls!r} has no fields: write a dataclass, or a class of msgspec.Struct")
-    found = _Definer(times=times).record(cls, name)
+    found: dict[str, Any] = _Definer(times=times).record(cls, name)
     if namespace is not None:
         found = {"namespace": namespace, **found}
     return found

@@ -48,10 +48,10 @@ class AnyJson(Schema[Any]):
     def __init__(self, info: SchemaInfo) -> None:
         self.info = info
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Any) -> bytes:  # noqa: ANN401
         return msgspec.json.encode(value)
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> Any:  # noqa: ANN401
         try:
             return msgspec.json.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,7 +1,7 @@
-"""Schemas of single values: bytes, texts, numbers, times.  The encodings are those of Pulsar's clients.
+"""Schemas of single values: texts, numbers, times.  The encodings are those of Pulsar's clients.
 
-Numbers are big-endian.  A time zone is needed where Pulsar stores a moment (TIMESTAMP, INSTANT), and
-not allowed where it stores a wall clock.
+Numbers are big-endian.  A time zone is needed where Pulsar stores a moment (TIMESTAMP, INSTANT),
+and not allowed where it stores a wall clock.
 """
 
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def _nanoseconds(value: time) -> int:
 
 
 def _time_of(nanoseconds: int) -> time:
-    return (datetime.min + timedelta(microseconds=nanoseconds // _NS_PER_US)).time()
+    return (_EPOCH + timedelta(microseconds=nanoseconds // _NS_PER_US)).time()
 
 
 def _encode_date_time(value: datetime) -> bytes:

@@ -1,10 +1,9 @@
 """Messages of Protobuf.  The broker gets their descriptor (Pulsar's PROTOBUF_NATIVE)."""
 
 from base64 import b64encode
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError, EncodeError, Message
 
@@ -49,7 +48,7 @@ class ProtobufSchema(Schema[MessageT]):
             raise ValueError(f"the message is no {self._class.__name__}: {error}") from None
 
 
-def _add(file: FileDescriptor, files: FileDescriptorSet, added: set[str]) -> None:
+def _add(file: Any, files: FileDescriptorSet, added: set[str]) -> None:  # noqa: ANN401
     """Add a file behind the files that it imports."""
     if file.name in added:
         return

@@ -1,7 +1,7 @@
 """The base of all schemas.  `Schema[T]` turns values of type T into bytes, and back."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
-    """What a broker stores of a schema: its type, which is a number of `pb.Schema.Type`, its data."""
+    """What a broker stores of a schema.  The type is a number of `pb.Schema.Type`."""
 
     type: int
     data: bytes = b""
@@ -21,7 +21,7 @@ class SchemaInfo:
 
     @property
     def type_name(self) -> str:
-        return pb.Schema.Type.Name(self.type)  # type: ignore[arg-type]
+        return pb.Schema.Type.Name(self.type)
 
     def to_wire(self) -> pb.Schema:
         found = pb.Schema(name=self.name, schema_data=self.data)
@@ -32,7 +32,8 @@ class SchemaInfo:
 
     @classmethod
     def from_wire(cls, found: pb.Schema) -> "SchemaInfo":
-        properties = {pair.key: pair.value for pair in found.properties}
+        pairs: Iterable[pb.KeyValue] = found.properties
+        properties = {pair.key: pair.value for pair in pairs}
         return cls(int(found.type), found.schema_data, found.name, properties)
 
 

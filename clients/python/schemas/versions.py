@@ -55,25 +55,28 @@ class SchemaVersions:
     def __init__(self, schema: Schema[Any]) -> None:
         self.schema = schema
         self._plain = VersionDecoder(b"", schema.decode)
-        self._decoders: dict[bytes, VersionDecoder] = {}
+        self._decoders: dict[tuple[str, bytes], VersionDecoder] = {}
 
-    def decoder(self, version: bytes) -> VersionDecoder:
-        """Return the decoder of messages with this version; b"" for those that name none."""
+    def decoder(self, topic: str, version: bytes) -> VersionDecoder:
+        """Return the decoder of messages with this version; b"" for those that name none.
+
+        `topic` is the whole topic, not a partition: partitions share their schemas.
+        """
         if not version or not self.schema.needs_writer:
             return self._plain
-        found = self._decoders.get(version)
+        found = self._decoders.get((topic, version))
         if found is None:
             if len(self._decoders) >= _VERSIONS_MAX:
                 del self._decoders[next(iter(self._decoders))]
-            found = self._decoders[version] = VersionDecoder(version, None)
+            found = self._decoders[topic, version] = VersionDecoder(version, None)
         return found
 
-    async def load(self, decoders: Iterable[VersionDecoder], ask: Ask) -> None:
-        """Ask for the versions that are not known yet."""
-        missing = {id(each): each for each in decoders if not each.ready}
+    async def load(self, missing: Iterable[tuple[VersionDecoder, Ask]]) -> None:
+        """Ask for versions that are not known yet."""
         with trio.move_on_after(_PATIENCE_S, shield=True):
-            for each in missing.values():
-                await self._load(each, ask)
+            for decoder, ask in missing:
+                if not decoder.ready:
+                    await self._load(decoder, ask)
 
     async def _load(self, decoder: VersionDecoder, ask: Ask) -> None:
         number = int.from_bytes(decoder.version, "big")
