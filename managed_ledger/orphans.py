@@ -117,7 +117,7 @@ class _Pass:
         try:
             return await remove(ledger_id, stored, self._tree, self._age_ms)
         except (LedgerError, MetadataError):
-            return False  # What is not known now is known in a later pass.
+            return False  # A later pass will know.
 
     async def _owner_of_orphan(
         self, candidate: Candidate, *, of_gone_logs: bool

@@ -144,19 +144,20 @@ class Topic:
         log.on_confirmed = self._confirmed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                if self.deduplication is not None:
-                    nursery.start_soon(self.deduplication.run)
-                task_status.started()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            if self.deduplication is not None:
+                nursery.start_soon(self.deduplication.run)
+            task_status.started()
+            try:
                 # The log may have been lost before: `_finish` found no nursery to cancel.
                 if not self.closed:
                     await trio.sleep_forever()
-        finally:
-            # A broker that is cancelled closes no topic.  Clients that leave later must not find
-            # an open one, because it can start no task any more.
-            self.drop()
+            finally:
+                # A broker that is cancelled closes no topic.  The topic is dropped before its
+                # nursery ends, because a client that leaves later must find no open topic: it
+                # could start no task any more.
+                self.drop()
 
     def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task until the topic is closed."""

@@ -201,7 +201,7 @@ class Client(Closing):
             self._producers.append(producer)
             return producer
 
-        return self._portal.call(create, unwanted=Producer.abandon_here)
+        return self._portal.call(create, unwanted=Producer[ValueT].abandon_here)
 
     @like(trio_client.Client.subscribe)
     def subscribe(

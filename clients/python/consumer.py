@@ -146,8 +146,8 @@ class MessageSource(Generic[ValueT]):
     def receive_nowait(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Return messages that have arrived, or [] behind the last one of a terminated topic.
 
-        Raise trio.WouldBlock if no message has arrived.  Of a version of the schema that was not
-        met before, the `value` is known only after `load_schemas`.
+        Raise trio.WouldBlock if no message has arrived.  If a message has a version of the schema
+        that was not met before, its `value` is known only after `load_schemas`.
         """
         found = self._queue.take_nowait(count_max, self._partition_consumers)
         return cast("list[Message[ValueT]]", found)

@@ -78,7 +78,7 @@ class ConsumerSettings:
     retry: bool = False
     create: bool = True  # the topic, if it does not exist and the policies allow it
     properties: tuple[tuple[str, str], ...] = ()
-    versions: SchemaVersions | None = None  # of the consumer's schema
+    versions: SchemaVersions | None = None  # set if the consumer has a schema
 
     def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
         """Return the request to subscribe, without the start position of a reader."""

@@ -7,6 +7,7 @@ ask the broker for the version of a message once, and Avro's rules map it to the
 import json
 from collections.abc import Callable
 from datetime import date, datetime
+from importlib import import_module
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -41,11 +42,12 @@ class AvroSchema(Schema[T]):
         else:
             definition = avro_definition(cls, name=name, namespace=namespace, times=True)
             self._class = cls
-        self._parsed = self._fastavro.parse_schema(definition)
+        self._parsed: Any = self._fastavro.parse_schema(definition)
         data = json.dumps(definition, separators=(",", ":")).encode()
         self.info = SchemaInfo(pb.Schema.Avro, data, str(definition.get("name", "")))
         self._write = self._fastavro.schemaless_writer
         self._read = self._fastavro.schemaless_reader
+        self._mismatch: type[Exception] = import_module("fastavro.read").SchemaResolutionError
 
     def encode(self, value: T) -> bytes:
         plain: Any = value
@@ -78,24 +80,18 @@ class AvroSchema(Schema[T]):
         if writer.data == self.info.data:
             return self.decode
         try:
-            written = self._fastavro.parse_schema(json.loads(writer.data))
+            written: Any = self._fastavro.parse_schema(json.loads(writer.data))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"the schema of the message cannot be parsed: {error!r}") from None
-        # The names of two records do not matter to Pulsar, and fastavro compares them.
-        named = isinstance(written, dict) and isinstance(self._parsed, dict)
-        if named and written.get("type") == self._parsed.get("type") == "record":
-            parsed = dict(self._parsed)
-            parsed["aliases"] = [*parsed.get("aliases", ()), written["name"]]
-        else:
-            parsed = self._parsed
-        return lambda data: self._value(self._fields(data, written, parsed))
+        wanted = _renamed(self._parsed, written)
+        return lambda data: self._value(self._fields(data, written, wanted))
 
     def _fields(self, data: bytes, written: Any, wanted: Any) -> Any:  # noqa: ANN401
         try:
             return self._read(BytesIO(data), written, wanted)
         except (ValueError, TypeError, KeyError, IndexError, EOFError, OverflowError) as error:
             raise ValueError(f"the message is not of its schema: {error!r}") from None
-        except self._fastavro.read.SchemaResolutionError as error:
+        except self._mismatch as error:
             raise ValueError(f"this schema does not read the message: {error}") from None
 
     def _value(self, fields: Any) -> T:  # noqa: ANN401
@@ -107,6 +103,19 @@ class AvroSchema(Schema[T]):
             raise ValueError(f"the message is no {self._class.__name__}: {error}") from None
 
 
+def _renamed(wanted: Any, written: Any) -> Any:  # noqa: ANN401  parsed schemas
+    """Return the schema of the reader, so that it reads a record of another name.
+
+    The names of two records do not matter to Pulsar, and fastavro compares them.
+    """
+    if not isinstance(wanted, dict) or not isinstance(written, dict):
+        return cast("Any", wanted)
+    reader, writer = cast("dict[str, Any]", wanted), cast("dict[str, Any]", written)
+    if reader.get("type") != "record" or writer.get("type") != "record":
+        return reader
+    return {**reader, "aliases": [*reader.get("aliases", ()), writer["name"]]}
+
+
 def _plain(value: object) -> Any:  # noqa: ANN401
     """Return a record as a dict; times stay what they are, for fastavro."""
     return msgspec.to_builtins(value, builtin_types=_KEPT)
@@ -115,7 +124,6 @@ def _plain(value: object) -> Any:  # noqa: ANN401
 def _load() -> "ModuleType":
     try:
         import fastavro
-        import fastavro.read
     except ImportError:
         raise ImportError(
             "Avro needs fastavro: install it with `pip install daybook-mq[avro]`"

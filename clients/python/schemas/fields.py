@@ -15,7 +15,7 @@ import dataclasses
 from datetime import date, datetime
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -82,13 +82,14 @@ class _Definer:
         for member, default in _members(cls):
             kind = self.type_of(hints[member], f"{cls.__name__}.{member}")
             found: dict[str, Any] = {"name": member, "type": kind}
-            is_optional = isinstance(kind, list) and kind[0] == "null"
+            branches = cast("list[object]", kind) if isinstance(kind, list) else []
+            is_optional = "null" in branches
             if default is None or (default is _NO_DEFAULT and is_optional):
                 found["default"] = None
             elif default is not _NO_DEFAULT:
                 # The default of a union is of its first branch.
                 if is_optional:
-                    found["type"] = [*kind[1:], "null"]
+                    found["type"] = [*branches[1:], "null"]
                 found["default"] = _as_default(default)
             fields.append(found)
         return {"type": "record", "name": name or cls.__name__, "fields": fields}
@@ -116,8 +117,8 @@ class _Definer:
             known = self._known(hint, hint.__name__)
             symbols = [each.value for each in hint]
             return known or {"type": "enum", "name": hint.__name__, "symbols": symbols}
-        if is_record(hint):
-            return self.record(hint)
+        if is_record(cast("object", hint)):
+            return self.record(cast("type[Any]", hint))
         raise TypeError(f"the field {where} has the type {hint!r}, which no schema can describe")
 
     def _known(self, cls: type[Any], name: str) -> str | None:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
-    """What a broker stores of a schema.  The type is a number of `pb.Schema.Type`."""
+    """The part of a schema that a broker stores.  The type is a number of `pb.Schema.Type`."""
 
     type: int
     data: bytes = b""
@@ -44,7 +44,7 @@ class Schema(ABC, Generic[T]):
     """
 
     info: SchemaInfo
-    """What the broker is told."""
+    """The part that the broker is told."""
 
     @abstractmethod
     def encode(self, value: T) -> bytes:
