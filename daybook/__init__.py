@@ -6,6 +6,7 @@
 Its modules:
 
     daybook.blocking          the same client without trio, for threads and the interactive prompt
+    daybook.schemas           typed messages: JSON, Avro, Protobuf, texts, numbers
     daybook.admin             topics, subscriptions and namespaces, by the admin REST of a broker
     daybook.ledgers           ledgers of a BookKeeper cluster, for what needs no topics
     daybook.ledgers.blocking  the same without trio
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from daybook import admin as admin
     from daybook import blocking as blocking
     from daybook import ledgers as ledgers
+    from daybook import schemas as schemas
     from daybook import spark as spark
     from daybook import testing as testing
     from daybook.clients.python.client import Client as Client
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.errors import ConnectionLostError as ConnectionLostError
     from daybook.clients.python.errors import CorruptMessageError as CorruptMessageError
     from daybook.clients.python.errors import EndOfTopicError as EndOfTopicError
+    from daybook.clients.python.errors import IncompatibleSchemaError as IncompatibleSchemaError
     from daybook.clients.python.errors import InDoubtError as InDoubtError
     from daybook.clients.python.errors import MessageRejectedError as MessageRejectedError
     from daybook.clients.python.errors import MessageTooLargeError as MessageTooLargeError
@@ -78,7 +81,8 @@ _NAMES = {
     "daybook.clients.python.errors": """
         AdminError AdminInDoubtError BrokerError BusyError ClosedError
         ConflictError ConnectionLostError CorruptMessageError EndOfTopicError
-        InDoubtError MessageRejectedError MessageTooLargeError NotAllowedError NotFoundError
+        IncompatibleSchemaError InDoubtError MessageRejectedError MessageTooLargeError
+        NotAllowedError NotFoundError
         NotReadyError NotSentError Outcome OverloadedError ProducerFencedError
         QueueFullError RefusedError Remedy RequestTimedOutError StorageError
         SubscriptionNotFoundError TopicNotFoundError TopicTerminatedError
@@ -92,7 +96,7 @@ _NAMES = {
     "daybook.wire.version": "__version__",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
-_MODULES = ("admin", "blocking", "ledgers", "spark", "testing")
+_MODULES = ("admin", "blocking", "ledgers", "schemas", "spark", "testing")
 
 __all__ = [*_WHERE, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -14,6 +14,8 @@
     limits.py              sizes and timeouts
     arguments.py           checks of arguments
 
+    schemas/               typed messages: values to bytes and back
+
 Behind these:
 
     connection_handler.py  keeps one producer or consumer of one topic attached to its broker

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from time import monotonic  # noqa: TID251  the threads of callers have no clock of trio's
-from typing import TypedDict, Unpack
+from typing import Any, Generic, TypedDict, Unpack
 
 import trio
 
@@ -41,10 +41,18 @@ from daybook.clients.python.blocking_producer import Producer
 from daybook.clients.python.consumer import Ackable
 from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicError, InDoubtError
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from daybook.clients.python.messages import (
+    EARLIEST,
+    LATEST,
+    Message,
+    MessageId,
+    Offset,
+    ValueT,
+)
 from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.topic_choice import Topics
 
@@ -150,7 +158,7 @@ class Client(Closing):
         self._close = close
         self.service_url = client.service_url
         self._closed = False
-        self._producers: list[Producer] = []  # changed in the thread of the portal only
+        self._producers: list[Producer[Any]] = []  # changed in the thread of the portal only
         portal.finish_at_exit(self, close, lambda: "")
 
     def __repr__(self) -> str:
@@ -181,34 +189,51 @@ class Client(Closing):
         return self._portal.call(self._client.offset_ranges, topic)
 
     @like(trio_client.Client.create_producer)
-    def create_producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "Producer":
+    def create_producer(
+        self,
+        topic: str,
+        *,
+        schema: Schema[ValueT] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> "Producer[ValueT]":
 
-        async def create() -> Producer:
-            made = await self._client.create_producer(topic, **options)
+        async def create() -> Producer[ValueT]:
+            made = await self._client.create_producer(topic, schema=schema, **options)
             # Made in this thread: were the client closed now, nothing would tell the producer.
             producer = Producer(self._portal, made, self._producers.remove)
             self._producers.append(producer)
             return producer
 
-        return self._portal.call(create, unwanted=Producer.abandon_here)
+        return self._portal.call(create, unwanted=Producer[ValueT].abandon_here)
 
     @like(trio_client.Client.subscribe)
     def subscribe(
-        self, topic: Topics, subscription: str, **options: Unpack[ConsumerOptions]
-    ) -> "Consumer":
+        self,
+        topic: Topics,
+        subscription: str,
+        *,
+        schema: Schema[ValueT] | None = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> "Consumer[ValueT]":
         made = self._portal.call(
-            lambda: self._client.subscribe(topic, subscription, **options),
-            unwanted=trio_consumer.Consumer.abandon,
+            lambda: self._client.subscribe(topic, subscription, schema=schema, **options),
+            unwanted=trio_consumer.Consumer[ValueT].abandon,
         )
         # The time for an acknowledgement begins when a message is fetched: fetch one by one then.
         ahead = 1 if options.get("ack_timeout_s") is not None else _FETCHED_MAX
         return Consumer(self._portal, made, receipts=bool(options.get("ack_receipts")), ahead=ahead)
 
     @like(trio_client.Client.create_reader)
-    def create_reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "Reader":
+    def create_reader(
+        self,
+        topic: str,
+        *,
+        schema: Schema[ValueT] | None = None,
+        **options: Unpack[ReaderOptions],
+    ) -> "Reader[ValueT]":
         made = self._portal.call(
-            lambda: self._client.create_reader(topic, **options),
-            unwanted=trio_reader.Reader.abandon,
+            lambda: self._client.create_reader(topic, schema=schema, **options),
+            unwanted=trio_reader.Reader[ValueT].abandon,
         )
         return Reader(self._portal, made)
 
@@ -240,16 +265,16 @@ class Client(Closing):
             raise failure
 
 
-class _Source(Closing):
+class _Source(Closing, Generic[ValueT]):
     """The common base of consumers and readers."""
 
     def __init__(
-        self, portal: Portal, source: trio_consumer.MessageSource, ahead: int = _FETCHED_MAX
+        self, portal: Portal, source: trio_consumer.MessageSource[ValueT], ahead: int = _FETCHED_MAX
     ) -> None:
         self._portal = portal
         self._ahead = ahead  # how many messages `receive` fetches at once
         self._source = source
-        self._fetched: deque[Message] = deque()
+        self._fetched: deque[Message[ValueT]] = deque()
         self._fetching = threading.Lock()  # One thread fetches, for all threads that wait.
 
     def __repr__(self) -> str:
@@ -275,7 +300,7 @@ class _Source(Closing):
     def connected(self) -> bool:
         return self._source.connected
 
-    def receive(self, timeout_s: float | None = None) -> Message:
+    def receive(self, timeout_s: float | None = None) -> Message[ValueT]:
         """Return the next message; with `timeout_s` 0, only one that has arrived.
 
         Raise TimeoutError, or EndOfTopicError behind the last message of a terminated topic.
@@ -298,7 +323,7 @@ class _Source(Closing):
 
     def receive_batch(
         self, count_max: int = _FETCHED_MAX, timeout_s: float | None = None
-    ) -> list[Message]:
+    ) -> list[Message[ValueT]]:
         """Wait for a message; return it and the messages that have arrived with it.
 
         Return [] if none came in time, or behind the last message of a terminated topic.
@@ -307,7 +332,7 @@ class _Source(Closing):
 
     def _take(
         self, count_max: int, fetch_max: int, timeout_s: float | None
-    ) -> tuple[list[Message], bool]:
+    ) -> tuple[list[Message[ValueT]], bool]:
         """Return messages, and whether messages or the end of the topic came in time.
 
         A thread that waits takes messages that another thread fetched and does not need.
@@ -330,8 +355,8 @@ class _Source(Closing):
                 self._fetching.release()
         return found, True
 
-    def _take_fetched(self, count_max: int) -> list[Message]:
-        found: list[Message] = []
+    def _take_fetched(self, count_max: int) -> list[Message[ValueT]]:
+        found: list[Message[ValueT]] = []
         with suppress(IndexError):  # Another thread may take the last one.
             while len(found) < count_max:
                 found.append(self._fetched.popleft())
@@ -341,7 +366,7 @@ class _Source(Closing):
         """Fetch messages; return whether some came, and whether they, or the end, came in time."""
 
         async def fetch() -> tuple[bool, bool]:
-            messages: list[Message] = []
+            messages: list[Message[ValueT]] = []
             with trio.move_on_after(timeout_s) as scope:
                 messages = await self._source.receive_batch(count_max)
             in_time = not scope.cancelled_caught
@@ -350,12 +375,13 @@ class _Source(Closing):
                 with suppress(trio.WouldBlock):
                     messages = self._source.receive_nowait(count_max)
                     in_time = True
+                    await self._source.load_schemas(messages)
             self._fetched.extend(messages)  # Here: the caller may be interrupted.
             return bool(messages), in_time
 
         return self._portal.call(fetch)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[Message[ValueT]]:
         while True:
             try:
                 yield self.receive()
@@ -382,11 +408,16 @@ def _lock_s(seconds: float) -> float:
     return min(max(0.0, seconds), threading.TIMEOUT_MAX)
 
 
-class Consumer(_Source):
+class Consumer(_Source[ValueT]):
     """See `clients.python.consumer`."""
 
     def __init__(
-        self, portal: Portal, consumer: trio_consumer.Consumer, *, receipts: bool, ahead: int
+        self,
+        portal: Portal,
+        consumer: trio_consumer.Consumer[ValueT],
+        *,
+        receipts: bool,
+        ahead: int,
     ) -> None:
         super().__init__(portal, consumer, ahead)
         self._consumer = consumer
@@ -425,7 +456,7 @@ class Consumer(_Source):
     @like(trio_consumer.Consumer.reconsume_later)
     def reconsume_later(
         self,
-        message: Message,
+        message: Message[Any],
         delay_s: float = 0.0,
         properties: Mapping[str, str] | None = None,
     ) -> None:
@@ -446,7 +477,7 @@ class Consumer(_Source):
     def unsubscribe(self) -> None:
         self._portal.call(self._consumer.unsubscribe)
 
-    def _ack_soon(self, message: Message) -> None:
+    def _ack_soon(self, message: Message[Any]) -> None:
         """Acknowledge in the portal's thread, which an exception would end."""
         try:
             self._consumer.ack_nowait(message)
@@ -454,10 +485,10 @@ class Consumer(_Source):
             self._failure = self._failure or error
 
 
-class Reader(_Source):
+class Reader(_Source[ValueT]):
     """See `clients.python.reader`."""
 
-    def __init__(self, portal: Portal, reader: trio_reader.Reader) -> None:
+    def __init__(self, portal: Portal, reader: trio_reader.Reader[ValueT]) -> None:
         super().__init__(portal, reader)
         self._reader = reader
 

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Generic, cast
 
 from daybook.clients.python import producer as trio_producer
 from daybook.clients.python.arguments import (
@@ -18,7 +19,7 @@ from daybook.clients.python.arguments import (
     check_ordering_key,
 )
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.messages import MessageId, ValueT
 from daybook.clients.python.portal import Closing, Drain, Portal, like
 from daybook.clients.python.topic_producer import OnResult
 from daybook.wire.transport import Buffer
@@ -46,18 +47,18 @@ class _Handed:
         return 0 if self.data is None else len(self.data)
 
 
-class Producer(Closing):
+class Producer(Closing, Generic[ValueT]):
     """See `clients.python.producer`."""
 
     def __init__(
         self,
         portal: Portal,
-        producer: trio_producer.Producer,
-        on_closed: Callable[["Producer"], None],
+        producer: trio_producer.Producer[ValueT],
+        on_closed: Callable[["Producer[Any]"], None],
     ) -> None:
         self._portal = portal
         self._producer = producer
-        self._on_closed: Callable[[Producer], None] | None = on_closed
+        self._on_closed: Callable[[Producer[Any]], None] | None = on_closed
         self._handed: deque[_Handed] = deque()
         self._handed_bytes = 0
         self._handing = threading.Lock()  # Behind `_closed` nothing is handed over.
@@ -93,7 +94,7 @@ class Producer(Closing):
     @like(trio_producer.Producer.send)
     def send(
         self,
-        data: Buffer | None,
+        data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
@@ -103,6 +104,8 @@ class Producer(Closing):
         deliver_at_ms: int | None = None,
         deliver_after_s: float | None = None,
     ) -> MessageId:
+        if self._producer.has_schema:
+            data = self._producer.encoded(data)  # Here: the value may change when this returns.
 
         async def send() -> MessageId:
             await self._drain.now()
@@ -121,7 +124,7 @@ class Producer(Closing):
 
     def send_nowait(
         self,
-        data: Buffer | None,
+        data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
@@ -139,17 +142,20 @@ class Producer(Closing):
         `close`.  Raise at once TypeError or ValueError for a wrong argument, and ClosedError if the
         producer is closed.
         """
+        if self._producer.has_schema:
+            data = self._producer.encoded(data)
         check_message(data, key, properties)
         check_ordering_key(ordering_key)
         check_details(event_time_ms, sequence_id, on_result)
         check_delay(deliver_at_ms, deliver_after_s)
         # Copied now: the caller may change mutable arguments as soon as this returns.
-        if data is not None and type(data) is not bytes:
-            data = bytes(data)
+        found = cast("Buffer | None", data)
+        if found is not None and not isinstance(found, bytes):
+            found = bytes(found)
         if properties is not None:
             properties = dict(properties)
         message = _Handed(
-            data,
+            found,
             key,
             ordering_key,
             properties,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -36,7 +36,7 @@ from daybook.clients.python.errors import BrokerError, Remedy, UnavailableError
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
-from daybook.clients.python.messages import EARLIEST, LATEST, MessageId
+from daybook.clients.python.messages import EARLIEST, LATEST, MessageId, ValueT
 from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
@@ -44,6 +44,8 @@ from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolic
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader
+from daybook.clients.python.schemas.schema import Schema
+from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, parse_start
 from daybook.clients.python.topic_choice import TopicChoice, Topics, topic_choice
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
@@ -84,8 +86,8 @@ class Client:
             first=rng.randrange(1 << 16),  # so that many clients spread over the brokers
         )
         self._lookups = Lookups(self._pool, limits)
-        self._producers: list[Producer] = []
-        self._sources: list[MessageSource] = []
+        self._producers: list[Producer[Any]] = []
+        self._sources: list[MessageSource[Any]] = []
         self._next_producer_id = 0
         self._next_consumer_id = 0
         nursery.start_soon(self._pool.run)
@@ -187,7 +189,8 @@ class Client:
         send_timeout_s: float | None = _PRODUCER.send_timeout_s,
         initial_sequence_id: int | None = None,
         initial_subscription: str | None = None,
-    ) -> Producer:
+        schema: Schema[ValueT] | None = None,
+    ) -> Producer[ValueT]:
         """Return a producer that is attached to its broker, or to the brokers of all partitions.
 
         `name`: of the producer; two producers of a topic cannot have the same one.  The broker
@@ -202,6 +205,7 @@ class Client:
         `send_timeout_s`: after this time without a receipt a message fails; None never gives up.
         `initial_sequence_id`: the sequence id of the first message.  If it is None, the producer
             goes on behind the last id that the broker knows under this name.
+        `schema`: how values become messages (`daybook.schemas`); the broker checks that it fits.
         `initial_subscription`: a subscription that is created with the topic, so that its messages
             are kept for it.
         """
@@ -232,6 +236,7 @@ class Client:
                     budget=budget,
                     on_batch=partial(router.batch_ended, index),
                     initial_subscription=initial_subscription,
+                    schema=None if schema is None else schema.info,
                 )
                 for index, each in enumerate(topics, first)
             ]
@@ -243,7 +248,13 @@ class Client:
         router = Router(len(topics), first=self._rng.randrange(1 << 16))
         producers = await open_partitions(topics, 0)
         producer = Producer(
-            name_of_topic, producers, router, budget, open_partitions, self._producers.remove
+            name_of_topic,
+            producers,
+            router,
+            budget,
+            open_partitions,
+            self._producers.remove,
+            schema,
         )
         self._producers.append(producer)
         return producer
@@ -268,7 +279,8 @@ class Client:
         ack_timeout_s: float | None = None,
         dead_letter: DeadLetterPolicy | None = None,
         retry: bool = False,
-    ) -> Consumer:
+        schema: Schema[ValueT] | None = None,
+    ) -> Consumer[ValueT]:
         """Return a consumer of a durable subscription, which is created if it does not exist.
 
         `topic`: the name of a topic; or a list of names; or a pattern, as of `re.compile`, for the
@@ -291,6 +303,7 @@ class Client:
         `nack_delay_max_s`: the delay of `nack` doubles with each redelivery, up to this time.
         `ack_timeout_s`: a message comes again that is not acknowledged in this time.
         `dead_letter`: when a message is given up, and where it is sent then.
+        `schema`: how messages become values (`message.value`; `daybook.schemas`).
         `retry`: `reconsume_later` may be called: the consumer also receives from the retry topic.
         """
         try:
@@ -342,15 +355,16 @@ class Client:
             retry=retry,
             key_ranges=check_key_ranges(key_ranges, type_name=type, out_of_order=out_of_order),
             out_of_order=out_of_order,
+            versions=None if schema is None else SchemaVersions(schema),
         )
-        consumer = await self._open_consumer(choice, settings, discovery_s)
+        consumer: Consumer[ValueT] = await self._open_consumer(choice, settings, discovery_s)
         if letters is not None:
             self._nursery.start_soon(letters.run)
         return consumer
 
     async def _open_consumer(
         self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
-    ) -> Consumer:
+    ) -> Consumer[Any]:
         if choice.pattern is not None or len(choice.names) > 1:
             check_timeout("discovery_s", discovery_s)
             return await self._subscribe_several(choice, settings, discovery_s)
@@ -358,7 +372,7 @@ class Client:
         assert name is not None
         topics = await self._topics_of(name)
         consumers = await self._open_consumers(settings, queue, topics)
-        consumer = Consumer(
+        consumer: Consumer[Any] = Consumer(
             name,
             settings.consumer_name,
             consumers,
@@ -377,8 +391,8 @@ class Client:
 
     async def _subscribe_several(
         self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
-    ) -> MultiTopicConsumer:
-        consumer = MultiTopicConsumer(
+    ) -> MultiTopicConsumer[Any]:
+        consumer: MultiTopicConsumer[Any] = MultiTopicConsumer(
             choice,
             settings,
             TopicFinder(
@@ -406,7 +420,8 @@ class Client:
         start: Start | int | str = "latest",
         name: str | None = None,
         receiver_queue_size: int = _CONSUMER.receiver_queue_size,
-    ) -> Reader:
+        schema: Schema[ValueT] | None = None,
+    ) -> Reader[ValueT]:
         """Return a reader, which reads from any place on, without a subscription.
 
         `start`: the place of the first message: `earliest`, `latest`, an offset, a message id, or a
@@ -416,14 +431,24 @@ class Client:
         `receiver_queue_size`: how many messages the broker may send ahead of demand.
         """
         return await self._open_reader(
-            topic, parse_start(start), name, queue_size=max(1, receiver_queue_size)
+            topic,
+            parse_start(start),
+            name,
+            queue_size=max(1, receiver_queue_size),
+            schema=schema,
         )
 
     # -- opening
 
     async def _open_reader(
-        self, topic: str, where: Start, name: str | None, *, queue_size: int
-    ) -> Reader:
+        self,
+        topic: str,
+        where: Start,
+        name: str | None,
+        *,
+        queue_size: int,
+        schema: Schema[ValueT] | None = None,
+    ) -> Reader[ValueT]:
         check_name("name", name)
         name = name or f"reader-{self._rng.getrandbits(40):010x}"
         settings = ConsumerSettings(
@@ -435,6 +460,7 @@ class Client:
             queue_size=queue_size,
             limits=ConsumerLimits(),
             ack_receipts=False,
+            versions=None if schema is None else SchemaVersions(schema),
         )
         topics = await self._topics_of(topic_name(topic))
         if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):
@@ -444,13 +470,14 @@ class Client:
             )
         queue = MessageQueue()
         consumers = await self._open_consumers(settings, queue, topics)
-        reader = Reader(
+        reader: Reader[ValueT] = Reader(
             topic_name(topic),
             name,
             consumers,
             queue,
             partial(self._open_consumers, replace(settings, start=EARLIEST), queue),
             self._sources.remove,
+            settings.versions,
         )
         self._sources.append(reader)
         if isinstance(where, datetime):
@@ -494,7 +521,10 @@ class Client:
         """Add partitions to producers, consumers and readers when their topics get more."""
         while True:
             await trio.sleep(self._limits.partitions_refresh_s)
-            everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
+            everything: list[Producer[Any] | MessageSource[Any]] = [
+                *self._producers,
+                *self._sources,
+            ]
             for each in everything:
                 if each.partitions:
                     with suppress(BrokerError):  # The next round tries again.
@@ -538,7 +568,7 @@ class Client:
     async def aclose(self) -> None:
         """Close everything; raise the first failure of a message without `on_result`."""
         failure: Exception | None = None
-        everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
+        everything: list[Producer[Any] | MessageSource[Any]] = [*self._producers, *self._sources]
         for opened in everything:
             try:
                 await opened.aclose()
@@ -550,7 +580,7 @@ class Client:
 
     def abandon(self) -> None:
         """Close everything without waiting for brokers."""
-        everything: list[Producer | MessageSource] = [*self._producers, *self._sources]
+        everything: list[Producer[Any] | MessageSource[Any]] = [*self._producers, *self._sources]
         for opened in everything:
             opened.abandon()
         self._pool.close()

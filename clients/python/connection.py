@@ -51,6 +51,7 @@ _SUCCESS: dict[type[Message], type[Message]] = {
     pb.CommandGetTopicsOfNamespace: pb.CommandGetTopicsOfNamespaceResponse,
     pb.CommandGetLastMessageId: pb.CommandGetLastMessageIdResponse,
     pb.CommandProducer: pb.CommandProducerSuccess,
+    pb.CommandGetSchema: pb.CommandGetSchemaResponse,
 }
 """The answers to requests that are not answered with SUCCESS.  ERROR may answer any request."""
 
@@ -327,6 +328,8 @@ class BrokerConnection:
             return  # The producer waits for access; the broker answers again, under the same id.
         if isinstance(body, pb.CommandAckResponse) and body.HasField("error"):
             answer.give(refusal(body.error, body.message))
+        elif isinstance(body, pb.CommandGetSchemaResponse) and body.HasField("error_code"):
+            answer.give(refusal(body.error_code, body.error_message))
         else:
             answer.give(body)
 

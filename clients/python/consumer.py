@@ -16,7 +16,7 @@ receive from one consumer: each message goes to one of them, and all of them hea
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias, cast
 
 import trio
 
@@ -27,18 +27,27 @@ from daybook.clients.python.errors import (
     EndOfTopicError,
 )
 from daybook.clients.python.message_queue import MessageQueue
-from daybook.clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
+from daybook.clients.python.messages import (
+    EARLIEST,
+    LATEST,
+    Entry,
+    Message,
+    MessageId,
+    Offset,
+    ValueT,
+)
+from daybook.clients.python.schemas.versions import Ask, SchemaVersions, VersionDecoder
 from daybook.clients.python.start_position import Start, parse_start
 from daybook.clients.python.topic_choice import TopicChoice
 from daybook.clients.python.topic_consumer import ConsumerSettings, TopicConsumer
 from daybook.wire.topics import TopicName
 
-Ackable: TypeAlias = Message | MessageId
+Ackable: TypeAlias = Message[Any] | MessageId
 OpenPartitions: TypeAlias = Callable[[list[TopicName]], Awaitable[list[TopicConsumer]]]
 """Opens consumers of these partitions."""
 
 
-class MessageSource:
+class MessageSource(Generic[ValueT]):
     """The common base of consumers and readers: receives messages, and seeks."""
 
     def __init__(
@@ -48,7 +57,8 @@ class MessageSource:
         consumers: list[TopicConsumer],
         queue: MessageQueue,
         open_partitions: OpenPartitions,
-        on_closed: Callable[["MessageSource"], None],
+        on_closed: Callable[["MessageSource[Any]"], None],
+        versions: SchemaVersions | None = None,
     ) -> None:
         self.topic = str(topic)
         self._topic_name = topic
@@ -57,6 +67,7 @@ class MessageSource:
         self._partition_consumers = consumers
         self._queue = queue
         self._on_closed = on_closed
+        self._versions = versions
         self._closed = False
         self._ended = trio.Event()
         self._removed = False  # True once the client has removed it from its list
@@ -111,7 +122,7 @@ class MessageSource:
         """Return True if all partitions are attached to their brokers now."""
         return all(consumer.connection is not None for consumer in self._partition_consumers)
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Message[ValueT]:
         """Return the next message; raise EndOfTopicError behind the last of a terminated topic.
 
         CorruptMessageError is for one message only: the next call continues behind it.
@@ -119,29 +130,50 @@ class MessageSource:
         message = await self._queue.take(self._partition_consumers)
         if message is None:
             raise EndOfTopicError(f"{self.topic} was terminated, and its last message was received")
-        return message
+        if self._versions is not None:
+            await self.load_schemas((message,))
+        return cast("Message[ValueT]", message)
 
-    async def receive_batch(self, count_max: int = 1000) -> list[Message]:
+    async def receive_batch(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Wait for a message; return it and others that have arrived, or [] behind the last one."""
         if count_max < 1:
             raise ValueError(f"count_max must be at least 1, not {count_max}")
-        return await self._queue.take_many(count_max, self._partition_consumers)
+        messages = await self._queue.take_many(count_max, self._partition_consumers)
+        if self._versions is not None:
+            await self.load_schemas(messages)
+        return cast("list[Message[ValueT]]", messages)
 
-    def receive_nowait(self, count_max: int = 1000) -> list[Message]:
+    def receive_nowait(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Return messages that have arrived, or [] behind the last one of a terminated topic.
 
-        Raise trio.WouldBlock if no message has arrived.
+        Raise trio.WouldBlock if no message has arrived.  If a message has a version of the schema
+        that was not met before, its `value` is known only after `load_schemas`.
         """
-        return self._queue.take_nowait(count_max, self._partition_consumers)
+        found = self._queue.take_nowait(count_max, self._partition_consumers)
+        return cast("list[Message[ValueT]]", found)
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    async def load_schemas(self, messages: "Iterable[Message[Any]]") -> None:
+        """Ask the broker for the versions of the schema that these messages need."""
+        if self._versions is None:
+            return
+        missing: dict[int, tuple[VersionDecoder, Ask]] = {}
+        for message in messages:
+            decoder = message.entry.decoder
+            if decoder is not None and not decoder.ready:
+                missing[id(decoder)] = decoder, _live_consumer(message.entry).schema
+        if missing:
+            await self._versions.load(missing.values())
+
+    def __aiter__(self) -> AsyncIterator[Message[ValueT]]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[ValueT]:
         message = await self._queue.take(self._partition_consumers)
         if message is None:
             raise StopAsyncIteration
-        return message
+        if self._versions is not None:
+            await self.load_schemas((message,))
+        return cast("Message[ValueT]", message)
 
     async def seek(self, start: Start | int | str) -> None:
         """Continue at a position: a message, an offset, a time, `earliest` or `latest`.
@@ -211,7 +243,7 @@ class MessageSource:
         raise ValueError(f"{self.topic} has no partition {place.partition}")
 
 
-class Consumer(MessageSource):
+class Consumer(MessageSource[ValueT]):
     """A consumer; `Client.subscribe` makes it."""
 
     def __init__(
@@ -221,10 +253,12 @@ class Consumer(MessageSource):
         consumers: list[TopicConsumer],
         queue: MessageQueue,
         open_partitions: OpenPartitions,
-        on_closed: Callable[[MessageSource], None],
+        on_closed: Callable[[MessageSource[Any]], None],
         settings: ConsumerSettings,
     ) -> None:
-        super().__init__(topic, name, consumers, queue, open_partitions, on_closed)
+        super().__init__(
+            topic, name, consumers, queue, open_partitions, on_closed, settings.versions
+        )
         self.subscription = settings.subscription
         self.type = settings.type
         self._ack_receipts = settings.ack_receipts
@@ -325,7 +359,7 @@ class Consumer(MessageSource):
 
     async def reconsume_later(
         self,
-        message: Message,
+        message: Message[Any],
         delay_s: float = 0.0,
         properties: Mapping[str, str] | None = None,
     ) -> None:

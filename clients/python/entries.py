@@ -5,6 +5,7 @@ from itertools import repeat
 from weakref import ref
 
 from daybook.clients.python.messages import Entry, Message
+from daybook.clients.python.schemas.versions import SchemaVersions, VersionDecoder
 from daybook.wire.batch import (
     BatchReader,
     SingleMetadata,
@@ -19,8 +20,10 @@ from daybook.wire.compression import decompress
 from daybook.wire.errors import MalformedError
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 
 _DECOMPRESSED_MAX = 64 << 20
+_MESSAGE: type[Message[bytes]] = Message
 
 
 @dataclass(slots=True)
@@ -33,10 +36,14 @@ class Unpacked:
 class EntryReader:
     """Unpacks the entries of one topic consumer."""
 
-    def __init__(self, topic: str, partition: int, source: object) -> None:
+    def __init__(
+        self, topic: str, partition: int, source: object, versions: SchemaVersions | None = None
+    ) -> None:
         self._topic = topic
         self._partition = partition
         self._source = ref(source)
+        self._versions = versions
+        self._whole_topic = TopicName.parse(topic).base.full
         self._batches = BatchReader()
 
     @property
@@ -71,12 +78,18 @@ class EntryReader:
             is_batch(metadata),
             self._source,
             generation,
+            metadata.schema_version,
+            self._decoder(metadata.schema_version),
         )
         whole, start = payload, len(payload) - len(body)
         if metadata.compression != pb.NONE and metadata.uncompressed_size:
             whole, start = _decompressed(metadata, body), 0
         messages = self._messages(entry, metadata, whole, start, count)
         return Unpacked(entry, messages, _permits(count, delivery.ack_set))
+
+    def _decoder(self, version: bytes) -> VersionDecoder | None:
+        versions = self._versions
+        return None if versions is None else versions.decoder(self._whole_topic, version)
 
     def _messages(
         self, entry: Entry, metadata: pb.MessageMetadata, whole: bytes, start: int, count: int
@@ -86,8 +99,8 @@ class EntryReader:
             singles, data = self._batches.split(whole, count, start)
             if self._batches.met_null:
                 values = [None if s.null_value else d for s, d in zip(singles, data, strict=True)]
-                return list(map(Message, values, repeat(entry), range(count), singles))
-            return list(map(Message, data, repeat(entry), range(count), singles))
+                return list(map(_MESSAGE, values, repeat(entry), range(count), singles))
+            return list(map(_MESSAGE, data, repeat(entry), range(count), singles))
         single = _single_of(metadata, len(whole) - start)
         return [Message(None if single.null_value else whole[start:], entry, 0, single)]
 

@@ -16,6 +16,7 @@ The next step of a caller depends on two things, so every error has both:
         TopicTerminatedError    the topic takes no messages any more
         NotAllowedError         forbidden: by policy, or without permission
         MessageRejectedError    the message arrived damaged at the broker
+        IncompatibleSchemaError the schema does not fit that of the topic
       InDoubtError              the request may have been carried out
         ConnectionLostError
         RequestTimedOutError
@@ -107,6 +108,10 @@ class NotAllowedError(RefusedError):
 
 class MessageRejectedError(RefusedError):
     remedy = Remedy.RETRY
+
+
+class IncompatibleSchemaError(RefusedError):
+    pass
 
 
 class InDoubtError(BrokerError):
@@ -207,6 +212,7 @@ _BY_CODE: dict[int, type[RefusedError] | type[StorageError]] = {
     pb.ProducerBusy: BusyError,
     pb.NotAllowedError: NotAllowedError,
     pb.ProducerFenced: ProducerFencedError,
+    pb.IncompatibleSchema: IncompatibleSchemaError,
 }
 
 

@@ -10,16 +10,27 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Generic, Self, cast
 from weakref import ReferenceType
 
 import msgspec
 from google.protobuf.message import DecodeError
 
+from daybook.clients.python.schemas.versions import VersionDecoder
 from daybook.wire.batch import SingleMetadata
 from daybook.wire.errors import MalformedError
 from daybook.wire.fields import signed
 from daybook.wire.proto import pulsar_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # The values of a consumer without a schema are bytes.
+    ValueT = TypeVar("ValueT", default=bytes)
+else:
+    from typing import TypeVar
+
+    ValueT = TypeVar("ValueT")
 
 _LAST = (1 << 63) - 1
 _U64 = (1 << 64) - 1
@@ -145,10 +156,14 @@ class Entry:
     is_batch: bool
     source: ReferenceType[object]  # the TopicConsumer that received it; weak, see `Message`
     generation: int  # the generation of that consumer when the entry arrived
+    schema_version: bytes = b""
+    decoder: VersionDecoder | None = None  # None: the consumer has no schema
 
 
-class Message(msgspec.Struct, eq=False, gc=False):
+class Message(msgspec.Struct, Generic[ValueT], eq=False, gc=False):
     """One message.  `data` is what was sent: bytes, or None for a tombstone (`send(None)`).
+
+    `value` is what a producer with a schema sent.
 
     A structure of msgspec without garbage collection, because clients make hundreds of thousands a
     second.  So a message must not hold anything that can be part of a reference cycle: the cycle
@@ -159,6 +174,24 @@ class Message(msgspec.Struct, eq=False, gc=False):
     entry: Entry
     index: int  # in its entry
     _single: SingleMetadata
+
+    @property
+    def value(self) -> ValueT | None:
+        """The data, decoded by the schema of the consumer; None for a tombstone.
+
+        It is decoded each time.  Raise ValueError for data that are not of the schema, and
+        UnavailableError if no broker could say with which version they were written.
+        """
+        data, decoder = self.data, self.entry.decoder
+        if data is None or decoder is None:
+            return cast("ValueT | None", data)
+        return cast("ValueT", decoder(data))
+
+    @property
+    def schema_version(self) -> int | None:
+        """The version of the schema with which it was written; None if it names none."""
+        version = self.entry.schema_version
+        return int.from_bytes(version[:8], "big", signed=True) if version else None
 
     @property
     def batch_index(self) -> int:

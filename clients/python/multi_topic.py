@@ -18,14 +18,14 @@ A topic is never removed because a list of topics lacks it: the list may be out 
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import trio
 
 from daybook.clients.python.consumer import Consumer, MessageSource
 from daybook.clients.python.errors import BrokerError, TopicNotFoundError
 from daybook.clients.python.message_queue import MessageQueue
-from daybook.clients.python.messages import EARLIEST, MessageId
+from daybook.clients.python.messages import EARLIEST, MessageId, ValueT
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.topic_choice import TopicChoice
 from daybook.clients.python.topic_consumer import ConsumerSettings, TopicConsumer
@@ -45,7 +45,7 @@ class TopicFinder:
     partitions: Callable[[TopicName], Awaitable[int]]
 
 
-class MultiTopicConsumer(Consumer):
+class MultiTopicConsumer(Consumer[ValueT]):
     """A consumer of several topics; `Client.subscribe` makes it."""
 
     def __init__(
@@ -54,7 +54,7 @@ class MultiTopicConsumer(Consumer):
         settings: ConsumerSettings,
         finder: TopicFinder,
         open_topics: OpenTopics,
-        on_closed: Callable[[MessageSource], None],
+        on_closed: Callable[[MessageSource[Any]], None],
     ) -> None:
         self._choice = choice
         self._settings = settings

@@ -16,14 +16,15 @@ whose receipt was lost may then be stored twice.
 
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Self, TypeAlias, cast
+from typing import Any, Generic, Self, TypeAlias, cast
 
 import trio
 
 from daybook.clients.python.arguments import check_delay, check_details
 from daybook.clients.python.errors import BrokerError, ClosedError, QueueFullError
-from daybook.clients.python.messages import MessageId
+from daybook.clients.python.messages import MessageId, ValueT
 from daybook.clients.python.protocol.routing import Router
+from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.topic_producer import OnResult, SendBudget, TopicProducer
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
@@ -32,7 +33,13 @@ OpenPartitions: TypeAlias = Callable[[list[TopicName], int], Awaitable[list[Topi
 """Opens producers of these partitions; the number is the index of the first."""
 
 
-class Producer:
+class Encoded(bytes):
+    """The bytes of a value that a schema has encoded already."""
+
+    __slots__ = ()
+
+
+class Producer(Generic[ValueT]):
     """A producer; `Client.create_producer` makes it."""
 
     def __init__(
@@ -42,7 +49,8 @@ class Producer:
         router: Router,
         budget: SendBudget,
         open_partitions: OpenPartitions,
-        on_closed: Callable[["Producer"], None],
+        on_closed: Callable[["Producer[Any]"], None],
+        schema: Schema[ValueT] | None = None,
     ) -> None:
         self.topic = topic.full
         self._name = topic
@@ -52,6 +60,7 @@ class Producer:
         self._budget = budget
         self._only = producers[0] if len(producers) == 1 else None
         self._on_closed = on_closed
+        self._schema = schema
         self._closed = False
         self._ended = trio.Event()
         self._removed = False  # True once the client has removed it from its list
@@ -128,7 +137,7 @@ class Producer:
 
     def send_nowait(
         self,
-        data: Buffer | None,
+        data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
@@ -151,6 +160,8 @@ class Producer:
                 f"{self._budget.used} bytes wait for their receipts, which is the limit: await"
                 " `wait_room()`, or raise pending_bytes_max"
             )
+        if self._schema is not None:
+            data = self.encoded(data)
         if not isinstance(data, bytes):
             data = _as_value(data)
         if event_time_ms is not None or sequence_id is not None or on_result is not None:
@@ -179,7 +190,7 @@ class Producer:
 
     async def send(
         self,
-        data: Buffer | None,
+        data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
@@ -191,7 +202,8 @@ class Producer:
     ) -> MessageId:
         """Send a message; return its id when it is stored.
 
-        `data` None sends a tombstone, a message without a value: it says that its key was deleted.
+        `data` is what the schema of the producer says; without a schema, it is bytes.  None sends a
+        tombstone, a message without a value: it says that its key was deleted.
         `deliver_at_ms` or `deliver_after_s`: shared subscriptions deliver the message then, not
         before; others deliver it in its turn.
         `ordering_key` takes the place of the key where key_shared consumers share the messages.
@@ -217,6 +229,20 @@ class Producer:
             raise result.failure
         assert result.message_id is not None
         return result.message_id
+
+    def encoded(self, value: ValueT | Buffer | None) -> "Encoded | None":
+        """Return the bytes of a value by the schema of this producer, which must have one.
+
+        Raise TypeError or ValueError for a value that is not of the schema.
+        """
+        if value is None or isinstance(value, Encoded):
+            return value
+        assert self._schema is not None
+        return Encoded(self._schema.encode(cast("ValueT", value)))
+
+    @property
+    def has_schema(self) -> bool:
+        return self._schema is not None
 
     async def wait_room(self) -> None:
         """Return when `send_nowait` may be called; other tasks, and the network, get a turn."""

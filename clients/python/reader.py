@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from daybook.clients.python.consumer import MessageSource
 from daybook.clients.python.errors import CorruptMessageError, NotAllowedError
-from daybook.clients.python.messages import Message, MessageId
+from daybook.clients.python.messages import Message, MessageId, ValueT
 from daybook.wire.proto import pulsar_pb2 as pb
 
 _WHOLE_ENTRY = 1 << 31  # behind every message of a batch
@@ -26,12 +26,12 @@ class OffsetRange:
     next: int
 
 
-class Reader(MessageSource):
+class Reader(MessageSource[ValueT]):
     """A reader; `Client.create_reader` makes it."""
 
     _received: dict[int, tuple[int, int, int]] | None = None
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Message[ValueT]:
         """Return the next message; raise EndOfTopicError behind the last of a terminated topic."""
         try:
             message = await super().receive()
@@ -41,7 +41,7 @@ class Reader(MessageSource):
         self._note(message)
         return message
 
-    async def receive_batch(self, count_max: int = 1000) -> list[Message]:
+    async def receive_batch(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Wait for a message; return it and others that have arrived, or [] behind the last one."""
         try:
             messages = await super().receive_batch(count_max)
@@ -51,7 +51,7 @@ class Reader(MessageSource):
         self._note_all(messages)
         return messages
 
-    def receive_nowait(self, count_max: int = 1000) -> list[Message]:
+    def receive_nowait(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Return as `MessageSource.receive_nowait`."""
         try:
             messages = super().receive_nowait(count_max)
@@ -61,7 +61,7 @@ class Reader(MessageSource):
         self._note_all(messages)
         return messages
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[ValueT]:
         try:
             message = await super().__anext__()
         except CorruptMessageError as error:
@@ -109,13 +109,13 @@ class Reader(MessageSource):
             self._received = {}
         self._received[place.partition] = (place.ledger_id, place.entry_id, _WHOLE_ENTRY)
 
-    def _note_all(self, messages: list[Message]) -> None:
+    def _note_all(self, messages: list[Message[ValueT]]) -> None:
         if len(self._partition_consumers) == 1:
             messages = messages[-1:]  # The others are before it.
         for message in messages:
             self._note(message)
 
-    def _note(self, message: Message) -> None:
+    def _note(self, message: Message[ValueT]) -> None:
         if self._received is None:
             self._received = {}
         entry = message.entry

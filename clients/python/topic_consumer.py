@@ -35,6 +35,8 @@ from daybook.clients.python.messages import EARLIEST, Entry, Message, MessageId,
 from daybook.clients.python.protocol.ack_timeouts import AckTimeouts
 from daybook.clients.python.protocol.permits import Permits
 from daybook.clients.python.redelivery import Redelivery
+from daybook.clients.python.schemas.schema import SchemaInfo
+from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, StartPosition, milliseconds
 from daybook.wire.errors import WireError
 from daybook.wire.fields import signed
@@ -85,6 +87,7 @@ class ConsumerSettings:
     properties: tuple[tuple[str, str], ...] = ()
     key_ranges: tuple[tuple[int, int], ...] = ()  # a key_shared consumer gets these hashes only
     out_of_order: bool = False
+    versions: SchemaVersions | None = None  # set if the consumer has a schema
 
     def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
         """Return the request to subscribe, without the start position of a reader."""
@@ -100,6 +103,8 @@ class ConsumerSettings:
         )
         if not self.create:
             request.force_topic_creation = False
+        if self.versions is not None:
+            request.schema.CopyFrom(self.versions.schema.info.to_wire())
         if self.start == EARLIEST:
             request.initialPosition = pb.CommandSubscribe.Earliest
         for key, value in self.properties:
@@ -159,7 +164,7 @@ class TopicConsumer(ConnectionHandler):
         self._timeouts = None if timeout_s is None else AckTimeouts(timeout_s)
         self._timed = trio.Event()  # the first entry has a deadline
         self._attachments = 0
-        self._entries = EntryReader(topic.full, topic.partition, self)
+        self._entries = EntryReader(topic.full, topic.partition, self, settings.versions)
         self._start = StartPosition(settings.start, durable=settings.durable)
         self._seeking = False
         self._moved: int | None = None  # the number of the last move that the broker told us
@@ -430,6 +435,17 @@ class TopicConsumer(ConnectionHandler):
             answer.last_message_id, partition=self._partition, topic=self.topic.full
         )
         return last, answer
+
+    async def schema(self, version: bytes) -> SchemaInfo:
+        """Return a version of the schema of the topic.  Raise TopicNotFoundError if none."""
+
+        async def ask(connection: BrokerConnection) -> pb.CommandGetSchemaResponse:
+            found: pb.CommandGetSchemaResponse = await connection.request(
+                pb.CommandGetSchema(topic=self.topic.full, schema_version=version)
+            )
+            return found
+
+        return SchemaInfo.from_wire((await self.persist(ask)).schema)
 
     async def unsubscribe(self) -> None:
         """Delete the subscription; the consumer is closed with it."""

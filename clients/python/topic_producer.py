@@ -45,6 +45,7 @@ from daybook.clients.python.protocol.batching import (
     text_key,
 )
 from daybook.clients.python.protocol.sends import PendingSend, PendingSends, Surprise
+from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.wire.batch import encode_payload_head
 from daybook.wire.clock import WallClock
 from daybook.wire.compression import CompressionType, compress
@@ -128,6 +129,7 @@ class TopicProducer(ConnectionHandler):
         budget: SendBudget,
         on_batch: Callable[[], None],
         initial_subscription: str | None = None,
+        schema: SchemaInfo | None = None,
     ) -> None:
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
         self.name = name or ""
@@ -142,6 +144,8 @@ class TopicProducer(ConnectionHandler):
         self._on_batch = on_batch
         self._initial_sequence_id = initial_sequence_id
         self._initial_subscription = initial_subscription
+        self._schema = schema
+        self._schema_version = b""
         self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
         # The broker has the messages before this id.  No batch spans it: it would be refused.
         self._first_new_id = 0
@@ -340,6 +344,8 @@ class TopicProducer(ConnectionHandler):
         metadata.producer_name = self.name
         metadata.sequence_id = batch.sequence_id
         metadata.publish_time = self._clock.now_ms()
+        if self._schema_version:
+            metadata.schema_version = self._schema_version
         highest = batch.highest_sequence_id if batch.count > 1 else None
         if highest is not None:
             metadata.highest_sequence_id = highest
@@ -440,6 +446,8 @@ class TopicProducer(ConnectionHandler):
         )
         if self.name:
             request.producer_name = self.name
+        if self._schema is not None:
+            request.schema.CopyFrom(self._schema.to_wire())
         if self._initial_subscription is not None:
             request.initial_subscription_name = self._initial_subscription
         self._epoch += 1  # With a larger epoch the broker replaces the producer that it may have.
@@ -450,6 +458,7 @@ class TopicProducer(ConnectionHandler):
             if self._initial_sequence_id is None:
                 self._next_sequence_id = max(0, self._first_new_id)
         self.name = success.producer_name
+        self._schema_version = success.schema_version
         self._max_bytes = connection.max_message_bytes
         self._builder.bytes_max = min(self._settings.batch_bytes_max, self._max_bytes // 2)
 

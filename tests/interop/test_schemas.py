@@ -3,6 +3,8 @@
 import json
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pulsar
 import pytest
 from pulsar import schema as typed
 
+from daybook import schemas
+from daybook.clients.python import blocking
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.processes import PATIENCE_S, end, start
 from tests.interop.apache import pulsar_client_here
@@ -94,3 +98,71 @@ def schema_of(cluster: StandaloneProcess, topic: str) -> dict[str, Any]:
     with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         found: dict[str, Any] = json.load(answer)
         return found
+
+
+# -- our client and theirs
+
+
+@dataclass
+class OurUser:
+    """The record of `User` above, as Python's client describes it."""
+
+    name: str | None = None
+    age: schemas.Int32 | None = None
+
+
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_our_client_and_pythons_read_each_other(cluster: StandaloneProcess, kind: str) -> None:
+    theirs = (typed.AvroSchema if kind == "avro" else typed.JsonSchema)(User)
+    ours = (schemas.avro if kind == "avro" else schemas.json)(OurUser, name="User")
+    topic = f"both-{kind}"
+    official = pulsar.Client(
+        cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+    )
+    with blocking.connect(cluster.service_url) as client:
+        try:
+            their_consumer = official.subscribe(topic, "theirs", schema=theirs)
+            our_consumer = client.subscribe(topic, "ours", schema=ours)
+            official.create_producer(topic, schema=theirs).send(User(name="ann", age=1))
+            with client.create_producer(topic, schema=ours) as producer:
+                producer.send(OurUser("bob", 2))
+                producer.send(OurUser())
+            found = [our_consumer.receive(PATIENCE_S).value for _ in range(3)]
+            assert found == [OurUser("ann", 1), OurUser("bob", 2), OurUser()]
+            read = [their_consumer.receive(round(1000 * PATIENCE_S)).value() for _ in range(3)]
+            assert [(u.name, u.age) for u in read] == [("ann", 1), ("bob", 2), (None, None)]
+        finally:
+            official.close()
+
+
+def test_our_client_reads_what_java_wrote_by_its_version(cluster: StandaloneProcess) -> None:
+    """The topics are those of Java's test above."""
+
+    @dataclass
+    class WithTown:
+        age: schemas.Int32 = 0
+        name: str | None = None
+        town: str | None = None
+
+    with blocking.connect(cluster.service_url) as client:
+        ours = schemas.avro(WithTown, name="UserWithTown")
+        with client.create_reader("java-versions", start="earliest", schema=ours) as reader:
+            found = [reader.receive(PATIENCE_S) for _ in range(3)]
+        assert [m.schema_version for m in found] == [0, 1, 1]
+        assert [m.value for m in found] == [
+            WithTown(5, "eve"),
+            WithTown(6, "eve", "Rome"),
+            WithTown(6, "eve", "Rome"),
+        ]
+        kinds = {
+            "java-string": "häuser",
+            "java-int64": 1 << 40,
+            "java-bool": True,
+            "java-instant": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC),
+            "java-json": {"name": "ann", "age": 1},
+            "java-avro": {"name": "bob", "age": 2},
+            "java-pairs-INLINE": ("k", {"name": "cy", "age": 3}),
+        }
+        for topic, value in kinds.items():
+            with client.create_reader(topic, start="earliest", schema=schemas.AUTO) as reader:
+                assert reader.receive(PATIENCE_S).value == value
