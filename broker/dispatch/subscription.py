@@ -12,7 +12,7 @@ delivered since the move is ignored.  A volatile subscription is removed togethe
 consumer, unless it was just moved and its consumers are expected back.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,6 +29,7 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.limits import check_properties
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
@@ -243,7 +244,7 @@ class Subscription:
         self.type: int | None = None  # the consumers' type; it stays when the last one leaves
         self.consumers: dict[int, Consumer] = {}
         self._untold: dict[int, Consumer] = {}  # those that do not know that the topic has ended
-        self.properties = properties or {}
+        self.properties = dict(properties or cursor.labels)
         self.gone = False
         self.messages = 0  # delivered, redeliveries included
         self.bytes = 0
@@ -712,6 +713,35 @@ class Subscription:
             await self.cursor.flush()
         except ManagedLedgerError as error:
             raise UnavailableError(f"{self.name}: {error}") from error
+
+    async def acknowledge(
+        self, through: Position | None, part: tuple[Position, int] | None = None
+    ) -> None:
+        """Acknowledge everything up to `through`, durably, on behalf of an administrator.
+
+        `part` is an entry behind that, and the bits of its messages that stay pending.
+        """
+        if through is not None:
+            self._ack_up_to(through)
+        if part is not None and self.cursor.ack_part(*part):
+            self.cursor.ack([part[0]])
+        self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
+        self.check_end()
+        try:
+            await self.cursor.flush()
+        except ManagedLedgerError as error:
+            raise UnavailableError(f"{self.name}: {error}") from error
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the properties of the subscription, durably."""
+        check_properties(f"subscription {self.name}", properties)
+        if not self.durable:
+            raise NotAllowedError(f"the subscription {self.name} is not durable")
+        try:
+            await self.cursor.set_labels(properties)
+        except ManagedLedgerError as error:
+            raise UnavailableError(f"{self.name}: {error}") from error
+        self.properties = dict(properties)
 
     def check_end(self) -> None:
         """Tell each consumer once if the topic has ended and the subscription is done with it."""
