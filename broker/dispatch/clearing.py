@@ -39,6 +39,7 @@ class Plan:
     messages: int = 0
     entries: int = 0
     bytes: int = 0
+    expires: bool = False  # because of the age of the messages
 
     @property
     def cleared(self) -> Cleared:
@@ -71,7 +72,9 @@ async def plan_expire(subscription: Subscription, before_ms: int) -> Plan:
     """Plan to acknowledge everything that was published before a time."""
     topic = subscription.topic
     found = await topic.position_of_time(before_ms)
-    return await plan_through(subscription, topic.log.previous_position(found))
+    plan = await plan_through(subscription, topic.log.previous_position(found))
+    plan.expires = True
+    return plan
 
 
 async def plan_through(subscription: Subscription, through: Position) -> Plan:
@@ -85,6 +88,9 @@ async def plan_through(subscription: Subscription, through: Position) -> Plan:
 
 async def carry_out(subscription: Subscription, plan: Plan) -> None:
     """Acknowledge what is planned, durably.  Raise UnavailableError."""
+    if plan.expires:
+        subscription.expired += plan.messages
+        subscription.expired_ms = subscription.topic.clock.now_ms()
     await subscription.acknowledge(plan.through, plan.part)
 
 

@@ -250,6 +250,10 @@ class Subscription:
         self.bytes = 0
         self.redelivered = 0
         self.acked_ms = 0
+        self.advanced_ms = 0  # when the mark-delete position moved last
+        self.expired = 0  # messages that were acknowledged because of their age
+        self.expired_ms = 0
+        self._marked = cursor.mark_delete
         self.moved = cursor.properties.get(MOVED)  # a number for the latest move; it grows
         self._limits = topic.limits
         self._clock = topic.clock
@@ -543,6 +547,9 @@ class Subscription:
             self._ack_each(consumer, there, unread=_is_unread(consumer, ack))
         elif not missing:
             self._ack_cumulative(ack)
+        # A position is a new object when it has moved: comparing the numbers would take longer.
+        if self.cursor.mark_delete is not self._marked:
+            self._marked, self.advanced_ms = self.cursor.mark_delete, self.acked_ms
         if self.topic.terminated:
             self.check_end()
         if missing:

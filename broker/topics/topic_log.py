@@ -61,6 +61,10 @@ class TopicCursor(Protocol):
         """The number of acknowledged entries above the mark-delete position."""
         ...
 
+    def range_count(self, at_most: int) -> int:
+        """Return the number of acknowledged runs above mark-delete; stop above `at_most`."""
+        ...
+
     @property
     def old_records(self) -> int:
         """The number of stored records of the cursor that a Pulsar broker would misread."""

@@ -61,6 +61,10 @@ class FakeCursor:
     def acked_above(self) -> int:
         return len(self.acked)
 
+    def range_count(self, at_most: int) -> int:
+        runs = [p for p in self.acked if self._log.previous_position(p) not in self.acked]
+        return min(len(runs), at_most + 1)
+
     @property
     def backlog_entries(self) -> int:
         log = self._log
