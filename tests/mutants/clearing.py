@@ -10,7 +10,7 @@ _TESTS = "tests:tests/broker/control/test_subscription_admin.py"
 
 MUTANTS = [
     Mutant(
-        id="CL01",
+        id="SA01",
         rule="messages of a batch are skipped one by one -> the batch is left whole",
         module=_CLEARING,
         name="plan_skip",
@@ -18,7 +18,7 @@ MUTANTS = [
         caught_by=f"{_TESTS}::test_messages_are_skipped_one_by_one_even_inside_a_batch",
     ),
     Mutant(
-        id="CL02",
+        id="SA02",
         rule="a dry run changes nothing -> it acknowledges",
         module=_OPERATIONS,
         name="SubscriptionOperations._clear_here",
@@ -26,7 +26,7 @@ MUTANTS = [
         caught_by=f"{_TESTS}::test_messages_are_skipped_one_by_one_even_inside_a_batch",
     ),
     Mutant(
-        id="CL03",
+        id="SA03",
         rule="messages of the age and younger ones do not expire -> one more does",
         module=_CLEARING,
         name="plan_expire",
@@ -34,7 +34,7 @@ MUTANTS = [
         caught_by=f"{_TESTS}::test_old_messages_expire_and_newer_ones_stay",
     ),
     Mutant(
-        id="CL04",
+        id="SA04",
         rule="a property of a message cannot make a header of its own -> it can",
         module=_ENTRIES,
         name="_content",
@@ -42,7 +42,7 @@ MUTANTS = [
         caught_by=f"{_TESTS}::test_properties_of_a_message_cannot_break_the_headers",
     ),
     Mutant(
-        id="CL05",
+        id="SA05",
         rule="properties of a subscription are stored -> they are kept in memory only",
         module=_CURSOR,
         name="Cursor._set_labels",
