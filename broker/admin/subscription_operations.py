@@ -247,10 +247,7 @@ class SubscriptionOperations:
         dry_run: bool,
     ) -> Cleared:
         _, subscription = await self._subscription(topic, name)
-        planned = await plan(subscription)
-        if not dry_run:
-            await carry_out(subscription, planned)
-        return planned.cleared
+        return await carry_out(subscription, await plan(subscription), dry_run=dry_run)
 
     # -- single messages
 

@@ -86,12 +86,15 @@ async def plan_through(subscription: Subscription, through: Position) -> Plan:
     return plan
 
 
-async def carry_out(subscription: Subscription, plan: Plan) -> None:
-    """Acknowledge what is planned, durably.  Raise UnavailableError."""
+async def carry_out(subscription: Subscription, plan: Plan, *, dry_run: bool = False) -> Cleared:
+    """Acknowledge what is planned, durably, unless it is a dry run.  Raise UnavailableError."""
+    if dry_run:
+        return plan.cleared
     if plan.expires:
         subscription.expired += plan.messages
         subscription.expired_ms = subscription.topic.clock.now_ms()
     await subscription.acknowledge(plan.through, plan.part)
+    return plan.cleared
 
 
 def _add(plan: Plan, position: Position, messages: int, size: int) -> None:
