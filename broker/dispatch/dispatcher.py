@@ -14,7 +14,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.broker.dispatch.entries import delivered_head
+from daybook.broker.dispatch.entries import delivered_head, keyed_head
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import (
     Activate,
@@ -67,6 +67,7 @@ class Dispatcher:
     ) -> None:
         self.dispatch = dispatch
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
+        self.keyed = False  # then entries go to the consumers of their keys
         self.delayed_delivery = True  # a policy: if it is off, entries never wait for their time
         self._log = log
         self._cursor = cursor
@@ -262,6 +263,7 @@ class Dispatcher:
         some_in_part = cursor.partly_acked > 0
         # Most reads are above everything acknowledged; then no entry has to be looked up.
         some_acked = cursor.acked_above or raw[0].position <= cursor.mark_delete
+        head_of = keyed_head if self.keyed else delivered_head
         visible: list[Entry] = []
         # The sizes of a run are noted at once, and only by the first subscription that reads it.
         first, last = raw[0].position, raw[-1].position
@@ -276,7 +278,7 @@ class Dispatcher:
             if some_acked and cursor.is_acked(position):
                 counts.append(0)  # Its size will not be needed.
                 continue
-            head = delivered_head(each.data)
+            head = head_of(each.data)
             counts.append(head.messages)
             if head.marker:
                 cursor.ack([position])
@@ -295,6 +297,7 @@ class Dispatcher:
                 if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():
                     entry.deliver_at_ms = due_ms
                 entry.group, entry.group_ends = head.group, head.group_ends
+                entry.key = head.key
             visible.append(entry)
         if noting:
             sizes = [len(each.data) for each in raw]

@@ -4,19 +4,21 @@
 this broker counts nothing are left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
 
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.protocol.access import AccessMode
+from daybook.broker.protocol.dispatch.key_shared import KeySharedDispatch
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import NOTHING, OutCounters
 from daybook.broker.topics.topic import Topic
 from daybook.wire.proto import pulsar_pb2 as pb
 
 _RANGES_MAX = 1_000
+_DRAINING_MAX = 100  # slots that are listed for one consumer
 
 
 class _Record(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,6 +39,11 @@ class PublisherStats(_Record, frozen=True):
     metadata: dict[str, str]
 
 
+class DrainingHash(_Record, frozen=True):
+    hash: int  # a slot
+    unack_msgs: int  # entries of its waiting keys that the consumer has
+
+
 class ConsumerStats(_Record, frozen=True):
     consumer_name: str
     address: str
@@ -51,6 +58,11 @@ class ConsumerStats(_Record, frozen=True):
     last_acked_timestamp: int
     last_consumed_timestamp: int
     metadata: dict[str, str]
+    key_hash_ranges: list[str]  # first and last slot of each range; key_shared only
+    key_hash_range_arrays: list[tuple[int, int]]
+    draining_hashes_count: int  # slots whose entries wait until this consumer has no more of them
+    draining_hashes_unacked_messages: int  # entries
+    draining_hashes: list[DrainingHash]  # the first of these slots
 
 
 class SubscriptionStats(_Record, frozen=True):
@@ -73,6 +85,12 @@ class SubscriptionStats(_Record, frozen=True):
     blocked_subscription_on_unacked_msgs: bool
     msg_delayed: int
     msg_backlog_no_delayed: int
+    key_shared_mode: str | None  # AUTO_SPLIT or STICKY; None for other types
+    allow_out_of_order_delivery: bool
+    msg_waiting_for_consumer: (
+        int  # entries of key_shared that were read and wait for their consumer
+    )
+    look_ahead_full: bool  # so many wait that nothing new is read
     active_consumer_name: str
     last_acked_timestamp: int
     last_consumed_timestamp: int
@@ -193,6 +211,8 @@ def _publisher(producer: Producer) -> PublisherStats:
 def _subscription(subscription: Subscription, rates: OutCounters) -> SubscriptionStats:
     consumers = list(subscription.consumers.values())
     active = subscription.dispatch.active
+    keyed = _keyed(subscription)
+    draining = {} if keyed is None else keyed.draining()
     backlog = subscription.backlog
     name = "" if active is None else subscription.consumers[active].name
     return SubscriptionStats(
@@ -213,6 +233,10 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         blocked_subscription_on_unacked_msgs=subscription.dispatch.blocked,
         msg_delayed=subscription.dispatch.delayed,
         msg_backlog_no_delayed=max(0, backlog.messages - subscription.dispatch.delayed),
+        key_shared_mode=None if keyed is None else keyed.policy.mode,
+        allow_out_of_order_delivery=keyed is not None and keyed.policy.out_of_order,
+        msg_waiting_for_consumer=0 if keyed is None else keyed.waiting,
+        look_ahead_full=keyed is not None and keyed.look_ahead_full,
         active_consumer_name=name,
         last_acked_timestamp=subscription.acked_ms,
         last_consumed_timestamp=max((c.consumed_ms for c in consumers), default=0),
@@ -221,17 +245,24 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         total_msg_expired=subscription.expired,
         non_contiguous_deleted_messages_ranges=subscription.cursor.range_count(_RANGES_MAX),
         replicated=False,
-        consumers=[_consumer(c) for c in consumers],
+        consumers=[_consumer(c, draining.get(c.key, {})) for c in consumers],
         subscription_properties=subscription.properties,
     )
+
+
+def _keyed(subscription: Subscription) -> KeySharedDispatch | None:
+    dispatch = subscription.dispatch
+    return dispatch if isinstance(dispatch, KeySharedDispatch) else None
 
 
 def _unacked(consumers: Iterable[Consumer]) -> Iterable[int]:
     return (c.subscription.dispatch.unacked_of(c.key) for c in consumers)
 
 
-def _consumer(consumer: Consumer) -> ConsumerStats:
+def _consumer(consumer: Consumer, draining: Mapping[int, int]) -> ConsumerStats:
     connection, dispatch = consumer.connection, consumer.subscription.dispatch
+    keyed = _keyed(consumer.subscription)
+    ranges = [] if keyed is None else keyed.ranges_of(consumer.key)
     return ConsumerStats(
         consumer_name=consumer.name,
         address=f"/{connection.peer}",
@@ -246,6 +277,11 @@ def _consumer(consumer: Consumer) -> ConsumerStats:
         last_acked_timestamp=consumer.acked_ms,
         last_consumed_timestamp=consumer.consumed_ms,
         metadata=consumer.metadata,
+        key_hash_ranges=[f"[{first}, {last}]" for first, last in ranges],
+        key_hash_range_arrays=ranges,
+        draining_hashes_count=len(draining),
+        draining_hashes_unacked_messages=sum(draining.values()),
+        draining_hashes=[DrainingHash(*each) for each in sorted(draining.items())[:_DRAINING_MAX]],
     )
 
 

@@ -52,6 +52,7 @@ from daybook.broker.protocol.access import (
     StoreEpoch,
     Wait,
 )
+from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.deduplication import Deduplication
@@ -717,6 +718,7 @@ class ConsumerRequest:
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
     schema_type: int = pb.Schema.NoSchema
+    keys: KeyPolicy | None = None  # for a key_shared consumer
 
 
 class TopicSubscriptions:
@@ -753,14 +755,14 @@ class TopicSubscriptions:
         self._check_consumers(request)
         subscription = await self._get_or_create(request)
         try:
-            await subscription.make_way(request.type, connection)
+            await subscription.make_way(request.type, connection, request.keys)
         except UnavailableError:
             if request.durable or not subscription.gone:
                 raise
             # A volatile subscription is removed together with its last consumer.  Here the last
             # consumer was dead and has just been removed, so a new subscription takes its place.
             subscription = await self._get_or_create(request)
-            await subscription.make_way(request.type, connection)
+            await subscription.make_way(request.type, connection, request.keys)
         self._topic.check_serving()
         self._check_consumers(request)
         return subscription
@@ -800,6 +802,7 @@ class TopicSubscriptions:
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
             schema_type=request.schema_type,
+            keys=request.keys,
         )
         subscription.add(consumer, request.type)
         return consumer
