@@ -37,7 +37,7 @@ def place(message_id: MessageId) -> Place:
 
 
 async def produce(client: Client, count: int) -> None:
-    async with await client.create_producer(TOPIC, batching=False) as producer:
+    async with await client.create_producer(TOPIC, batching=False, send_timeout_s=None) as producer:
         for number in range(count):
             if not producer.has_room:
                 await producer.wait_room()
