@@ -199,6 +199,15 @@ class Cursor:
         return self._record.info.cursorsLedgerId
 
     @property
+    def record(self) -> ManagedCursorInfo:
+        """Its record in the metadata store."""
+        return self._record.info
+
+    @property
+    def record_version(self) -> int:
+        return self._record.version
+
+    @property
     def old_records(self) -> int:
         """The number of records in its ledger that a Pulsar broker would misread."""
         return self._old_records
@@ -280,6 +289,33 @@ class Cursor:
             self._wanted.set()
             self._urgent.set()
             await self._settled.wait()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The texts in its record, by name: the properties of the subscription."""
+        return {each.name: each.value for each in self._record.info.cursorProperties}
+
+    async def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Replace the texts in its record.  Raise ManagedLedgerError."""
+        await self._context.run_to_end(lambda: self._set_labels(labels))
+
+    async def _set_labels(self, labels: Mapping[str, str]) -> None:
+        async with self._busy:
+            self._check()
+            info = ManagedCursorInfo()
+            info.CopyFrom(self._record.info)
+            del info.cursorProperties[:]
+            for name, value in sorted(labels.items()):
+                info.cursorProperties.add(name=name, value=value)
+            try:
+                await self._record.store(info)
+            except FencedError as error:
+                self._give_up(error)
+                raise
+            except MetadataError as error:
+                raise ManagedLedgerError(
+                    f"the properties of the cursor {self.name} cannot be stored: {error}"
+                ) from error
 
     async def reset(
         self,

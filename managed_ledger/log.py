@@ -53,7 +53,7 @@ from daybook.managed_ledger.protocol.log import (
     Switch,
 )
 from daybook.managed_ledger.protocol.room import Room
-from daybook.managed_ledger.protocol.trim import SealedLedger, trimmable
+from daybook.managed_ledger.protocol.trim import Retention, SealedLedger, trimmable
 from daybook.managed_ledger.reading import LogEntry, LogReader
 from daybook.managed_ledger.records import get_property, nested, position_of, set_property
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
@@ -118,6 +118,7 @@ class ManagedLedger:
         self._previous: tuple[LedgerWriter, SealedLedger] | None = None  # being closed
         self._writers = {writer.ledger_id: writer}  # for reads; no ledger is closed
         self._opened_s = trio.current_time()  # when the present ledger became that
+        self.rolled_ms = context.clock.now_ms()  # the same, by the wall clock
         self._reader = LogReader(context, ledgers, self._writers)
         # These decide when the log leaves the present ledger.
         self._healing = Healing(context.rng.random())
@@ -191,6 +192,11 @@ class ManagedLedger:
     def pending_bytes(self) -> int:
         """The bytes of all appends that are not confirmed."""
         return self._adds.bytes
+
+    @property
+    def pending_entries(self) -> int:
+        """The number of appends that are not confirmed."""
+        return len(self._adds)
 
     @property
     def size_bytes(self) -> int:
@@ -435,6 +441,7 @@ class ManagedLedger:
         self._writer, self._next_writer = self._next_writer, None
         self._writers[self._writer.ledger_id] = self._writer
         self._opened_s = trio.current_time()
+        self.rolled_ms = self.context.clock.now_ms()
 
     async def _seal_previous(self) -> None:
         """Close the previous ledger, write its length to the list, and trim."""
@@ -593,6 +600,14 @@ class ManagedLedger:
     def entries_between(self, after: Position, through: Position) -> int:
         return self.ledgers.entries_between(max(after, self.before_first), through)
 
+    def position_after(self, position: Position, entries: int) -> Position:
+        """Return the position of the entry that is so many entries behind `position`."""
+        for ledger_id, first, last in self.ledgers.spans(position, self.last_confirmed):
+            if entries <= last - first + 1:
+                return Position(ledger_id, first + entries - 1)
+            entries -= last - first + 1
+        return self.next_position(self.last_confirmed)
+
     # -- cursors
 
     async def open_cursor(
@@ -623,18 +638,34 @@ class ManagedLedger:
 
     # -- trimming
 
-    async def trim(self) -> list[int]:
+    async def truncate(self) -> list[int]:
+        """Drop all ledgers that no cursor needs, even those that retention would keep.
+
+        The present ledger is rolled over first, so what it has can be dropped, too.
+        """
+        self.check()
+        present = self._writer.ledger_id
+        if self.current_entries and self._refused is None:
+            self.roll()
+            while self.usable and (
+                self._writer.ledger_id == present or self.state is not LogState.OPEN
+            ):
+                await self.wait_changed()
+        return await self.trim(Retention(time_ms=0))
+
+    async def trim(self, retention: Retention | None = None) -> list[int]:
         """Drop the ledgers that neither a cursor nor retention needs, and return their ids."""
         self.check()
+        retention = retention or self.config.retention
         gone: list[int] = []
 
         def cut(info: ManagedLedgerInfo) -> None:
             # A cursor may have been set back while the write waited, so this decides again.
-            gone[:] = self._trimmable()
+            gone[:] = self._trimmable(retention)
             drop(info, gone)
 
         async with self._trimming:
-            if self._trimmable():
+            if self._trimmable(retention):
                 await self.update_list(cut)
         for ledger_id in gone:
             self._reader.forget(ledger_id)
@@ -643,12 +674,12 @@ class ManagedLedger:
         await self.context.delete_ledgers(gone, self.ledgers.owner)
         return gone
 
-    def _trimmable(self) -> list[int]:
+    def _trimmable(self, retention: Retention) -> list[int]:
         # A ledger that is being closed is sealed in memory, but the list has no length of it yet.
         end = self._writer if self._previous is None else self._previous[0]
         closed = [each for each in self.ledgers.sealed if each.ledger_id < end.ledger_id]
         now_ms = self.context.clock.now_ms()
-        return trimmable(closed, self._cursors.held_from(), self.config.retention, now_ms)
+        return trimmable(closed, self._cursors.held_from(), retention, now_ms)
 
     # -- the end
 

@@ -35,6 +35,9 @@ class PendingAdds:
         self._waiting: deque[PendingAdd] = deque()
         self._submitted: deque[PendingAdd] = deque()
 
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._submitted)
+
     @property
     def held_bytes(self) -> int:
         """The memory that is held, roughly: a small entry costs more than its bytes."""

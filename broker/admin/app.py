@@ -65,9 +65,9 @@ def create_app(
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/status.html", healthz),
+            *subscriptions.routes(of_subscriptions),  # before those that end with a route for all
             *namespaces.routes(endpoints),
             *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log)),
-            *subscriptions.routes(of_subscriptions),
             *topics.routes(endpoints),  # It ends with a route for all that is not offered.
         ],
         exception_handlers={HTTPException: _http_error},

@@ -6,7 +6,9 @@ owner if the owner is known.  Names in paths are URL-encoded once, so paths are 
 they are decoded: the name of a topic may contain a slash.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -47,6 +49,14 @@ class Text(str):
     """An answer that is sent as plain text."""
 
     __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """An answer of bytes, with headers."""
+
+    data: bytes
+    headers: Sequence[tuple[str, str]]
 
 
 class Call(Generic[PartsT]):
@@ -185,7 +195,19 @@ def answer(value: object) -> Response:
         return Response(status_code=204)
     if isinstance(value, Text):
         return Response(str(value), media_type="text/plain")
+    if isinstance(value, Content):
+        return _content(value)
     return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def _content(content: Content) -> Response:
+    response = Response(content.data, media_type="application/octet-stream")
+    for name, value in content.headers:
+        # Names and values come from messages: a header cannot have line breaks or other letters.
+        with suppress(UnicodeEncodeError):
+            if name.isascii() and name.isprintable() and " " not in name and value.isprintable():
+                response.headers.append(name, value.encode("latin-1").decode("latin-1"))
+    return response
 
 
 def reason(status: int, text: str) -> Response:

@@ -12,7 +12,7 @@ delivered since the move is ignored.  A volatile subscription is removed togethe
 consumer, unless it was just moved and its consumers are expected back.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -30,6 +30,7 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.limits import check_properties
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
@@ -256,14 +257,16 @@ class Subscription:
         self.type: int | None = None  # the consumers' type; it stays when the last one leaves
         self.consumers: dict[int, Consumer] = {}
         self._untold: dict[int, Consumer] = {}  # those that do not know that the topic has ended
-        self.properties = properties or {}
+        self.properties = dict(properties or cursor.labels)
         self.gone = False
         self.messages = 0  # delivered, redeliveries included
         self.bytes = 0
         self.redelivered = 0
         self.acked_ms = 0
-        self.expired = 0  # entries, since the topic was loaded
+        self.advanced_ms = 0  # when the mark-delete position moved last
+        self.expired = 0  # messages that were acknowledged because of their age or a quota
         self.expired_ms = 0  # the last time
+        self._marked = cursor.mark_delete
         self._unused_since_ms = topic.clock.now_ms()
         self.moved = cursor.properties.get(MOVED)  # a number for the latest move; it grows
         self._limits = topic.limits
@@ -600,6 +603,9 @@ class Subscription:
             self._ack_each(consumer, there, unread=_is_unread(consumer, ack))
         elif not missing:
             self._ack_cumulative(ack)
+        # A position is a new object when it has moved: comparing the numbers would take longer.
+        if self.cursor.mark_delete is not self._marked:
+            self._marked, self.advanced_ms = self.cursor.mark_delete, self.acked_ms
         if self.topic.terminated:
             self.check_end()
         if missing:
@@ -772,6 +778,35 @@ class Subscription:
         except ManagedLedgerError as error:
             raise UnavailableError(f"{self.name}: {error}") from error
 
+    async def acknowledge(
+        self, through: Position | None, part: tuple[Position, int] | None = None
+    ) -> None:
+        """Acknowledge everything up to `through`, durably, on behalf of an administrator.
+
+        `part` is an entry behind that, and the bits of its messages that stay pending.
+        """
+        if through is not None:
+            self._ack_up_to(through)
+        if part is not None and self.cursor.ack_part(*part):
+            self.cursor.ack([part[0]])
+        self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
+        self.check_end()
+        try:
+            await self.cursor.flush()
+        except ManagedLedgerError as error:
+            raise UnavailableError(f"{self.name}: {error}") from error
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replace the properties of the subscription, durably."""
+        check_properties(f"subscription {self.name}", properties)
+        if not self.durable:
+            raise NotAllowedError(f"the subscription {self.name} is not durable")
+        try:
+            await self.cursor.set_labels(properties)
+        except ManagedLedgerError as error:
+            raise UnavailableError(f"{self.name}: {error}") from error
+        self.properties = dict(properties)
+
     # -- expiring
 
     @property
@@ -792,14 +827,14 @@ class Subscription:
     def skip_to(self, position: Position) -> int:
         """Acknowledge everything up to a position.
 
-        Return how many entries that were not acknowledged before.  It is 0 if the subscription is
+        Return how many messages that were not acknowledged before.  It is 0 if the subscription is
         being moved or removed.
         """
         if self.gone or self.moving or position <= self.cursor.mark_delete:
             return 0
-        before = self.cursor.backlog_entries
+        before = self.backlog.messages
         self._ack_up_to(position)
-        expired = max(0, before - self.cursor.backlog_entries)
+        expired = max(0, before - self.backlog.messages)
         self.expired += expired
         self.expired_ms = self._clock.now_ms()
         self.dispatcher.wake()  # A consumer may have had too much unacknowledged.

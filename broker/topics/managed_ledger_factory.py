@@ -27,12 +27,12 @@ from daybook.broker.errors import (
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.namespaces.policy_types import Persistence, Retention
+from daybook.broker.topics.log_stats import log_info, log_stats
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger import offsets, stored_times
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor import Cursor
-from daybook.managed_ledger.cursor_ledger import IN_RECORD
 from daybook.managed_ledger.errors import (
     ClosedError,
     FencedError,
@@ -54,7 +54,6 @@ EPOCH = "pulsar.topic.epoch"
 _MINUTE_MS = 60_000
 _MB = 1 << 20
 _SNAPSHOT_BYTES_MAX = 4 * _MB  # or the largest message, if that is less: bookies take both
-_RANGES_MAX = 1_000  # ranges of one cursor that the statistics show
 
 
 # -- how logs are kept
@@ -275,59 +274,16 @@ class ManagedLedgerFactory:
         async with translated(managed.name):
             return await managed.terminate()
 
-    def internal_stats(self, log: TopicLog) -> dict[str, object]:
+    async def truncate(self, log: TopicLog) -> None:
         managed = _managed(log)
-        sealed: list[dict[str, object]] = [
-            {"ledgerId": row.ledger_id, "entries": row.entries, "size": row.bytes}
-            for row in managed.ledgers.sealed
-        ]
-        current = {
-            "ledgerId": managed.current_ledger_id,
-            "entries": managed.current_entries,
-            "size": 0,
-        }
-        return {
-            "entriesAddedCounter": managed.appended_entries,
-            "numberOfEntries": managed.entries_between(
-                managed.before_first, managed.last_confirmed
-            ),
-            "totalSize": managed.size_bytes,
-            "currentLedgerEntries": managed.current_entries,
-            "pendingAddBytes": managed.pending_bytes,
-            "lastConfirmedEntry": str(managed.last_confirmed),
-            "state": managed.state.name.title(),
-            "waitingFor": managed.waiting_for,
-            "ledgerListBytes": managed.room.bytes,
-            "ledgerListBytesMax": managed.room.bytes_max,
-            "ledgerListRollStretch": managed.room.stretch,
-            "ledgerListFull": managed.full,
-            "ledgers": [*sealed, current],
-            "cursors": {
-                name: {
-                    "markDeletePosition": str(cursor.mark_delete),
-                    "readPosition": str(cursor.read_start),
-                    "cursorLedger": cursor.ledger_id,
-                    "state": "NoLedger" if cursor.ledger_id == IN_RECORD else "Open",
-                    "individuallyDeletedMessages": _ranges(cursor),
-                    "entriesAcknowledgedAbove": cursor.acked_above,
-                    "recordsThatPulsarMisreads": cursor.old_records,
-                    "properties": dict(cursor.properties),
-                }
-                for name, cursor in sorted(managed.cursors.items())
-            },
-        }
+        async with translated(managed.name):
+            await managed.truncate()
 
+    def internal_info(self, log: TopicLog) -> dict[str, object]:
+        return log_info(_managed(log))
 
-def _ranges(cursor: Cursor) -> str:
-    """Return the acknowledged ranges as Pulsar prints them.
-
-    Each range begins behind the first position that is printed.
-    """
-    found = cursor.acked_ranges(_RANGES_MAX + 1)
-    texts = [f"({ledger}:{first - 1}..{ledger}:{last}]" for ledger, first, last in found]
-    if len(texts) > _RANGES_MAX:
-        texts[_RANGES_MAX] = "..."
-    return f"[{','.join(texts)}]"
+    def internal_stats(self, log: TopicLog) -> dict[str, object]:
+        return log_stats(_managed(log))
 
 
 def _managed(log: TopicLog) -> ManagedLedger:

@@ -17,6 +17,7 @@ from daybook.broker.topics.rates import NOTHING, OutCounters
 from daybook.broker.topics.topic import Topic
 from daybook.wire.proto import pulsar_pb2 as pb
 
+_RANGES_MAX = 1_000
 _DRAINING_MAX = 100  # slots that are listed for one consumer
 
 
@@ -31,6 +32,7 @@ class PublisherStats(_Record, frozen=True):
     address: str
     connected_since: str
     client_version: str
+    supports_partial_producer: bool
     average_msg_size: float
     msg_in_counter: int
     bytes_in_counter: int
@@ -83,7 +85,9 @@ class SubscriptionStats(_Record, frozen=True):
     msg_out_counter: int
     bytes_out_counter: int
     unacked_messages: int
+    blocked_subscription_on_unacked_msgs: bool
     msg_delayed: int
+    msg_backlog_no_delayed: int
     key_shared_mode: str | None  # AUTO_SPLIT or STICKY; None for other types
     allow_out_of_order_delivery: bool
     msg_waiting_for_consumer: (
@@ -92,6 +96,10 @@ class SubscriptionStats(_Record, frozen=True):
     look_ahead_full: bool  # so many wait that nothing new is read
     active_consumer_name: str
     last_acked_timestamp: int
+    last_consumed_timestamp: int
+    last_mark_delete_advanced_timestamp: int
+    non_contiguous_deleted_messages_ranges: int  # counting stops above `_RANGES_MAX`
+    replicated: bool
     consumers: list[ConsumerStats]
     subscription_properties: dict[str, str]
 
@@ -107,6 +115,11 @@ class TopicStats(_Record, frozen=True):
     bytes_out_counter: int
     average_msg_size: float
     storage_size: int
+    offloaded_storage_size: int
+    # The publish time of the first message that some subscription has not acknowledged, or 0.
+    earliest_msg_publish_time_in_backlogs: int
+    non_contiguous_deleted_messages_ranges: int
+    replication: dict[str, object]
     backlog_size: int  # bytes, for the subscription that is farthest behind
     backlog_quota_limit_size: int  # -1: none
     backlog_quota_limit_time: int  # seconds, -1: none
@@ -155,6 +168,19 @@ def statistics(topic: Topic) -> TopicStats:
         bytes_out_counter=sum(s.bytes_out_counter for s in outs),
         average_msg_size=_mean(topic.bytes, topic.messages),
         storage_size=topic.log.size_bytes,
+        offloaded_storage_size=0,
+        earliest_msg_publish_time_in_backlogs=min(
+            (
+                s.earliest_msg_publish_time_in_backlog
+                for s in outs
+                if s.durable and s.earliest_msg_publish_time_in_backlog
+            ),
+            default=0,
+        ),
+        non_contiguous_deleted_messages_ranges=sum(
+            s.non_contiguous_deleted_messages_ranges for s in outs
+        ),
+        replication={},
         backlog_size=max((s.backlog_size for s in outs if s.durable), default=0),
         backlog_quota_limit_size=topic.policies.size_quota.limit_size,
         backlog_quota_limit_time=topic.policies.age_quota.limit_time,
@@ -182,6 +208,7 @@ def _publisher(producer: Producer) -> PublisherStats:
         address=f"/{connection.peer}",
         connected_since=_iso(connection.connected_ms),
         client_version=connection.client_version,
+        supports_partial_producer=False,
         average_msg_size=_mean(producer.bytes, producer.messages),
         msg_in_counter=producer.messages,
         bytes_in_counter=producer.bytes,
@@ -214,13 +241,19 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         msg_out_counter=subscription.messages,
         bytes_out_counter=subscription.bytes,
         unacked_messages=sum(_unacked(consumers)),
+        blocked_subscription_on_unacked_msgs=subscription.dispatch.blocked,
         msg_delayed=subscription.dispatch.delayed,
+        msg_backlog_no_delayed=max(0, backlog.messages - subscription.dispatch.delayed),
         key_shared_mode=None if keyed is None else keyed.policy.mode,
         allow_out_of_order_delivery=keyed is not None and keyed.policy.out_of_order,
         msg_waiting_for_consumer=0 if keyed is None else keyed.waiting,
         look_ahead_full=keyed is not None and keyed.look_ahead_full,
         active_consumer_name=name,
         last_acked_timestamp=subscription.acked_ms,
+        last_consumed_timestamp=max((c.consumed_ms for c in consumers), default=0),
+        last_mark_delete_advanced_timestamp=subscription.advanced_ms,
+        non_contiguous_deleted_messages_ranges=subscription.cursor.range_count(_RANGES_MAX),
+        replicated=False,
         consumers=[_consumer(c, draining.get(c.key, {})) for c in consumers],
         subscription_properties=subscription.properties,
     )

@@ -39,6 +39,15 @@ class TopicCursor(Protocol):
         ...
 
     @property
+    def labels(self) -> Mapping[str, str]:
+        """The texts that are stored with the cursor, by name."""
+        ...
+
+    async def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Replace the texts, durably."""
+        ...
+
+    @property
     def mark_delete(self) -> Position: ...
 
     @property
@@ -50,6 +59,10 @@ class TopicCursor(Protocol):
     @property
     def acked_above(self) -> int:
         """The number of acknowledged entries above the mark-delete position."""
+        ...
+
+    def range_count(self, at_most: int) -> int:
+        """Return the number of acknowledged runs above mark-delete; stop above `at_most`."""
         ...
 
     @property
@@ -136,6 +149,14 @@ class TopicLog(Protocol):
         """The sizes of recent entries, which readers note and cursors look up."""
         ...
 
+    def entries_between(self, after: Position, through: Position) -> int:
+        """Return the number of entries behind `after`, up to and including `through`."""
+        ...
+
+    def position_after(self, position: Position, entries: int) -> Position:
+        """Return the position of the entry that is so many entries behind `position`."""
+        ...
+
     def bytes_after(self, start: EntryStart) -> int:
         """Return the bytes of the confirmed entries from `start` on."""
         ...
@@ -184,8 +205,6 @@ class TopicLog(Protocol):
     def behind(self, position: Position) -> Behind:
         """Return how much is behind `position`, up to the last confirmed entry."""
         ...
-
-    def entries_between(self, after: Position, through: Position) -> int: ...
 
     async def open_cursor(
         self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
@@ -278,6 +297,14 @@ class TopicLogs(Protocol):
     def is_terminated(self, log: TopicLog) -> bool: ...
 
     async def terminate(self, log: TopicLog) -> Position: ...
+
+    async def truncate(self, log: TopicLog) -> None:
+        """Drop all ledgers that no cursor needs, whatever the retention says."""
+        ...
+
+    def internal_info(self, log: TopicLog) -> dict[str, object]:
+        """Return what the metadata store has of the log, for people."""
+        ...
 
     def internal_stats(self, log: TopicLog) -> dict[str, object]:
         """Return the ledgers, cursors and pending appends, for people."""

@@ -30,6 +30,7 @@ from daybook.clients.python.errors import (
 from daybook.clients.python.http import HttpResponse, http_request
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.start_position import parse_start
+from daybook.clients.python.stored_entry import StoredEntry
 from daybook.wire.messages.registry import signed
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import TopicName, url_encode
@@ -215,6 +216,68 @@ class Admin:
         path = f"{_subscription(topic, subscription)}/resetcursor/{publish_time_ms}"
         await self._do("POST", path)
 
+    async def skip_messages(
+        self, topic: str, subscription: str, count: int, *, dry_run: bool = False
+    ) -> Json:
+        """Acknowledge the next messages of a subscription; of each partition, if there are any.
+
+        With `dry_run`, return what would be acknowledged, and change nothing.
+        """
+        return await self._clear(f"{_subscription(topic, subscription)}/skip/{count}", dry_run)
+
+    async def clear_backlog(self, topic: str, subscription: str, *, dry_run: bool = False) -> Json:
+        """Acknowledge all messages of a subscription.  `dry_run` as for `skip_messages`."""
+        return await self._clear(f"{_subscription(topic, subscription)}/skip_all", dry_run)
+
+    async def expire_messages(
+        self, topic: str, subscription: str, seconds: int, *, dry_run: bool = False
+    ) -> Json:
+        """Acknowledge messages that are older than `seconds`.  `dry_run` as for `skip_messages`."""
+        path = f"{_subscription(topic, subscription)}/expireMessages/{seconds}"
+        return await self._clear(path, dry_run)
+
+    async def _clear(self, path: str, dry_run: bool) -> Json:
+        return await self._do("POST", path, query={"dryRun": True} if dry_run else None)
+
+    async def analyze_backlog(self, topic: str, subscription: str) -> Json:
+        """Return how many messages, entries and bytes a subscription has not acknowledged."""
+        return await self._do("POST", f"{_subscription(topic, subscription)}/analyzeBacklog")
+
+    async def peek(self, topic: str, subscription: str, number: int = 1) -> StoredEntry:
+        """Return the entry with that number, from 1, among those that are not acknowledged."""
+        return await self._entry(f"{_subscription(topic, subscription)}/position/{number}")
+
+    async def examine(
+        self, topic: str, number: int = 1, *, from_earliest: bool = False
+    ) -> StoredEntry:
+        """Return the entry with that number, from 1, from the end of a topic or its beginning."""
+        end = "earliest" if from_earliest else "latest"
+        query = urlencode({"initialPosition": end, "messagePosition": number})
+        return await self._entry(f"{_path(topic)}/examinemessage?{query}")
+
+    async def _entry(self, target: str) -> StoredEntry:
+        response = await self._request("GET", target, None)
+        return StoredEntry.of(response.headers, response.body)
+
+    async def subscription_properties(self, topic: str, subscription: str) -> dict[str, str]:
+        return cast(
+            "dict[str, str]", await self._get(f"{_subscription(topic, subscription)}/properties")
+        )
+
+    async def set_subscription_properties(
+        self, topic: str, subscription: str, properties: dict[str, str]
+    ) -> None:
+        """Replace the properties of a subscription."""
+        await self._do("PUT", f"{_subscription(topic, subscription)}/properties", properties)
+
+    async def truncate_topic(self, topic: str) -> None:
+        """Acknowledge everything for all subscriptions of a topic, and drop what is stored."""
+        await self._do("DELETE", f"{_path(topic)}/truncate")
+
+    async def trim_topic(self, topic: str) -> None:
+        """Drop what neither subscriptions nor retention need, without waiting for the broker."""
+        await self._do("POST", f"{_path(topic)}/trim")
+
     async def explain_subscription(self, topic: str, subscription: str) -> Json:
         """Return why a subscription delivers nothing now: a summary, and all blockers."""
         return await self._get(f"{_subscription(topic, subscription)}/explain")
@@ -242,11 +305,14 @@ class Admin:
     async def _do(
         self, method: str, path: str, body: Json = None, query: dict[str, bool] | None = None
     ) -> Json:
-        """Ask one broker after the other, as long as no request can be carried out twice."""
         target = path
         if query:
             target += "?" + urlencode({name: str(value).lower() for name, value in query.items()})
         data = None if body is None else json.dumps(body).encode()
+        return _parsed((await self._request(method, target, data)).body)
+
+    async def _request(self, method: str, target: str, data: bytes | None) -> HttpResponse:
+        """Ask one broker after the other, as long as no request can be carried out twice."""
         failures: list[BrokerError] = []
         deadline = trio.current_time() + self._timeout_s
         for index in range(len(self._addresses)):
@@ -256,7 +322,8 @@ class Admin:
             timeout_s = max(0.0, deadline - trio.current_time()) / share
             try:
                 response = await self._ask(host, port, method, target, data, timeout_s)
-                return _answer(response, f"{host}:{port}")
+                _check(response, f"{host}:{port}")
+                return response
             except (UnavailableError, WrongProtocolError) as error:
                 failures.append(error)
             except (ConnectionLostError, RequestTimedOutError) as error:
@@ -297,13 +364,17 @@ class Admin:
         raise AdminError(508, "brokers redirect the request in a circle")
 
 
-def _answer(response: HttpResponse, where: str) -> Json:
-    body = response.body
+def _parsed(body: bytes) -> Json:
     try:
-        answer: Json = json.loads(body) if body else None
+        return json.loads(body) if body else None
     except (ValueError, RecursionError):
-        answer = body.decode(errors="replace")  # Some answers are plain text.
+        return body.decode(errors="replace")  # Some answers are plain text.
+
+
+def _check(response: HttpResponse, where: str) -> None:
+    """Raise the error that the response is, if it is one."""
     if response.status >= 400:
+        answer = _parsed(response.body)
         reason: object = answer
         if isinstance(answer, dict):
             reason = cast("dict[str, object]", answer).get("reason")
@@ -313,7 +384,6 @@ def _answer(response: HttpResponse, where: str) -> Json:
                 _NOT_FOUND, f"{where} has no admin interface: is that the HTTP port of a broker?"
             )
         raise admin_error(response.status, str(reason or "no reason was given"))
-    return answer
 
 
 def _parse_admin_url(url: str) -> list[tuple[str, int]]:

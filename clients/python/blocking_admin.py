@@ -10,6 +10,7 @@ from daybook.clients.python.arguments import check_timeout
 from daybook.clients.python.errors import ClosedError, InDoubtError
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.portal import Closing, Portal, like
+from daybook.clients.python.stored_entry import StoredEntry
 
 
 def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":
@@ -163,6 +164,60 @@ class Admin(Closing):
         self._portal.call(
             self._admin.reset_subscription_to_time, topic, subscription, publish_time_ms
         )
+
+    @like(trio_admin.Admin.skip_messages)
+    def skip_messages(
+        self, topic: str, subscription: str, count: int, *, dry_run: bool = False
+    ) -> Json:
+        return self._portal.call(
+            lambda: self._admin.skip_messages(topic, subscription, count, dry_run=dry_run)
+        )
+
+    @like(trio_admin.Admin.clear_backlog)
+    def clear_backlog(self, topic: str, subscription: str, *, dry_run: bool = False) -> Json:
+        return self._portal.call(
+            lambda: self._admin.clear_backlog(topic, subscription, dry_run=dry_run)
+        )
+
+    @like(trio_admin.Admin.expire_messages)
+    def expire_messages(
+        self, topic: str, subscription: str, seconds: int, *, dry_run: bool = False
+    ) -> Json:
+        return self._portal.call(
+            lambda: self._admin.expire_messages(topic, subscription, seconds, dry_run=dry_run)
+        )
+
+    @like(trio_admin.Admin.analyze_backlog)
+    def analyze_backlog(self, topic: str, subscription: str) -> Json:
+        return self._portal.call(self._admin.analyze_backlog, topic, subscription)
+
+    @like(trio_admin.Admin.peek)
+    def peek(self, topic: str, subscription: str, number: int = 1) -> StoredEntry:
+        return self._portal.call(self._admin.peek, topic, subscription, number)
+
+    @like(trio_admin.Admin.examine)
+    def examine(self, topic: str, number: int = 1, *, from_earliest: bool = False) -> StoredEntry:
+        return self._portal.call(
+            lambda: self._admin.examine(topic, number, from_earliest=from_earliest)
+        )
+
+    @like(trio_admin.Admin.subscription_properties)
+    def subscription_properties(self, topic: str, subscription: str) -> dict[str, str]:
+        return self._portal.call(self._admin.subscription_properties, topic, subscription)
+
+    @like(trio_admin.Admin.set_subscription_properties)
+    def set_subscription_properties(
+        self, topic: str, subscription: str, properties: dict[str, str]
+    ) -> None:
+        self._portal.call(self._admin.set_subscription_properties, topic, subscription, properties)
+
+    @like(trio_admin.Admin.truncate_topic)
+    def truncate_topic(self, topic: str) -> None:
+        self._portal.call(self._admin.truncate_topic, topic)
+
+    @like(trio_admin.Admin.trim_topic)
+    def trim_topic(self, topic: str) -> None:
+        self._portal.call(self._admin.trim_topic, topic)
 
     @like(trio_admin.Admin.explain_subscription)
     def explain_subscription(self, topic: str, subscription: str) -> Json:

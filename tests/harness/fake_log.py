@@ -46,7 +46,12 @@ class FakeCursor:
         self.flushes = 0
         self.old_records = 0
         self.properties: dict[str, int] = {}
+        self.labels: dict[str, str] = {}
         self._log = log
+
+    async def set_labels(self, labels: Mapping[str, str]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.labels = dict(labels)
 
     @property
     def read_start(self) -> Position:
@@ -55,6 +60,10 @@ class FakeCursor:
     @property
     def acked_above(self) -> int:
         return len(self.acked)
+
+    def range_count(self, at_most: int) -> int:
+        runs = [p for p in self.acked if self._log.previous_position(p) not in self.acked]
+        return min(len(runs), at_most + 1)
 
     @property
     def backlog_entries(self) -> int:
@@ -226,6 +235,11 @@ class FakeLog:
 
     def bytes_after(self, start: EntryStart) -> int:
         return sum(map(len, self.entries[self._index(start.position) :]))
+
+    def position_after(self, position: Position, entries: int) -> Position:
+        for _ in range(entries):
+            position = self.next_position(position)
+        return position
 
     def entries_between(self, after: Position, through: Position) -> int:
         return max(0, self._index(through) - max(self._index(after), self.trimmed - 1))
@@ -471,6 +485,14 @@ class FakeLogs:
         last = split_broker_metadata(data)[1]
         assert last is not None
         return last - delivered_head(data).messages + 1
+
+    async def truncate(self, log: TopicLog) -> None:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        log.trimmed = len(log.entries)
+
+    def internal_info(self, log: TopicLog) -> dict[str, object]:
+        return {}
 
     def epoch_of(self, log: TopicLog) -> int | None:
         assert isinstance(log, FakeLog)

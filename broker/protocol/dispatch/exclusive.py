@@ -65,6 +65,10 @@ class ExclusiveDispatch:
         return 0
 
     @property
+    def blocked(self) -> bool:
+        return False
+
+    @property
     def queued(self) -> int:
         return 0
 

@@ -214,6 +214,11 @@ class Dispatch(Protocol):
         ...
 
     @property
+    def blocked(self) -> bool:
+        """True if all consumers together have too much unacknowledged."""
+        ...
+
+    @property
     def queued(self) -> int:
         """The number of entries that were read before and could be delivered: given back or held.
 

@@ -1,0 +1,357 @@
+"""REST of subscriptions and single messages, over whole brokers on simulated seams."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from daybook.broker.admin.app import create_app
+from daybook.broker.server import RunningBroker
+from daybook.clients.python.consumer import Consumer
+from daybook.wire.batch import iter_batch
+from daybook.wire.logging import silent_log
+from daybook.wire.topics import TopicName
+from tests.broker.control.test_server import ORDERS, World, send, simulated
+
+TOPICS = "/admin/v2/persistent/public/default"
+SUB = f"{TOPICS}/orders/subscription/sub"
+NAMESPACE = "/admin/v2/namespaces/public/default"
+
+
+class Answer:
+    def __init__(self, status: int, headers: Mapping[str, str], data: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.data = data
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.data)
+
+
+class Rest:
+    """The admin REST of one broker, called without a socket."""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        self.broker = broker
+
+        async def ready() -> str:
+            return ""
+
+        self._app = create_app(
+            broker.operations,
+            broker.metrics.exposition,
+            why_not_ready=ready,
+            body_bytes_max=1 << 20,
+            log=silent_log(),
+        )
+
+    async def ask(self, method: str, path: str, body: object = None, **query: str) -> Answer:
+        """Return the answer; the first try names no owner, as admin clients do."""
+        text = "&".join(f"{name}={value}" for name, value in query.items())
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": text.encode(),
+            "headers": [],
+        }
+        content = b"" if body is None else msgspec.json.encode(body)
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, object]:
+            await trio.lowlevel.checkpoint()
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        async def collect(message: Any) -> None:
+            await trio.lowlevel.checkpoint()
+            sent.append(message)
+
+        await self._app(scope, receive, collect)
+        start, *rest = sent
+        headers = {k.decode(): v.decode("latin-1") for k, v in start["headers"]}
+        return Answer(start["status"], headers, b"".join(each["body"] for each in rest))
+
+    async def do(self, method: str, path: str, body: object = None, **query: str) -> Answer:
+        answer = await self.ask(method, path, body, **query)
+        assert answer.status in (200, 204), (answer.status, answer.data)
+        return answer
+
+    async def backlog(self, name: str = "sub", topic: str = "orders") -> tuple[int, int, bool]:
+        found = (await self.do("GET", f"{TOPICS}/{topic}/stats")).json["subscriptions"][name]
+        return found["msgBacklog"], found["backlogSize"], found["backlogExact"]
+
+
+async def start(world: World, count: int = 10) -> Rest:
+    """Return a broker with a topic that has single messages and a batch of five at the end."""
+    rest = Rest(await world.broker("one"))
+    await rest.do("PUT", f"{TOPICS}/orders")
+    await rest.do("PUT", f"{SUB}", {"ledgerId": -1, "entryId": -1})
+    async with world.client("one") as client:
+        async with await client.create_producer(ORDERS.full, batching=False) as producer:
+            for number in range(count - 5):
+                await producer.send(b"%d" % number)
+        async with await client.create_producer(ORDERS.full, compression="zstd") as producer:
+            for number in range(count - 5, count):
+                producer.send_nowait(b"%d" % number, key="k", properties={"n": str(number)})
+            await producer.flush()
+    return rest
+
+
+async def received(world: World, name: str, count: int) -> list[bytes]:
+    async with world.client("one") as client:
+        return [m.data for m in await take(await client.subscribe(ORDERS.full, name), count)]
+
+
+async def take(consumer: Consumer, count: int) -> list[Any]:
+    async with consumer:
+        return [await consumer.receive() for _ in range(count)]
+
+
+def test_messages_are_skipped_one_by_one_even_inside_a_batch() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        before = await rest.backlog()
+        assert (before[0], before[2]) == (10, True)
+        found = (await rest.do("POST", f"{SUB}/skip/3", dryRun="true")).json
+        assert (found["messages"], found["entries"]) == (3, 3)
+        assert await rest.backlog() == before
+        assert (await rest.do("POST", f"{SUB}/skip/3")).status == 204
+        assert (await rest.backlog())[0] == 7
+        await rest.do("POST", f"{SUB}/skip/4")  # two single ones, and two of the batch
+        assert (await rest.backlog())[0] == 3
+        assert await received(world, "sub", 3) == [b"7", b"8", b"9"]
+        await rest.do("POST", f"{SUB}/skip/100")
+        assert await rest.backlog() == (0, 0, True)
+        assert (await rest.ask("POST", f"{SUB}/skip/0")).status == 412
+        missing = f"{TOPICS}/orders/subscription/none/skip/1"
+        assert (await rest.ask("POST", missing)).status == 404
+
+    simulated(story)
+
+
+def test_old_messages_expire_and_newer_ones_stay() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await trio.sleep(60)
+        async with world.client("one") as client:
+            await send(client, ORDERS.full, 4, first=10)
+        await rest.do("PUT", f"{TOPICS}/orders/subscription/other", {"ledgerId": -1, "entryId": -1})
+        found = (await rest.do("POST", f"{SUB}/expireMessages/30", dryRun="true")).json
+        assert found["messages"] == 10
+        await rest.do("POST", f"{SUB}/expireMessages/3600")
+        assert (await rest.backlog())[0] == 14
+        await rest.do("POST", f"{SUB}/expireMessages/30")
+        assert (await rest.backlog())[0] == 4
+        assert (await rest.backlog("other"))[0] == 14
+        await rest.do("POST", f"{TOPICS}/orders/all_subscription/expireMessages/30")
+        assert (await rest.backlog("other"))[0] == 4
+        assert (await rest.ask("POST", f"{SUB}/expireMessages/0")).status == 412
+
+    simulated(story)
+
+
+@pytest.mark.parametrize(("excluded", "left"), [(False, 7), (True, 8)])
+def test_messages_expire_up_to_a_position(excluded: bool, left: int) -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        last = (await rest.do("GET", f"{TOPICS}/orders/lastMessageId")).json
+        place = {"ledgerId": last["ledgerId"], "entryId": 2, "isExcluded": excluded}
+        await rest.do("POST", f"{SUB}/expireMessages", place)
+        assert (await rest.backlog())[0] == left
+
+    simulated(story)
+
+
+def test_single_messages_are_shown_with_their_metadata() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        one = await rest.do("GET", f"{SUB}/position/2")
+        assert one.data == b"1"
+        assert one.headers["x-pulsar-message-id"].endswith(":1")
+        assert "x-pulsar-publish-time" in one.headers
+        assert one.headers["x-pulsar-broker-entry-metadata-index"] == "1"
+        assert "x-pulsar-num-batch-message" not in one.headers
+        batch = await rest.do("GET", f"{TOPICS}/orders/examinemessage")
+        assert batch.headers["x-pulsar-num-batch-message"] == "5"
+        assert batch.headers["x-pulsar-compression"] == "ZSTD"
+        assert [data for _, data in iter_batch(batch.data, 5)] == [b"%d" % n for n in range(5, 10)]
+        first = await rest.do(
+            "GET",
+            f"{TOPICS}/orders/examinemessage",
+            initialPosition="earliest",
+            messagePosition="3",
+        )
+        assert first.data == b"2"
+        again = await rest.do(
+            "GET", f"{TOPICS}/orders/examinemessage", initialPosition="latest", messagePosition="2"
+        )
+        assert again.data == b"4"
+        ledger, entry = again.headers["x-pulsar-message-id"].split(":")
+        same = await rest.do("GET", f"{TOPICS}/orders/ledger/{ledger}/entry/{entry}")
+        assert (same.data, same.headers) == (again.data, again.headers)
+        await rest.do("POST", f"{SUB}/skip/5")
+        peeked = await rest.do("GET", f"{SUB}/position/1")
+        assert peeked.headers["x-pulsar-num-batch-message"] == "5"
+        for path in (
+            f"{SUB}/position/2",
+            f"{TOPICS}/orders/ledger/{ledger}/entry/99",
+            f"{TOPICS}/orders/ledger/999999/entry/0",
+            f"{TOPICS}/none/examinemessage",
+        ):
+            assert (await rest.ask("GET", path)).status == 404
+        far = await rest.ask("GET", f"{TOPICS}/orders/examinemessage", messagePosition="99")
+        assert far.status == 404
+        assert (await rest.ask("GET", f"{SUB}/position/0")).status == 412
+        wrong = await rest.ask("GET", f"{TOPICS}/orders/examinemessage", initialPosition="middle")
+        assert wrong.status == 412
+
+    simulated(story)
+
+
+def test_properties_of_a_message_cannot_break_the_headers() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        async with (
+            world.client("one") as client,
+            await client.create_producer(ORDERS.full, batching=False) as producer,
+        ):
+            bad = {"a b": "1", "c": "x\r\nSet-Cookie: y", "d": "\u00e4\u4e2d", "good": "yes"}
+            await producer.send(b"x", properties=bad)
+        answer = await rest.do("GET", f"{TOPICS}/orders/examinemessage")
+        names = [name for name in answer.headers if "property" in name]
+        assert names == ["x-pulsar-property-good"]
+
+    simulated(story)
+
+
+def test_properties_of_a_subscription_survive_the_unload_of_its_topic() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        assert (await rest.do("GET", f"{SUB}/properties")).json == {}
+        await rest.do("PUT", f"{SUB}/properties", {"team": "billing", "n": "1"})
+        await rest.do("PUT", f"{TOPICS}/orders/unload")
+        assert (await rest.do("GET", f"{SUB}/properties")).json == {"team": "billing", "n": "1"}
+        stats = (await rest.do("GET", f"{TOPICS}/orders/stats")).json
+        assert stats["subscriptions"]["sub"]["subscriptionProperties"]["team"] == "billing"
+        assert (await rest.backlog())[0] == 10
+        await rest.do("PUT", f"{SUB}/properties", {})
+        assert (await rest.do("GET", f"{SUB}/properties")).json == {}
+        large = {"k": "x" * 70_000}
+        assert (await rest.ask("PUT", f"{SUB}/properties", large)).status == 412
+
+    simulated(story)
+
+
+def test_the_backlog_is_analyzed_and_its_size_from_a_message_on() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        found = (await rest.do("POST", f"{SUB}/analyzeBacklog")).json
+        assert (found["entries"], found["messages"], found["aborted"]) == (6, 10, False)
+        assert found["filterAcceptedMessages"] == 10
+        assert found["firstMessageId"].endswith(":0")
+        total = (await rest.do("GET", f"{TOPICS}/orders/stats")).json["storageSize"]
+        assert found["bytes"] == total == (await rest.backlog())[1]
+        last = (await rest.do("GET", f"{TOPICS}/orders/lastMessageId")).json
+        sizes = [
+            (await rest.do("PUT", f"{TOPICS}/orders/backlogSize", {**last, "entryId": n})).json
+            for n in range(-1, 7)
+        ]
+        assert sizes[0] == sizes[1] == total
+        assert sizes == sorted(sizes, reverse=True)
+        assert (len(set(sizes)), sizes[-1]) == (7, 0)
+        everything = {"ledgerId": -1, "entryId": -1}
+        found = (await rest.do("PUT", f"{TOPICS}/orders/backlogSize", everything)).json
+        assert found == total
+        offline = (await rest.do("GET", f"{TOPICS}/orders/backlog")).json
+        assert (offline["messageBacklog"], offline["totalMessages"]) == (10, 6)
+        assert offline["cursorDetails"]["sub"]["cursorBacklog"] == 10
+
+    simulated(story)
+
+
+def test_what_is_stored_of_a_topic_is_shown() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        info = (await rest.do("GET", f"{TOPICS}/orders/internal-info")).json
+        assert len(info["ledgers"]) >= 1
+        assert info["cursors"]["sub"]["markDelete"]["entryId"] == -1
+        stats = (await rest.do("GET", f"{TOPICS}/orders/internalStats")).json
+        cursor = stats["cursors"]["sub"]
+        assert cursor["individuallyDeletedMessages"] == "[]"
+        assert cursor["numberOfEntriesSinceFirstNotAckedMessage"] == 6
+        for key in ("currentLedgerSize", "pendingAddEntriesCount", "waitingCursorsCount"):
+            assert isinstance(stats[key], int)
+
+    simulated(story)
+
+
+def test_truncation_drops_what_is_stored_and_trimming_keeps_what_is_needed() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await rest.do("POST", f"{TOPICS}/orders/trim")
+        assert (await rest.backlog())[0] == 10
+        await rest.do("DELETE", f"{TOPICS}/orders/truncate")
+        assert await rest.backlog() == (0, 0, True)
+        stats = (await rest.do("GET", f"{TOPICS}/orders/stats")).json
+        assert stats["storageSize"] == 0
+        async with world.client("one") as client:
+            await send(client, ORDERS.full, 2, first=10)
+        assert await received(world, "sub", 2) == [b"10", b"11"]
+
+    simulated(story)
+
+
+def test_backlogs_of_a_namespace_are_cleared_and_subscriptions_removed() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await rest.do("PUT", f"{TOPICS}/many/partitions", 2)
+        everything = {"ledgerId": -1, "entryId": -1}
+        for topic in ("orders", "many"):
+            await rest.do("PUT", f"{TOPICS}/{topic}/subscription/x", everything)
+        async with world.client("one") as client:
+            await send(client, TopicName.parse("many").full, 6)
+        await rest.do("POST", f"{NAMESPACE}/clearBacklog/sub")
+        assert (await rest.backlog())[0] == 0
+        assert (await rest.backlog("x"))[0] == 10
+        found = (await rest.do("POST", f"{TOPICS}/many/subscription/x/skip/2", dryRun="true")).json
+        assert found["messages"] == 4  # two of each partition
+        for bundle in (await rest.do("GET", f"{NAMESPACE}/bundles")).json["boundaries"][:1]:
+            assert bundle == "0x00000000"
+        assert (
+            await rest.ask("POST", f"{NAMESPACE}/0x00000000_0x00000001/clearBacklog")
+        ).status == 404
+        await rest.do("POST", f"{NAMESPACE}/clearBacklog")
+        assert (await rest.backlog("x"))[0] == 0
+        assert (await rest.backlog("x", "many-partition-0"))[0] == 0
+        await rest.do("POST", f"{NAMESPACE}/unsubscribe/x")
+        assert (await rest.do("GET", f"{TOPICS}/orders/subscriptions")).json == ["sub"]
+        assert (await rest.do("GET", f"{TOPICS}/many/subscriptions")).json == []
+
+    simulated(story)
+
+
+def test_what_another_broker_owns_is_asked_there() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        other = Rest(await world.broker("two"))
+        await trio.sleep(1)
+        answer = await other.ask("POST", f"{SUB}/skip/1")
+        assert answer.status in (307, 503)
+        assert (await rest.backlog())[0] == 10
+
+    simulated(story)
+
+
+def test_explain_over_rest() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        found = (await rest.do("GET", f"{SUB}/explain")).json
+        assert found["blockers"][0]["cause"] == "noConsumers"
+        assert (found["msgBacklog"], found["backlogExact"]) == (10, True)
+        assert (await rest.ask("GET", f"{TOPICS}/orders/subscription/none/explain")).status == 404
+
+    simulated(story)

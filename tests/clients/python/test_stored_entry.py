@@ -1,0 +1,35 @@
+"""A stored entry of the admin REST: one message, a batch, and what cannot be split."""
+
+from daybook.clients.python.stored_entry import StoredEntry, StoredMessage
+from daybook.wire.batch import encode_batch
+from daybook.wire.proto import pulsar_pb2 as pb
+
+HEAD = {"x-pulsar-message-id": "3:4", "x-pulsar-producer-name": "p", "content-length": "9"}
+
+
+def test_one_message_has_its_key_and_properties() -> None:
+    more = {"x-pulsar-property-team": "a", "x-pulsar-partition-key": "k"}
+    entry = StoredEntry.of({**HEAD, **more}, b"data")
+    assert entry.message_id == "3:4"
+    assert entry.messages == (StoredMessage(b"data", "k", {"team": "a"}),)
+    assert entry.metadata == {"producer-name": "p", "partition-key": "k"}
+
+
+def test_a_batch_is_split() -> None:
+    single = pb.SingleMessageMetadata(partition_key="k")
+    single.properties.add(key="n", value="1")
+    singles = [(pb.SingleMessageMetadata(), b"one"), (single, b"two")]
+    for meta, data in singles:
+        meta.payload_size = len(data)
+    entry = StoredEntry.of({**HEAD, "x-pulsar-num-batch-message": "2"}, encode_batch(singles))
+    assert [(m.data, m.key, dict(m.properties)) for m in entry.messages] == [
+        (b"one", None, {}),
+        (b"two", "k", {"n": "1"}),
+    ]
+
+
+def test_what_cannot_be_split_is_one_message() -> None:
+    for more in ({"x-pulsar-is-encrypted": "true"}, {}):
+        headers = {**HEAD, "x-pulsar-num-batch-message": "2", **more}
+        entry = StoredEntry.of(headers, b"\0\0")
+        assert [m.data for m in entry.messages] == [b"\0\0"]
