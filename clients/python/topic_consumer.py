@@ -112,6 +112,8 @@ class TopicConsumer(ConnectionHandler):
         self.generation = 0  # how often the position moved: acks of an older one are void
         self._id = consumer_id
         self._settings = settings
+        # All messages of a non-persistent topic have the id 0:0, and none is ever sent again.
+        self._acknowledges = topic.persistent
         self._queue = queue
         self._partition = topic.partition
         self._permits = Permits(settings.queue_size, settings.limits.receiver_queue_bytes_max)
@@ -163,7 +165,7 @@ class TopicConsumer(ConnectionHandler):
             wanted = False
         elif self._settings.durable:
             is_old = epoch is not None and epoch < self._redelivery.epoch
-            wanted = not is_old and self._acks.tracker.arrived(key)
+            wanted = not is_old and (not self._acknowledges or self._acks.tracker.arrived(key))
         else:
             wanted = self._start.is_new(key)
         if not wanted:
@@ -176,7 +178,8 @@ class TopicConsumer(ConnectionHandler):
     def unpack(self, waiting: Waiting) -> list[Message]:
         """Return the messages of an entry that left the queue.  Raise CorruptMessageError."""
         delivery, payload = waiting.delivery, waiting.payload
-        if not self._acks.tracker.taken((delivery.ledger_id, delivery.entry_id)):
+        key = delivery.ledger_id, delivery.entry_id
+        if self._acknowledges and not self._acks.tracker.taken(key):
             self._pay_back(delivery, payload)
             return []
         try:
@@ -197,7 +200,7 @@ class TopicConsumer(ConnectionHandler):
             for index, message in enumerate(messages):
                 unwanted |= message.compacted_out << index
         everything = pending = (1 << len(messages)) - 1
-        if self._settings.durable:
+        if self._settings.durable and self._acknowledges:
             key, acks = (entry.ledger_id, entry.entry_id), self._acks.tracker
             if entry.is_batch:
                 pending = acks.delivered(key, len(messages), ack_set)
@@ -230,11 +233,15 @@ class TopicConsumer(ConnectionHandler):
 
     def ack(self, key: tuple[int, int], batch_index: int) -> None:
         """Acknowledge a message."""
+        if not self._acknowledges:
+            return
         self._acks.tracker.ack(key, batch_index)
         self._acks.changed()
 
     def ack_run(self, key: tuple[int, int], first: int, last: int, *, is_batch: bool) -> None:
         """Acknowledge the messages `first` to `last` of one entry."""
+        if not self._acknowledges:
+            return
         if is_batch:
             self._acks.tracker.skip(key, ((1 << (last - first + 1)) - 1) << first)
         else:
@@ -247,6 +254,8 @@ class TopicConsumer(ConnectionHandler):
             self._acks.note_void(1)
 
     def ack_cumulative(self, key: tuple[int, int], batch_index: int) -> None:
+        if not self._acknowledges:
+            return
         self._acks.tracker.ack_cumulative(key, batch_index)
         self._acks.changed()
 
@@ -255,7 +264,8 @@ class TopicConsumer(ConnectionHandler):
         await self._acks.flush()
 
     def nack(self, key: tuple[int, int]) -> None:
-        self._redelivery.nack(key)
+        if self._acknowledges:
+            self._redelivery.nack(key)
 
     # -- its tasks
 
