@@ -13,23 +13,31 @@ import trio
 
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.backlog import BacklogSize
+from daybook.broker.dispatch.entries import keyed_head
 from daybook.broker.dispatch.subscription import (
     EXCLUSIVE,
     FAILOVER,
+    KEY_SHARED,
     SHARED,
     TYPE_NAMES,
     Consumer,
     OnDurable,
 )
-from daybook.broker.errors import ConsumerBusyError, NotAllowedError, UnavailableError
+from daybook.broker.errors import (
+    ConsumerAssignError,
+    ConsumerBusyError,
+    NotAllowedError,
+    UnavailableError,
+)
 from daybook.broker.protocol.dispatch.interface import Activate, Entry, Place
+from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, key_ranges
 from daybook.broker.protocol.dispatch.non_persistent import NonPersistentDispatch
+from daybook.broker.protocol.dispatch.ranges import ranges_problem
 from daybook.wire.messages.consumer import Ack
 
 if TYPE_CHECKING:
     from daybook.broker.topics.non_persistent import NonPersistentTopic
 
-_TYPES = (EXCLUSIVE, SHARED, FAILOVER)
 _REGISTERED_S = 0.25  # see `dispatch.subscription`
 
 
@@ -66,16 +74,14 @@ class NonPersistentSubscription:
 
     # -- consumers
 
-    async def make_way(self, wanted: int, connection: ConnectedClient) -> None:
+    async def make_way(
+        self, wanted: int, connection: ConnectedClient, keys: KeyPolicy | None = None
+    ) -> None:
         """Return when a consumer of the wanted type can join, or raise ConsumerBusyError.
 
+        Raise ConsumerAssignError if the policy or the ranges of a key_shared consumer do not fit.
         Consumers in the way whose clients do not answer are taken for dead.
         """
-        if wanted not in _TYPES:
-            raise NotAllowedError(
-                f"non-persistent topics have no subscriptions of type {wanted} on this broker, only"
-                f" {', '.join(TYPE_NAMES[each] for each in _TYPES)}"
-            )
         topic = self.topic
         limit = topic.policies.max_consumers_per_subscription or topic.limits.consumers_max
         if len(self.consumers) >= limit:
@@ -83,6 +89,8 @@ class NonPersistentSubscription:
                 f"the subscription {self.name} has {len(self.consumers)} consumers, which is the"
                 " limit: close some, or raise the policy maxConsumersPerSubscription"
             )
+        if wanted == KEY_SHARED:
+            self._check_keys(keys or KeyPolicy())
         in_the_way = self._in_the_way(wanted)
         if not in_the_way:
             return
@@ -100,6 +108,17 @@ class NonPersistentSubscription:
                 f"the subscription {self.name} is {TYPE_NAMES[self.type or EXCLUSIVE]} and has a"
                 " consumer already: close that one first"
             )
+
+    def _check_keys(self, keys: KeyPolicy) -> None:
+        problem = ranges_problem(keys.ranges) if keys.sticky else None
+        if problem is None and self.consumers and self.dispatch.ranges is not None:
+            first = next(iter(self.consumers.values())).keys
+            if not first.agrees(keys):
+                problem = f"the subscription has consumers with the policy {first}, not {keys}"
+            else:
+                problem = self.dispatch.ranges.refusal(keys.ranges)
+        if problem is not None:
+            raise ConsumerAssignError(f"no consumer can join {self.name}: {problem}")
 
     def _in_the_way(self, wanted: int) -> list[Consumer]:
         if self.type == wanted and wanted != EXCLUSIVE:
@@ -120,9 +139,18 @@ class NonPersistentSubscription:
             self.type = wanted
             name = self.topic.name
             failover = (name.full, name.partition) if wanted == FAILOVER else None
-            self.dispatch = NonPersistentDispatch(shared=wanted == SHARED, failover=failover)
+            ranges = None
+            if wanted == KEY_SHARED:
+                ranges = key_ranges(consumer.keys, self.topic.limits.dispatch)
+            self.dispatch = NonPersistentDispatch(
+                shared=wanted == SHARED, failover=failover, ranges=ranges
+            )
         self.consumers[consumer.key] = consumer
-        self._activate(self.dispatch.joined(consumer.key, consumer.name, consumer.priority))
+        self._activate(
+            self.dispatch.joined(
+                consumer.key, consumer.name, consumer.priority, consumer.keys.ranges
+            )
+        )
         if wanted == FAILOVER:
             self.topic.start_task(self._wait_registered, consumer)
 
@@ -158,6 +186,10 @@ class NonPersistentSubscription:
 
     def deliver(self, entries: Sequence[Entry], sizes: Sequence[int], now_ms: int) -> None:
         """Send the entries to consumers that can take them, and drop the others."""
+        if self.dispatch.ranges is not None:
+            for entry in entries:
+                # The entries are shared by all subscriptions, so each key is computed once.
+                entry.key = entry.key or keyed_head(entry.token[0]).key
         rooms = {key: each.connection.room_bytes for key, each in self.consumers.items()}
         assigned = self.dispatch.assign(entries, sizes, rooms)
         self.dropped += assigned.dropped

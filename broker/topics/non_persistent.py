@@ -234,7 +234,7 @@ class NonPersistentSubscriptions:
                 )
                 self.by_name[request.subscription] = subscription
             try:
-                await subscription.make_way(request.type, connection)
+                await subscription.make_way(request.type, connection, request.keys)
             except UnavailableError:
                 if not subscription.gone or topic.closing:
                     raise
@@ -261,6 +261,8 @@ class NonPersistentSubscriptions:
             priority=request.priority,
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
+            keys=request.keys,
+            schema_type=request.schema_type,
         )
         subscription.add(consumer, request.type)
         return consumer

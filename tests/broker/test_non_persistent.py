@@ -9,6 +9,7 @@ from trio.testing import MockClock
 from daybook.broker.limits import ConnectionLimits
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.topics.non_persistent import NonPersistentTopic
+from daybook.wire.batch import parse_metadata
 from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -71,7 +72,7 @@ async def test_what_no_consumer_has_permits_for_is_dropped_and_counted(
         client.flow(1, 1)
         client.send(5)
         await client.settle()
-        assert len(client.bodies(Delivery)) == 2  # What was dropped never comes.
+        assert len(client.bodies(Delivery)) == 2  # Dropped messages never come.
 
 
 async def test_a_client_that_does_not_read_costs_a_bounded_amount_and_nobody_else(
@@ -325,3 +326,51 @@ async def test_a_flood_leaves_others_their_turn(autojump_clock: MockClock) -> No
         await sender.wait(SendReceipt, 200)
         trio.lowlevel.remove_instrument(passes)
         assert 0 < passes.most <= 2_200
+
+
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
+
+
+async def test_the_messages_of_a_key_go_to_one_consumer(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await producer(client)
+        for consumer_id in (1, 2):
+            await consumer(
+                client, consumer_id, kind=KEY_SHARED, consumer_name=f"c{consumer_id}", permits=90
+            )
+        for number in range(60):
+            client.send(number, partition_key=f"key-{number % 12}")
+        deliveries = await client.deliveries(60)
+        consumers: dict[int, set[int]] = {}
+        for index, delivery in enumerate(sorted(deliveries, key=_sequence_id)):
+            consumers.setdefault(index % 12, set()).add(delivery.consumer_id)
+        assert all(len(each) == 1 for each in consumers.values())
+        assert len(set.union(*consumers.values())) == 2
+        # The other consumer does not get the messages of a key whose consumer has no permits.
+        client.tell(pb.CommandCloseConsumer(consumer_id=2, request_id=900))
+        await consumer(client, 3, kind=KEY_SHARED, consumer_name="c3")
+        for number in range(60, 72):
+            client.send(number, partition_key=f"key-{number % 12}")
+        await client.settle()
+        subscription = topic_of(cluster).subscriptions.by_name["sub"]
+        assert 0 < subscription.dropped < 12
+
+
+def _sequence_id(delivery: Delivery) -> int:
+    return parse_metadata(delivery.payload)[0].sequence_id
+
+
+async def test_sticky_ranges_may_not_overlap(autojump_clock: MockClock) -> None:
+    def sticky(first: int, last: int) -> pb.KeySharedMeta:
+        meta = pb.KeySharedMeta(hashRanges=[pb.IntRange(start=first, end=last)])
+        meta.keySharedMode = pb.STICKY
+        return meta
+
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await consumer(client, 1, kind=KEY_SHARED, keySharedMeta=sticky(0, 30_000))
+        for meta in (sticky(30_000, 40_000), None):
+            refused = await client.subscribe(2, topic=TOPIC, kind=KEY_SHARED, keySharedMeta=meta)
+            assert refused.error == pb.ConsumerAssignError
+        await consumer(client, 2, kind=KEY_SHARED, keySharedMeta=sticky(30_001, 65_535))

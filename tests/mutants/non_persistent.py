@@ -71,6 +71,17 @@ MUTANTS = [
         caught_by=_BY_MACHINE,
     ),
     Mutant(
+        id="NP15",
+        rule="only the consumer of a key gets its messages -> another one that has room",
+        module=_MACHINE,
+        name="NonPersistentDispatch.assign",
+        replacement=Edit(
+            "owner = self.ranges.owner_of(entry.key)",
+            "owner = next((c for c in self._consumers if self._takes(c, left)), None)",
+        ),
+        caught_by=_BY_CLIENTS,
+    ),
+    Mutant(
         id="NP08",
         rule="a subscription ends with its last consumer -> it stays",
         module=_SUBSCRIPTION,

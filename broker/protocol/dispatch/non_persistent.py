@@ -3,6 +3,7 @@
     exclusive, failover    the active consumer gets everything that it has permits and room for
     shared                 consumers with permits and room take turns; those of the best priority
                            first
+    key_shared             the consumer of the key gets the entry, or nobody does
 
 Nothing is kept: there is no backlog, no acknowledgement and no redelivery.  An entry with several
 messages needs one permit to be delivered, and takes as many as it has messages, as always.  A
@@ -21,7 +22,9 @@ from daybook.broker.protocol.dispatch.interface import (
     DispatchLimits,
     Effect,
     Entry,
+    SlotRange,
 )
+from daybook.broker.protocol.dispatch.ranges import KeyRanges
 
 _FAR_MS = 1 << 60
 
@@ -45,12 +48,20 @@ class Assigned:
 class NonPersistentDispatch:
     """One instance per subscription, from its first consumer of a type to its last one.
 
-    `failover` chooses the active consumer of a failover subscription.
+    `failover`, the topic and its partition, is for a failover subscription only, and `ranges` for
+    a key_shared one.
     """
 
     delayed = 0
 
-    def __init__(self, *, shared: bool, failover: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        shared: bool,
+        failover: tuple[str, int] | None = None,
+        ranges: KeyRanges | None = None,
+    ) -> None:
+        self.ranges = ranges
         self._shared = shared
         self._consumers: dict[ConsumerKey, _Consumer] = {}
         self._turns: deque[ConsumerKey] = deque()
@@ -61,7 +72,15 @@ class NonPersistentDispatch:
 
     # -- consumers
 
-    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Activate]:
+    def joined(
+        self,
+        consumer: ConsumerKey,
+        name: str = "",
+        priority: int = 0,
+        ranges: Sequence[SlotRange] = (),
+    ) -> list[Activate]:
+        if self.ranges is not None:
+            self.ranges.add(consumer, name, ranges)
         self._consumers[consumer] = _Consumer(priority)
         self._turns.append(consumer)
         if self._chooser is None:
@@ -69,6 +88,8 @@ class NonPersistentDispatch:
         return self._chosen(self._chooser.joined(consumer, name, priority))
 
     def left(self, consumer: ConsumerKey) -> list[Activate]:
+        if self.ranges is not None:
+            self.ranges.remove(consumer)
         del self._consumers[consumer]
         self._turns.remove(consumer)
         return [] if self._chooser is None else self._chosen(self._chooser.left(consumer))
@@ -89,7 +110,9 @@ class NonPersistentDispatch:
         """The consumer that gets everything; None if several do."""
         if self._chooser is not None:
             return self._chooser.active
-        return None if self._shared else next(iter(self._consumers), None)
+        if self._shared or self.ranges is not None:
+            return None
+        return next(iter(self._consumers), None)
 
     def permits_of(self, consumer: ConsumerKey) -> int:
         return self._consumers[consumer].permits
@@ -114,6 +137,14 @@ class NonPersistentDispatch:
         """
         left = dict(rooms)
         assigned = Assigned()
+        if self.ranges is not None:
+            for entry, size in zip(entries, sizes, strict=True):
+                owner = self.ranges.owner_of(entry.key)
+                if owner is not None and self._takes(owner, left):
+                    self._give(owner, entry, size, left, assigned)
+                else:
+                    assigned.dropped += entry.messages
+            return assigned
         ready = self._ready(left)
         for entry, size in zip(entries, sizes, strict=True):
             while ready and not self._takes(ready[0], left):
@@ -125,13 +156,23 @@ class NonPersistentDispatch:
                 continue
             key = ready[0]
             ready.rotate(-1)
-            assigned.deliveries.setdefault(key, []).append(entry)
-            self._consumers[key].permits -= entry.messages
-            left[key] -= size
+            self._give(key, entry, size, left, assigned)
             if self._shared:  # The next assignment begins with another consumer.
                 self._turns.remove(key)
                 self._turns.append(key)
         return assigned
+
+    def _give(
+        self,
+        consumer: ConsumerKey,
+        entry: Entry,
+        size: int,
+        left: dict[ConsumerKey, int],
+        assigned: Assigned,
+    ) -> None:
+        assigned.deliveries.setdefault(consumer, []).append(entry)
+        self._consumers[consumer].permits -= entry.messages
+        left[consumer] -= size
 
     def _takes(self, consumer: ConsumerKey, left: Mapping[ConsumerKey, int]) -> bool:
         return self._consumers[consumer].permits > 0 and left[consumer] > 0
