@@ -32,7 +32,7 @@ MUTANTS = [
         id="NP03",
         rule="a batch takes as many permits as it has messages -> one",
         module=_MACHINE,
-        name="NonPersistentDispatch.assign",
+        name="NonPersistentDispatch._give",
         replacement=Edit("permits -= entry.messages", "permits -= 1"),
         caught_by=_BY_MACHINE,
     ),
@@ -41,7 +41,10 @@ MUTANTS = [
         rule="messages that nobody takes are counted -> entries",
         module=_MACHINE,
         name="NonPersistentDispatch.assign",
-        replacement=Edit("assigned.dropped += entry.messages", "assigned.dropped += 1"),
+        replacement=Edit(
+            "assigned.dropped += entry.messages\n            continue",
+            "assigned.dropped += 1\n            continue",
+        ),
         caught_by=_BY_MACHINE,
     ),
     Mutant(
@@ -57,9 +60,7 @@ MUTANTS = [
         rule="the next priority is served when the best one is full -> entries are dropped",
         module=_MACHINE,
         name="NonPersistentDispatch.assign",
-        replacement=Edit(
-            "ready = self._ready(left)\n            if not", "pass\n            if not"
-        ),
+        replacement=Edit("if not ready:\n                ready = self._ready(left)", "pass"),
         caught_by=_BY_MACHINE,
     ),
     Mutant(
