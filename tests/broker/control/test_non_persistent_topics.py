@@ -1,5 +1,6 @@
 """Non-persistent topics of whole brokers: our client, partitions, administration, bundles."""
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from daybook.broker.errors import (
     ConflictError,
     NotAllowedError,
     NotFoundError,
+    NotOwnerError,
     PreconditionError,
     SubscriptionNotFoundError,
 )
@@ -153,5 +155,53 @@ def test_topics_of_all_brokers_are_listed_and_move_with_their_bundles() -> None:
                 await sender.send(b"moved")
             for sender in senders:
                 await sender.aclose()
+
+    simulated(story)
+
+
+def test_nothing_is_invented_and_nothing_overtakes_while_topics_move() -> None:
+    async def story(world: World) -> None:
+        brokers = [await world.broker("one"), await world.broker("two")]
+        names = [f"non-persistent://public/default/m{number}" for number in range(4)]
+        got: dict[str, list[bytes]] = {name: [] for name in names}
+        sent: dict[str, list[bytes]] = {name: [] for name in names}
+
+        async def consume(client: Client, name: str) -> None:
+            async with await client.subscribe(name, "s") as consumer:
+                while True:
+                    got[name].append((await consumer.receive()).data)
+
+        async def produce(client: Client, name: str) -> None:
+            async with await client.create_producer(name) as sender:
+                for number in range(200):
+                    sent[name].append(b"%s %d" % (name.encode(), number))
+                    sender.send_nowait(sent[name][-1])
+                    await trio.sleep(0.01)
+
+        async def move() -> None:
+            for round_ in range(6):
+                await trio.sleep(0.3)
+                broker = brokers[round_ % 2]
+                for name in list(broker.topics.non_persistent.loaded):
+                    bundle = await broker.operations.policies.bundle_of(TopicName.parse(name))
+                    with suppress(NotOwnerError):
+                        await broker.operations.unload_bundle(
+                            "public/default", bundle.rpartition("/")[2]
+                        )
+
+        async with world.client("one", "two") as client, trio.open_nursery() as consumers:
+            for name in names:
+                consumers.start_soon(consume, client, name)
+            await trio.sleep(1)
+            async with trio.open_nursery() as producers:
+                producers.start_soon(move)
+                for name in names:
+                    producers.start_soon(produce, client, name)
+            await trio.sleep(2)
+            consumers.cancel_scope.cancel()
+        for name in names:
+            places = [sent[name].index(data) for data in got[name]]  # every one was sent
+            assert places == sorted(places), name
+            assert len(set(places)) > 50, name
 
     simulated(story)
