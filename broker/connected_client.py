@@ -31,6 +31,8 @@ class ConnectedClient:
     """Ask the client for a sign of life within so many seconds."""
     call_at_flush: Callable[[Call], None]
     """Call once at the end of this turn of the loop; what it queues is sent in the same flush."""
+    yield_soon: Callable[[], None]
+    """Let other tasks run before the next command of this client, which has caused much work."""
     call_when_writable: Callable[[Call], None]
     """Call once when the client has room again."""
     note_refused_send: Callable[[int, str], None]

@@ -13,13 +13,20 @@ from daybook.broker.protocol.dispatch.blockers import Cause
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.request_counts import RequestCounts, command_name, error_name
 from daybook.broker.topics.deduplication import Deduplication
+from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.orphans import OrphanRemoval
-from daybook.broker.topics.stats import SubscriptionStats, TopicStats, statistics
+from daybook.broker.topics.stats import (
+    SubscriptionStats,
+    TopicStats,
+    non_persistent_statistics,
+    statistics,
+)
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.version import __version__
 
+_Row: TypeAlias = tuple[Topic | NonPersistentTopic, TopicStats]
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
 _BACKLOG = "Messages not acknowledged by subscriptions; an estimate if messages are in batches."
 _BACKLOG_BYTES = "Bytes of the largest backlog of a subscription, an estimate."
@@ -59,15 +66,18 @@ class BrokerMetrics:
 
     def collect(self) -> Iterator[Metric]:
         loaded = list(self._topics.loaded.values())
-        stats = [(topic, statistics(topic)) for topic in loaded]
+        volatile = list(self._topics.non_persistent.loaded.values())
+        stats: list[_Row] = [(topic, statistics(topic)) for topic in loaded]
+        stats += [(topic, non_persistent_statistics(topic)) for topic in volatile]
         yield from self._broker(stats)
         yield from self._of_requests()
         yield from self._of_topics(stats)
         yield from self._of_deduplication(loaded)
         yield from self._of_quotas(loaded)
         yield from self._of_subscriptions(stats)
+        yield self._of_drops(volatile)
 
-    def _broker(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
+    def _broker(self, stats: list[_Row]) -> Iterator[Metric]:
         def gauge(name: str, text: str, value: float) -> Metric:
             metric = GaugeMetricFamily(name, text, labels=("cluster",))
             metric.add_metric((self._cluster,), value)
@@ -117,7 +127,11 @@ class BrokerMetrics:
             "1 while this broker is in contact with the metadata store, else 0.",
             in_contact,
         )
-        old = sum(c.old_records > 0 for topic, _ in stats for c in topic.log.cursors.values())
+        old = sum(
+            cursor.old_records > 0
+            for topic in self._topics.loaded.values()
+            for cursor in topic.log.cursors.values()
+        )
         yield gauge(
             "daybook_broker_cursors_pulsar_misreads",
             "Loaded cursors with records of version 1, which a Pulsar broker misreads.",
@@ -181,14 +195,14 @@ class BrokerMetrics:
             refused.add_metric((self._cluster, command_name(command), error_name(error)), count)
         yield refused
 
-    def _of_topics(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
+    def _of_topics(self, stats: list[_Row]) -> Iterator[Metric]:
         for make, name, text, value_of in _TOPIC_METRICS:
             family = make(f"pulsar_{name}", text, labels=_TOPIC_LABELS)
             for topic, one in stats:
                 family.add_metric(self._labels(topic), value_of(one))
             yield family
 
-    def _labels(self, topic: Topic) -> tuple[str, str, str]:
+    def _labels(self, topic: Topic | NonPersistentTopic) -> tuple[str, str, str]:
         return (self._cluster, topic.name.namespace, topic.name.full)
 
     def _of_deduplication(self, loaded: list[Topic]) -> Iterator[Metric]:
@@ -219,7 +233,7 @@ class BrokerMetrics:
                 evictions.add_metric((*self._labels(topic), kind), count)
         yield evictions
 
-    def _of_subscriptions(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
+    def _of_subscriptions(self, stats: list[_Row]) -> Iterator[Metric]:
         rows = [
             ((*self._labels(topic), name), subscription)
             for topic, one in stats
@@ -240,6 +254,17 @@ class BrokerMetrics:
         for labels, subscription in rows:
             family.add_metric(labels, len(subscription.consumers))
         yield family
+
+    def _of_drops(self, topics: list[NonPersistentTopic]) -> Metric:
+        family = CounterMetricFamily(
+            "pulsar_subscription_msg_drop",
+            "Messages of a non-persistent topic that no consumer could take.",
+            labels=_SUBSCRIPTION_LABELS,
+        )
+        for topic in topics:
+            for name, subscription in topic.subscriptions.by_name.items():
+                family.add_metric((*self._labels(topic), name), subscription.dropped)
+        return family
 
 
 class _Collector(Collector):

@@ -83,9 +83,15 @@ class Call(Generic[PartsT]):
             raise InvalidNameError(str(error)) from None
 
     @property
+    def domain(self) -> str:
+        """The domain of topics that the path names."""
+        parts = self._request.scope["path"].split("/")
+        return "non-persistent" if "non-persistent" in parts[3:5] else "persistent"
+
+    @property
     def topic(self) -> TopicName:
         try:
-            return TopicName.parse(f"persistent://{self.namespace}/{self.path('topic')}")
+            return TopicName.parse(f"{self.domain}://{self.namespace}/{self.path('topic')}")
         except MalformedError as error:
             raise InvalidNameError(str(error)) from None
 

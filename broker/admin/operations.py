@@ -47,12 +47,13 @@ from daybook.broker.protocol.bundles import BundleName, bundle_name
 from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.lookup import LookupResult, Lookups
 from daybook.broker.topics.growth import Subscriptions, grow, stored_subscriptions
-from daybook.broker.topics.stats import internal_stats, topic_stats
+from daybook.broker.topics.non_persistent import NonPersistentTopic
+from daybook.broker.topics.stats import internal_stats, non_persistent_stats, topic_stats
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.position import Position
 from daybook.wire.metadata.store import MetadataError, MetadataStore
-from daybook.wire.topics import TopicName, url_encode
+from daybook.wire.topics import DOMAINS, TopicName, url_encode
 
 _FORCED = {"force": "true"}
 _ATTEMPTS = 4  # to find the owner of a topic; each fails only if the owner has changed meanwhile
@@ -201,13 +202,15 @@ class Operations:
         await self.tenancy.mark_deleted(namespace, deleted=True)
         try:
             topics = await self.topics(namespace)
+            topics += await self.partitioned_topics(namespace, "non-persistent")
             if topics and not force:
                 raise ConflictError(
                     f"the namespace {namespace} has {len(topics)} topics: delete them first, or"
                     " use force"
                 )
-            for topic in await self.policies.list_partitioned(namespace):
-                await self.delete_partitioned(topic, force=True)
+            for domain in DOMAINS:
+                for topic in await self.policies.list_partitioned(namespace, domain):
+                    await self.delete_partitioned(topic, force=True)
             rest = [TopicName.parse(name) for name in await self.topics(namespace)]
             await self._each(rest, self._delete_forced, RestCall("DELETE", "", _FORCED))
             with suppress(BrokerError):  # A bundle that stays owned is harmless.
@@ -264,9 +267,36 @@ class Operations:
             names |= {topic.partition_name(index).full for index in range(count)}
         return sorted(names)
 
-    async def partitioned_topics(self, namespace: str) -> list[str]:
+    async def partitioned_topics(self, namespace: str, domain: str = "persistent") -> list[str]:
         await self.policies.namespace(namespace)
-        return sorted(topic.full for topic in await self.policies.list_partitioned(namespace))
+        found = await self.policies.list_partitioned(namespace, domain)
+        return sorted(topic.full for topic in found)
+
+    async def non_persistent_topics(self, namespace: str, *, here: bool = False) -> list[str]:
+        """Return the full names of non-persistent topics, which their owners alone know.
+
+        With `here`, only this broker tells.  A broker that does not answer has no topics to tell.
+        """
+        await self.policies.namespace(namespace)
+        names = set(await self._topics.non_persistent_names_in(namespace))
+        if here:
+            return sorted(names)
+        path = f"/admin/v2/non-persistent/{namespace}"
+        try:
+            others = [member.record.web_service_url for member in await members(self._store)]
+        except MetadataError as error:
+            raise UnavailableError(f"the list of brokers cannot be read now: {error}") from error
+
+        async def ask(url: str) -> None:
+            with suppress(BrokerError):
+                answer = await self._peer_calls.call(url, "GET", path, query={"thisBroker": "true"})
+                names.update(map(str, cast("list[object]", answer or [])))
+
+        async with trio.open_nursery() as nursery:
+            for url in others:
+                if url is not None and url != self._ownership.identity.http_url:
+                    nursery.start_soon(ask, url)
+        return sorted(names)
 
     async def partitioned(self, topic: TopicName) -> PartitionedTopic:
         """Return how many partitions the topic has, 0 if it is not partitioned.
@@ -575,11 +605,17 @@ class Operations:
         await self._topics.unload(topic)
 
     async def stats_here(self, topic: TopicName) -> dict[str, object]:
+        if not topic.persistent:
+            found = await self._topics.non_persistent.get(topic, create=False)
+            return non_persistent_stats(found, self._ownership.identity.broker_id)
         served = await self._get(topic)
         await served.read_backlogs()
         return topic_stats(served, self._ownership.identity.broker_id)
 
     async def internal_stats_here(self, topic: TopicName) -> dict[str, object]:
+        if not topic.persistent:
+            found = await self._topics.non_persistent.get(topic, create=False)
+            return {"entriesAddedCounter": found.entries, "ledgers": [], "cursors": {}}
         return internal_stats(await self._get(topic))
 
     async def last_message_id_here(self, topic: TopicName) -> MessageIdData:
@@ -596,7 +632,7 @@ class Operations:
         return _message_id(topic, await (await self._get(topic)).terminate())
 
     async def subscriptions_here(self, topic: TopicName) -> list[str]:
-        by_name = (await self._get(topic)).subscriptions.by_name
+        by_name = (await self._topics.open(topic, create=False)).subscriptions.by_name
         return sorted(by_name)
 
     async def create_subscription_here(self, topic: TopicName, name: str, start: Start) -> None:
@@ -605,6 +641,11 @@ class Operations:
         await served.subscriptions.create(name, mark_delete, start.properties)
 
     async def delete_subscription_here(self, topic: TopicName, name: str, *, force: bool) -> None:
+        if not topic.persistent:
+            self._delete_volatile(
+                (await self._topics.non_persistent.get(topic, create=False)), name, force=force
+            )
+            return
         served, subscription = await self._subscription(topic, name)
         if subscription.consumers and not force:
             raise PreconditionError(
@@ -612,6 +653,15 @@ class Operations:
                 " them, or use force"
             )
         await served.subscriptions.remove(subscription)
+
+    def _delete_volatile(self, topic: NonPersistentTopic, name: str, *, force: bool) -> None:
+        subscription = topic.subscriptions.get(name)
+        if not force:  # It has consumers, because it would not exist without them.
+            raise PreconditionError(
+                f"the subscription {name} has {len(subscription.consumers)} consumers: close"
+                " them, or use force"
+            )
+        subscription.drop()
 
     async def skip_all_here(self, topic: TopicName, name: str) -> None:
         _, subscription = await self._subscription(topic, name)
@@ -732,7 +782,7 @@ class Operations:
         """Run an operation on one topic, on the broker that owns it."""
         identity = self._ownership.identity
         url, authoritative = identity.http_url, False
-        path = f"/admin/v2/persistent/{topic.namespace}/{topic.encoded}{call.suffix}"
+        path = f"/admin/v2/{topic.domain}/{topic.namespace}/{topic.encoded}{call.suffix}"
         for _ in range(_ATTEMPTS):
             if url == identity.http_url:
                 where = await self._lookups.lookup(topic, authoritative=authoritative)

@@ -13,7 +13,25 @@ from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionEr
 OpsCall = Call[Operations]
 
 _ROOT = "/admin/v2/persistent/{tenant}/{namespace}"
-_LOOKUP = "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}"
+_NON_PERSISTENT = "/admin/v2/non-persistent/{tenant}/{namespace}"
+_LOOKUPS = (
+    "/lookup/v2/topic/persistent/{tenant}/{namespace}/{topic}",
+    "/lookup/v2/topic/non-persistent/{tenant}/{namespace}/{topic}",
+)
+# The paths below that topics without storage have, too.
+_OF_BOTH = (
+    "/partitioned",
+    "/{topic}",
+    "/{topic}/partitions",
+    "/{topic}/unload",
+    "/{topic}/stats",
+    "/{topic}/internalStats",
+    "/{topic}/partitioned-stats",
+    "/{topic}/partitioned-internalStats",
+    "/{topic}/subscriptions",
+    "/{topic}/subscription/{subscription}",
+    "/{topic}/{rest:path}",
+)
 _METHODS = ("GET", "PUT", "POST", "DELETE")
 
 
@@ -50,8 +68,10 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
     }
     return [
         *(endpoints.route(_ROOT + path, handlers) for path, handlers in table.items()),
-        endpoints.route(_LOOKUP, {"GET": _lookup}),
-        endpoints.route(f"{_LOOKUP}/bundle", {"GET": _bundle}),
+        endpoints.route(_NON_PERSISTENT, {"GET": _non_persistent_topics}),
+        *(endpoints.route(_NON_PERSISTENT + path, table[path]) for path in _OF_BOTH),
+        *(endpoints.route(path, {"GET": _lookup}) for path in _LOOKUPS),
+        *(endpoints.route(f"{path}/bundle", {"GET": _bundle}) for path in _LOOKUPS),
     ]
 
 
@@ -100,8 +120,13 @@ async def _topics(call: OpsCall) -> object:
     return await call.parts.topics(call.namespace)
 
 
+async def _non_persistent_topics(call: OpsCall) -> object:
+    here = call.flag("thisBroker")
+    return await call.parts.non_persistent_topics(call.namespace, here=here)
+
+
 async def _partitioned_topics(call: OpsCall) -> object:
-    return await call.parts.partitioned_topics(call.namespace)
+    return await call.parts.partitioned_topics(call.namespace, call.domain)
 
 
 async def _create(call: OpsCall) -> None:

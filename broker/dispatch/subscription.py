@@ -55,6 +55,7 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer
 
 if TYPE_CHECKING:
+    from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
     from daybook.broker.topics.topic import Topic
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
@@ -98,7 +99,7 @@ class Consumer:
         consumer_id: int,
         name: str,
         connection: ConnectedClient,
-        subscription: "Subscription",
+        subscription: "Subscription | NonPersistentSubscription",
         *,
         partition: int,
         priority: int = 0,

@@ -370,14 +370,14 @@ class Policies:
                 f"the partitioned topic {topic} may not have been deleted: {error}"
             ) from error
 
-    async def list_partitioned(self, namespace: str) -> list[TopicName]:
+    async def list_partitioned(self, namespace: str, domain: str = "persistent") -> list[TopicName]:
         try:
-            names = await self._store.get_children(records.partitioned_parent(namespace))
+            names = await self._store.get_children(records.partitioned_parent(namespace, domain))
         except StoreUnavailableError as error:
             raise UnavailableError(
                 f"the topics of {namespace} cannot be listed now: {error}"
             ) from error
-        prefix = f"persistent://{namespace}/"
+        prefix = f"{domain}://{namespace}/"
         return [TopicName.parse(prefix + url_decode(name)) for name in names or []]
 
     async def _write(self, path: str, changed: Callable[[bytes], bytes], what: str) -> None:

@@ -4,7 +4,7 @@
     /admin/policies/<tenant>                            TenantInfo
     /admin/policies/<tenant>/<namespace>                Policies (`policies`)
     /admin/local-policies/<tenant>/<namespace>          {"bundles": BundlesData}: those in force
-    /admin/partitioned-topics/<ns>/persistent/<topic>   PartitionedTopic
+    /admin/partitioned-topics/<ns>/persistent/<topic>   PartitionedTopic; also below non-persistent
     /namespace/<ns>/<range>              ephemeral      OwnerRecord
     /loadbalance/brokers/<host:port>     ephemeral      BrokerRecord, one for each live broker
     /loadbalance/leader                  ephemeral      LeaderRecord
@@ -154,9 +154,9 @@ def namespace_of_policies(path: str) -> str | None:
     return None
 
 
-def partitioned_parent(namespace: str) -> str:
-    return f"{PARTITIONED_TOPICS}/{namespace}/persistent"
+def partitioned_parent(namespace: str, domain: str = "persistent") -> str:
+    return f"{PARTITIONED_TOPICS}/{namespace}/{domain}"
 
 
 def partitioned_path(topic: TopicName) -> str:
-    return f"{partitioned_parent(topic.namespace)}/{topic.encoded}"
+    return f"{partitioned_parent(topic.namespace, topic.domain)}/{topic.encoded}"

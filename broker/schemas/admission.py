@@ -25,6 +25,7 @@ from daybook.broker.protocol.schemas.schema import (
 )
 from daybook.broker.schemas.records import schema_id
 from daybook.broker.schemas.registry import SchemaRegistry
+from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.topic import Topic
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
@@ -48,7 +49,7 @@ class SchemaAdmission:
     def __init__(self, registry: SchemaRegistry) -> None:
         self.registry = registry
 
-    async def producer(self, topic: Topic, wire: pb.Schema | None) -> bytes:
+    async def producer(self, topic: Topic | NonPersistentTopic, wire: pb.Schema | None) -> bytes:
         """Return the version of a producer's schema, which is added if necessary.
 
         Raise InvalidSchemaError, IncompatibleSchemaError, UnavailableError.
@@ -63,7 +64,7 @@ class SchemaAdmission:
             )
         return UNVERSIONED
 
-    async def consumer(self, topic: Topic, wire: pb.Schema | None) -> None:
+    async def consumer(self, topic: Topic | NonPersistentTopic, wire: pb.Schema | None) -> None:
         """Raise IncompatibleSchemaError if the consumer does not understand the topic."""
         schema = typed(wire)
         if schema is None:
@@ -110,8 +111,9 @@ def typed(wire: pb.Schema | None) -> Schema | None:
     return schema
 
 
-def _was_used(topic: Topic) -> bool:
-    if len(topic.producers) or topic.log.confirmed_offset >= 0:
+def _was_used(topic: Topic | NonPersistentTopic) -> bool:
+    stored = isinstance(topic, Topic) and topic.log.confirmed_offset >= 0
+    if len(topic.producers) or stored:
         return True
     consumers = (c for s in topic.subscriptions.by_name.values() for c in s.consumers.values())
     return any(consumer.schema_type != AUTO_CONSUME for consumer in consumers)

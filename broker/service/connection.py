@@ -85,6 +85,7 @@ class ClientConnection:
     ) -> None:
         self.closing = False  # the session has ended: nothing more is read or begun
         self.reading = True  # False while back-pressure stops the reading of frames
+        self.must_yield = False  # the latest commands have caused much work
         self.awaits_client = False  # not read until the client takes what is queued for it
         self.connected_ms = context.clock.now_ms()
         self._forget_producer = forget_producer
@@ -260,6 +261,9 @@ class ClientConnection:
         """Do nothing: the flusher calls this if `flush` has left a rest, which it never does."""
         await trio.lowlevel.checkpoint()
 
+    def _yield_soon(self) -> None:
+        self.must_yield = True
+
     async def wait_takes_answers(self) -> None:
         await self._frames.wait_below(self._unread_bytes_max // 2)
 
@@ -343,6 +347,7 @@ class ClientConnection:
             get_room_bytes=self._room_bytes,
             is_alive=self._is_alive,
             call_at_flush=self._call_at_next_flush,
+            yield_soon=self._yield_soon,
             call_when_writable=self._call_once_writable,
             note_refused_send=self._note_refused_send,
             forget_producer=self._forget_producer,

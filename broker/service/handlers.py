@@ -28,6 +28,7 @@ import trio
 from google.protobuf.message import Message
 
 from daybook.broker.context import BrokerContext
+from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.errors import (
     BrokerError,
@@ -53,6 +54,7 @@ from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
 from daybook.broker.service.topic_watchers import TopicWatchers
+from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.stats import consumer_stats_response
 from daybook.broker.topics.topic import ConsumerRequest, ProducerRequest, Topic
@@ -175,7 +177,7 @@ class Handlers:
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
         self._opening_consumers: dict[int, _Opening] = {}  # by attempt
         # The topics that this client has appended to since the last `_wait_room`.
-        self._appended_to: dict[Topic, None] = {}
+        self._appended_to: dict[Topic | NonPersistentTopic, None] = {}
 
     # -- lifetime
 
@@ -197,7 +199,8 @@ class Handlers:
                     handle(decode_frame(frame), len(frame))
                     if connection.closing:
                         return
-                    if not count % _FRAMES_PER_TURN:
+                    if not count % _FRAMES_PER_TURN or connection.must_yield:
+                        connection.must_yield = False
                         await self._wait_room()
                         await trio.lowlevel.checkpoint()
                 await self._wait_room()
@@ -220,7 +223,7 @@ class Handlers:
             connection.awaits_client = False
         connection.reading = True
 
-    async def _wait_room_of(self, topic: Topic) -> None:
+    async def _wait_room_of(self, topic: Topic | NonPersistentTopic) -> None:
         """Wait until the topic takes more.
 
         The client's pings are not read meanwhile, so the broker sends pings as a sign of life.
@@ -511,7 +514,7 @@ class Handlers:
                 f"the producer name {body.producer_name[:64]!r} is reserved: choose another one"
             )
         name = topic_name(body.topic)
-        topic = await broker.topics.get(name, create=await self._may_create(name))
+        topic = await broker.topics.open(name, create=await self._may_create(name))
         schema_version = await broker.schemas.producer(topic, _schema(body))
         if body.initial_subscription_name:
             await topic.subscriptions.ensure(body.initial_subscription_name)
@@ -592,7 +595,8 @@ class Handlers:
         self, body: pb.CommandSubscribe, attempt: int, scope: trio.CancelScope
     ) -> None:
         connection, consumer_id = self._connection, body.consumer_id
-        found: tuple[Topic, Subscription] | None = None
+        found: tuple[Subscription | NonPersistentSubscription, Callable[[], Consumer]] | None
+        found = None
         error: BrokerError = _closed_early("consumer")
         request = consumer_request(body)
         try:
@@ -604,25 +608,29 @@ class Handlers:
             del self._opening_consumers[attempt]
         # A volatile subscription that was created for this consumer goes with it.
         if found is not None and (scope.cancel_called or connection.closing):
-            found[1].drop_if_unused()
+            found[0].drop_if_unused()
             found = None
         if found is None:
             self._consumer_not_opened(body, attempt, error)
             return
-        topic, subscription = found
+        subscription, join = found
         # The answer has to be sent before anything that the subscription sends.
         success = pb.CommandSuccess(request_id=body.request_id)
         self._add_move(success, subscription)
         connection.send_command(success)
         # No checkpoint since `_prepare`: the subscription is still the one that was made ready.
-        consumer = topic.subscriptions.join(subscription, request, connection.client)
+        consumer = join()
         assert consumer_id not in self.consumers
         self.consumers[consumer_id] = consumer
         self._perform_consuming(self._consuming.opened(consumer_id, attempt))
 
     async def _prepare(
         self, body: pb.CommandSubscribe, request: ConsumerRequest
-    ) -> tuple[Topic, Subscription]:
+    ) -> tuple[Subscription | NonPersistentSubscription, Callable[[], Consumer]]:
+        """Return the subscription, and a function that adds the consumer to it.
+
+        The caller has to call it before its next checkpoint.
+        """
         broker = self._broker
         if body.subType not in TYPE_NAMES:
             raise NotAllowedError(
@@ -640,9 +648,14 @@ class Handlers:
         self._check_chars(body.subscription, body.consumer_name)
         name = topic_name(body.topic)
         create = body.force_topic_creation and await self._may_create(name)
-        topic = await broker.topics.get(name, create=create)
+        topic = await broker.topics.open(name, create=create)
         await broker.schemas.consumer(topic, _schema(body))
-        return topic, await topic.subscriptions.prepare(request, self._connection.client)
+        client = self._connection.client
+        if isinstance(topic, NonPersistentTopic):
+            volatile = await topic.subscriptions.prepare(request, client)
+            return volatile, partial(topic.subscriptions.join, volatile, request, client)
+        subscription = await topic.subscriptions.prepare(request, client)
+        return subscription, partial(topic.subscriptions.join, subscription, request, client)
 
     async def _may_create(self, name: TopicName) -> bool:
         """Return True if a client that opens the topic creates it."""
@@ -758,7 +771,9 @@ class Handlers:
         with suppress(NotFoundError):
             await broker.policies.namespace(namespace)
             if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
-                names = await broker.topics.names_in(namespace)
+                names += await broker.topics.names_in(namespace)
+            if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
+                names += await broker.topics.non_persistent_names_in(namespace)
         names = [name for name in names if not is_system(TopicName.parse(name))]
         filtered = False
         # An expression that is not evaluated here is applied by the client, as older ones do.
@@ -789,7 +804,7 @@ class Handlers:
     async def _last_message_id(
         self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
     ) -> Message:
-        subscription = self._known(body.consumer_id, consumer).subscription
+        subscription = _stored(self._known(body.consumer_id, consumer), "has no last message")
         topic = subscription.topic
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
         last = await topic.last_message()
@@ -808,7 +823,7 @@ class Handlers:
     def _begin_seek(
         self, body: pb.CommandSeek, consumer: Consumer | None
     ) -> Callable[[], Awaitable[None]]:
-        subscription = self._known(body.consumer_id, consumer).subscription
+        subscription = _stored(self._known(body.consumer_id, consumer), "cannot be moved")
         topic = subscription.topic
         pending: int | None = None
 
@@ -837,13 +852,17 @@ class Handlers:
             raise ConsumerBusyError(
                 f"the subscription {subscription.name} has other consumers: close them first"
             )
-        topic = subscription.topic
         # No CLOSE_CONSUMER for this client: it would subscribe again.
         self._forget_consumer(consumer)
         subscription.remove(consumer)
-        return topic.subscriptions.begin_removal(subscription)
+        if isinstance(subscription, NonPersistentSubscription):
+            subscription.drop()
+            return trio.lowlevel.checkpoint
+        return subscription.topic.subscriptions.begin_removal(subscription)
 
-    def _add_move(self, success: pb.CommandSuccess, subscription: Subscription) -> None:
+    def _add_move(
+        self, success: pb.CommandSuccess, subscription: Subscription | NonPersistentSubscription
+    ) -> None:
         """Add the number of the subscription's latest move, if the client knows the field."""
         if self._connection.is_ours and subscription.moved is not None:
             success.moved = subscription.moved
@@ -855,6 +874,17 @@ class Handlers:
         if consumer is None or self.consumers.get(consumer_id) is not consumer:
             raise RefusedError(code, f"this connection has no consumer {consumer_id}")
         return consumer
+
+
+def _stored(consumer: Consumer, why: str) -> Subscription:
+    """Return the subscription of a consumer.  Raise NotAllowedError if nothing of it is stored."""
+    subscription = consumer.subscription
+    if isinstance(subscription, NonPersistentSubscription):
+        raise NotAllowedError(
+            f"{subscription.topic.name} stores no messages, so the subscription"
+            f" {subscription.name} {why}"
+        )
+    return subscription
 
 
 def _too_many(queue: RequestQueue) -> UnavailableError:

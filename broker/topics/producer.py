@@ -42,6 +42,7 @@ from daybook.wire.messages.registry import encode, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
 
 if TYPE_CHECKING:
+    from daybook.broker.topics.non_persistent import NonPersistentTopic
     from daybook.broker.topics.topic import Topic
 
 _NO_POSITION = (-1, -1)  # the ledger and the entry in the receipt of a repeat
@@ -57,7 +58,7 @@ class Producer:
         producer_id: int,
         name: str,
         connection: ConnectedClient,
-        topic: "Topic",
+        topic: "Topic | NonPersistentTopic",
         *,
         access_mode: int = pb.Shared,
         metadata: dict[str, str] | None = None,

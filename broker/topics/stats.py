@@ -6,12 +6,15 @@ this broker counts nothing are left out.
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import cast
 
 import msgspec
 
+from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.protocol.dispatch.key_shared import KeySharedDispatch
+from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import NOTHING, OutCounters
 from daybook.broker.topics.topic import Topic
@@ -199,6 +202,54 @@ def statistics(topic: Topic) -> TopicStats:
     )
 
 
+def non_persistent_stats(topic: NonPersistentTopic, owner: str) -> dict[str, object]:
+    """Return the statistics of a topic that stores nothing, with what was dropped."""
+    found: dict[str, object] = msgspec.to_builtins(non_persistent_statistics(topic))
+    rates = topic.rates.current.out
+    dropped = {name: rates.get(name, NOTHING).redelivered for name in topic.subscriptions.by_name}
+    found["msgDropRate"] = sum(dropped.values())
+    subscriptions = cast("dict[str, dict[str, object]]", found["subscriptions"])
+    for name, one in subscriptions.items():
+        one["msgRateRedeliver"] = 0.0
+        one["msgDropRate"] = dropped[name]
+        one["msgDropCounter"] = topic.subscriptions.by_name[name].dropped
+    found["ownerBroker"] = owner
+    return found
+
+
+def non_persistent_statistics(topic: NonPersistentTopic) -> TopicStats:
+    rates = topic.rates.current
+    subscriptions = {
+        name: _subscription(s, rates.out.get(name, NOTHING))
+        for name, s in sorted(topic.subscriptions.by_name.items())
+    }
+    outs = list(subscriptions.values())
+    return TopicStats(
+        msg_rate_in=rates.messages,
+        msg_throughput_in=rates.bytes,
+        msg_rate_out=sum(s.msg_rate_out for s in outs),
+        msg_throughput_out=sum(s.msg_throughput_out for s in outs),
+        msg_in_counter=topic.messages,
+        bytes_in_counter=topic.bytes,
+        msg_out_counter=sum(s.msg_out_counter for s in outs),
+        bytes_out_counter=sum(s.bytes_out_counter for s in outs),
+        average_msg_size=_mean(topic.bytes, topic.messages),
+        storage_size=0,
+        backlog_size=0,
+        publishers=[_publisher(p) for p in topic.producers.by_name.values()],
+        msg_chunk_published=topic.chunks > 0,
+        waiting_publishers=topic.producers.waiting,
+        subscriptions=subscriptions,
+        deduplication_status="Disabled",
+        topic_epoch=topic.producers.epoch,
+        waiting_for="",
+        ledger_list_bytes=0,
+        ledger_list_bytes_max=0,
+        ledger_list_alarm=False,
+        ledger_list_full="",
+    )
+
+
 def _publisher(producer: Producer) -> PublisherStats:
     connection = producer.connection
     return PublisherStats(
@@ -216,7 +267,9 @@ def _publisher(producer: Producer) -> PublisherStats:
     )
 
 
-def _subscription(subscription: Subscription, rates: OutCounters) -> SubscriptionStats:
+def _subscription(
+    subscription: Subscription | NonPersistentSubscription, rates: OutCounters
+) -> SubscriptionStats:
     consumers = list(subscription.consumers.values())
     active = subscription.dispatch.active
     keyed = _keyed(subscription)
@@ -255,11 +308,11 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         non_contiguous_deleted_messages_ranges=subscription.cursor.range_count(_RANGES_MAX),
         replicated=False,
         consumers=[_consumer(c, draining.get(c.key, {})) for c in consumers],
-        subscription_properties=subscription.properties,
+        subscription_properties=dict(subscription.properties),
     )
 
 
-def _keyed(subscription: Subscription) -> KeySharedDispatch | None:
+def _keyed(subscription: Subscription | NonPersistentSubscription) -> KeySharedDispatch | None:
     dispatch = subscription.dispatch
     return dispatch if isinstance(dispatch, KeySharedDispatch) else None
 

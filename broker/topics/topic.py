@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import trio
 
@@ -67,6 +67,9 @@ from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
+
+if TYPE_CHECKING:
+    from daybook.broker.topics.non_persistent import NonPersistentTopic
 
 T = TypeVar("T")
 _RATE_LOOK_S = 1.0  # A producer that waits looks so often if the limit has changed.
@@ -126,7 +129,7 @@ class Topic:
         self.limits = limits
         self.clock = clock
         self.policies = policies
-        self._publish_rate = _rate_limit(policies.publish_rate)
+        self._publish_rate = publish_rate_limit(policies.publish_rate)
         self.deduplication = deduplication
         self.keys = keys  # numbers for producers and consumers, none of which is used twice
         self.closing = False  # for good, from the begin of a close or a drop on
@@ -195,13 +198,22 @@ class Topic:
         if self.terminated:
             raise TopicTerminatedError(f"{self.name} is terminated: it takes no messages any more")
 
+    @property
+    def stored_epoch(self) -> int | None:
+        """The epoch that an exclusive producer has stored; None if there never was one."""
+        return self.logs.epoch_of(self.log)
+
+    async def store_epoch(self, epoch: int) -> None:
+        with translated(self.name):
+            await self.logs.store_epoch(self.log, epoch)
+
     def apply_policies(self, policies: EffectivePolicies) -> None:
         """Serve by other policies from now on.
 
         Producers, consumers and subscriptions that are there stay, also if there are too many.
         """
         if policies.publish_rate != self.policies.publish_rate:
-            self._publish_rate = _rate_limit(policies.publish_rate)
+            self._publish_rate = publish_rate_limit(policies.publish_rate)
         if policies.inactive_topics != self.policies.inactive_topics:
             self.used_ms = self.clock.now_ms()
         self.policies = policies
@@ -451,7 +463,7 @@ class Topic:
         self.subscriptions.close()
 
 
-def _rate_limit(rate: PublishRate) -> PublishRateLimit | None:
+def publish_rate_limit(rate: PublishRate) -> PublishRateLimit | None:
     messages, size = rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte
     if messages <= 0 and size <= 0:
         return None
@@ -495,10 +507,10 @@ class TopicProducers:
     decides (see `broker.protocol.access`), which may take until other producers have left.
     """
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(self, topic: "Topic | NonPersistentTopic") -> None:
         self.by_name: dict[str, Producer] = {}
         self._topic = topic
-        self._access = AccessProtocol(topic.logs.epoch_of(topic.log))
+        self._access = AccessProtocol(topic.stored_epoch)
         self._by_key: dict[int, Producer] = {}
         self._applicants: dict[int, _Applicant] = {}
 
@@ -688,8 +700,7 @@ class TopicProducers:
 
     async def _store_epoch(self, key: int, epoch: int) -> None:
         try:
-            with translated(self._topic.name):
-                await self._topic.logs.store_epoch(self._topic.log, epoch)
+            await self._topic.store_epoch(epoch)
         except BrokerError:
             self._perform(self._access.epoch_not_stored(key))
         else:
@@ -802,20 +813,8 @@ class TopicSubscriptions:
 
     def _check_consumers(self, request: ConsumerRequest) -> None:
         """Raise a BrokerError if the policies do not allow this consumer now."""
-        topic = self._topic
-        wanted = type_name(request.type)
-        if wanted not in topic.policies.subscription_types:
-            allowed = ", ".join(sorted(topic.policies.subscription_types))
-            raise NotAllowedError(
-                f"{topic.name} allows no subscriptions of type {wanted}, only {allowed}"
-                " (subscriptionTypesEnabled)"
-            )
-        limit = topic.policies.max_consumers
-        if limit and sum(len(s.consumers) for s in self.by_name.values()) >= limit:
-            raise ConsumerBusyError(
-                f"{topic.name} has {limit} consumers, which is the limit: close some, or raise the"
-                " policy maxConsumers"
-            )
+        consumers = sum(len(s.consumers) for s in self.by_name.values())
+        check_consumer(self._topic.name, self._topic.policies, request.type, consumers)
 
     def join(
         self,
@@ -1035,6 +1034,24 @@ class TopicSubscriptions:
 def is_internal(cursor: str) -> bool:
     """Return True if a Pulsar broker keeps this cursor for itself: it is no subscription."""
     return cursor in INTERNAL_CURSORS or cursor.startswith(_INTERNAL_PREFIX)
+
+
+def check_consumer(
+    topic: TopicName, policies: EffectivePolicies, wanted: int, consumers: int
+) -> None:
+    """Raise a BrokerError if the policies do not allow one more consumer of that type."""
+    kind = type_name(wanted)
+    if kind not in policies.subscription_types:
+        allowed = ", ".join(sorted(policies.subscription_types))
+        raise NotAllowedError(
+            f"{topic} allows no subscriptions of type {kind}, only {allowed}"
+            " (subscriptionTypesEnabled)"
+        )
+    if policies.max_consumers and consumers >= policies.max_consumers:
+        raise ConsumerBusyError(
+            f"{topic} has {policies.max_consumers} consumers, which is the limit: close some, or"
+            " raise the policy maxConsumers"
+        )
 
 
 def check_name(subscription: str) -> None:

@@ -44,6 +44,7 @@ from daybook.broker.protocol.topics import (
 from daybook.broker.protocol.upkeep import is_inactive
 from daybook.broker.topics import deduplication
 from daybook.broker.topics.deduplication import Deduplication
+from daybook.broker.topics.non_persistent import NonPersistentTopic, NonPersistentTopics
 from daybook.broker.topics.policy_updates import PolicyUpdates
 from daybook.broker.topics.rates import PERIOD_S
 from daybook.broker.topics.topic import Topic
@@ -125,6 +126,15 @@ class Topics:
         self.watch = DispatchWatch(
             self._loaded.values, stalled_s=self.limits.stalled_s, clock=clock, log=log
         )
+        self.non_persistent = NonPersistentTopics(
+            policies,
+            clock=clock,
+            limits=self.limits,
+            keys=self._keys,
+            owns=lambda name: self._owns(name),
+            may_load=lambda name: self._may_load(name),
+            idle_s=maintain_interval_s,
+        )
         self._policy_updates = PolicyUpdates(
             policies,
             logs,
@@ -154,11 +164,12 @@ class Topics:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            task_status.started()
             nursery.start_soon(self._tick_rates)
             nursery.start_soon(self.watch.run)
             nursery.start_soon(self._policy_updates.run)
             nursery.start_soon(self._upkeep.run)
+            await nursery.start(self.non_persistent.run)
+            task_status.started()
             try:
                 while True:
                     await trio.sleep(self._maintain_interval_s)
@@ -176,6 +187,8 @@ class Topics:
         while True:
             for topic in self._loaded.values():
                 topic.tick_rates(trio.current_time())
+            for other in self.non_persistent.loaded.values():
+                other.tick_rates(trio.current_time())
             await trio.sleep(PERIOD_S)
 
     async def _maintain(self, topic: Topic) -> None:
@@ -229,7 +242,17 @@ class Topics:
         return f"{GENERATED}{self._name_prefix}-{next(self._names)}"
 
     async def exists(self, name: TopicName) -> bool:
+        if not name.persistent:
+            return await self.non_persistent.exists(name)
         return name.full in self._loaded or await self.logs.exists(name)
+
+    async def non_persistent_names_in(self, namespace: str) -> list[str]:
+        """Return the names of non-persistent topics: those served here, and all partitions."""
+        names = self.non_persistent.names_in(namespace)
+        for topic in await self._policies.list_partitioned(namespace, "non-persistent"):
+            partitions = await self._policies.partitions(topic)
+            names |= {topic.partition_name(index).full for index in range(partitions)}
+        return sorted(names)
 
     async def names_in(self, namespace: str) -> list[str]:
         """Return the full names of a namespace's topics, partitions included, sorted."""
@@ -250,7 +273,7 @@ class Topics:
         if topic is not None and topic.serving:
             return topic  # The usual case, without a task switch.
         if not name.persistent:
-            raise NotAllowedError(f"this broker has persistent topics only, and {name} is not one")
+            raise NotAllowedError(f"{name} stores nothing, so it has no such operation")
         self._check_ours(name)
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
@@ -265,6 +288,12 @@ class Topics:
         assert waiter.topic is not None
         return waiter.topic
 
+    async def open(self, name: TopicName, *, create: bool) -> Topic | NonPersistentTopic:
+        """Return the topic, of either kind, as `get` does."""
+        if name.persistent:
+            return await self.get(name, create=create)
+        return await self.non_persistent.get(name, create=create)
+
     def _check_ours(self, name: TopicName) -> None:
         if not self._may_load(name):
             raise NotOwnerError(f"this broker does not serve {name}: look it up again")
@@ -272,6 +301,11 @@ class Topics:
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create an empty topic.  Raise ConflictError if it exists."""
         self._check_ours(name)
+        if not name.persistent:
+            if await self.exists(name):
+                raise ConflictError(f"the topic {name} exists already")
+            await self.non_persistent.get(name, create=True)
+            return
         await self._check_new(name)
         if not await self.logs.create(name, properties):
             raise ConflictError(f"the topic {name} exists already")
@@ -303,6 +337,9 @@ class Topics:
 
     async def unload(self, name: TopicName) -> None:
         """Close the topic in order.  Nothing happens if it is not loaded."""
+        if not name.persistent:
+            self.non_persistent.close(name)
+            return
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
         try:
@@ -316,6 +353,9 @@ class Topics:
 
         Raise PreconditionError while a producer or consumer is connected, unless `force` is set.
         """
+        if not name.persistent:
+            self.non_persistent.delete(name, force=force)
+            return
         topic = await self.get(name, create=False)
         if topic.in_use and not force:
             raise PreconditionError(
@@ -344,17 +384,20 @@ class Topics:
 
     async def close_bundle(self, bundle: BundleName) -> None:
         """Close all topics of a bundle in order, several at a time."""
+        self.non_persistent.close_bundle(bundle)
         async with trio.open_nursery() as nursery:
             for name in self._names_of(bundle):
                 nursery.start_soon(self.unload, TopicName.parse(name))
 
     def drop_bundle(self, bundle: BundleName) -> None:
         """Drop all topics of a bundle, because another broker may own it now."""
+        self.non_persistent.close_bundle(bundle)
         for name in self._names_of(bundle):
             self._perform(self._protocol.drop(name))
 
     async def close_all(self) -> None:
         """Close all topics in order."""
+        self.non_persistent.close_all()
         async with trio.open_nursery() as nursery:
             for name in self._protocol.names:
                 nursery.start_soon(self.unload, TopicName.parse(name))

@@ -140,6 +140,8 @@ class TopicConsumer(ConnectionHandler):
         self.generation = 0  # how often the position moved: acks of an older one are void
         self._id = consumer_id
         self._settings = settings
+        # All messages of a non-persistent topic have the id 0:0, and none is ever sent again.
+        self._acknowledges = topic.persistent
         self._queue = queue
         self._partition = topic.partition
         queue.shares.count += 1
@@ -198,7 +200,7 @@ class TopicConsumer(ConnectionHandler):
             wanted = False
         elif self._settings.durable:
             is_old = epoch is not None and epoch < self._redelivery.epoch
-            wanted = not is_old and self._acks.tracker.arrived(key)
+            wanted = not is_old and (not self._acknowledges or self._acks.tracker.arrived(key))
         else:
             wanted = self._start.is_new(key)
         if not wanted:
@@ -211,7 +213,8 @@ class TopicConsumer(ConnectionHandler):
     def unpack(self, waiting: Waiting) -> list[Message]:
         """Return the messages of an entry that left the queue.  Raise CorruptMessageError."""
         delivery, payload = waiting.delivery, waiting.payload
-        if not self._acks.tracker.taken((delivery.ledger_id, delivery.entry_id)):
+        key = delivery.ledger_id, delivery.entry_id
+        if self._acknowledges and not self._acks.tracker.taken(key):
             self._pay_back(delivery, payload)
             return []
         try:
@@ -270,7 +273,7 @@ class TopicConsumer(ConnectionHandler):
             for index, message in enumerate(messages):
                 unwanted |= message.compacted_out << index
         everything = pending = (1 << len(messages)) - 1
-        if self._settings.durable:
+        if self._settings.durable and self._acknowledges:
             key, acks = (entry.ledger_id, entry.entry_id), self._acks.tracker
             if entry.is_batch:
                 pending = acks.delivered(key, len(messages), ack_set)
@@ -303,12 +306,16 @@ class TopicConsumer(ConnectionHandler):
 
     def ack(self, key: tuple[int, int], batch_index: int) -> None:
         """Acknowledge a message."""
+        if not self._acknowledges:
+            return
         self._acks.tracker.ack(key, batch_index)
         self._acks.changed()
         self._settle_timeout(key)
 
     def ack_run(self, key: tuple[int, int], first: int, last: int, *, is_batch: bool) -> None:
         """Acknowledge the messages `first` to `last` of one entry."""
+        if not self._acknowledges:
+            return
         if is_batch:
             self._acks.tracker.skip(key, ((1 << (last - first + 1)) - 1) << first)
         else:
@@ -326,6 +333,8 @@ class TopicConsumer(ConnectionHandler):
             self._acks.note_void(1)
 
     def ack_cumulative(self, key: tuple[int, int], batch_index: int) -> None:
+        if not self._acknowledges:
+            return
         self._acks.tracker.ack_cumulative(key, batch_index)
         self._acks.changed()
         if self._timeouts is not None:
@@ -338,6 +347,8 @@ class TopicConsumer(ConnectionHandler):
 
     def nack(self, key: tuple[int, int], redeliveries: int = 0) -> None:
         """Have an entry delivered again that was redelivered so often before."""
+        if not self._acknowledges:
+            return
         if self._timeouts is not None:
             self._timeouts.settled(key)
         self._redelivery.nack(key, redeliveries)

@@ -179,7 +179,6 @@ async def test_the_type_may_change_when_nobody_is_left(autojump_clock: MockClock
         ({"name": "pulsar.dedup"}, pb.NotAllowedError),
         ({"name": "x" * 2000}, pb.NotAllowedError),
         ({"topic": "no/such"}, pb.InvalidTopicName),
-        ({"topic": "non-persistent://public/default/t"}, pb.NotAllowedError),
         ({"topic": "fresh", "force_topic_creation": False}, pb.TopicNotFound),
     ],
 )

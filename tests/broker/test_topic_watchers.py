@@ -1,5 +1,6 @@
 """Watchers of topic lists: clients, the metadata store, and everything between."""
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from daybook.broker.service import connection
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import silent_log
 from daybook.wire.metadata.memory import MemorySession, MemoryStore
+from daybook.wire.metadata.store import SessionState
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from tests.harness import stream
@@ -390,3 +392,71 @@ async def test_a_record_that_names_no_topic_hides_no_other(
     await nursery.start(lists.run)
     followed = await lists.follow(NS, TopicPattern(ALL), lambda: None)
     assert followed.latest.names == {full("a")}
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_follower_knows_the_store_in_the_end_whatever_happens(
+    autojump_clock: MockClock, nursery: trio.Nursery, seed: int
+) -> None:
+    """Topics come, grow and go, the store is away, and sessions end; nothing is invented."""
+    rng = Random(seed)
+    lists, counting, store = lists_over(VirtualClock())
+    session, topics = counting.session, Topics(store)
+    await nursery.start(lists.run)
+    plain: set[str] = set()
+    partitioned: dict[str, int] = {}
+    ever: set[str] = set()
+
+    def present() -> frozenset[str]:
+        names = {full(name) for name in plain}
+        for name, count in partitioned.items():
+            names |= {full(f"{name}-partition-{index}") for index in range(count)}
+        return frozenset(names)
+
+    def changed() -> None:
+        assert followed.latest.names <= ever
+        deleted = before[-1] - followed.latest.names
+        # Without contact nobody can know that a topic is gone.
+        assert not deleted or session.session_state is SessionState.CONNECTED
+        before.append(followed.latest.names)
+
+    async def step() -> None:
+        name = f"t{rng.randrange(6)}"
+        match rng.choice(["plain", "plain", "grow", "drop", "away", "expire", "wait"]):
+            case "plain" if name in plain:
+                await topics.delete(name)
+                plain.discard(name)
+            case "plain":
+                await topics.create(name)
+                plain.add(name)
+            case "grow":
+                partitioned[name] = partitioned.get(name, 0) + rng.randrange(1, 3)
+                await topics.partition(name, partitioned[name])
+            case "drop" if name in partitioned:
+                await topics.delete_partitioned(name)
+                del partitioned[name]
+            case "away":
+                if session.session_state is SessionState.CONNECTED:
+                    session.suspend()
+                else:
+                    session.resume()
+            case "expire":
+                store.expire(session.session_id)
+            case _:
+                await trio.sleep(rng.random())
+        ever.update(present())
+
+    await step()
+    before = [present()]
+    if session.session_state is not SessionState.CONNECTED:
+        session.resume()
+    followed = await lists.follow(NS, TopicPattern(ALL), changed)
+    for _ in range(120):
+        await step()
+        if rng.random() < 0.3:
+            await trio.sleep(rng.random() / 5)
+    if session.session_state is not SessionState.CONNECTED:
+        session.resume()
+    await trio.sleep(60)
+    assert followed.latest.names == present()
+    followed.stop()

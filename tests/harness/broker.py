@@ -84,8 +84,9 @@ class FakePolicies(Policies):
         await trio.lowlevel.checkpoint()
         return self.partition_counts.get(topic.full, 0)
 
-    async def list_partitioned(self, namespace: str) -> list[TopicName]:
-        return [TopicName.parse(name) for name in self.partition_counts]
+    async def list_partitioned(self, namespace: str, domain: str = "persistent") -> list[TopicName]:
+        names = map(TopicName.parse, self.partition_counts)
+        return [name for name in names if name.domain == domain]
 
     def known_bundle_of(self, topic: TopicName) -> BundleName | None:
         return BundleName(f"{topic.namespace}/0x00000000_0xffffffff")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from select import select
 
 import pulsar as official
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from daybook.clients.python import blocking
 from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.managed_ledger.position import Position
-from tests.harness.processes import PATIENCE_S, Process, end, start
+from tests.harness.processes import PATIENCE_S, Process, end, start, wait_until
 from tests.interop.apache import pulsar_client_here
 from tests.interop.letters import SOURCE
 from tests.interop.peer import PulsarPeer
@@ -31,7 +32,9 @@ def cluster() -> Iterator[StandaloneProcess]:
 def java_consumer(
     cluster: StandaloneProcess, directory: Path, topics: str, messages: int
 ) -> Process:
-    words = (cluster.service_url, "sub", str(messages), f"{NS}/{topics}")
+    if "://" not in topics:
+        topics = f"{NS}/{topics}"
+    words = (cluster.service_url, "sub", str(messages), topics)
     command = pulsar_client_here().command(directory, str(PATTERNS), *words)
     return start(command, directory / "patterns.txt")
 
@@ -128,3 +131,63 @@ def test_pythons_pattern_chooses_topics(cluster: StandaloneProcess) -> None:
         assert {message.data() for message in received} == {b"python-a", b"python-b"}
     finally:
         client.close()
+
+
+VOLATILE = "non-persistent://public/default"
+
+
+def test_pythons_client_uses_non_persistent_topics(cluster: StandaloneProcess) -> None:
+    """As in its own test of regular expressions, which counts topics of both kinds."""
+    client = official.Client(
+        cluster.service_url, logger=official.ConsoleLogger(official.LoggerLevel.Error)
+    )
+    modes = official.RegexSubscriptionMode
+    domains = (NS, VOLATILE)
+    try:
+        producers = {
+            domain: [client.create_producer(f"{domain}/regex-{n}") for n in range(count)]
+            for domain, count in ((NS, 2), (VOLATILE, 3))
+        }
+        for mode, counts in (
+            (modes.PersistentOnly, (2, 0)),
+            (modes.NonPersistentOnly, (0, 3)),
+            (modes.AllTopics, (2, 3)),
+        ):
+            consumer = client.subscribe(
+                re.compile("public/default/regex-.*"),
+                f"sub-{mode}",
+                consumer_type=official.ConsumerType.Shared,
+                regex_subscription_mode=mode,
+            )
+            for sender in (each for domain in domains for each in producers[domain]):
+                sender.send(b"x")
+            found = [
+                consumer.receive(round(1000 * PATIENCE_S)).topic_name().partition("://")[0]
+                for _ in range(sum(counts))
+            ]
+            assert tuple(map(found.count, ("persistent", "non-persistent"))) == counts
+            consumer.close()
+    finally:
+        client.close()
+
+
+def test_javas_pattern_finds_non_persistent_topics(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    with (
+        blocking.connect(cluster.service_url) as client,
+        blocking.connect_admin(cluster.admin_url) as admin,
+    ):
+        topic = f"{VOLATILE}/java-1"
+        with client.create_producer(topic) as producer:
+            java = java_consumer(cluster, tmp_path, f"{VOLATILE}/java-.*", 1)
+            try:
+                assert line_of(java) == "ready"
+                # A message is dropped unless somebody waits for it.
+                wait_until(lambda: admin.subscriptions(topic) == ["sub"], "Java's consumer")
+                assert java.stdout is not None
+                while not select([java.stdout], [], [], 0.1)[0]:
+                    producer.send(b"now")
+                assert line_of(java) == "java-1 now"
+            finally:
+                end(java)

@@ -59,6 +59,7 @@ class Connection:
             get_room_bytes=lambda: 0,
             is_alive=cast("Any", None),  # here `Topic` checks that itself
             call_at_flush=self.call_at_flush,
+            yield_soon=lambda: None,
             call_when_writable=cast("Any", None),
             note_refused_send=not_refused,
             forget_producer=self.forget_producer,

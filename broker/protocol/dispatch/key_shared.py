@@ -72,6 +72,15 @@ class KeyPolicy:
         return (self.sticky, self.out_of_order) == (other.sticky, other.out_of_order)
 
 
+def key_ranges(policy: KeyPolicy, limits: DispatchLimits) -> KeyRanges:
+    """Return the way in which a policy shares the slots, with no consumer yet."""
+    if policy.sticky:
+        return StickyRanges()
+    if limits.key_shared_points:
+        return RingRanges(limits.key_shared_points)
+    return AutoSplitRanges()
+
+
 class Why(Enum):
     """The reason why the entries of a key wait."""
 
@@ -108,7 +117,7 @@ class KeySharedDispatch(SharedDispatch):
         super().__init__(limits)
         self.policy = policy or KeyPolicy()
         self._ordered = not self.policy.out_of_order
-        self._ranges: KeyRanges = self._new_ranges()
+        self._ranges: KeyRanges = key_ranges(self.policy, limits)
         self._keys: dict[int, Key] = {}
         self._key_of: dict[Place, Key] = {}  # entries that a consumer has, and those that wait
         self._chunk: dict[Place, str] = {}  # the messages of those that are chunks
@@ -118,13 +127,6 @@ class KeySharedDispatch(SharedDispatch):
         self._ready: dict[ConsumerKey, None] = {}  # consumers that can take what waits, in turns
         self._delayed_key: dict[Place, int] = {}
         self._waiting = 0
-
-    def _new_ranges(self) -> KeyRanges:
-        if self.policy.sticky:
-            return StickyRanges()
-        if self._limits.key_shared_points:
-            return RingRanges(self._limits.key_shared_points)
-        return AutoSplitRanges()
 
     # -- properties
 

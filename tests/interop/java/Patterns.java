@@ -2,7 +2,8 @@
 //
 // Arguments: service URL, subscription, number of messages, and a topic or an expression of topics.
 // With an expression, the client never asks for the list by itself again: it only hears of new topics
-// from its watcher.  With a topic, it asks for new partitions once a second.  The client prints
+// from its watcher.  There are no watchers of non-persistent topics, so it asks for those once a
+// second.  With a topic, it asks for new partitions once a second.  The client prints
 // "ready" when it has subscribed, and then a line for each message: its topic and its content.
 
 import java.util.concurrent.TimeUnit;
@@ -10,6 +11,7 @@ import org.apache.pulsar.client.api.Consumer;
 import org.apache.pulsar.client.api.ConsumerBuilder;
 import org.apache.pulsar.client.api.Message;
 import org.apache.pulsar.client.api.PulsarClient;
+import org.apache.pulsar.client.api.RegexSubscriptionMode;
 import org.apache.pulsar.client.api.SubscriptionInitialPosition;
 import org.apache.pulsar.client.api.SubscriptionType;
 import org.apache.pulsar.common.naming.TopicName;
@@ -19,7 +21,10 @@ public final class Patterns {
     try (PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).build()) {
       ConsumerBuilder<byte[]> builder =
           client.newConsumer().subscriptionName(args[1]).subscriptionType(SubscriptionType.Shared);
-      if (args[3].contains("*")) {
+      if (args[3].startsWith("non-persistent")) {
+        builder.topicsPattern(args[3]).patternAutoDiscoveryPeriod(1, TimeUnit.SECONDS);
+        builder.subscriptionTopicsMode(RegexSubscriptionMode.NonPersistentOnly);
+      } else if (args[3].contains("*")) {
         builder.topicsPattern(args[3]).patternAutoDiscoveryPeriod(10, TimeUnit.HOURS);
         builder.autoUpdatePartitions(false);
         builder.subscriptionInitialPosition(SubscriptionInitialPosition.Earliest);
