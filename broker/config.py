@@ -74,6 +74,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Store each message of a producer once, even if it is sent again (by producer name and sequence
     # id).  A policy of the namespace or of the topic overrides this.
     deduplication: bool = False
+    # Compaction by key.  A run remembers so many keys at most, about 160 bytes each.
+    compaction_keys_max: Positive = 2_000_000
+    compaction_bytes_per_s: Positive = 32 << 20  # read by all runs together
+    compaction_retain_keyless: bool = False  # keep messages without a key, too
     partitions_max: Positive = 1024  # the partitions of one topic
 
     max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame without headers

@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from daybook.broker.compaction.topic_compaction import CompactionCounts
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.request_counts import RequestCounts, command_name, error_name
@@ -63,6 +64,7 @@ class BrokerMetrics:
         yield from self._of_requests()
         yield from self._of_topics(stats)
         yield from self._of_deduplication(loaded)
+        yield from self._of_compaction(loaded)
         yield from self._of_subscriptions(stats)
 
     def _broker(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
@@ -179,6 +181,16 @@ class BrokerMetrics:
                     family.add_metric(self._labels(topic), value_of(topic.deduplication))
             yield family
 
+    def _of_compaction(self, loaded: list[Topic]) -> Iterator[Metric]:
+        """Yield metrics of the topics that were compacted since they were loaded."""
+        for name, text, value_of in _COMPACTION_METRICS:
+            family = GaugeMetricFamily(f"pulsar_compaction_{name}", text, labels=_TOPIC_LABELS)
+            for topic in loaded:
+                counts = topic.compaction.counts
+                if counts.succeeded or counts.failed:
+                    family.add_metric(self._labels(topic), value_of(counts))
+            yield family
+
     def _of_subscriptions(self, stats: list[tuple[Topic, TopicStats]]) -> Iterator[Metric]:
         rows = [
             ((*self._labels(topic), name), subscription)
@@ -261,6 +273,32 @@ _DEDUPLICATION_METRICS: tuple[tuple[_Make, str, str, Callable[[Deduplication], f
         "first_offset",
         "The offset from which on repeats are found; it is above 0 if no snapshot was stored.",
         lambda d: d.first_offset,
+    ),
+)
+
+# Gauges without `_total`, because Pulsar's dashboards ask for these names.
+_COMPACTION_METRICS: tuple[tuple[str, str, Callable[[CompactionCounts], float]], ...] = (
+    (
+        "removed_event_count",
+        "Messages that the compactions of the topic have removed.",
+        lambda c: c.removed,
+    ),
+    ("succeed_count", "Compactions of the topic that have succeeded.", lambda c: c.succeeded),
+    ("failed_count", "Compactions of the topic that have failed.", lambda c: c.failed),
+    (
+        "duration_time_in_mills",
+        "How long the last compaction took, in milliseconds.",
+        lambda c: c.last_duration_ms,
+    ),
+    (
+        "compacted_entries_count",
+        "Entries that the last compaction has kept.",
+        lambda c: c.kept_entries,
+    ),
+    (
+        "compacted_entries_size",
+        "Bytes that the last compaction has kept.",
+        lambda c: c.kept_bytes,
     ),
 )
 

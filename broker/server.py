@@ -12,7 +12,7 @@ that dies without this end loses nothing that it has acknowledged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -30,7 +30,7 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.limits import BrokerLimits
+from daybook.broker.limits import BrokerLimits, CompactionLimits, TopicLimits
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -210,7 +210,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=limits.topics,
+            limits=replace(limits.topics, compaction=_compaction(config, limits.topics)),
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
@@ -435,6 +435,15 @@ class _Broker:
 
     async def _is_dead(self, member: Member) -> bool:
         return await self.peer_probe.probe(member) is Verdict.DEAD
+
+
+def _compaction(config: BrokerConfig, limits: TopicLimits) -> CompactionLimits:
+    return replace(
+        limits.compaction,
+        keys_max=config.compaction_keys_max,
+        bytes_per_s=config.compaction_bytes_per_s,
+        retain_keyless=config.compaction_retain_keyless,
+    )
 
 
 def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Random) -> Identity:

@@ -15,6 +15,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.dispatch.entries import delivered_head
+from daybook.broker.dispatch.source import LogSource, Source
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import (
     Activate,
@@ -48,6 +49,7 @@ class Dispatcher:
     activate              tell a consumer whether it is the one that is served
     room_bytes            how much the consumer with the most room can be sent
     on_end                called when everything is read that the log has
+    source                what the consumer that is served reads; asked at each rewind
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Dispatcher:
         activate: Callable[[ConsumerKey, bool], None],
         room_bytes: Callable[[int], int],
         on_end: Callable[[], None],
+        source: Callable[[], Source],
     ) -> None:
         self.dispatch = dispatch
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
@@ -77,6 +80,8 @@ class Dispatcher:
         self._activate = activate
         self._room_bytes = room_bytes
         self._on_end = on_end
+        self._choose_source = source
+        self._source: Source = LogSource(log, cursor)
         self._next: Position | None = None  # the next entry to read; None: the cursor knows
         self._end: Position | None = None  # the end of the log, if everything before it is read
         self._wake = trio.Event()
@@ -165,15 +170,21 @@ class Dispatcher:
             case _:
                 assert_never(want)
 
+    @property
+    def source(self) -> Source:
+        """What the dispatcher has read from last."""
+        return self._source
+
     async def _read_next(self, count: int) -> list[LogEntry] | None:
         log = self._log
         start = self._next
         if start is None:
-            start = self._next = self._cursor.read_start
+            self._source = self._choose_source()
+            start = self._next = self._source.read_start
         end = log.last_confirmed
         if start <= end:
             size = self._read_bytes()
-            entries = await log.read(start, max_entries=count, max_bytes=size)
+            entries = await self._source.read(start, max_entries=count, max_bytes=size)
             # An empty read that saw a moved end is not the end: the next pass reads on.
             if entries or log.last_confirmed != end:
                 self._end = None
@@ -228,20 +239,20 @@ class Dispatcher:
         if count < len(visible):
             self._next = Position(*visible[count].place)
         elif raw:
-            self._next = self._log.next_position(raw[-1].position)
+            self._next = self._source.next_position(raw[-1].position)
 
     def _visible(self, raw: Sequence[LogEntry]) -> list[Entry]:
         """Return the entries that consumers may see: no acknowledged ones, and no markers."""
         if not raw:
             return []
-        cursor = self._cursor
+        cursor, source = self._cursor, self._source
         some_in_part = cursor.partly_acked > 0
         # Most reads are above everything acknowledged; then no entry has to be looked up.
-        some_acked = cursor.acked_above or raw[0].position <= cursor.mark_delete
+        some_acked = source.may_be_acked(raw[0].position)
         visible: list[Entry] = []
         for each in raw:
             position = each.position
-            if some_acked and cursor.is_acked(position):
+            if some_acked and source.is_acked(position):
                 continue
             head = delivered_head(each.data)
             if head.marker:

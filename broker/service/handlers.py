@@ -29,7 +29,13 @@ from crc32c import crc32c
 from google.protobuf.message import Message
 
 from daybook.broker.context import BrokerContext
-from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
+from daybook.broker.dispatch.subscription import (
+    EXCLUSIVE,
+    FAILOVER,
+    TYPE_NAMES,
+    Consumer,
+    Subscription,
+)
 from daybook.broker.errors import (
     BrokerError,
     ConsumerBusyError,
@@ -630,8 +636,11 @@ class Handlers:
                 f"this broker has no subscriptions of type {body.subType}, only"
                 f" {', '.join(TYPE_NAMES.values())}"
             )
-        if body.read_compacted:
-            raise NotAllowedError("this broker does not compact topics")
+        if body.read_compacted and body.subType not in (EXCLUSIVE, FAILOVER):
+            raise NotAllowedError(
+                "a consumer can read a compacted topic only on an exclusive or a failover"
+                " subscription: choose one of these types"
+            )
         if body.replicate_subscription_state:
             raise NotAllowedError("this broker does not replicate subscriptions")
         if request.durable and request.start_offset is not None:
@@ -762,15 +771,16 @@ class Handlers:
     async def _last_message_id(
         self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
     ) -> Message:
-        subscription = self._known(body.consumer_id, consumer).subscription
+        consumer = self._known(body.consumer_id, consumer)
+        subscription = consumer.subscription
         topic = subscription.topic
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
-        last = await topic.last_message()
+        last = await subscription.last_message(consumer)
         position, batch_index = last if last is not None else (Position(-1, -1), -1)
         _set_id(answer.last_message_id, position)
         answer.last_message_id.partition = topic.name.partition
         answer.last_message_id.batch_index = batch_index
-        mark_delete = subscription.cursor.mark_delete
+        mark_delete = subscription.mark_delete_of(consumer)
         if mark_delete.ledger_id >= 0:
             _set_id(answer.consumer_mark_delete_position, mark_delete)
         if self._connection.is_ours:
@@ -781,7 +791,8 @@ class Handlers:
     def _begin_seek(
         self, body: pb.CommandSeek, consumer: Consumer | None
     ) -> Callable[[], Awaitable[None]]:
-        subscription = self._known(body.consumer_id, consumer).subscription
+        asking = self._known(body.consumer_id, consumer)
+        subscription = asking.subscription
         topic = subscription.topic
         pending: int | None = None
 
@@ -789,8 +800,8 @@ class Handlers:
             if body.HasField("offset"):
                 return await topic.position_of_offset(body.offset)
             if body.HasField("message_id"):
-                return topic.position_of_id(_position(body.message_id))
-            return await topic.position_of_time(body.message_publish_time)
+                return subscription.position_of_id(asking, _position(body.message_id))
+            return await subscription.position_of_time(asking, body.message_publish_time)
 
         if body.HasField("message_id"):
             try:
@@ -864,6 +875,7 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         body.consumer_epoch if body.HasField("consumer_epoch") else None,
         _pairs(body.metadata),
         _pairs(body.subscription_properties),
+        body.read_compacted,
     )
 
 

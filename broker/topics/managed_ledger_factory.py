@@ -30,6 +30,13 @@ from daybook.broker.errors import (
 from daybook.broker.namespaces.policies import Persistence, Policies, Retention
 from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger import offsets
+from daybook.managed_ledger.compacted import (
+    CompactedReader,
+    CompactedWriter,
+    create_compacted,
+    delete_compacted,
+    open_compacted,
+)
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor import Cursor
 from daybook.managed_ledger.cursor_ledger import IN_RECORD
@@ -259,6 +266,18 @@ class ManagedLedgerFactory:
         managed = _managed(log)
         async with translated(managed.name):
             return await managed.terminate()
+
+    async def create_compacted(self, log: TopicLog, horizon: Position) -> CompactedWriter:
+        managed = _managed(log)
+        async with translated(managed.name):
+            return await create_compacted(managed, horizon)
+
+    async def open_compacted(self, log: TopicLog, ledger_id: int) -> CompactedReader:
+        return await open_compacted(_managed(log), ledger_id)
+
+    async def delete_compacted(self, log: TopicLog, ledger_id: int) -> None:
+        managed = _managed(log)
+        await delete_compacted(managed.context, managed.name, ledger_id)
 
     def internal_stats(self, log: TopicLog) -> dict[str, object]:
         managed = _managed(log)

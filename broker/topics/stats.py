@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from daybook.broker.compaction.state import CompactionStats, compaction_stats
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.topics.producer import Producer
@@ -87,6 +88,7 @@ class TopicStats(_Record, frozen=True):
     waiting_publishers: int
     subscriptions: dict[str, SubscriptionStats]
     deduplication_status: str
+    compaction: CompactionStats
     topic_epoch: int | None
     waiting_for: str  # the reason why nothing is stored; empty if all is well
     ledger_list_bytes: int  # the size of the list of ledgers in the metadata store
@@ -104,7 +106,7 @@ def topic_stats(topic: Topic, owner: str) -> dict[str, object]:
 
 def internal_stats(topic: Topic) -> dict[str, object]:
     """Return the ledgers, cursors and pending appends as plain objects."""
-    return topic.internal_stats()
+    return {**topic.internal_stats(), "compactedLedger": topic.compaction.ledger_stats()}
 
 
 def statistics(topic: Topic) -> TopicStats:
@@ -131,6 +133,7 @@ def statistics(topic: Topic) -> TopicStats:
         waiting_publishers=topic.producers.waiting,
         subscriptions=subscriptions,
         deduplication_status="Disabled" if topic.deduplication is None else "Enabled",
+        compaction=compaction_stats(topic.compaction),
         topic_epoch=topic.producers.epoch,
         waiting_for=topic.log.waiting_for,
         ledger_list_bytes=topic.log.room.bytes,

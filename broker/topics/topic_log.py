@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 from daybook.bookie.errors import LedgerError
 from daybook.broker.errors import UnavailableError
 from daybook.managed_ledger.behind import Behind
+from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
@@ -224,6 +225,19 @@ class TopicLogs(Protocol):
     def is_terminated(self, log: TopicLog) -> bool: ...
 
     async def terminate(self, log: TopicLog) -> Position: ...
+
+    async def create_compacted(self, log: TopicLog, horizon: Position) -> CompactedWriter:
+        """Create a ledger for a compaction that reads up to `horizon`."""
+        ...
+
+    async def open_compacted(self, log: TopicLog, ledger_id: int) -> CompactedReader: ...
+
+    async def delete_compacted(self, log: TopicLog, ledger_id: int) -> None:
+        """Delete a compacted ledger of the log that nothing names.
+
+        If that does not work now, the ledger is an orphan.
+        """
+        ...
 
     def internal_stats(self, log: TopicLog) -> dict[str, object]:
         """Return the ledgers, cursors and pending appends, for people."""

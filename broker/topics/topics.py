@@ -17,6 +17,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
+from daybook.broker.compaction.topic_compaction import Compactions
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -111,6 +112,7 @@ class Topics:
         self._failures: dict[int, BrokerError] = {}  # by load, while its waiters are answered
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = count(1)
+        self._compactions = Compactions(self.limits.compaction, clock=clock, rng=rng, log=log)
         self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
@@ -407,6 +409,7 @@ class Topics:
             limits=self.limits,
             clock=self._clock,
             keys=self._keys,
+            compactions=self._compactions,
             deduplication=known,
             own_deduplication=own,
             on_failed=self._topic_failed,

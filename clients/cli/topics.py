@@ -231,6 +231,39 @@ def deduplication(
     write_record({"namespace": name, "deduplication": state}, output)
 
 
+_POLL_S = 0.5
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Return when the compaction has ended.")
+@admin_url_option
+@output_option
+def compact(name: str, wait: bool, admin_url: str, output: OutputFormat) -> None:
+    """Compact a topic: keep only the last message of each key.
+
+    The messages of the topic stay where they are.  Readers that ask for the compacted topic get the
+    last message of each key from then on.  Of a partitioned topic, all partitions are compacted.
+
+    Without --wait the command returns when the compaction has started.  Interrupting the command
+    does not stop the compaction.
+    """
+    topic = parse_topic(name).full
+    _ask(admin_url, lambda admin: admin.compact(topic), changes=True)
+    state: Mapping[str, Any] = {"status": "RUNNING"}
+
+    async def ask_later(admin: Admin) -> Mapping[str, Any]:
+        await trio.sleep(_POLL_S)
+        found: Mapping[str, Any] = await admin.compaction(topic)
+        return found
+
+    while wait and state["status"] == "RUNNING":
+        state = _ask(admin_url, ask_later)
+    if state["status"] == "ERROR":
+        raise UserError(f"{topic} was not compacted: {state.get('lastError')}")
+    write_record({"topic": topic, "status": state["status"]}, output)
+
+
 def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: bool = False) -> T:
     async def ask() -> T:
         admin = Admin(admin_url, timeout_s=PATIENCE_S)

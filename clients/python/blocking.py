@@ -89,6 +89,7 @@ class ConsumerOptions(TypedDict, total=False):
     ack_group_s: float
     nack_delay_s: float
     properties: dict[str, str] | None
+    read_compacted: bool
 
 
 class ReaderOptions(TypedDict, total=False):
@@ -97,6 +98,7 @@ class ReaderOptions(TypedDict, total=False):
     start: Start | int | str
     name: str | None
     receiver_queue_size: int
+    read_compacted: bool
 
 
 def connect(

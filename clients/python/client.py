@@ -247,6 +247,7 @@ class Client:
         ack_group_s: float = _CONSUMER.ack_group_s,
         nack_delay_s: float = _CONSUMER.nack_delay_s,
         properties: dict[str, str] | None = None,
+        read_compacted: bool = False,
     ) -> Consumer:
         """Return a consumer of a durable subscription, which is created if it does not exist.
 
@@ -259,6 +260,8 @@ class Client:
         `ack_group_s`: without receipts, acknowledgements are sent together once in this time.
         `nack_delay_s`: after this time a message comes again that was given to `nack`.
         `properties`: shown in the statistics of the topic.
+        `read_compacted`: get only the last message of each key from the part of the topic that was
+            compacted; for exclusive and failover subscriptions.
         """
         try:
             kind = SubscriptionType(type)
@@ -268,6 +271,8 @@ class Client:
             raise ValueError(
                 f"initial_position must be earliest or latest, not {initial_position!r}"
             )
+        if read_compacted and kind is SubscriptionType.SHARED:
+            raise ValueError("read_compacted is for exclusive and failover subscriptions only")
         check_subscription(subscription)
         check_name("consumer_name", consumer_name)
         limits = ConsumerLimits(ack_group_s=ack_group_s, nack_delay_s=nack_delay_s)
@@ -285,6 +290,7 @@ class Client:
             queue_size=receiver_queue_size,
             limits=limits,
             ack_receipts=ack_receipts,
+            read_compacted=read_compacted,
             properties=check_properties(properties),
         )
         name, queue = topic_name(topic), MessageQueue()
@@ -309,6 +315,7 @@ class Client:
         start: Start | int | str = "latest",
         name: str | None = None,
         receiver_queue_size: int = _CONSUMER.receiver_queue_size,
+        read_compacted: bool = False,
     ) -> Reader:
         """Return a reader, which reads from any place on, without a subscription.
 
@@ -317,15 +324,27 @@ class Client:
             grown so far.
         `name`: shown in the statistics of the topic.
         `receiver_queue_size`: how many messages the broker may send ahead of demand.
+        `read_compacted`: get only the last message of each key from the part of the topic that was
+            compacted.
         """
         return await self._open_reader(
-            topic, parse_start(start), name, queue_size=max(1, receiver_queue_size)
+            topic,
+            parse_start(start),
+            name,
+            queue_size=max(1, receiver_queue_size),
+            read_compacted=read_compacted,
         )
 
     # -- opening
 
     async def _open_reader(
-        self, topic: str, where: Start, name: str | None, *, queue_size: int
+        self,
+        topic: str,
+        where: Start,
+        name: str | None,
+        *,
+        queue_size: int,
+        read_compacted: bool = False,
     ) -> Reader:
         check_name("name", name)
         name = name or f"reader-{self._rng.getrandbits(40):010x}"
@@ -338,6 +357,7 @@ class Client:
             queue_size=queue_size,
             limits=ConsumerLimits(),
             ack_receipts=False,
+            read_compacted=read_compacted,
         )
         topics = await self._topics_of(topic_name(topic))
         if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):

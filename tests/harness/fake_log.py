@@ -6,14 +6,17 @@ A log confirms each append at the next turn of the loop, or, while `held`, when 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, cast
 
 import trio
 
-from daybook.bookie.errors import ReadUnknownError
+from daybook.bookie.errors import NoSuchLedgerError, ReadUnknownError
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.errors import NotFoundError
 from daybook.broker.topics.topic_log import Done, TopicLog
 from daybook.managed_ledger.behind import Behind
+from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
 from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
@@ -27,8 +30,13 @@ from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
 from daybook.wire.clock import WallClock
+from daybook.wire.entry import Entry
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
+
+if TYPE_CHECKING:
+    from daybook.bookie.ledger.reader import LedgerReader
+    from daybook.bookie.ledger.writer import LedgerWriter
 
 FIRST_LEDGER = 5
 
@@ -170,7 +178,10 @@ class FakeLog:
 
     @property
     def before_first(self) -> Position:
-        return self.previous_position(self._position(self.trimmed))
+        first = self._position(self.trimmed)
+        if not first.entry_id:  # as a list of ledgers has it
+            return Position(first.ledger_id, -1)
+        return self.previous_position(first)
 
     @property
     def size_bytes(self) -> int:
@@ -306,6 +317,59 @@ class FakeLog:
             done(None, FencedError("abandoned"))
 
 
+class FakeLedger:
+    """A compacted ledger: its writer and its reader in one."""
+
+    def __init__(self, ledger_id: int) -> None:
+        self.ledger_id = ledger_id
+        self.entries: list[bytes] = []
+        self.closed = False
+        self.deleted = False
+        self.appends_to_fail: int | None = None  # after so many more, bookies take none
+
+    @property
+    def last_add_pushed(self) -> int:
+        return len(self.entries) - 1
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return len(self.entries) - 1
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.entries))
+
+    def append(self, payload: Sequence[Buffer]) -> int:
+        assert not self.closed
+        self.entries.append(b"".join(bytes(each) for each in payload))
+        return self.last_add_pushed
+
+    async def wait_confirmed(self, entry_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+        assert entry_id < len(self.entries)
+
+    async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.closed = True
+
+    def abandon(self) -> None:
+        pass
+
+    async def read(self, first: int, last: int, *, max_bytes: int) -> list[Entry]:
+        await trio.lowlevel.checkpoint()
+        if self.deleted:
+            raise NoSuchLedgerError(self.ledger_id)
+        found: list[Entry] = []
+        size = 0
+        for entry_id in range(first, min(last, self.last_add_confirmed) + 1):
+            if found and size >= max_bytes:
+                break
+            data = self.entries[entry_id]
+            found.append(Entry(self.ledger_id, entry_id, entry_id, 0, memoryview(data)))
+            size += len(data)
+        return found
+
+
 class FakeLogs:
     """A `TopicLogs` whose entries stay when a log is closed."""
 
@@ -319,6 +383,8 @@ class FakeLogs:
         self.terminate_gate: trio.Event | None = None  # terminating waits for it
         self.terminate_fails: Exception | None = None
         self.ledger_entries = 1000
+        self.ledger_ids = count(1000)
+        self.compacted: dict[int, FakeLedger] = {}  # compacted ledgers, by id
 
     async def exists(self, name: TopicName) -> bool:
         await trio.lowlevel.checkpoint()
@@ -438,6 +504,27 @@ class FakeLogs:
             log.terminated = False
             raise
         return log.last_confirmed
+
+    async def create_compacted(self, log: TopicLog, horizon: Position) -> CompactedWriter:
+        await trio.lowlevel.checkpoint()
+        assert isinstance(log, FakeLog)
+        ledger = FakeLedger(next(self.ledger_ids))
+        self.compacted[ledger.ledger_id] = ledger
+        return CompactedWriter(cast("LedgerWriter", ledger), log.name.partition)
+
+    async def open_compacted(self, log: TopicLog, ledger_id: int) -> CompactedReader:
+        await trio.lowlevel.checkpoint()
+        ledger = self.compacted.get(ledger_id)
+        if ledger is None:
+            raise NoSuchLedgerError(ledger_id)
+        assert ledger.closed, "a compacted ledger is closed before anything names it"
+        return CompactedReader(cast("LedgerReader", ledger))
+
+    async def delete_compacted(self, log: TopicLog, ledger_id: int) -> None:
+        await trio.lowlevel.checkpoint()
+        ledger = self.compacted.pop(ledger_id, None)
+        if ledger is not None:
+            ledger.deleted = True
 
     def internal_stats(self, log: TopicLog) -> dict[str, object]:
         assert isinstance(log, FakeLog)
