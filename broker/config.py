@@ -94,6 +94,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shutdown_timeout_s: Seconds = 20.0
     http_body_bytes_max: Positive = 1 << 20
 
+    # A subscription that sends nothing for that long, although it has messages and a consumer with
+    # permits, is logged and counted as stalled.
+    dispatch_stalled_s: Seconds = 5.0
+
     # End the process, with exit code 4, if its own port has not answered for that long and another
     # broker serves; but not before it has run for `watchdog_quiet_s`.
     watchdog: bool = True

@@ -210,7 +210,11 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=replace(limits.topics, compaction=_compaction(config, limits.topics)),
+            limits=replace(
+                limits.topics,
+                compaction=_compaction(config, limits.topics),
+                stalled_s=config.dispatch_stalled_s,
+            ),
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(

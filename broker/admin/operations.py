@@ -627,7 +627,20 @@ class Operations:
         served = await self._get(topic)
         return served, served.subscriptions.get(name)
 
-    # -- on the owners of topics
+    # -- on the owners of topics; `SubscriptionOperations` uses these, too
+
+    async def get_here(self, topic: TopicName) -> Topic:
+        return await self._get(topic)
+
+    async def on_owner(self, topic: TopicName, local: Local, *, authoritative: bool) -> object:
+        """Run an operation on a topic that is not partitioned, if this broker owns it."""
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await local(topic)
+
+    async def on_owners(
+        self, topic: TopicName, local: Local, call: RestCall, *, authoritative: bool
+    ) -> list[object]:
+        return await self._on_owners(topic, local, call, authoritative=authoritative)
 
     async def _check_served_here(self, topic: TopicName, *, authoritative: bool) -> None:
         await self._check_not_partitioned(topic)

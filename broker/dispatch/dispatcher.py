@@ -86,11 +86,29 @@ class Dispatcher:
         self._end: Position | None = None  # the end of the log, if everything before it is read
         self._wake = trio.Event()
         self._task: trio.CancelScope | None = None
+        self._reading: tuple[Want, int] | None = None  # the read under way, and since when
+        self.read_error = ""  # why the last read failed; empty if it did not
 
     @property
     def at_end(self) -> bool:
         """True if everything is read that the log has now."""
         return self._end == self._log.last_confirmed
+
+    @property
+    def has_more(self) -> bool:
+        """True if there is something to send: entries not read yet, given back or held."""
+        start = self._next or self._cursor.read_start
+        return start <= self._log.last_confirmed or self.dispatch.queued > 0
+
+    @property
+    def reading(self) -> tuple[Position, int] | None:
+        """The first entry of the read that is under way, and since when (in ms); else None."""
+        if self._reading is None:
+            return None
+        want, since_ms = self._reading
+        if isinstance(want, Replay) and want.places:
+            return Position(*want.places[0]), since_ms
+        return self._next or self._cursor.read_start, since_ms
 
     def start(self) -> None:
         if self._task is None:
@@ -133,14 +151,19 @@ class Dispatcher:
         if want is None:
             await self._sleep()
             return
+        self._reading = want, self._clock.now_ms()
         try:
             entries = await self._read(want)
-        except LedgerError:
+            self.read_error = ""
+        except LedgerError as error:
+            self.read_error, self._reading = str(error), None
             await trio.sleep(self._limits.retry_s)  # Its bookies may come back.
             return
         except ManagedLedgerError:
             await trio.sleep_forever()  # The topic is about to be dropped.
             return
+        finally:
+            self._reading = None
         if scope.cancel_called:
             return  # A new task may be at work already.
         if entries is None:

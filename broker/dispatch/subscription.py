@@ -34,6 +34,7 @@ from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
 from daybook.broker.protocol.dispatch.interface import ConsumerKey, Dispatch, Entry, Place
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
+from daybook.broker.protocol.dispatch.stall import StallWatch
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.topic_log import TopicCursor, translated
 from daybook.managed_ledger.errors import ManagedLedgerError
@@ -106,6 +107,7 @@ class Consumer:
         self.chunks = 0
         self.acked_ms = 0
         self.consumed_ms = 0
+        self.joined_ms = subscription.topic.clock.now_ms()
         self.refused_ack: BrokerError | None = None  # the error of an ACK that asked for no answer
         self._end_sent = False
         self._active: bool | None = None  # to be sent when the client knows the consumer
@@ -266,6 +268,8 @@ class Subscription:
         # For consumers with `readCompacted`, since the first of them came.
         self._compacted: CompactedSource | None = None
         self._backlog = Backlog(topic.log, cursor, topic.offset_before)
+        self.stall = StallWatch()
+        self.alone_ms = topic.clock.now_ms()  # since then it has no consumer, if it has none
         self._moving: trio.Event | None = None  # set when the move is done
         self._awaits_return = False  # a moved volatile subscription expects its consumers back
         # The last entry that was delivered since the cursor was moved; None if it never was.
@@ -461,6 +465,7 @@ class Subscription:
         if self.consumers:
             self.dispatcher.wake()
             return
+        self.alone_ms = self._clock.now_ms()
         self.dispatcher.stop()
         self.drop_if_unused()
 

@@ -132,20 +132,20 @@ class Producer:
         ids = entry_ids(metadata, body)
         reason = self._bad_ids(ids)
         if reason is None:
-            match deduplication.judge(ids):
-                case Verdict.NEW:
-                    deduplication.appended(ids, len(send.payload))
-                    return True
-                case Verdict.REPEAT:
-                    deduplication.repeats += 1
-                    self._answer_repeat(send.sequence_id, send.highest_sequence_id)
-                    return False
-                case Verdict.TORN:
-                    reason = (
-                        f"the topic has some of the messages {ids.first} to {ids.last} of the"
-                        f" producer {self.name}, and some not: send them in the batches in which"
-                        " they were sent before"
-                    )
+            verdict = deduplication.judge(ids)
+            if verdict is Verdict.NEW:
+                deduplication.appended(ids, len(send.payload))
+                return True
+            if verdict is Verdict.REPEAT:
+                deduplication.repeats += 1
+                self._answer_repeat(send.sequence_id, send.highest_sequence_id)
+                return False
+            assert verdict is Verdict.TORN
+            reason = (
+                f"the topic has some of the messages {ids.first} to {ids.last} of the producer"
+                f" {self.name}, and some not: send them in the batches in which they were sent"
+                " before"
+            )
         self._refuse(send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, reason)
         return False
 

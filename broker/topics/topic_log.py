@@ -135,6 +135,10 @@ class TopicLog(Protocol):
     @property
     def cursors(self) -> Mapping[str, TopicCursor]: ...
 
+    def holders(self, position: Position) -> str:
+        """Return where an entry is, in words: its ledger, and bookies that are slow or away."""
+        ...
+
     def append(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
         """Append an entry without waiting.  A refusal calls `done` before the return."""
         ...

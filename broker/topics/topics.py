@@ -18,6 +18,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.compaction.topic_compaction import Compactions
+from daybook.broker.dispatch.watch import DispatchWatch
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -116,6 +117,9 @@ class Topics:
         self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
+        self.watch = DispatchWatch(
+            self._loaded.values, stalled_s=self.limits.stalled_s, clock=clock, log=log
+        )
         # For topics with a long list of ledgers: how many sixteenths were used at the last warning.
         self._warned_sixteenths: dict[str, int] = {}
 
@@ -134,6 +138,7 @@ class Topics:
             task_status.started()
             nursery.start_soon(self._tick_rates)
             nursery.start_soon(self._apply_policies)
+            nursery.start_soon(self.watch.run)
             try:
                 while True:
                     await trio.sleep(self._maintain_interval_s)

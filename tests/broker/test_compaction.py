@@ -72,7 +72,8 @@ class World:
         """Return a client with a reader from the first message on."""
         client = await self.cluster.client()
         options = {"durable": False, "start_message_id": EARLIEST_ID, "name": "r"} | options
-        await client.subscribe(read_compacted=True, permits=1000, **options)
+        all_options: dict[str, Any] = {"read_compacted": True, "permits": 1000} | options
+        await client.subscribe(**all_options)
         return client
 
     async def read(self, **options: Any) -> list[tuple[str, str]]:

@@ -212,6 +212,9 @@ class FakeLog:
     def entries_between(self, after: Position, through: Position) -> int:
         return max(0, self._index(through) - max(self._index(after), self.trimmed - 1))
 
+    def holders(self, position: Position) -> str:
+        return f"ledger {position.ledger_id} on the bookies b1, b2, b3"
+
     # -- appending
 
     def append(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:

@@ -60,7 +60,7 @@ async def write(log: ManagedLedger, *positions: Position, close: bool = True) ->
 
 
 async def contents(reader: CompactedReader) -> dict[Position, bytes]:
-    found = {}
+    found: dict[Position, bytes] = {}
     entry_id = 0
     while entries := await reader.read(entry_id, max_entries=2, max_bytes=1 << 20):
         found |= {entry.position: bytes(entry.data) for entry in entries}

@@ -9,7 +9,10 @@ the cursor has been rewound since that read began.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from daybook.broker.protocol.dispatch.blockers import Blocker
 
 ConsumerKey: TypeAlias = int
 Place: TypeAlias = tuple[int, int]  # ledger id, entry id
@@ -174,6 +177,10 @@ class Dispatch(Protocol):
         """
         ...
 
+    def oldest_unacked_of(self, consumer: ConsumerKey) -> Place | None:
+        """Return the first entry that the consumer has and has not acknowledged, if known."""
+        ...
+
     def is_blocked(self, consumer: ConsumerKey) -> bool:
         """Return True if the consumer gets nothing because it has too much unacknowledged."""
         ...
@@ -186,4 +193,16 @@ class Dispatch(Protocol):
     @property
     def delayed(self) -> int:
         """The number of entries that wait for their time."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """The number of entries that were read before and could be delivered: given back or held.
+
+        Entries that wait for their time do not count.
+        """
+        ...
+
+    def explain(self) -> list["Blocker"]:
+        """Return what keeps entries from consumers now; see `dispatch.blockers`."""
         ...

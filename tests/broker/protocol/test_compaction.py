@@ -39,7 +39,9 @@ def single(value: str, *, sequence_id: int = 0, **metadata: Any) -> bytes:
 
 
 def keyed(key: str | None, value: str, **metadata: Any) -> bytes:
-    return single(value, **({} if key is None else {"partition_key": key}), **metadata)
+    if key is not None:
+        metadata["partition_key"] = key
+    return single(value, **metadata)
 
 
 def batch(
@@ -49,10 +51,10 @@ def batch(
 ) -> bytes:
     singles = []
     for index, (key, value) in enumerate(messages):
-        meta = pb.SingleMessageMetadata(payload_size=0, sequence_id=index, event_time=7)
+        each = pb.SingleMessageMetadata(payload_size=0, sequence_id=index, event_time=7)
         if key is not None:
-            meta.partition_key = key
-        singles.append((meta, value.encode()))
+            each.partition_key = key
+        singles.append((each, value.encode()))
     plain = encode_batch(singles)
     meta = pb.MessageMetadata(
         producer_name="p",
@@ -155,7 +157,7 @@ def test_an_empty_text_is_a_key() -> None:
 
 
 def test_a_binary_key_is_not_the_text_of_its_base64_form() -> None:
-    binary = {"partition_key": "YQ==", "partition_key_b64_encoded": True}
+    binary: dict[str, Any] = {"partition_key": "YQ==", "partition_key_b64_encoded": True}
     assert kept([single("1", **binary), keyed("YQ==", "2")]) == [True, True]
     assert kept([single("1", **binary), single("2", **binary)]) == [False, True]
 
@@ -227,7 +229,8 @@ def test_the_brokers_own_metadata_stay_in_front() -> None:
 
 
 def test_encrypted_batches_are_kept_whole() -> None:
-    keys = {"encryption_keys": [pb.EncryptionKeys(key="k", value=b"v")], "partition_key": "a"}
+    keys: dict[str, Any] = {"encryption_keys": [pb.EncryptionKeys(key="k", value=b"v")]}
+    keys["partition_key"] = "a"
     entries = [batch([("a", "1"), ("b", "1")], **keys), batch([("a", "2")], **keys)]
     assert kept(entries) == [True, True]
 
