@@ -1,4 +1,4 @@
-"""What a subscription with `readCompacted` reads: the compacted ledger, and then the log.
+"""The source of subscriptions with `readCompacted`: the compacted ledger, and then the log.
 
 A subscription reads the compacted ledger up to the horizon at which it began, and then the log.  A
 compaction that finishes meanwhile changes nothing for it: a reader that has seen a key must also

@@ -6,7 +6,7 @@ import msgspec
 
 from daybook.broker.compaction.topic_compaction import CompactionStatus, TopicCompaction
 
-# What an administrator of a partitioned topic has to know first.
+# The state that an administrator of a partitioned topic has to know first comes first.
 _URGENCY = (
     CompactionStatus.RUNNING,
     CompactionStatus.ERROR,

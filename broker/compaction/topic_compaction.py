@@ -79,7 +79,7 @@ class CompactionCounts:
 
 
 class Compactions:
-    """What the compactions of all topics of a broker share: memory, rate, and random numbers."""
+    """The resources that the compactions of all topics of a broker share."""
 
     def __init__(
         self, limits: CompactionLimits, *, clock: WallClock, rng: Random, log: Log
@@ -106,16 +106,16 @@ class TopicCompaction:
         self.status = CompactionStatus.NOT_RUN
         self.last_error = ""
         self.counts = CompactionCounts()
-        self.progress: Progress | None = None  # of the run that is under way
+        self.progress: Progress | None = None  # the run that is under way
         self.published = _published(log)
         self._name = name
         self._log = log
         self._logs = logs
         self._shared = shared
         self._start_task = start_task
-        self._open: CompactedLedger | None = None  # of `published`, when it was read
+        self._open: CompactedLedger | None = None  # the ledger of `published`, once it was read
         self._opening = trio.Lock()
-        self._scope: trio.CancelScope | None = None  # of the run
+        self._scope: trio.CancelScope | None = None  # set while a run is under way
         self._over = trio.Event()
         self._failures = 0  # in a row
         self._not_before_s = 0.0  # the threshold starts no run before

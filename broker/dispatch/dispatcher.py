@@ -195,7 +195,7 @@ class Dispatcher:
 
     @property
     def source(self) -> Source:
-        """What the dispatcher has read from last."""
+        """The source from which the dispatcher has read last."""
         return self._source
 
     async def _read_next(self, count: int) -> list[LogEntry] | None:

@@ -74,8 +74,8 @@ class _Group:
 
     sequence_id: int
     chunks: int
-    numbers: set[int] = field(default_factory=set)
-    messages: list[int] = field(default_factory=list)
+    numbers: set[int] = field(default_factory=set[int])
+    messages: list[int] = field(default_factory=list[int])
 
 
 class Selection:
@@ -96,8 +96,8 @@ class Selection:
         # Unfinished messages in chunks: by producer, then by their id.
         self._unfinished: dict[str, dict[str, _Group]] = {}
         self._chunks_seen = 0  # they take as much memory as keys
-        self._chunks: dict[int, list[int]] = {}  # of kept messages: all chunks, by the last one
-        self._at = 0  # of the second pass
+        self._chunks: dict[int, list[int]] = {}  # all chunks of a kept message, by its last one
+        self._at = 0  # how far the second pass has come
         self._batches = BatchReader()
 
     @property

@@ -232,7 +232,7 @@ def compact(name: str, wait: bool, admin_url: str, output: OutputFormat) -> None
     """Compact a topic: keep only the last message of each key.
 
     The messages of the topic stay where they are.  Readers that ask for the compacted topic get the
-    last message of each key from then on.  Of a partitioned topic, all partitions are compacted.
+    last message of each key from then on.  All partitions of a topic are compacted.
 
     Without --wait the command returns when the compaction has started.  Interrupting the command
     does not stop the compaction.
