@@ -8,12 +8,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from daybook.bookie.errors import ReadUnknownError
 from daybook.broker.compaction.topic_compaction import CompactionStatus, TopicCompaction
+from daybook.broker.errors import ConflictError
 from daybook.broker.limits import CompactionLimits, TopicLimits
+from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.managed_ledger.compacted import CURSOR, LEDGER
+from daybook.managed_ledger.errors import FencedError
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import encode_batch, iter_batch, parse_metadata
-from daybook.wire.messages.consumer import Delivery
+from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
@@ -186,3 +190,519 @@ async def test_only_exclusive_and_failover_consumers_read_compacted(
         refused = await client.subscribe(kind=kind, read_compacted=True)
         assert isinstance(refused, pb.CommandError)
         assert refused.error == pb.NotAllowedError
+
+
+# -- runs
+
+
+async def test_a_topic_without_messages_is_compacted_at_once(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        assert await world.compact() is CompactionStatus.SUCCESS
+        assert not world.broker.logs.compacted
+
+
+async def test_without_new_messages_nothing_is_written(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"))
+        await world.compact()
+        before = dict(world.broker.logs.compacted)
+        assert await world.compact() is CompactionStatus.SUCCESS
+        assert world.broker.logs.compacted == before
+
+
+async def test_one_run_at_a_time(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"))
+        assert world.compaction.status is CompactionStatus.NOT_RUN
+        world.compaction.start()
+        assert world.compaction.status is CompactionStatus.RUNNING
+        with pytest.raises(ConflictError, match="running"):
+            world.compaction.start()
+        await world.compaction.wait_ended()
+        assert await world.compact() is CompactionStatus.SUCCESS
+
+
+async def test_runs_of_different_topics_take_turns(autojump_clock: MockClock) -> None:
+    async with compacting(runs_max=1) as world:
+        await world.send(("a", "1"))
+        client = await world.cluster.client()
+        await client.producer(topic="persistent://public/default/u", producer_name="p")
+        client.send(0, partition_key="a")
+        await client.receipts(1)
+        other = world.broker.topics.loaded["persistent://public/default/u"].compaction
+        gate, under_way = trio.Event(), 0
+
+        async def wait(operation: str) -> None:
+            nonlocal under_way
+            under_way += operation == "create"
+            await gate.wait()
+
+        world.broker.logs.before = wait
+        world.compaction.start()
+        other.start()
+        await trio.sleep(1)
+        assert under_way == 1
+        assert other.status is CompactionStatus.RUNNING
+        gate.set()
+        await world.compaction.wait_ended()
+        await other.wait_ended()
+        assert under_way == 2
+        assert other.status is CompactionStatus.SUCCESS
+
+
+async def test_too_many_keys_are_an_error_that_says_what_to_do(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting(keys_max=2) as world:
+        await world.send(("a", "1"), ("b", "1"), ("c", "1"))
+        assert await world.compact() is CompactionStatus.ERROR
+        assert "compaction_keys_max" in world.compaction.last_error
+        assert not world.broker.logs.compacted
+        assert await world.read() == [("a", "1"), ("b", "1"), ("c", "1")]
+
+
+@pytest.mark.parametrize("step", ["create", "confirm", "close"])
+async def test_a_run_that_fails_leaves_the_ledger_before_in_force(
+    autojump_clock: MockClock, step: str
+) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"), ("a", "2"))
+        await world.compact()
+        await world.send(("a", "3"), ("a", "4"))
+        (before,) = world.broker.logs.compacted
+
+        async def fail(operation: str) -> None:
+            if operation == step:
+                raise ReadUnknownError(1, 1, "bookies are away")
+
+        world.broker.logs.before = fail
+        assert await world.compact() is CompactionStatus.ERROR
+        assert "bookies are away" in world.compaction.last_error
+        assert list(world.broker.logs.compacted) == [before], "the new ledger is deleted"
+        assert await world.read() == [("a", "2"), ("a", "3"), ("a", "4")]
+        world.broker.logs.before = no_hook
+        assert await world.compact() is CompactionStatus.SUCCESS
+        assert await world.read() == [("a", "4")]
+        assert world.compaction.counts.failed == 1
+
+
+async def test_a_run_whose_bookies_do_not_answer_ends(autojump_clock: MockClock) -> None:
+    async with compacting(write_s=60.0) as world:
+        await world.send(("a", "1"))
+
+        async def hang(operation: str) -> None:
+            if operation == "confirm":
+                await trio.sleep_forever()
+
+        world.broker.logs.before = hang
+        assert await world.compact() is CompactionStatus.ERROR
+        assert "bookies" in world.compaction.last_error
+
+
+async def no_hook(operation: str) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def test_if_the_record_may_be_stored_or_not_both_ledgers_stay(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"), ("a", "2"))
+        await world.compact()
+        await world.send(("a", "3"))
+
+        async def fail(name: str) -> None:
+            if name == CURSOR:
+                raise FencedError("another broker may have the topic")
+
+        world.log.before_flush = fail
+        assert await world.compact() is CompactionStatus.ERROR
+        assert len(world.broker.logs.compacted) == 2
+        assert await world.read() == [("a", "2"), ("a", "3")]
+
+
+async def test_the_ledger_before_goes_only_when_the_record_is_durable(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"))
+        await world.compact()
+        await world.send(("a", "2"))
+        gate = trio.Event()
+
+        async def wait(name: str) -> None:
+            await gate.wait()
+
+        world.log.before_flush = wait
+        world.compaction.start()
+        await trio.sleep(1)
+        assert len(world.broker.logs.compacted) == 2
+        assert await world.read() == [("a", "1"), ("a", "2")]
+        gate.set()
+        await world.compaction.wait_ended()
+        assert len(world.broker.logs.compacted) == 1
+        assert await world.read() == [("a", "2")]
+
+
+async def test_a_topic_that_is_unloaded_stops_its_run(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"), ("a", "2"))
+        await world.compact()
+        (before,) = world.broker.logs.compacted
+        await world.send(("a", "3"))
+        created = trio.Event()
+
+        async def wait(operation: str) -> None:
+            if operation == "confirm":
+                created.set()
+                await trio.sleep_forever()
+
+        world.broker.logs.before = wait
+        compaction = world.compaction
+        compaction.start()
+        await created.wait()
+        world.broker.logs.before = no_hook
+        await world.broker.topics.unload(TopicName.parse(TOPIC))
+        assert not compaction.running
+        assert compaction.status is CompactionStatus.ERROR
+        assert list(world.broker.logs.compacted) == [before]
+        await world.producer.wait(pb.CommandCloseProducer)
+        assert await world.read() == [("a", "2"), ("a", "3")]
+
+
+async def test_a_topic_that_is_deleted_takes_its_compacted_ledger_along(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"))
+        await world.compact()
+        await world.broker.topics.delete(TopicName.parse(TOPIC), force=True)
+        assert not world.broker.logs.compacted
+
+
+async def test_a_run_starts_when_enough_lies_behind_the_horizon(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting(retry_s=60.0) as world:
+        await world.send(("a", "x" * 1000))
+        for threshold in (0, 10_000):
+            world.compaction.start_if_due(threshold)
+            assert world.compaction.status is CompactionStatus.NOT_RUN
+        world.compaction.start_if_due(1000)
+        await world.compaction.wait_ended()
+        assert world.compaction.status is CompactionStatus.SUCCESS
+        world.compaction.start_if_due(1)
+        assert not world.compaction.running, "nothing lies behind the horizon"
+
+
+async def test_after_a_failure_the_threshold_waits_longer_each_time(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting(retry_s=60.0, keys_max=1) as world:
+        await world.send(("a", "1"), ("b", "1"))
+        for pause_s in (60, 120, 240):
+            world.compaction.start_if_due(1)
+            assert world.compaction.running
+            await world.compaction.wait_ended()
+            await trio.sleep(pause_s - 1)
+            world.compaction.start_if_due(1)
+            assert not world.compaction.running
+            await trio.sleep(2)
+        assert await world.compact() is CompactionStatus.ERROR, "on request it runs at once"
+
+
+async def test_the_statistics_show_the_last_run(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"), ("a", "2"), ("b", "1"))
+        topic = world.broker.topics.loaded[TOPIC]
+        assert internal_stats(topic)["compactedLedger"]["ledgerId"] == -1  # type: ignore[index]
+        await world.compact()
+        stats = topic_stats(topic, "us")["compaction"]
+        assert stats["lastCompactionRemovedEventCount"] == 1  # type: ignore[index]
+        assert stats["lastCompactionSucceedTimestamp"] > 0  # type: ignore[index]
+        assert stats["lastCompactionFailedTimestamp"] == 0  # type: ignore[index]
+        await world.read()
+        ledger = internal_stats(topic)["compactedLedger"]
+        assert ledger["entries"] == 2  # type: ignore[index]
+
+
+# -- reading
+
+
+async def test_a_compaction_that_ends_while_a_reader_reads_changes_nothing_for_it(
+    autojump_clock: MockClock,
+) -> None:
+    """A key that the reader has seen is removed: the reader has to see the tombstone."""
+    async with compacting() as world:
+        await world.send(("a", "1"), ("b", "1"), ("c", "1"))
+        await world.compact()
+        slow = await world.reader(name="slow", permits=1)
+        assert await got(slow) == [("a", "1")]
+        await world.send(("a", ""), ("b", "2"), ("d", "1"))
+        await world.compact()
+        slow.flow(100)
+        # What the first compaction kept behind the reader's place, and then the topic itself.
+        assert await got(slow) == [("c", "1"), ("a", ""), ("b", "2"), ("d", "1")]
+        assert await world.read() == [("c", "1"), ("b", "2"), ("d", "1")]
+
+
+async def test_a_reader_that_trimming_overtakes_goes_on_in_the_newest_compacted_ledger(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        await world.send(*[("a", str(n)) for n in range(3)], ("b", "1"))
+        await world.compact()
+        slow = await world.reader(name="slow", permits=1)
+        assert await got(slow) == [("a", "2")]
+        await world.send(*[("c", str(n)) for n in range(4)], *[("b", str(n)) for n in range(2, 6)])
+        await world.compact()
+        await world.send(("d", "1"))
+        world.trim(3)
+        slow.flow(100)
+        assert await got(slow) == [("c", "3"), ("b", "5"), ("d", "1")]
+
+
+async def test_there_is_neither_gap_nor_repetition_at_the_seam(
+    autojump_clock: MockClock,
+) -> None:
+    for count in range(1, 2 * LEDGER_ENTRIES + 2):
+        async with compacting() as world:
+            await world.send(*[(str(n), "1") for n in range(count)])
+            await world.compact()
+            await world.send(*[(str(n), "2") for n in range(3)])
+            expected = [(str(n), "1") for n in range(count)] + [(str(n), "2") for n in range(3)]
+            assert await world.read() == expected
+            world.trim(count // LEDGER_ENTRIES)
+            assert await world.read() == expected
+
+
+async def test_a_reader_waits_at_the_end_and_goes_on(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(*[("a", str(n)) for n in range(LEDGER_ENTRIES)])
+        await world.compact()
+        client = await world.reader()
+        assert await got(client) == [("a", "3")]
+        await world.send(("a", "4"))
+        assert await got(client) == [("a", "4")]
+        await world.compact()
+        await world.send(("a", "5"))
+        assert await got(client) == [("a", "5")]
+
+
+def id_of(position: Position) -> pb.MessageIdData:
+    return pb.MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id)
+
+
+async def test_a_reader_may_start_anywhere(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        sent = await world.send(*[(str(n // 2), str(n)) for n in range(12)])
+        await world.compact()
+        last = [(str(n // 2), str(n)) for n in range(1, 12, 2)]
+        for trimmed in range(3):
+            world.trim(trimmed)
+            for index, position in enumerate(sent):
+                # The entry itself comes, too; clients drop it if they do not want it.
+                found = await world.read(start_message_id=id_of(position))
+                assert found == last[index // 2 :]
+
+
+async def test_a_seek_goes_anywhere_in_the_compacted_part(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        sent = await world.send(*[(str(n // 2), str(n)) for n in range(12)])
+        await world.compact()
+        world.trim(2)
+        last = [(str(n // 2), str(n)) for n in range(1, 12, 2)]
+        for durable in (False, True):
+            name = f"s{durable}"
+            client = await world.reader(name=name, durable=durable, initialPosition=1)
+            assert await got(client) == last
+            for message_id, expected in [
+                (id_of(sent[5]), last[2:]),
+                (id_of(sent[6]), last[3:]),
+                (EARLIEST_ID, last),
+                (id_of(sent[11]), last[5:]),
+            ]:
+                seek = pb.CommandSeek(consumer_id=1, message_id=message_id)
+                assert isinstance(await client.ask(seek, pb.CommandSuccess), pb.CommandSuccess)
+                await client.wait(pb.CommandCloseConsumer)
+                await client.subscribe(
+                    name=name,
+                    durable=durable,
+                    read_compacted=True,
+                    permits=100,
+                    start_message_id=EARLIEST_ID,
+                )
+                assert await got(client) == expected
+            seek = pb.CommandSeek(consumer_id=1, message_publish_time=1)
+            await client.ask(seek, pb.CommandSuccess)
+            await client.wait(pb.CommandCloseConsumer)
+            await client.subscribe(name=name, durable=durable, read_compacted=True, permits=100)
+            assert await got(client) == last, "a time before everything is the first message"
+
+
+async def test_the_last_message_may_be_in_the_compacted_ledger_only(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        sent = await world.send(("a", "1"), ("b", "1"), ("a", "2"), ("b", ""))
+        await world.compact()
+
+        async def last(client: Client) -> tuple[Any, ...]:
+            request = pb.CommandGetLastMessageId(consumer_id=1)
+            answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
+            found = answer.last_message_id
+            return found.ledgerId, found.entryId, found.batch_index
+
+        for trimmed in range(2):
+            world.trim(trimmed)
+            client = await world.reader(name=f"r{trimmed}")
+            assert await got(client) == [("a", "2")]
+            assert await last(client) == (FIRST, sent[2].entry_id, -1)
+        (more,) = await world.send(("c", "1"))
+        assert await last(client) == (more.ledger_id, more.entry_id, -1)
+        await world.send(("a", ""), ("c", ""))
+        await world.compact()
+        client = await world.reader(name="nothing")
+        assert await last(client) == (2**64 - 1, 2**64 - 1, -1), "everything was removed"
+        plain = await world.cluster.client()
+        await plain.subscribe(name="plain", durable=False)
+        assert (await last(plain))[0] == FIRST + 1, "other consumers get the whole topic"
+
+
+async def test_the_last_index_of_a_batch_is_that_of_its_last_message_that_is_left(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        world.producer.send_payload(0, batch(0, [("a", "1"), ("b", "1"), ("c", "1")]), count=3)
+        world.sent = 1
+        await world.producer.receipts(1)
+        await world.send(("c", "2"), ("c", ""))
+        await world.compact()
+        client = await world.reader()
+        assert await got(client) == [("a", "1"), ("b", "1")]
+        request = pb.CommandGetLastMessageId(consumer_id=1)
+        answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
+        assert answer.last_message_id.batch_index == 1
+
+
+async def test_a_reader_of_a_trimmed_topic_stands_before_its_first_message(
+    autojump_clock: MockClock,
+) -> None:
+    """A client compares the two ids to find out if there is a message at all."""
+    async with compacting() as world:
+        await world.send(*[("a", str(n)) for n in range(LEDGER_ENTRIES)])
+        await world.compact()
+        await world.send(("b", "1"))
+        world.trim(1)
+        client = await world.reader(permits=0)
+        request = pb.CommandGetLastMessageId(consumer_id=1)
+        answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
+        place = answer.consumer_mark_delete_position
+        assert place.ledgerId < FIRST
+
+
+async def test_a_durable_subscription_goes_on_where_it_acknowledged(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        sent = await world.send(*[(str(n // 2), str(n)) for n in range(6)])
+        await world.compact()
+        options: dict[str, Any] = {"durable": True, "initialPosition": 1, "name": "d"}
+        client = await world.reader(**options)
+        assert await got(client) == [("0", "1"), ("1", "3"), ("2", "5")]
+        client.frames.send([encode_ack(1, [(*place(sent[3]), None)], cumulative=True)])
+        await client.settle()
+        client.tell(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        assert await got(client) == [("2", "5")]
+        await world.take_over()
+        assert await world.read(**options) == [("2", "5")]
+
+
+def place(position: Position) -> tuple[int, int]:
+    return position.ledger_id, position.entry_id
+
+
+async def test_acknowledged_entries_of_the_trimmed_part_do_not_come_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        sent = await world.send(*[(str(n // 2), str(n)) for n in range(12)])
+        await world.compact()
+        world.trim(2)
+        client = await world.reader(durable=True, initialPosition=1, name="d")
+        assert len(await got(client)) == 6
+        acked = [(*place(sent[n]), None) for n in (1, 5, 9)]
+        client.frames.send([encode_ack(1, acked)])
+        client.tell(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        assert await got(client) == [("1", "3"), ("3", "7"), ("5", "11")]
+        client.frames.send([encode_ack(1, [(*place(sent[3]), None)], cumulative=True)])
+        client.tell(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        assert await got(client) == [("3", "7"), ("5", "11")]
+
+
+async def test_of_failover_consumers_the_active_one_decides(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"), ("a", "2"))
+        await world.compact()
+        options: dict[str, Any] = {
+            "kind": pb.CommandSubscribe.Failover,
+            "durable": True,
+            "initialPosition": 1,
+            "name": "f",
+        }
+        one = await world.reader(**options)
+        assert await got(one) == [("a", "2")]
+        two = await world.reader(**options, read_compacted=False)
+        one.tell(pb.CommandCloseConsumer(consumer_id=1, request_id=7))
+        assert await got(two) == [("a", "1"), ("a", "2")]
+
+
+async def test_a_plain_consumer_gets_everything(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"), ("a", "2"))
+        await world.compact()
+        assert await world.read(read_compacted=False) == [("a", "1"), ("a", "2")]
+
+
+async def test_a_ledger_that_cannot_be_read_now_is_read_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        await world.send(("a", "1"), ("a", "2"))
+        await world.compact()
+        ((ledger_id, ledger),) = world.broker.logs.compacted.items()
+        del world.broker.logs.compacted[ledger_id]
+        client = await world.reader()
+        assert await got(client) == []
+        world.broker.logs.compacted[ledger_id] = ledger
+        assert await got(client) == [("a", "2")]
+
+
+async def test_a_reader_whose_ledger_is_replaced_goes_on_in_the_new_one(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        await world.send(*[(str(n), "1") for n in range(6)])
+        await world.compact()
+        slow = await world.reader(permits=2)
+        assert await got(slow) == [("0", "1"), ("1", "1")]
+        await world.send(("3", "2"))
+        await world.compact()
+        assert len(world.broker.logs.compacted) == 1
+        slow.flow(100)
+        assert await got(slow) == [("2", "1"), ("4", "1"), ("5", "1"), ("3", "2")]
+
+
+async def test_hostile_acknowledgements_take_no_memory(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(*[("a", str(n)) for n in range(LEDGER_ENTRIES)])
+        await world.compact()
+        world.trim(1)
+        client = await world.reader()
+        await got(client)
+        hostile = [(ledger, 2**26 - 1, None) for ledger in range(FIRST + 1)]
+        client.frames.send([encode_ack(1, [*hostile, (2, 2**60, None)])])
+        await client.settle()
+        compacted = world.broker.topics.loaded[TOPIC].subscriptions.get("r")._compacted
+        assert compacted is not None
+        assert not len(compacted._acked)

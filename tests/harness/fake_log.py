@@ -4,7 +4,7 @@ A log confirms each append at the next turn of the loop, or, while `held`, when 
 `ledger_entries` entries make a ledger.  `fence` acts as another owner would.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, cast
@@ -50,6 +50,7 @@ class FakeCursor:
         self.flushes = 0
         self.old_records = 0
         self.properties: dict[str, int] = {}
+        self.stored: tuple[Position, dict[str, int]] = (mark_delete, {})  # as of the last flush
         self._log = log
 
     @property
@@ -99,9 +100,11 @@ class FakeCursor:
         self.properties = dict(properties)
 
     async def flush(self) -> None:
-        await trio.lowlevel.checkpoint()
+        goal = self.mark_delete, dict(self.properties)
+        await self._log.before_flush(self.name)
         if self._log.fenced:
             raise FencedError("fenced")
+        self.stored = goal
         self.flushes += 1
 
     async def reset(
@@ -143,6 +146,8 @@ class FakeLog:
     room: Room = field(default_factory=lambda: Room(100, 4096))
 
     def __post_init__(self) -> None:
+        # Called before a cursor is stored, with its name; it may raise, or wait.
+        self.before_flush: Callable[[str], Awaitable[None]] = _no_hook
         self.by_name: dict[str, FakeCursor] = {}
         self.on_fenced = _nothing
         self.on_confirmed = _nothing
@@ -323,12 +328,12 @@ class FakeLog:
 class FakeLedger:
     """A compacted ledger: its writer and its reader in one."""
 
-    def __init__(self, ledger_id: int) -> None:
+    def __init__(self, ledger_id: int, logs: "FakeLogs") -> None:
         self.ledger_id = ledger_id
+        self._logs = logs
         self.entries: list[bytes] = []
         self.closed = False
         self.deleted = False
-        self.appends_to_fail: int | None = None  # after so many more, bookies take none
 
     @property
     def last_add_pushed(self) -> int:
@@ -348,11 +353,11 @@ class FakeLedger:
         return self.last_add_pushed
 
     async def wait_confirmed(self, entry_id: int) -> None:
-        await trio.lowlevel.checkpoint()
+        await self._logs.before("confirm")
         assert entry_id < len(self.entries)
 
     async def close(self) -> None:
-        await trio.lowlevel.checkpoint()
+        await self._logs.before("close")
         self.closed = True
 
     def abandon(self) -> None:
@@ -387,6 +392,9 @@ class FakeLogs:
         self.terminate_fails: Exception | None = None
         self.ledger_entries = 1000
         self.ledger_ids = count(1000)
+        # Called before each operation of a compaction, with its name; it may raise, or wait.
+        self.before: Callable[[str], Awaitable[None]] = _no_hook
+        self.lose_unflushed = False  # as in a crash: cursors are as they were flushed last
         self.compacted: dict[int, FakeLedger] = {}  # compacted ledgers, by id
 
     async def exists(self, name: TopicName) -> bool:
@@ -428,6 +436,8 @@ class FakeLogs:
                 again = FakeCursor(log, cursor_name, cursor.mark_delete)
                 again.acked = set(cursor.acked)
                 again.properties = dict(cursor.properties)
+                if self.lose_unflushed:
+                    again.mark_delete, again.properties = cursor.stored
                 for position, pending in cursor.parts.sets():
                     again.parts.ack(position, pending)
                 log.by_name[cursor_name] = again
@@ -509,9 +519,9 @@ class FakeLogs:
         return log.last_confirmed
 
     async def create_compacted(self, log: TopicLog, horizon: Position) -> CompactedWriter:
-        await trio.lowlevel.checkpoint()
+        await self.before("create")
         assert isinstance(log, FakeLog)
-        ledger = FakeLedger(next(self.ledger_ids))
+        ledger = FakeLedger(next(self.ledger_ids), self)
         self.compacted[ledger.ledger_id] = ledger
         return CompactedWriter(cast("LedgerWriter", ledger), log.name.partition)
 
@@ -524,7 +534,7 @@ class FakeLogs:
         return CompactedReader(cast("LedgerReader", ledger))
 
     async def delete_compacted(self, log: TopicLog, ledger_id: int) -> None:
-        await trio.lowlevel.checkpoint()
+        await self.before("delete")
         ledger = self.compacted.pop(ledger_id, None)
         if ledger is not None:
             ledger.deleted = True
@@ -536,3 +546,7 @@ class FakeLogs:
 
 def _nothing() -> None:
     pass
+
+
+async def _no_hook(operation: str) -> None:
+    await trio.lowlevel.checkpoint()
