@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.producer import Producer as Producer
     from daybook.clients.python.reader import OffsetRange as OffsetRange
     from daybook.clients.python.reader import Reader as Reader
+    from daybook.clients.python.table_view import TableView as TableView
     from daybook.wire.version import __version__ as __version__
 
 _NAMES = {
@@ -87,6 +88,7 @@ _NAMES = {
     "daybook.clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
     "daybook.clients.python.producer": "Producer",
     "daybook.clients.python.reader": "OffsetRange Reader",
+    "daybook.clients.python.table_view": "TableView",
     "daybook.wire.version": "__version__",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -24,7 +24,8 @@ class CompactedSource:
     """One instance per subscription.
 
     `start` is the position of the first entry to read if that is before everything that the log
-    has; None if the cursor knows.
+    has; None if the cursor knows.  A reader that `resumes` has received everything before its
+    start, so it gets every message behind it that the log still has.
     """
 
     def __init__(
@@ -33,6 +34,8 @@ class CompactedSource:
         cursor: TopicCursor,
         compaction: TopicCompaction,
         start: Position | None = None,
+        *,
+        resumes: bool = False,
     ) -> None:
         self._log = log
         self._cursor = cursor
@@ -44,7 +47,8 @@ class CompactedSource:
         self._read_to: dict[int, int] = {}
         self._through: Position | None = None  # the compacted ledger is read up to here
         self._behind = Position(0, 0)  # the entry of the log behind that
-        self._adopt_horizon()
+        if start is not None or not resumes:
+            self._adopt_horizon()
 
     def _adopt_horizon(self) -> None:
         """Read the compacted ledger up to its present horizon.

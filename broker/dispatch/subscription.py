@@ -395,11 +395,13 @@ class Subscription:
         await trio.sleep(_REGISTERED_S)
         consumer.note_registered()
 
-    def begin_compacted(self) -> None:
+    def begin_compacted(self, *, resumes: bool) -> None:
         """Read the compacted topic, as it is now, for consumers that want that."""
         topic = self.topic
         start, self.before_log = self.before_log, None
-        self._compacted = CompactedSource(topic.log, self.cursor, topic.compaction, start)
+        self._compacted = CompactedSource(
+            topic.log, self.cursor, topic.compaction, start, resumes=resumes
+        )
 
     def position_of_id(self, consumer: Consumer, position: Position) -> Position:
         """Return the entry at which a consumer that seeks a message continues."""

@@ -65,6 +65,7 @@ from daybook.wire.errors import MalformedError, OversizeError, WireError
 from daybook.wire.messages.client import Send
 from daybook.wire.messages.consumer import Ack
 from daybook.wire.messages.registry import (
+    RESUMES,
     AnyCommand,
     Command,
     decode_frame,
@@ -876,6 +877,7 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         _pairs(body.metadata),
         _pairs(body.subscription_properties),
         body.read_compacted,
+        body.read_compacted and any(pair.key == RESUMES for pair in body.metadata),
     )
 
 

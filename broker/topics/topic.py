@@ -660,6 +660,7 @@ class ConsumerRequest:
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
     read_compacted: bool = False
+    resumes: bool = False  # the reader goes on behind `start`, which it has received
 
 
 class TopicSubscriptions:
@@ -726,7 +727,7 @@ class TopicSubscriptions:
             read_compacted=request.read_compacted,
         )
         if request.read_compacted and not subscription.consumers:
-            subscription.begin_compacted()
+            subscription.begin_compacted(resumes=request.resumes)
         subscription.add(consumer, request.type)
         return consumer
 

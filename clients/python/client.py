@@ -39,6 +39,7 @@ from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader
 from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.table_view import TableView
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
 from daybook.wire.clock import WallClock
@@ -334,6 +335,36 @@ class Client:
             queue_size=max(1, receiver_queue_size),
             read_compacted=read_compacted,
         )
+
+    async def table_view(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        receiver_queue_size: int = _CONSUMER.receiver_queue_size,
+    ) -> TableView:
+        """Return a view of a topic as a mapping of each key to its latest value.
+
+        This returns when everything is read that the topic had before.  All values are in memory.
+
+        `name`: shown in the statistics of the topic.
+        `receiver_queue_size`: how many messages the broker may send ahead of demand.
+        """
+        reader = await self.create_reader(
+            topic,
+            start="earliest",
+            name=name,
+            receiver_queue_size=receiver_queue_size,
+            read_compacted=True,
+        )
+        view = TableView(reader)
+        self._nursery.start_soon(view.run)
+        try:
+            await view.wait_caught_up()
+        except BaseException:
+            view.abandon()
+            raise
+        return view
 
     # -- opening
 
