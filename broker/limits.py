@@ -78,6 +78,7 @@ class ConnectionLimits:
     dispatch_total_bytes: int = 256 << 20  # for all slow connections together
     unread_bytes_max: int = 16 << 20  # with more queued to send, a connection is not read
     unread_total_bytes: int = 512 << 20  # queued for all connections; above it, they get less each
+    watchers_max: int = 100  # they follow lists of topics
     names_chars_max: int = 1 << 10  # names of producers, consumers, subscriptions
 
 

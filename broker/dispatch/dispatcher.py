@@ -70,6 +70,7 @@ class Dispatcher:
     ) -> None:
         self.dispatch = dispatch
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
+        self.delayed_delivery = True  # a policy: if it is off, entries never wait for their time
         self._log = log
         self._cursor = cursor
         self._limits = limits
@@ -291,8 +292,9 @@ class Dispatcher:
                 data = memoryview(bytes(data))
             entry = Entry(place, messages, (data, head.start))
             if self.shared:
-                if head.deliver_at_ms and head.deliver_at_ms > self._clock.now_ms():
-                    entry.deliver_at_ms = head.deliver_at_ms
+                due_ms = head.deliver_at_ms
+                if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():
+                    entry.deliver_at_ms = due_ms
                 entry.group, entry.group_ends = head.group, head.group_ends
             visible.append(entry)
         return visible

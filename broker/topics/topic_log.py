@@ -5,12 +5,13 @@ promises: appends are confirmed in order, `done` is called in the trio thread, a
 ends with FencedError is *in doubt*.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.errors import UnavailableError
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.managed_ledger.behind import Behind
 from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
 from daybook.managed_ledger.errors import ManagedLedgerError
@@ -197,6 +198,10 @@ class TopicLogs(Protocol):
 
         Raise NotFoundError, or FencedError if another broker takes it over at the same time.
         """
+        ...
+
+    async def apply(self, policies: EffectivePolicies, logs: Iterable[TopicLog]) -> None:
+        """Keep these logs as the policies say from now on."""
         ...
 
     async def delete(self, log: TopicLog) -> None: ...

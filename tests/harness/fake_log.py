@@ -4,7 +4,7 @@ A log confirms each append at the next turn of the loop, or, while `held`, when 
 `ledger_entries` entries make a ledger.  `fence` acts as another owner would.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, cast
@@ -14,6 +14,7 @@ import trio
 from daybook.bookie.errors import NoSuchLedgerError, ReadUnknownError
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.errors import NotFoundError
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.topics.topic_log import Done, TopicLog
 from daybook.managed_ledger.behind import Behind
 from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
@@ -385,6 +386,7 @@ class FakeLogs:
         self.clock = clock
         self.by_name: dict[TopicName, FakeLog] = {}
         self.opened: list[TopicName] = []
+        self.applied: list[tuple[EffectivePolicies, TopicLog]] = []
         self.open_fails: Exception | None = None
         self.gate: trio.Event | None = None  # opening waits for it
         self.reads_fail: Exception | None = None  # the error of reads for statistics
@@ -400,6 +402,10 @@ class FakeLogs:
     async def exists(self, name: TopicName) -> bool:
         await trio.lowlevel.checkpoint()
         return name in self.by_name
+
+    async def apply(self, policies: EffectivePolicies, logs: Iterable[TopicLog]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.applied = [*((policies, log) for log in logs)]
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> bool:
         await trio.lowlevel.checkpoint()

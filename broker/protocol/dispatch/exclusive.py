@@ -151,6 +151,10 @@ class ExclusiveDispatch:
     def cursor_moved(self) -> list[Effect]:
         return self._rewind()
 
+    def limit(self, limits: DispatchLimits) -> list[Effect]:
+        self._limits = limits
+        return []
+
     def tick(self, now_ms: int) -> list[Effect]:
         del now_ms
         return []

@@ -94,8 +94,9 @@ Effect: TypeAlias = Deliver | Taken | Rewind | Activate
 class DispatchLimits:
     read_entries_max: int = 500
     turn_messages_min: int = 20  # at least so many in a row for one shared consumer
-    unacked_messages_max: int = 50_000  # per shared consumer
-    subscription_unacked_messages_max: int = 200_000  # for all shared consumers together
+    # A policy sets the limits that count; these bound them.
+    unacked_messages_max: int = 1 << 62  # per shared consumer
+    subscription_unacked_messages_max: int = 1 << 62  # for all shared consumers together
     replay_entries_max: int = 100
     delayed_entries_max: int = 100_000  # with more, nothing is read until some are due
     held_entries_max: int = 1_000  # chunks that wait for the consumer that must get them
@@ -153,6 +154,10 @@ class Dispatch(Protocol):
 
         A `Read` brings a run of entries.  A `Replay` brings those of its entries that still exist.
         """
+        ...
+
+    def limit(self, limits: DispatchLimits) -> list[Effect]:
+        """Other limits count from now on.  Consumers keep what they have."""
         ...
 
     def tick(self, now_ms: int) -> list[Effect]:

@@ -219,6 +219,11 @@ class SharedDispatch:
         self._clear()
         return [Rewind()]
 
+    def limit(self, limits: DispatchLimits) -> list[Effect]:
+        self._limits = limits
+        self._block()
+        return []
+
     def tick(self, now_ms: int) -> list[Effect]:
         self._replay.add(self._delayed.due(now_ms))
         return []
@@ -372,6 +377,19 @@ class SharedDispatch:
             at = 0
         self._last_served = available[at]
         return self._by_key[available[at][1]]
+
+    def _block(self) -> None:
+        """Block, by other limits than before, what has too much unacknowledged now."""
+        limits = self._limits
+        self._blocked = self._unacked.messages >= limits.subscription_unacked_messages_max
+        self._some_blocked = self._blocked
+        self._over.clear()
+        for key, consumer in self._by_key.items():
+            consumer.blocked = self._unacked.count_of(key) >= limits.unacked_messages_max
+            if consumer.blocked:
+                self._over[key] = None
+                self._some_blocked = True
+            self._may_take(key)
 
     def _unblock(self) -> None:
         if not self._some_blocked:

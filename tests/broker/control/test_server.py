@@ -18,7 +18,8 @@ from daybook.broker.errors import (
     PreconditionError,
     SubscriptionNotFoundError,
 )
-from daybook.broker.namespaces.policies import Retention
+from daybook.broker.namespaces.policy_table import RETENTION
+from daybook.broker.namespaces.policy_types import Retention
 from daybook.broker.namespaces.records import TenantInfo
 from daybook.broker.server import RunningBroker, run_broker
 from daybook.clients.python.client import Client
@@ -217,7 +218,7 @@ def test_retention_of_the_namespace_reaches_loaded_topics() -> None:
             assert len(await ledgers(broker)) == 2
             await trio.sleep(5)
             assert len(await ledgers(broker)) == 2
-            await ops.tenancy.set_retention("public/default", Retention(0, 0))
+            await ops.tenancy.set_policy("public/default", RETENTION, Retention(0, 0))
             await trio.sleep(5)
             assert len(await ledgers(broker)) == 1
 
