@@ -13,9 +13,10 @@ the topic's owner; the subscription then reads that part again.
 from collections.abc import Sequence
 
 from daybook.broker.compaction.topic_compaction import TopicCompaction
+from daybook.broker.dispatch.entries import EntryHead
 from daybook.broker.protocol.compaction import last_index
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
-from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.ack_set import ENTRIES_MAX, AckSet
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 
@@ -42,9 +43,11 @@ class CompactedSource:
         self._compaction = compaction
         self._start = start
         self._known_from = log.before_first.ledger_id  # the cursor knows of these ledgers
-        self._acked = AckSet()  # entries that the log does not have
-        # The last entry of each trimmed ledger that was read: nobody can acknowledge a later one.
-        self._read_to: dict[int, int] = {}
+        # The entries of the compacted ledger that were read: those that only it has, and others.
+        self._only_here = AckSet()
+        self._kept = AckSet()
+        self._acked = AckSet()  # of `_only_here`
+        self._at_end = False  # all entries up to `_through` were read
         self._through: Position | None = None  # the compacted ledger is read up to here
         self._behind = Position(0, 0)  # the entry of the log behind that
         if start is not None or not resumes:
@@ -56,6 +59,7 @@ class CompactedSource:
         The log has everything behind the present horizon, so the next entry is known now.
         """
         self._through = self._compaction.horizon
+        self._at_end = False
         if self._through is not None:
             self._behind = self._log.next_position(self._through)
 
@@ -80,6 +84,8 @@ class CompactedSource:
                     self._note_read(found)
                     return found
                 start = self._behind
+                self._at_end = True
+                self._skip_removed()
             horizon = self._compaction.horizon
             # No checkpoint between this and the read, so nothing more can be trimmed.
             if horizon is None or start > horizon or start.ledger_id >= log.before_first.ledger_id:
@@ -105,11 +111,11 @@ class CompactedSource:
         return None if last is None else (last.position, last_index(last.data))
 
     def _note_read(self, entries: Sequence[LogEntry]) -> None:
+        first = self._log.before_first.ledger_id
         for entry in entries:
-            ledger_id, entry_id = entry.position.ledger_id, entry.position.entry_id
-            if ledger_id >= self._log.before_first.ledger_id:
-                break
-            self._read_to[ledger_id] = max(entry_id, self._read_to.get(ledger_id, -1))
+            position = entry.position
+            if 0 <= position.entry_id < ENTRIES_MAX:
+                (self._only_here if position.ledger_id < first else self._kept).add(position)
 
     def next_position(self, position: Position) -> Position:
         if self._through is not None and position <= self._through:
@@ -125,13 +131,46 @@ class CompactedSource:
             return True
         return position.ledger_id >= self._known_from and self._cursor.is_acked(position)
 
+    def left_of(self, entry: EntryHead) -> int | None:
+        """Return the messages of a batch that compaction left, as bits; None for all of them."""
+        return entry.left
+
     def acked(self, positions: Sequence[Position]) -> None:
         for position in positions:
-            if 0 <= position.entry_id <= self._read_to.get(position.ledger_id, -1):
+            # A client may name any position; what was not delivered must not take memory.
+            if position in self._only_here:
                 self._acked.add(position)
+        if self._start is not None and self._at_end and len(self._acked) == len(self._only_here):
+            self._start = None
+        self._skip_removed()
 
     def acked_up_to(self, position: Position) -> None:
         self._acked.discard_through(position)
+        self._only_here.discard_through(position)
         if self._start is not None and position >= self._start:
             trimmed = position.ledger_id < self._known_from
             self._start = position.next_in_ledger() if trimmed else None
+        self._skip_removed()
+
+    def _skip_removed(self) -> None:
+        """Acknowledge what compaction has removed, up to the next entry that it has kept.
+
+        Nobody gets these entries, so nobody else would acknowledge them.
+        """
+        through, cursor, kept = self._through, self._cursor, self._kept
+        if through is None or self._start is not None:
+            return
+        while (at := cursor.mark_delete) < through:
+            kept.discard_through(at)
+            run = next(kept.ranges(), None)
+            if run is not None:
+                end = self._log.previous_position(Position(run[0], run[1]))
+            elif self._at_end:
+                end = through
+            else:
+                return
+            if end <= at:
+                return
+            cursor.ack_cumulative(end)
+            if cursor.mark_delete <= at:
+                return

@@ -286,11 +286,19 @@ class Dispatcher:
             messages = head.messages
             if some_in_part and (pending := cursor.pending_of(position)) is not None:
                 messages = (pending & ((1 << messages) - 1)).bit_count()
+            left = source.left_of(head) if head.left is not None else None
+            if left is not None:
+                if some_in_part and (pending := cursor.pending_of(position)) is not None:
+                    left &= pending
+                if not left:  # The rest of the batch was acknowledged before it was compacted.
+                    cursor.ack([position])
+                    continue
+                messages = left.bit_count()
             data = each.data
             if not isinstance(data.obj, bytes):
                 # A view into an arena pins it, and a slow consumer may keep its entries for long.
                 data = memoryview(bytes(data))
-            entry = Entry(place, messages, (data, head.start))
+            entry = Entry(place, messages, (data, head.start), left=left)
             if self.shared:
                 due_ms = head.deliver_at_ms
                 if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():

@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from daybook.broker.dispatch.entries import EntryHead
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
@@ -32,6 +33,10 @@ class Source(Protocol):
         ...
 
     def is_acked(self, position: Position) -> bool: ...
+
+    def left_of(self, entry: EntryHead) -> int | None:
+        """Return the messages of an entry that are there, as bits; None for all of them."""
+        ...
 
     def acked(self, positions: Sequence[Position]) -> None:
         """Note acknowledgements, which the cursor has, too."""
@@ -62,6 +67,10 @@ class LogSource:
 
     def is_acked(self, position: Position) -> bool:
         return self._cursor.is_acked(position)
+
+    def left_of(self, entry: EntryHead) -> int | None:
+        del entry
+        return None
 
     def acked(self, positions: Sequence[Position]) -> None:
         pass

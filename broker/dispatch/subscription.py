@@ -15,6 +15,7 @@ consumer, unless it was just moved and its consumers are expected back.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 import trio
@@ -535,6 +536,11 @@ class Subscription:
         ack_sets = None
         if self.cursor.partly_acked:
             ack_sets = [self.cursor.pending_of(Position(*entry.place)) for entry in entries]
+        if self._compacted is not None:
+            ack_sets = [
+                _both(entry.left, pending)
+                for entry, pending in zip(entries, ack_sets or repeat(None), strict=False)
+            ]
         if self._furthest is not None:
             self._furthest = max(self._furthest, *(entry.place for entry in entries))
         before = consumer.messages, consumer.bytes
@@ -792,6 +798,13 @@ def type_name(kind: int) -> str:
     """Return the name of a subscription type, as policies write it."""
     names = pb.CommandSubscribe.SubType
     return names.Name(kind) if kind in names.values() else str(kind)
+
+
+def _both(left: int | None, pending: int | None) -> int | None:
+    """Return the messages of an entry that are in both; None stands for all messages."""
+    if left is None or pending is None:
+        return pending if left is None else left
+    return left & pending
 
 
 def _is_unread(consumer: Consumer, ack: Ack) -> bool:

@@ -7,7 +7,8 @@ was, without some of its messages, or not at all.  The rules are those of Pulsar
 - The last message of a key is kept.  If its value is empty (a tombstone), the key is removed.
 - Messages without a key are removed, unless `retain_keyless`.
 - A batch of which some messages are kept is built again: each other message leaves its metadata
-  with the flag `compacted_out`, so the index of a message in its batch stays the same.
+  with the flag `compacted_out`, so the index of a message in its batch stays the same.  The batch
+  lists the indexes that are left (`compacted_batch_indexes`).
 - Markers of transactions and of replication are removed.
 
 Three rules keep more than Pulsar's compactor does, which would lose messages there:
@@ -329,7 +330,8 @@ def _rebuild(
     """Return the batch with only those messages whose bits are set; None if that is none."""
     plain = memoryview(_plain(metadata, body))
     parts: list[Buffer] = []
-    offset = kept = 0
+    left: list[int] = []
+    offset = 0
     for index in range(metadata.num_messages_in_batch):
         end, is_out = _end_of_message(plain, offset)
         if is_out or not bits >> index & 1:
@@ -337,12 +339,13 @@ def _rebuild(
         else:
             # The bytes are taken over, because metadata may have fields that are not known here.
             parts.append(plain[offset:end])
-            kept += 1
+            left.append(index)
         offset = end
-    if not kept:
+    if not left:
         return None
     whole = b"".join(parts)
     metadata.uncompressed_size = len(whole)
+    metadata.compacted_batch_indexes[:] = left
     payload = encode_payload(metadata, compress(CompressionType(metadata.compression), whole))
     head = len(data) - len(split_broker_metadata(data)[2])
     return bytes(data[:head]) + payload

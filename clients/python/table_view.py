@@ -20,7 +20,7 @@ from typing import Self, TypeAlias
 
 import trio
 
-from daybook.clients.python.errors import ClosedError, CorruptMessageError
+from daybook.clients.python.errors import BrokerError, ClosedError, CorruptMessageError
 from daybook.clients.python.messages import Message, MessageId
 from daybook.clients.python.reader import Reader
 
@@ -108,7 +108,12 @@ class TableView(Mapping[str, bytes]):
                 }
 
     async def _last_places(self) -> dict[int, _Place]:
-        ids = await self._reader.last_message_ids()
+        try:
+            ids = await self._reader.last_message_ids()
+        except BrokerError:
+            if self._failure is not None:  # It closed the reader, and says more.
+                raise self._failure from None
+            raise
         return {each.partition: _place(each) for each in ids}
 
     def _has(self, ends: Mapping[int, _Place]) -> bool:

@@ -395,6 +395,17 @@ async def test_a_run_starts_when_enough_lies_behind_the_horizon(
         assert not world.compaction.running, "nothing lies behind the horizon"
 
 
+async def test_the_policy_of_the_topic_starts_runs(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(("a", "x" * 1000), ("a", "y"))
+        await trio.sleep(130)
+        assert world.compaction.status.value == "NOT_RUN", "without the policy nothing starts"
+        world.broker.policies.of_namespace["compaction_threshold"] = 1000
+        await world.take_over()
+        await trio.sleep(130)
+        assert await world.read() == [("a", "y")]
+
+
 async def test_after_a_failure_the_threshold_waits_longer_each_time(
     autojump_clock: MockClock,
 ) -> None:
@@ -583,6 +594,104 @@ async def test_the_last_index_of_a_batch_is_that_of_its_last_message_that_is_lef
         request = pb.CommandGetLastMessageId(consumer_id=1)
         answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
         assert answer.last_message_id.batch_index == 1
+
+
+async def test_the_messages_that_compaction_removed_from_a_batch_are_named_to_the_client(
+    autojump_clock: MockClock,
+) -> None:
+    """C++ clients do not know the flag in the batch, but they know which messages are pending."""
+    async with compacting() as world:
+        world.producer.send_payload(0, batch(0, [("a", "1"), ("b", "1"), ("c", "1")]), count=3)
+        world.sent = 1
+        await world.producer.receipts(1)
+        await world.send(("b", "2"))
+        await world.compact()
+        client = await world.reader(durable=True, name="d", initialPosition=1, permits=2)
+        (first,) = await client.deliveries(1)
+        assert first.ack_set == 0b101
+        assert await got(client) == [], "the batch took two permits"
+        client.flow(10)
+        assert await got(client) == [("b", "2")]
+        client.frames.send([encode_ack(1, [(first.ledger_id, first.entry_id, 0b110)])])
+        client.tell(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        again, _ = await client.deliveries(2)
+        assert again.ack_set == 0b100
+        client.frames.send([encode_ack(1, [(first.ledger_id, first.entry_id, 0b010)])])
+        client.tell(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
+        assert await got(client) == [("b", "2")], "what is left of the batch is acknowledged"
+
+
+async def test_indexes_that_cannot_be_those_of_the_batch_are_ignored(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        for sequence_id, indexes in enumerate([[5], [-1], [2**31 - 1], [0, 1]]):
+            singles = [
+                (pb.SingleMessageMetadata(payload_size=0, partition_key=f"{sequence_id}{n}"), b"v")
+                for n in range(2)
+            ]
+            payload = payload_of(
+                sequence_id,
+                encode_batch(singles),
+                num_messages_in_batch=2,
+                compacted_batch_indexes=indexes,
+            )
+            world.producer.send_payload(sequence_id, payload, count=2)
+        await world.producer.receipts(4)
+        await world.compact()
+        client = await world.reader()
+        assert [each.ack_set for each in await client.deliveries(4)] == [None, None, None, 0b11]
+
+
+async def test_what_compaction_removed_is_no_backlog(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        sent = await world.send(*[(str(n // 5), str(n)) for n in range(22)], ("x", ""))
+        await world.compact()
+        # The last of each five is left, and those of the last key.
+        kept = [sent[n] for n in (4, 9, 14, 19, 21)]
+        for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3], [3, 4, 0, 2, 1]):
+            name = f"d{order}"
+            client = await world.reader(durable=True, name=name, initialPosition=1)
+            assert len(await got(client)) == 5
+            subscription = world.broker.topics.loaded[TOPIC].subscriptions.get(name)
+            for index in order:
+                client.frames.send([encode_ack(1, [(*place(kept[index]), None)])])
+                await client.settle()
+                unacked = [
+                    p for i, p in enumerate(kept) if i not in order[: order.index(index) + 1]
+                ]
+                assert not any(subscription.cursor.is_acked(p) for p in unacked)
+            assert subscription.cursor.backlog_entries == 0
+            assert subscription.cursor.mark_delete == sent[-1]
+
+
+async def test_what_compaction_removed_is_no_backlog_after_a_cumulative_acknowledgement(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        sent = await world.send(("a", "1"), ("b", "1"), ("a", "2"), ("b", ""))
+        await world.compact()
+        client = await world.reader(durable=True, name="d", initialPosition=1)
+        assert await got(client) == [("a", "2")]
+        client.frames.send([encode_ack(1, [(*place(sent[2]), None)], cumulative=True)])
+        await client.settle()
+        cursor = world.broker.topics.loaded[TOPIC].subscriptions.get("d").cursor
+        assert cursor.mark_delete == sent[-1]
+
+
+async def test_what_is_not_acknowledged_comes_again_though_removed_entries_are_skipped(
+    autojump_clock: MockClock,
+) -> None:
+    async with compacting() as world:
+        sent = await world.send(*[(str(n // 2), str(n)) for n in range(8)])
+        await world.compact()
+        options: dict[str, Any] = {"durable": True, "initialPosition": 1, "name": "d"}
+        client = await world.reader(**options)
+        assert len(await got(client)) == 4
+        client.frames.send([encode_ack(1, [(*place(sent[n]), None) for n in (1, 5)])])
+        await client.settle()
+        await world.take_over()
+        assert await world.read(**options) == [("1", "3"), ("3", "7")]
 
 
 async def test_a_reader_of_a_trimmed_topic_stands_before_its_first_message(
