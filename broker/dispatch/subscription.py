@@ -98,6 +98,7 @@ class Consumer:
         epoch: int | None = None,
         metadata: dict[str, str] | None = None,
         read_compacted: bool = False,
+        schema_type: int = pb.Schema.NoSchema,
     ) -> None:
         self.key = key
         self.consumer_id = consumer_id
@@ -108,6 +109,7 @@ class Consumer:
         self.epoch = epoch
         self.metadata = metadata or {}
         self.read_compacted = read_compacted
+        self.schema_type = schema_type
         self.closed = False
         self.messages = 0
         self.bytes = 0

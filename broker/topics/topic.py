@@ -63,6 +63,7 @@ from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
+from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
@@ -146,19 +147,20 @@ class Topic:
         log.on_confirmed = self._confirmed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                if self.deduplication is not None:
-                    nursery.start_soon(self.deduplication.run)
-                task_status.started()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            if self.deduplication is not None:
+                nursery.start_soon(self.deduplication.run)
+            task_status.started()
+            try:
                 # The log may have been lost before: `_finish` found no nursery to cancel.
                 if not self.closed:
                     await trio.sleep_forever()
-        finally:
-            # A broker that is cancelled closes no topic.  Clients that leave later must not find
-            # an open one, because it can start no task any more.
-            self.drop()
+            finally:
+                # A broker that is cancelled closes no topic.  The topic is dropped before its
+                # nursery ends, because a client that leaves later must find no open topic: it
+                # could start no task any more.
+                self.drop()
 
     def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task until the topic is closed."""
@@ -450,6 +452,7 @@ class ProducerRequest:
     access_mode: AccessMode = AccessMode.SHARED
     topic_epoch: int | None = None
     metadata: Mapping[str, str] | None = None
+    schema_version: bytes = b""
 
 
 class _Applicant:
@@ -509,6 +512,7 @@ class TopicProducers:
             self._topic,
             access_mode=request.access_mode.value,
             metadata=dict(request.metadata or {}),
+            schema_version=request.schema_version,
         )
         # No checkpoint since `_prepare`, so the name is still free.
         applicant = self._applicants[producer.key] = _Applicant(producer, on_wait)
@@ -714,6 +718,7 @@ class ConsumerRequest:
     properties: Mapping[str, str] | None = None
     read_compacted: bool = False
     resumes: bool = False  # the reader goes on behind `start`, which it has received
+    schema_type: int = pb.Schema.NoSchema
 
 
 class TopicSubscriptions:
@@ -797,6 +802,7 @@ class TopicSubscriptions:
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
             read_compacted=request.read_compacted,
+            schema_type=request.schema_type,
         )
         if request.read_compacted and not subscription.consumers:
             subscription.begin_compacted(resumes=request.resumes)

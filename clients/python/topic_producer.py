@@ -117,6 +117,7 @@ class TopicProducer(ConnectionHandler):
         initial_sequence_id: int | None,
         budget: SendBudget,
         on_batch: Callable[[], None],
+        initial_subscription: str | None = None,
     ) -> None:
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
         self.name = name or ""
@@ -130,6 +131,7 @@ class TopicProducer(ConnectionHandler):
         self._budget = budget
         self._on_batch = on_batch
         self._initial_sequence_id = initial_sequence_id
+        self._initial_subscription = initial_subscription
         self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
         # The broker has the messages before this id.  No batch spans it: it would be refused.
         self._first_new_id = 0
@@ -143,6 +145,11 @@ class TopicProducer(ConnectionHandler):
         self._idle = trio.Event()  # no send waits for a receipt
         self._idle.set()
         self._shipped = 0  # entries so far: `_ship_in_time` sees whether its batch is gone
+
+    @property
+    def now_ms(self) -> int:
+        """The present time, by the clock of this client."""
+        return self._clock.now_ms()
 
     @property
     def last_sequence_id(self) -> int:
@@ -173,13 +180,15 @@ class TopicProducer(ConnectionHandler):
         event_time_ms: int | None,
         sequence_id: int | None,
         on_result: OnResult | None,
+        deliver_at_ms: int | None = None,
     ) -> None:
         """Put a message into the batch.  If this raises, the message was not taken."""
         builder = self._builder
         size = 0 if data is None else len(data)
         if properties or (key is not None and (type(key) is not str or len(key) > _KEY_CHARS)):
             size += _size_beside(key, properties)
-        alone = size >= builder.bytes_max or not self._batching
+        # A delayed message is alone in its entry, for which the broker keeps one time.
+        alone = size >= builder.bytes_max or not self._batching or deliver_at_ms is not None
         if size > self._max_bytes:
             raise MessageTooLargeError(
                 f"the message has {size} bytes with its key and properties, and the broker takes at"
@@ -201,7 +210,9 @@ class TopicProducer(ConnectionHandler):
             self.ship()  # With this message the entry would be too large for the broker.
         if alone:
             self.ship()  # The messages before this one are sent before it.
-            self._ship_single(data, key, properties, event_time_ms, sequence_id, on_result)
+            self._ship_single(
+                data, key, properties, event_time_ms, sequence_id, on_result, deliver_at_ms
+            )
             self._next_sequence_id = sequence_id + 1
             return
         index = builder.count
@@ -247,9 +258,12 @@ class TopicProducer(ConnectionHandler):
         event_time_ms: int | None,
         sequence_id: int,
         on_result: OnResult | None,
+        deliver_at_ms: int | None,
     ) -> None:
         text, is_base64 = text_key(key)
-        metadata = pb.MessageMetadata(partition_key=text, event_time=event_time_ms)
+        metadata = pb.MessageMetadata(
+            partition_key=text, event_time=event_time_ms, deliver_at_time=deliver_at_ms
+        )
         if is_base64:
             metadata.partition_key_b64_encoded = True
         if data is None:
@@ -367,6 +381,8 @@ class TopicProducer(ConnectionHandler):
         )
         if self.name:
             request.producer_name = self.name
+        if self._initial_subscription is not None:
+            request.initial_subscription_name = self._initial_subscription
         self._epoch += 1  # With a larger epoch the broker replaces the producer that it may have.
         connection.producers[self._id] = self
         success = await connection.request(request)
@@ -427,10 +443,10 @@ class TopicProducer(ConnectionHandler):
             self._resolved(send)
             if send.results:
                 ledger_id, entry_id = receipt.ledger_id, receipt.entry_id
-                partition = self._partition
+                partition, topic = self._partition, self.topic.full
                 for index, on_result in send.results:
                     try:
-                        on_result(MessageId(ledger_id, entry_id, index, partition), None)
+                        on_result(MessageId(ledger_id, entry_id, index, partition, topic), None)
                     except Exception as error:
                         self._note_failure(error)
             self._budget.changed()

@@ -186,7 +186,7 @@ async def test_fencing_expels_the_others(autojump_clock: MockClock) -> None:
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"schema": pb.Schema(name="s", schema_data=b"", type=pb.Schema.Json)}, 22),
+        ({"schema": pb.Schema(name="s", schema_data=b"", type=pb.Schema.Json)}, 18),
         ({"txn_enabled": True}, pb.NotAllowedError),
         ({"producer_name": "x" * 2000}, pb.NotAllowedError),
         ({"topic": "no/such"}, pb.InvalidTopicName),
