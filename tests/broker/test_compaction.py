@@ -487,6 +487,17 @@ async def test_there_is_neither_gap_nor_repetition_at_the_seam(
             assert await world.read() == expected
 
 
+async def test_the_trimmed_part_is_read_one_by_one(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        await world.send(*[(str(n), "1") for n in range(2 * LEDGER_ENTRIES + 1)])
+        await world.compact()
+        world.trim(2)
+        client = await world.reader(permits=1)
+        for n in range(2 * LEDGER_ENTRIES + 1):
+            assert await got(client) == [(str(n), "1")]
+            client.flow(1)
+
+
 async def test_a_reader_waits_at_the_end_and_goes_on(autojump_clock: MockClock) -> None:
     async with compacting() as world:
         await world.send(*[("a", str(n)) for n in range(LEDGER_ENTRIES)])

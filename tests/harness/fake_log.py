@@ -443,7 +443,8 @@ class FakeLogs:
                 again.acked = set(cursor.acked)
                 again.properties = dict(cursor.properties)
                 if self.lose_unflushed:
-                    again.mark_delete, again.properties = cursor.stored
+                    again.mark_delete, properties = again.stored = cursor.stored
+                    again.properties = dict(properties)
                 for position, pending in cursor.parts.sets():
                     again.parts.ack(position, pending)
                 log.by_name[cursor_name] = again
