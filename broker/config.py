@@ -105,6 +105,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     compaction_keys_max: Positive = 2_000_000
     compaction_bytes_per_s: Positive = 32 << 20  # read by all runs together
     compaction_retain_keyless: bool = False  # keep messages without a key, too
+    # Key_shared subscriptions spread keys by consistent hashing, with so many points for each
+    # consumer.  With 0, a newcomer gets half of the largest range of hashes instead.
+    key_shared_points: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 100
     partitions_max: Positive = 1024  # the partitions of one topic
     schema_versions_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000  # one topic
     schema_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10, le=4 << 20)] = (

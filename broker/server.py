@@ -214,11 +214,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=replace(
-                limits.topics,
-                compaction=_compaction(config, limits.topics),
-                stalled_s=config.dispatch_stalled_s,
-            ),
+            limits=_topic_limits(limits, config),
         )
         self.schemas = SchemaAdmission(
             SchemaRegistry(
@@ -474,6 +470,16 @@ def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Ran
         incarnation=f"{rng.getrandbits(64):016x}",
         service_url=f"pulsar://{shown}:{port}",
         http_url=None if http is None else f"http://{shown}:{http.port}",
+    )
+
+
+def _topic_limits(limits: BrokerLimits, config: BrokerConfig) -> TopicLimits:
+    dispatch = replace(limits.topics.dispatch, key_shared_points=config.key_shared_points)
+    return replace(
+        limits.topics,
+        compaction=_compaction(config, limits.topics),
+        dispatch=dispatch,
+        stalled_s=config.dispatch_stalled_s,
     )
 
 
