@@ -46,7 +46,7 @@ class CompactedSource:
         # The entries of the compacted ledger that were read: those that only it has, and others.
         self._only_here = AckSet()
         self._kept = AckSet()
-        self._acked = AckSet()  # of `_only_here`
+        self._acked = AckSet()  # those of `_only_here` that are acknowledged
         self._at_end = False  # all entries up to `_through` were read
         self._through: Position | None = None  # the compacted ledger is read up to here
         self._behind = Position(0, 0)  # the entry of the log behind that

@@ -63,6 +63,6 @@ class TableView(Closing, Mapping[str, bytes]):
         self._portal.call(self._view.wait_caught_up)
 
     def close(self) -> None:
-        """Stop reading.  What the view has stays readable."""
+        """Stop reading.  The view keeps what it has."""
         if not self._portal.closed:
             self._portal.call(self._view.aclose)

@@ -172,7 +172,7 @@ class TableView(Mapping[str, bytes]):
         return self._reader.closed
 
     async def aclose(self) -> None:
-        """Stop reading.  What the view has stays readable."""
+        """Stop reading.  The view keeps what it has."""
         if self._failure is None:
             self._failure = ClosedError(f"the table view of {self.topic} was closed")
         await self._reader.aclose()

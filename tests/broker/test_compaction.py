@@ -452,7 +452,7 @@ async def test_a_compaction_that_ends_while_a_reader_reads_changes_nothing_for_i
         await world.send(("a", ""), ("b", "2"), ("d", "1"))
         await world.compact()
         slow.flow(100)
-        # What the first compaction kept behind the reader's place, and then the topic itself.
+        # The first compaction kept "c" behind the reader's place; the topic itself follows.
         assert await got(slow) == [("c", "1"), ("a", ""), ("b", "2"), ("d", "1")]
         assert await world.read() == [("c", "1"), ("b", "2"), ("d", "1")]
 
