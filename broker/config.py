@@ -115,6 +115,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Store each message of a producer once, even if it is sent again (by producer name and sequence
     # id).  A policy of the namespace or of the topic overrides this.
     deduplication: bool = False
+    # Compaction by key.  A run remembers so many keys at most, about 160 bytes each.
+    compaction_keys_max: Positive = 2_000_000
+    compaction_bytes_per_s: Positive = 32 << 20  # read by all runs together
+    compaction_retain_keyless: bool = False  # keep messages without a key, too
     # Key_shared subscriptions spread keys by consistent hashing, with so many points for each
     # consumer.  With 0, a newcomer gets half of the largest range of hashes instead.
     key_shared_points: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 100

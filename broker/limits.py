@@ -23,7 +23,22 @@ class DeduplicationLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class CompactionLimits:
+    keys_max: int = 2_000_000  # for one run
+    retain_keyless: bool = False
+    bytes_per_s: float = 32 << 20  # all runs of a broker together
+    runs_max: int = 1  # at the same time
+    read_entries: int = 500
+    read_bytes: int = 256 << 10
+    write_s: float = 60.0  # for bookies to confirm a piece
+    delete_s: float = 2.0  # for the deletion of a ledger that was not published
+    retry_s: float = 60.0  # after a failure, for runs by the threshold; doubled each time
+    retry_max_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
 class TopicLimits:
+    compaction: CompactionLimits = field(default_factory=CompactionLimits)
     deduplication: DeduplicationLimits = field(default_factory=DeduplicationLimits)
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
     read_bytes_max: int = 4 << 20  # in one read, for one subscription

@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from daybook.broker.compaction.topic_compaction import CompactionCounts
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.dispatch.blockers import Cause
 from daybook.broker.service.accept import ClientPort
@@ -74,6 +75,7 @@ class BrokerMetrics:
         yield from self._of_topics(stats)
         yield from self._of_deduplication(loaded)
         yield from self._of_quotas(loaded)
+        yield from self._of_compaction(loaded)
         yield from self._of_subscriptions(stats)
         yield self._of_drops(volatile)
 
@@ -233,6 +235,16 @@ class BrokerMetrics:
                 evictions.add_metric((*self._labels(topic), kind), count)
         yield evictions
 
+    def _of_compaction(self, loaded: list[Topic]) -> Iterator[Metric]:
+        """Yield metrics of the topics that were compacted since they were loaded."""
+        for name, text, value_of in _COMPACTION_METRICS:
+            family = GaugeMetricFamily(f"pulsar_compaction_{name}", text, labels=_TOPIC_LABELS)
+            for topic in loaded:
+                counts = topic.compaction.counts
+                if counts.succeeded or counts.failed:
+                    family.add_metric(self._labels(topic), value_of(counts))
+            yield family
+
     def _of_subscriptions(self, stats: list[_Row]) -> Iterator[Metric]:
         rows = [
             ((*self._labels(topic), name), subscription)
@@ -354,6 +366,32 @@ _QUOTA_METRICS: tuple[tuple[str, str, Callable[[Topic], float | None]], ...] = (
         "backlog_age_seconds",
         "The age of the oldest backlog, in seconds, if there is a quota for it.",
         lambda topic: topic.quotas.oldest_age_s,
+    ),
+)
+
+# Gauges without `_total`, because Pulsar's dashboards ask for these names.
+_COMPACTION_METRICS: tuple[tuple[str, str, Callable[[CompactionCounts], float]], ...] = (
+    (
+        "removed_event_count",
+        "Messages that the compactions of the topic have removed.",
+        lambda c: c.removed,
+    ),
+    ("succeed_count", "Compactions of the topic that have succeeded.", lambda c: c.succeeded),
+    ("failed_count", "Compactions of the topic that have failed.", lambda c: c.failed),
+    (
+        "duration_time_in_mills",
+        "How long the last compaction took, in milliseconds.",
+        lambda c: c.last_duration_ms,
+    ),
+    (
+        "compacted_entries_count",
+        "Entries that the last compaction has kept.",
+        lambda c: c.kept_entries,
+    ),
+    (
+        "compacted_entries_size",
+        "Bytes that the last compaction has kept.",
+        lambda c: c.kept_bytes,
     ),
 )
 

@@ -30,7 +30,7 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.limits import BrokerLimits, TopicLimits
+from daybook.broker.limits import BrokerLimits, CompactionLimits, TopicLimits
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -454,6 +454,15 @@ class _Broker:
         return await self.peer_probe.probe(member) is Verdict.DEAD
 
 
+def _compaction(config: BrokerConfig, limits: TopicLimits) -> CompactionLimits:
+    return replace(
+        limits.compaction,
+        keys_max=config.compaction_keys_max,
+        bytes_per_s=config.compaction_bytes_per_s,
+        retain_keyless=config.compaction_retain_keyless,
+    )
+
+
 def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Random) -> Identity:
     host = config.public_host
     shown = f"[{host}]" if ":" in host else host
@@ -467,7 +476,12 @@ def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Ran
 
 def _topic_limits(limits: BrokerLimits, config: BrokerConfig) -> TopicLimits:
     dispatch = replace(limits.topics.dispatch, key_shared_points=config.key_shared_points)
-    return replace(limits.topics, dispatch=dispatch, stalled_s=config.dispatch_stalled_s)
+    return replace(
+        limits.topics,
+        compaction=_compaction(config, limits.topics),
+        dispatch=dispatch,
+        stalled_s=config.dispatch_stalled_s,
+    )
 
 
 def _registration(identity: Identity, clock: WallClock) -> BrokerRecord:

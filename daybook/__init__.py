@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.protocol.letters import DeadLetterPolicy as DeadLetterPolicy
     from daybook.clients.python.reader import OffsetRange as OffsetRange
     from daybook.clients.python.reader import Reader as Reader
+    from daybook.clients.python.table_view import TableView as TableView
     from daybook.wire.version import __version__ as __version__
 
 _NAMES = {
@@ -93,6 +94,7 @@ _NAMES = {
     "daybook.clients.python.producer": "Producer",
     "daybook.clients.python.protocol.letters": "DeadLetterPolicy",
     "daybook.clients.python.reader": "OffsetRange Reader",
+    "daybook.clients.python.table_view": "TableView",
     "daybook.wire.version": "__version__",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}

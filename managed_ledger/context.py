@@ -21,8 +21,9 @@ from daybook.managed_ledger.errors import FencedError, LogCorruptError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.stalled import Backoffs
 from daybook.managed_ledger.protocol.trim import Retention
-from daybook.managed_ledger.records import LedgerOwner, custom_metadata
+from daybook.managed_ledger.records import LedgerOwner, compacted_metadata, custom_metadata
 from daybook.wire.clock import WallClock
+from daybook.wire.digest import DigestType
 from daybook.wire.metadata.store import (
     VALUE_BYTES_MAX,
     MetadataError,
@@ -220,6 +221,16 @@ class LogContext:
         """
         custom = custom_metadata(log_name, cursor, self.tree)
         return await self.client.create(quorums, custom=custom)
+
+    async def create_compacted_ledger(
+        self, quorums: Quorums, topic: str, compacted_to: bytes
+    ) -> LedgerWriter:
+        """Create a ledger for what a compaction of the topic keeps.
+
+        Pulsar's brokers open it with this digest, whatever its metadata say.
+        """
+        custom = compacted_metadata(topic, compacted_to, self.tree)
+        return await self.client.create(quorums, custom=custom, digest_type=DigestType.CRC32)
 
     async def verified_metadata(self, ledger_id: int, owner: LedgerOwner) -> StoredMetadata:
         """Return the metadata of a ledger.  Raise LogCorruptError if they name another owner.

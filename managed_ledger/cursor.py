@@ -213,6 +213,11 @@ class Cursor:
         return self._old_records
 
     @property
+    def is_stored(self) -> bool:
+        """True if the durable state of the cursor is the one in memory."""
+        return self._recorded >= self._state.changes
+
+    @property
     def writer(self) -> LedgerWriter | None:
         """The writer of the ledger that its record names; None if nothing is written there."""
         return self._writer

@@ -6,12 +6,15 @@ only after the server has synced.  If a fact is not known now, the next pass loo
 """
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TypeAlias
 
 import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.metadata_store import StoredMetadata
+from daybook.managed_ledger.compacted import CURSOR as COMPACTION_CURSOR
+from daybook.managed_ledger.compacted import LEDGER as COMPACTED_LEDGER
 from daybook.managed_ledger.context import LogContext
 from daybook.managed_ledger.errors import InvalidNameError, ManagedLedgerError
 from daybook.managed_ledger.log import ManagedLedger
@@ -21,8 +24,16 @@ from daybook.managed_ledger.protocol.orphans import (
     is_orphan_of_open_log,
     may_be_orphan,
 )
-from daybook.managed_ledger.records import LedgerOwner, log_path, owner_of, tree_of
+from daybook.managed_ledger.records import (
+    LedgerOwner,
+    compacted_topic_of,
+    log_path,
+    owner_of,
+    tree_of,
+)
+from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import MetadataError
+from daybook.wire.topics import TopicName
 
 _READS_PER_S = 200  # A pass is not urgent, and must not load the store.
 
@@ -133,7 +144,7 @@ class _Pass:
                 known = of_gone_logs and await self._is_of_gone(candidate)
         except (LedgerError, MetadataError):
             return None
-        return LedgerOwner(candidate.log, candidate.cursor) if known else None
+        return LedgerOwner(candidate.log, candidate.cursor, candidate.topic) if known else None
 
     def _may_be(self, candidate: Candidate) -> bool:
         now_ms = self._context.clock.now_ms()
@@ -163,19 +174,29 @@ class _Pass:
 
 
 def _candidate(ledger_id: int, stored: StoredMetadata) -> Candidate | None:
-    """Return None for a ledger that belongs to no log and no cursor."""
+    """Return None for a ledger that belongs to no log, no cursor and no compacted topic."""
     metadata = stored.metadata
+    tree = tree_of(metadata.custom)
+    topic = compacted_topic_of(metadata.custom)
     owner = owner_of(metadata.custom)
+    if topic is not None:
+        with suppress(WireError):
+            owner = TopicName.parse(topic).managed_ledger_name, None
     if owner is None:
         return None
     log, cursor = owner
-    tree = tree_of(metadata.custom)
-    return Candidate(ledger_id, stored.version, tree, log, cursor, metadata.created_ms)
+    return Candidate(ledger_id, stored.version, tree, log, cursor, metadata.created_ms, topic)
 
 
 def _names(log: ManagedLedger, candidate: Candidate) -> bool:
     """Return True if the list of the log, or one of its cursors, names the ledger."""
     ledger_id = candidate.ledger_id
+    if candidate.topic is not None:
+        cursor = log.cursors.get(COMPACTION_CURSOR)
+        # While a change is not stored, the stored record may still name the ledger before.
+        return cursor is not None and (
+            not cursor.is_stored or cursor.properties.get(COMPACTED_LEDGER) == ledger_id
+        )
     if log.ledgers.lists(ledger_id):
         return True
     return any(cursor.ledger_id == ledger_id for cursor in log.cursors.values())

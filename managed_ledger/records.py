@@ -48,7 +48,10 @@ OPENING = "daybook.opening"
 LOG_NAME = "pulsar/managed-ledger"
 CURSOR_NAME = "pulsar/cursor"
 TREE = "daybook/tree"
+COMPACTED_TOPIC = "pulsar/compactedTopic"
+COMPACTED_TO = "pulsar/compactedTo"
 _OURS = {"application": b"pulsar", "component": b"managed-ledger"}
+_COMPACTED = {"application": b"pulsar", "component": b"compacted-ledger"}
 _UNNAMED = "no log"
 _COMPRESSED = b"\x47\x78"
 _INFLATED_BYTES_MAX = 64 << 20
@@ -108,6 +111,30 @@ def custom_metadata(
     return custom
 
 
+def compacted_metadata(
+    topic: str, compacted_to: bytes, tree: str | None = None
+) -> dict[str, bytes]:
+    """Return the custom metadata of a compacted ledger, which name the topic and not its log.
+
+    `compacted_to` is the id of the last message that the compaction has read.
+    """
+    custom = {**_COMPACTED, COMPACTED_TOPIC: topic.encode(), COMPACTED_TO: compacted_to}
+    if tree is not None:
+        custom[TREE] = tree.encode()
+    return custom
+
+
+def compacted_topic_of(custom: Mapping[str, bytes]) -> str | None:
+    """Return the full name of the topic if the ledger is a compacted one, else None."""
+    if any(custom.get(key) != value for key, value in _COMPACTED.items()):
+        return None
+    topic = custom.get(COMPACTED_TOPIC)
+    try:
+        return None if topic is None else topic.decode()
+    except UnicodeDecodeError:
+        return None
+
+
 def tree_of(custom: Mapping[str, bytes]) -> str | None:
     """Return the tree of logs for which a ledger was created; None if it names none."""
     tree = custom.get(TREE)
@@ -130,12 +157,18 @@ def owner_of(custom: Mapping[str, bytes]) -> tuple[str, str | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class LedgerOwner:
-    """The owner of a ledger: a log, or one of its cursors, by its encoded name."""
+    """The owner of a ledger: a log, one of its cursors by its encoded name, or a compacted topic.
+
+    `topic` is the full name of the topic if the ledger is a compacted one.
+    """
 
     log: str
     cursor: str | None = None
+    topic: str | None = None
 
     def __str__(self) -> str:
+        if self.topic is not None:
+            return f"{self.log}, compacted"
         return self.log if self.cursor is None else f"{self.log}, cursor {self.cursor}"
 
     def contradicted_by(self, custom: Mapping[str, bytes]) -> str | None:
@@ -144,9 +177,12 @@ class LedgerOwner:
         A ledger without names passes, since old versions of Pulsar wrote no names.  A ledger that
         names the log and no cursor holds messages, so it cannot be a cursor's.
         """
-        for key, value in _OURS.items():
+        for key, value in (_OURS if self.topic is None else _COMPACTED).items():
             if custom.get(key, value) != value:
                 return f"the {key} {_shown(custom[key])}"
+        if self.topic is not None:
+            topic = custom.get(COMPACTED_TOPIC)
+            return None if topic in (None, self.topic.encode()) else _shown(topic)
         log, cursor = custom.get(LOG_NAME), custom.get(CURSOR_NAME)
         wanted = None if self.cursor is None else self.cursor.encode()
         if log is None and cursor is None:

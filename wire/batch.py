@@ -37,7 +37,7 @@ _CHECKSUM_END = 6  # magic, checksum
 _BROKER_HEAD_BYTES = 6  # magic, size
 _SIZE_BYTES = 4
 _KNOWN_MAX = 4096
-_BATCH_MAX = 1 << 18  # messages in one entry
+BATCH_MAX = 1 << 18  # messages in one entry
 _MESSAGE_BYTES_MIN = _SIZE_BYTES + 2  # in a batch: the metadata hold at least the size of the data
 # How far each compression can shrink equal bytes; zstd may write 128 KiB in 4 bytes.
 _RATIO_MAX = {pb.LZ4: 255, pb.ZLIB: 1032, pb.ZSTD: 1 << 15, pb.SNAPPY: 64}
@@ -128,7 +128,7 @@ def _check_metadata(metadata: pb.MessageMetadata) -> None:
         raise MalformedError(
             "the metadata of an entry lack the producer, the sequence id or the time"
         )
-    if not 1 <= metadata.num_messages_in_batch <= _BATCH_MAX:
+    if not 1 <= metadata.num_messages_in_batch <= BATCH_MAX:
         raise MalformedError(
             f"the metadata of an entry announce a batch of {metadata.num_messages_in_batch}"
             " messages"

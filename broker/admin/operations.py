@@ -23,6 +23,7 @@ import msgspec
 import trio
 
 from daybook.broker.admin.schemas import SchemaParts
+from daybook.broker.compaction.state import CompactionState, compaction_state, most_urgent
 from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.errors import (
     BrokerError,
@@ -454,6 +455,22 @@ class Operations:
             topic, self.unload_here, call, authoritative=authoritative, missing=NotFoundError
         )
 
+    async def compact(self, topic: TopicName, *, authoritative: bool = False) -> None:
+        """Start the compaction of a topic, or of all its partitions.
+
+        Raise ConflictError if one is under way; the others are started nevertheless.
+        """
+        call = RestCall("PUT", "/compaction")
+        await self._on_owners(topic, self.compact_here, call, authoritative=authoritative)
+
+    async def compaction(self, topic: TopicName, *, authoritative: bool = False) -> CompactionState:
+        """Return the state of the last compaction; of all partitions, the one to look at first."""
+        call = RestCall("GET", "/compaction")
+        found = await self._on_owners(
+            topic, self.compaction_here, call, authoritative=authoritative
+        )
+        return most_urgent([msgspec.convert(each, CompactionState) for each in found])
+
     async def stats(self, topic: TopicName, *, authoritative: bool = False) -> dict[str, object]:
         await self._check_served_here(topic, authoritative=authoritative)
         return await self.stats_here(topic)
@@ -603,6 +620,14 @@ class Operations:
         if not await self._topics.exists(topic):
             raise NotFoundError(f"the topic {topic} does not exist")
         await self._topics.unload(topic)
+
+    async def compact_here(self, topic: TopicName) -> None:
+        (await self._get(topic)).compaction.start()
+
+    async def compaction_here(self, topic: TopicName) -> Stats:
+        """Return the state as plain objects, as another broker would send it."""
+        state = compaction_state((await self._get(topic)).compaction)
+        return cast("Stats", msgspec.to_builtins(state))
 
     async def stats_here(self, topic: TopicName) -> dict[str, object]:
         if not topic.persistent:

@@ -47,6 +47,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
             "DELETE": _delete_partitioned,
         },
         "/{topic}/unload": {"PUT": _unload},
+        "/{topic}/compaction": {"GET": _compaction, "PUT": _compact},
         "/{topic}/stats": {"GET": _stats},
         "/{topic}/internalStats": {"GET": _internal_stats},
         "/{topic}/partitioned-stats": {"GET": _partitioned_stats},
@@ -172,6 +173,14 @@ async def _delete_partitioned(call: OpsCall) -> None:
 
 async def _unload(call: OpsCall) -> None:
     await call.parts.unload_topic(call.topic, authoritative=_authoritative(call))
+
+
+async def _compaction(call: OpsCall) -> object:
+    return await call.parts.compaction(call.topic, authoritative=_authoritative(call))
+
+
+async def _compact(call: OpsCall) -> None:
+    await call.parts.compact(call.topic, authoritative=_authoritative(call))
 
 
 async def _stats(call: OpsCall) -> object:

@@ -15,6 +15,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.dispatch.entries import delivered_head, keyed_head
+from daybook.broker.dispatch.source import LogSource, Source
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import (
     Activate,
@@ -48,6 +49,7 @@ class Dispatcher:
     activate              tell a consumer whether it is the one that is served
     room_bytes            how much the consumer with the most room can be sent
     on_end                called when everything is read that the log has
+    source                what the consumer that is served reads; asked at each rewind
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Dispatcher:
         activate: Callable[[ConsumerKey, bool], None],
         room_bytes: Callable[[int], int],
         on_end: Callable[[], None],
+        source: Callable[[], Source],
     ) -> None:
         self.dispatch = dispatch
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
@@ -79,6 +82,8 @@ class Dispatcher:
         self._activate = activate
         self._room_bytes = room_bytes
         self._on_end = on_end
+        self._choose_source = source
+        self._source: Source = LogSource(log, cursor)
         self._next: Position | None = None  # the next entry to read; None: the cursor knows
         self._end: Position | None = None  # the end of the log, if everything before it is read
         self._wake = trio.Event()
@@ -190,15 +195,21 @@ class Dispatcher:
             case _:
                 assert_never(want)
 
+    @property
+    def source(self) -> Source:
+        """The source from which the dispatcher has read last."""
+        return self._source
+
     async def _read_next(self, count: int) -> list[LogEntry] | None:
         log = self._log
         start = self._next
         if start is None:
-            start = self._next = self._cursor.read_start
+            self._source = self._choose_source()
+            start = self._next = self._source.read_start
         end = log.last_confirmed
         if start <= end:
             size = self._read_bytes()
-            entries = await log.read(start, max_entries=count, max_bytes=size)
+            entries = await self._source.read(start, max_entries=count, max_bytes=size)
             # An empty read that saw a moved end is not the end: the next pass reads on.
             if entries or log.last_confirmed != end:
                 self._end = None
@@ -253,29 +264,30 @@ class Dispatcher:
         if count < len(visible):
             self._next = Position(*visible[count].place)
         elif raw:
-            self._next = self._log.next_position(raw[-1].position)
+            self._next = self._source.next_position(raw[-1].position)
 
     def _visible(self, raw: Sequence[LogEntry]) -> list[Entry]:
         """Return the entries that consumers may see: no acknowledged ones, and no markers."""
         if not raw:
             return []
-        cursor = self._cursor
+        cursor, source = self._cursor, self._source
         some_in_part = cursor.partly_acked > 0
         # Most reads are above everything acknowledged; then no entry has to be looked up.
-        some_acked = cursor.acked_above or raw[0].position <= cursor.mark_delete
+        some_acked = source.may_be_acked(raw[0].position)
         head_of = keyed_head if self.keyed else delivered_head
         visible: list[Entry] = []
         # The sizes of a run are noted at once, and only by the first subscription that reads it.
         first, last = raw[0].position, raw[-1].position
         noting = (
-            last.entry_id - first.entry_id == len(raw) - 1
+            isinstance(source, LogSource)  # A compacted entry may be smaller than that of the log.
+            and last.entry_id - first.entry_id == len(raw) - 1
             and last.ledger_id == first.ledger_id
             and not self._log.sizes.knows(first.ledger_id, first.entry_id, last.entry_id)
         )
         counts: list[int] = []
         for each in raw:
             position = each.position
-            if some_acked and cursor.is_acked(position):
+            if some_acked and source.is_acked(position):
                 counts.append(0)  # Its size will not be needed.
                 continue
             head = head_of(each.data)
@@ -287,11 +299,19 @@ class Dispatcher:
             messages = head.messages
             if some_in_part and (pending := cursor.pending_of(position)) is not None:
                 messages = (pending & ((1 << messages) - 1)).bit_count()
+            left = source.left_of(head) if head.left is not None else None
+            if left is not None:
+                if some_in_part and (pending := cursor.pending_of(position)) is not None:
+                    left &= pending
+                if not left:  # The rest of the batch was acknowledged before it was compacted.
+                    cursor.ack([position])
+                    continue
+                messages = left.bit_count()
             data = each.data
             if not isinstance(data.obj, bytes):
                 # A view into an arena pins it, and a slow consumer may keep its entries for long.
                 data = memoryview(bytes(data))
-            entry = Entry(place, messages, (data, head.start))
+            entry = Entry(place, messages, (data, head.start), left=left)
             if self.shared:
                 due_ms = head.deliver_at_ms
                 if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():

@@ -4,10 +4,11 @@ The bytes of an entry are passed on as they were stored; nothing here changes th
 """
 
 from base64 import b64decode
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from daybook.broker.protocol.dispatch.murmur import murmur3
-from daybook.wire.batch import messages_counted, peek_metadata
+from daybook.wire.batch import BATCH_MAX, messages_counted, peek_metadata
 from daybook.wire.errors import MalformedError, TruncatedError
 from daybook.wire.proto import pulsar_pb2 as pb
 
@@ -29,6 +30,7 @@ class EntryHead:
     deliver_at_ms: int = 0
     group: str | None = None  # if the entry is a chunk: the id of its message
     group_ends: bool = False  # the entry is the last chunk
+    left: int | None = None  # the messages of a batch that compaction left, as bits
     key: int = 0  # the hash of its key; `keyed_head` only
 
 
@@ -50,7 +52,19 @@ def _head(start: int, metadata: pb.MessageMetadata) -> EntryHead:
     if metadata.num_chunks_from_msg > 1:
         head.group = str(metadata.uuid)
         head.group_ends = metadata.chunk_id == metadata.num_chunks_from_msg - 1
+    if metadata.compacted_batch_indexes:
+        head.left = _left(metadata.compacted_batch_indexes, head.messages)
     return head
+
+
+def _left(indexes: Iterable[int], messages: int) -> int | None:
+    """Return the indexes as bits; None if they cannot be those of the batch."""
+    if messages > BATCH_MAX or not all(0 <= index < messages for index in indexes):
+        return None
+    left = 0
+    for index in indexes:
+        left |= 1 << index
+    return left
 
 
 def keyed_head(data: memoryview) -> EntryHead:

@@ -15,13 +15,16 @@ consumer, unless it was just moved and its consumers are expected back.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
+from daybook.broker.compaction.source import CompactedSource
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.backlog import Backlog, BacklogSize
 from daybook.broker.dispatch.dispatcher import Dispatcher
+from daybook.broker.dispatch.source import LogSource, Source
 from daybook.broker.errors import (
     BrokerError,
     ConsumerAssignError,
@@ -46,9 +49,9 @@ from daybook.broker.protocol.dispatch.ranges import ranges_problem
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from daybook.broker.protocol.dispatch.stall import StallWatch
 from daybook.broker.to_the_end import to_the_end
-from daybook.broker.topics.topic_log import TopicCursor
+from daybook.broker.topics.topic_log import TopicCursor, translated
 from daybook.managed_ledger.errors import ManagedLedgerError
-from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.wire.messages.consumer import Ack, AckedId, encode_message
 from daybook.wire.messages.registry import VERSION_ACTIVE_CONSUMER, encode, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -105,6 +108,7 @@ class Consumer:
         priority: int = 0,
         epoch: int | None = None,
         metadata: dict[str, str] | None = None,
+        read_compacted: bool = False,
         schema_type: int = pb.Schema.NoSchema,
         keys: KeyPolicy | None = None,
     ) -> None:
@@ -116,6 +120,7 @@ class Consumer:
         self.subscription = subscription
         self.epoch = epoch
         self.metadata = metadata or {}
+        self.read_compacted = read_compacted
         self.schema_type = schema_type
         self.keys = keys or KeyPolicy()  # for a key_shared subscription
         self.closed = False
@@ -285,7 +290,12 @@ class Subscription:
             activate=self._activate,
             room_bytes=self._room_bytes,
             on_end=self.check_end,
+            source=self._choose_source,
         )
+        # Where the subscription stands if that is before everything that the log has.
+        self.before_log: Position | None = None
+        # For consumers with `readCompacted`, since the first of them came.
+        self._compacted: CompactedSource | None = None
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
         self._backlog = Backlog(topic, cursor)
         self.stall = StallWatch()
@@ -458,6 +468,60 @@ class Subscription:
         await trio.sleep(_REGISTERED_S)
         consumer.note_registered()
 
+    def begin_compacted(self, *, resumes: bool) -> None:
+        """Read the compacted topic, as it is now, for consumers that want that."""
+        topic = self.topic
+        start, self.before_log = self.before_log, None
+        self._compacted = CompactedSource(
+            topic.log, self.cursor, topic.compaction, start, resumes=resumes
+        )
+
+    def position_of_id(self, consumer: Consumer, position: Position) -> Position:
+        """Return the entry at which a consumer that seeks a message continues."""
+        before = None
+        if consumer.read_compacted:
+            before = self.topic.compaction.before_log(position)
+        return before or self.topic.position_of_id(position)
+
+    async def position_of_time(self, consumer: Consumer, publish_ms: int) -> Position:
+        """Return the entry at which a consumer that seeks a time continues.
+
+        The compacted ledger is not searched: it is read from its first entry if the log does not go
+        back so far.
+        """
+        log = self.topic.log
+        found = await self.topic.position_of_time(publish_ms)
+        before = None
+        if consumer.read_compacted and found <= log.next_position(log.before_first):
+            before = self.topic.compaction.before_log(EARLIEST)
+        return before or found
+
+    async def last_message(self, consumer: Consumer) -> tuple[Position, int] | None:
+        """Return the last entry that the consumer can get, and the index of its last message.
+
+        The index is -1 if the entry is no batch.  Return None if there is no entry.
+        """
+        found = await self.topic.last_message()
+        if not consumer.read_compacted or self._compacted is None:
+            return found
+        with translated(self.topic.name):
+            return await self._compacted.last_message(found)
+
+    def mark_delete_of(self, consumer: Consumer) -> Position:
+        """Return the position behind which the consumer reads."""
+        mark_delete = self.cursor.mark_delete
+        if consumer.read_compacted and self._compacted is not None:
+            start = self._compacted.read_start
+            return min(mark_delete, Position(start.ledger_id, start.entry_id - 1))
+        return mark_delete
+
+    def _choose_source(self) -> Source:
+        active = self.dispatch.active
+        consumer = None if active is None else self.consumers.get(active)
+        if consumer is None or not consumer.read_compacted or self._compacted is None:
+            return LogSource(self.topic.log, self.cursor)
+        return self._compacted
+
     def _new_dispatch(self, wanted: int, keys: KeyPolicy) -> Dispatch:
         limits, name = self._dispatch_limits(self.topic.policies), self.topic.name
         if wanted == EXCLUSIVE:
@@ -537,6 +601,11 @@ class Subscription:
         ack_sets = None
         if self.cursor.partly_acked:
             ack_sets = [self.cursor.pending_of(Position(*entry.place)) for entry in entries]
+        if self._compacted is not None:
+            ack_sets = [
+                _both(entry.left, pending)
+                for entry, pending in zip(entries, ack_sets or repeat(None), strict=False)
+            ]
         if self._furthest is not None:
             self._furthest = max(self._furthest, *(entry.place for entry in entries))
         before = consumer.messages, consumer.bytes
@@ -628,7 +697,9 @@ class Subscription:
             if each.ack_set is None or cursor.ack_part(Position(*place), each.ack_set):
                 places.append(place)
         if places:
-            cursor.ack([Position(*place) for place in places])
+            positions = [Position(*place) for place in places]
+            cursor.ack(positions)
+            self.dispatcher.source.acked(positions)
             self.dispatcher.perform_all(self.dispatch.acked(consumer.key, places, unread))
             if unread or self.dispatch.active is None:
                 self.dispatcher.wake()  # A shared consumer may have had too much unacknowledged.
@@ -667,6 +738,7 @@ class Subscription:
     def _ack_up_to(self, position: Position) -> None:
         place = (position.ledger_id, position.entry_id)
         self.cursor.ack_cumulative(position)
+        self.dispatcher.source.acked_up_to(position)
         self.dispatcher.perform_all(self.dispatch.acked_up_to(place))
 
     def when_durable(self, call: OnDurable) -> None:
@@ -748,7 +820,9 @@ class Subscription:
         moving.set()
 
     async def _reset(self, start: Position, pending: int | None) -> None:
-        mark_delete = self.topic.log.previous_position(start)
+        self.before_log = self.topic.compaction.before_log(start)
+        log = self.topic.log
+        mark_delete = log.previous_position(max(start, log.next_position(log.before_first)))
         # The number grows even if the clock goes back: no two moves may have the same one.
         self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
         try:
@@ -856,6 +930,13 @@ def type_name(kind: int) -> str:
     """Return the name of a subscription type, as policies write it."""
     names = pb.CommandSubscribe.SubType
     return names.Name(kind) if kind in names.values() else str(kind)
+
+
+def _both(left: int | None, pending: int | None) -> int | None:
+    """Return the messages of an entry that are in both; None stands for all messages."""
+    if left is None or pending is None:
+        return pending if left is None else left
+    return left & pending
 
 
 def _is_unread(consumer: Consumer, ack: Ack) -> bool:

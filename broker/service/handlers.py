@@ -29,7 +29,13 @@ from google.protobuf.message import Message
 
 from daybook.broker.context import BrokerContext
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
-from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
+from daybook.broker.dispatch.subscription import (
+    EXCLUSIVE,
+    FAILOVER,
+    TYPE_NAMES,
+    Consumer,
+    Subscription,
+)
 from daybook.broker.errors import (
     BrokerError,
     ConsumerBusyError,
@@ -65,6 +71,7 @@ from daybook.wire.errors import MalformedError, OversizeError, WireError
 from daybook.wire.messages.client import Send
 from daybook.wire.messages.consumer import Ack
 from daybook.wire.messages.registry import (
+    RESUMES,
     AnyCommand,
     Command,
     decode_frame,
@@ -637,8 +644,11 @@ class Handlers:
                 f"this broker has no subscriptions of type {body.subType}, only"
                 f" {', '.join(TYPE_NAMES.values())}"
             )
-        if body.read_compacted:
-            raise NotAllowedError("this broker does not compact topics")
+        if body.read_compacted and body.subType not in (EXCLUSIVE, FAILOVER):
+            raise NotAllowedError(
+                "a consumer can read a compacted topic only on an exclusive or a failover"
+                " subscription: choose one of these types"
+            )
         if body.replicate_subscription_state:
             raise NotAllowedError("this broker does not replicate subscriptions")
         if request.durable and request.start_offset is not None:
@@ -804,15 +814,16 @@ class Handlers:
     async def _last_message_id(
         self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
     ) -> Message:
-        subscription = _stored(self._known(body.consumer_id, consumer), "has no last message")
+        asking = self._known(body.consumer_id, consumer)
+        subscription = _stored(asking, "has no last message")
         topic = subscription.topic
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
-        last = await topic.last_message()
+        last = await subscription.last_message(asking)
         position, batch_index = last if last is not None else (Position(-1, -1), -1)
         _set_id(answer.last_message_id, position)
         answer.last_message_id.partition = topic.name.partition
         answer.last_message_id.batch_index = batch_index
-        mark_delete = subscription.cursor.mark_delete
+        mark_delete = subscription.mark_delete_of(consumer)
         if mark_delete.ledger_id >= 0:
             _set_id(answer.consumer_mark_delete_position, mark_delete)
         if self._connection.is_ours:
@@ -823,7 +834,8 @@ class Handlers:
     def _begin_seek(
         self, body: pb.CommandSeek, consumer: Consumer | None
     ) -> Callable[[], Awaitable[None]]:
-        subscription = _stored(self._known(body.consumer_id, consumer), "cannot be moved")
+        asking = self._known(body.consumer_id, consumer)
+        subscription = _stored(asking, "cannot be moved")
         topic = subscription.topic
         pending: int | None = None
 
@@ -831,8 +843,8 @@ class Handlers:
             if body.HasField("offset"):
                 return await topic.position_of_offset(body.offset)
             if body.HasField("message_id"):
-                return topic.position_of_id(_position(body.message_id))
-            return await topic.position_of_time(body.message_publish_time)
+                return subscription.position_of_id(asking, _position(body.message_id))
+            return await subscription.position_of_time(asking, body.message_publish_time)
 
         if body.HasField("message_id"):
             try:
@@ -921,6 +933,8 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         body.consumer_epoch if body.HasField("consumer_epoch") else None,
         _pairs(body.metadata),
         _pairs(body.subscription_properties),
+        body.read_compacted,
+        body.read_compacted and any(pair.key == RESUMES for pair in body.metadata),
         int(body.schema.type) if body.HasField("schema") else int(pb.Schema.NoSchema),
         _key_policy(body),
     )

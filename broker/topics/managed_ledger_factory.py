@@ -31,6 +31,13 @@ from daybook.broker.topics.log_stats import log_info, log_stats
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger import offsets, stored_times
 from daybook.managed_ledger.behind import EntryStart
+from daybook.managed_ledger.compacted import (
+    CompactedReader,
+    CompactedWriter,
+    create_compacted,
+    delete_compacted,
+    open_compacted,
+)
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor import Cursor
 from daybook.managed_ledger.errors import (
@@ -273,6 +280,18 @@ class ManagedLedgerFactory:
         managed = _managed(log)
         async with translated(managed.name):
             return await managed.terminate()
+
+    async def create_compacted(self, log: TopicLog, horizon: Position) -> CompactedWriter:
+        managed = _managed(log)
+        async with translated(managed.name):
+            return await create_compacted(managed, horizon)
+
+    async def open_compacted(self, log: TopicLog, ledger_id: int) -> CompactedReader:
+        return await open_compacted(_managed(log), ledger_id)
+
+    async def delete_compacted(self, log: TopicLog, ledger_id: int) -> None:
+        managed = _managed(log)
+        await delete_compacted(managed.context, managed.name, ledger_id)
 
     async def truncate(self, log: TopicLog) -> None:
         managed = _managed(log)

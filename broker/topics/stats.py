@@ -10,6 +10,7 @@ from typing import cast
 
 import msgspec
 
+from daybook.broker.compaction.state import CompactionStats, compaction_stats
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.protocol.access import AccessMode
@@ -132,6 +133,7 @@ class TopicStats(_Record, frozen=True):
     waiting_publishers: int
     subscriptions: dict[str, SubscriptionStats]
     deduplication_status: str
+    compaction: CompactionStats
     topic_epoch: int | None
     waiting_for: str  # the reason why nothing is stored; empty if all is well
     ledger_list_bytes: int  # the size of the list of ledgers in the metadata store
@@ -149,7 +151,7 @@ def topic_stats(topic: Topic, owner: str) -> dict[str, object]:
 
 def internal_stats(topic: Topic) -> dict[str, object]:
     """Return the ledgers, cursors and pending appends as plain objects."""
-    return topic.internal_stats()
+    return {**topic.internal_stats(), "compactedLedger": topic.compaction.ledger_stats()}
 
 
 def statistics(topic: Topic) -> TopicStats:
@@ -193,6 +195,7 @@ def statistics(topic: Topic) -> TopicStats:
         waiting_publishers=topic.producers.waiting,
         subscriptions=subscriptions,
         deduplication_status="Disabled" if topic.deduplication is None else "Enabled",
+        compaction=compaction_stats(topic.compaction),
         topic_epoch=topic.producers.epoch,
         waiting_for=topic.log.waiting_for,
         ledger_list_bytes=topic.log.room.bytes,

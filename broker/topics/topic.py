@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import trio
 
+from daybook.broker.compaction.topic_compaction import Compactions, TopicCompaction
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.dispatch.subscription import Consumer, Subscription, type_name
@@ -62,7 +63,7 @@ from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.errors import InvalidNameError
-from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -119,6 +120,7 @@ class Topic:
         limits: TopicLimits,
         clock: WallClock,
         keys: Iterator[int],
+        compactions: Compactions,
         policies: EffectivePolicies,
         deduplication: Deduplication | None = None,
         on_failed: Callable[["Topic", Exception], None],
@@ -146,6 +148,7 @@ class Topic:
         self._call_when_appended: dict[Callable[[], None], None] = {}
         self._nursery: trio.Nursery | None = None
         self._failed = False
+        self.compaction = TopicCompaction(name, log, logs, compactions, self.start_task)
         self.producers = TopicProducers(self)
         self.subscriptions = TopicSubscriptions(self)
         log.on_fenced = self._fenced
@@ -393,6 +396,7 @@ class Topic:
         if not await self._quiesce():
             return
         try:
+            await self.compaction.stop()
             with translated(self.name):
                 if self.deduplication is not None:
                     self.deduplication.store()
@@ -417,11 +421,13 @@ class Topic:
         used = used or log.next_position(log.before_first) <= log.last_confirmed
         used = used or bool(log.pending_bytes)
         try:
+            await self.compaction.stop()
             with translated(self.name):
                 if unless_used is not None and used:
                     await log.close()
-                else:
-                    await self.logs.delete(log)
+                    return
+                await self.logs.delete(log)
+            await self.compaction.delete()
         except BaseException:
             self.log.abandon()
             raise
@@ -761,6 +767,8 @@ class ConsumerRequest:
     epoch: int | None = None
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
+    read_compacted: bool = False
+    resumes: bool = False  # the reader goes on behind `start`, which it has received
     schema_type: int = pb.Schema.NoSchema
     keys: KeyPolicy | None = None  # for a key_shared consumer
 
@@ -833,9 +841,12 @@ class TopicSubscriptions:
             priority=request.priority,
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
+            read_compacted=request.read_compacted,
             schema_type=request.schema_type,
             keys=request.keys,
         )
+        if request.read_compacted and not subscription.consumers:
+            subscription.begin_compacted(resumes=request.resumes)
         subscription.add(consumer, request.type)
         return consumer
 
@@ -864,10 +875,23 @@ class TopicSubscriptions:
                     " administrator"
                 )
             properties = dict(request.properties or {})
-            return await self._create(request.subscription, initial, properties)
-        self._check_room()
-        cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
-        return self._new(request.subscription, cursor, durable=False)
+            created = await self._create(request.subscription, initial, properties)
+        else:
+            self._check_room()
+            cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
+            created = self._new(request.subscription, cursor, durable=False)
+        created.before_log = self._before_log(request)
+        return created
+
+    def _before_log(self, request: ConsumerRequest) -> Position | None:
+        """Return where a new subscription stands if that is before everything that the log has."""
+        if not request.read_compacted or request.rollback_s or request.start_offset is not None:
+            return None
+        start = request.start
+        if request.durable or start is None:
+            earliest = not request.durable or request.earliest
+            return self._topic.compaction.before_log(EARLIEST) if earliest else None
+        return self._topic.compaction.before_log(start)
 
     async def create(
         self, name: str, mark_delete: Position, properties: Mapping[str, str] | None = None
@@ -957,7 +981,7 @@ class TopicSubscriptions:
             return log.previous_position(await topic.position_of_offset(request.start_offset))
         start = request.start
         if start is None:
-            return log.last_confirmed
+            return log.before_first if request.read_compacted else log.last_confirmed
         if start <= log.before_first:
             return log.before_first
         if start <= log.last_confirmed:

@@ -14,6 +14,7 @@ from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.behind import Behind, EntryStart
+from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
 from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
@@ -297,6 +298,19 @@ class TopicLogs(Protocol):
     def is_terminated(self, log: TopicLog) -> bool: ...
 
     async def terminate(self, log: TopicLog) -> Position: ...
+
+    async def create_compacted(self, log: TopicLog, horizon: Position) -> CompactedWriter:
+        """Create a ledger for a compaction that reads up to `horizon`."""
+        ...
+
+    async def open_compacted(self, log: TopicLog, ledger_id: int) -> CompactedReader: ...
+
+    async def delete_compacted(self, log: TopicLog, ledger_id: int) -> None:
+        """Delete a compacted ledger of the log that nothing names.
+
+        If that does not work now, the ledger is an orphan.
+        """
+        ...
 
     async def truncate(self, log: TopicLog) -> None:
         """Drop all ledgers that no cursor needs, whatever the retention says."""

@@ -15,6 +15,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
+from daybook.broker.compaction.topic_compaction import Compactions
 from daybook.broker.dispatch.watch import DispatchWatch
 from daybook.broker.errors import (
     BrokerError,
@@ -119,6 +120,7 @@ class Topics:
         self._failures: dict[int, BrokerError] = {}  # by load, while its waiters are answered
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = count(1)
+        self._compactions = Compactions(self.limits.compaction, clock=clock, rng=rng, log=log)
         self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
@@ -192,13 +194,14 @@ class Topics:
             await trio.sleep(PERIOD_S)
 
     async def _maintain(self, topic: Topic) -> None:
-        """Roll a ledger that is old enough, and trim ledgers that are no longer needed."""
+        """Roll an old ledger, trim ledgers that are no longer needed, and start a compaction."""
         if not topic.serving:
             return
         try:
             topic.log.check_roll()
             await topic.log.trim()
             self._check_list(topic)
+            topic.compaction.start_if_due(topic.policies.compaction_threshold)
         except FencedError as error:
             self._topic_failed(topic, error)
         except (ManagedLedgerError, LedgerError, MetadataError) as error:
@@ -499,6 +502,7 @@ class Topics:
             limits=self.limits,
             clock=self._clock,
             keys=self._keys,
+            compactions=self._compactions,
             policies=policies,
             deduplication=known,
             on_failed=self._topic_failed,

@@ -132,10 +132,13 @@ def use_of(topic: Topic) -> Use:
     """Return how a topic is used at this moment."""
     log = topic.log
     subscriptions = topic.subscriptions.by_name.values()
+    # A compacted ledger may have messages that the log has no longer.
+    stored = log.next_position(log.before_first) <= log.last_confirmed
+    compacted = topic.compaction.published is not None or topic.compaction.running
     return Use(
         in_use=topic.in_use,
         partition=topic.name.partition >= 0,
-        retained=log.next_position(log.before_first) <= log.last_confirmed,
+        retained=stored or compacted,
         subscriptions=len(subscriptions),
         backlogs=sum(s.cursor.backlog_entries > 0 for s in subscriptions),
         remembered=0 if topic.deduplication is None else topic.deduplication.names,

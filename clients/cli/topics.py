@@ -225,6 +225,39 @@ def deduplication(
     write_record({"namespace": name, "deduplication": state}, output)
 
 
+_POLL_S = 0.5
+
+
+@topics.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Return when the compaction has ended.")
+@admin_url_option
+@output_option
+def compact(name: str, wait: bool, admin_url: str, output: OutputFormat) -> None:
+    """Compact a topic: keep only the last message of each key.
+
+    The messages of the topic stay where they are.  Readers that ask for the compacted topic get the
+    last message of each key from then on.  All partitions of a topic are compacted.
+
+    Without --wait the command returns when the compaction has started.  Interrupting the command
+    does not stop the compaction.
+    """
+    topic = parse_topic(name).full
+    _ask(admin_url, lambda admin: admin.compact(topic), changes=True)
+    state: Mapping[str, Any] = {"status": "RUNNING"}
+
+    async def ask_later(admin: Admin) -> Mapping[str, Any]:
+        await trio.sleep(_POLL_S)
+        found: Mapping[str, Any] = await admin.compaction(topic)
+        return found
+
+    while wait and state["status"] == "RUNNING":
+        state = _ask(admin_url, ask_later)
+    if state["status"] == "ERROR":
+        raise UserError(f"{topic} was not compacted: {state.get('lastError')}")
+    write_record({"topic": topic, "status": state["status"]}, output)
+
+
 async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], _Offsets]:
     found: dict[str, Any] = await admin.stats(topic)
     # Only partitions that have statistics: asking a partition that was never used would create it.

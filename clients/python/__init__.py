@@ -6,8 +6,10 @@
     consumer.py            a consumer of a topic or of all its partitions; the base of readers
     multi_topic.py         a consumer of several topics; topic_choice.py has lists and patterns
     reader.py              a reader, which starts anywhere and needs no subscription
+    table_view.py          a topic as a mapping of each key to its latest value
     messages.py            a message, its id, its offset
-    blocking.py            the same client without trio; also blocking_producer.py
+    blocking.py            the same client without trio; also blocking_producer.py and
+                           blocking_table_view.py
     portal.py              the thread in which the client without trio runs
     admin.py               the admin client, over HTTP (http.py); also blocking_admin.py
     errors.py              the errors, with their outcome and remedy

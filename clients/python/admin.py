@@ -154,6 +154,20 @@ class Admin:
         path = f"{_path(topic)}/deduplicationEnabled"
         await (self._do("DELETE", path) if enabled is None else self._do("POST", path, enabled))
 
+    async def compact(self, topic: str) -> None:
+        """Start the compaction of a topic, or of all its partitions.
+
+        Raise ConflictError if one is under way.
+        """
+        await self._do("PUT", f"{_path(topic)}/compaction")
+
+    async def compaction(self, topic: str) -> Json:
+        """Return the state of the last compaction: its `status`, and its `lastError` if it failed.
+
+        The status is NOT_RUN, RUNNING, SUCCESS or ERROR.
+        """
+        return await self._get(f"{_path(topic)}/compaction")
+
     async def terminate_topic(self, topic: str) -> MessageId:
         """Have a topic take no messages any more; return the id of its last message."""
         return _message_id(await self._do("POST", f"{_path(topic)}/terminate"))

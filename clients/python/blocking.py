@@ -28,6 +28,7 @@ from daybook.clients.python import client as trio_client
 from daybook.clients.python import connect as trio_connect
 from daybook.clients.python import consumer as trio_consumer
 from daybook.clients.python import reader as trio_reader
+from daybook.clients.python import table_view as trio_table_view
 from daybook.clients.python.arguments import (
     Batching,
     Compression,
@@ -38,6 +39,7 @@ from daybook.clients.python.arguments import (
 )
 from daybook.clients.python.blocking_admin import Admin, connect_admin
 from daybook.clients.python.blocking_producer import Producer
+from daybook.clients.python.blocking_table_view import TableView
 from daybook.clients.python.consumer import Ackable
 from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicError, InDoubtError
 from daybook.clients.python.limits import ClientLimits
@@ -68,6 +70,7 @@ __all__ = [
     "OffsetRange",
     "Producer",
     "Reader",
+    "TableView",
     "connect",
     "connect_admin",
 ]
@@ -103,6 +106,7 @@ class ConsumerOptions(TypedDict, total=False):
     key_ranges: Sequence[tuple[int, int]] | None
     out_of_order: bool
     properties: dict[str, str] | None
+    read_compacted: bool
     discovery_s: float
     nack_delay_max_s: float | None
     ack_timeout_s: float | None
@@ -116,6 +120,7 @@ class ReaderOptions(TypedDict, total=False):
     start: Start | int | str
     name: str | None
     receiver_queue_size: int
+    read_compacted: bool
 
 
 def connect(
@@ -145,6 +150,13 @@ async def _open(
     block = Block(trio_connect.connect(service_url, timeout_s=timeout_s, limits=limits))
     portal.start(block.run)
     return Client(portal, await block.opened(), block.close)
+
+
+class TableViewOptions(TypedDict, total=False):
+    """Options of `Client.table_view`, where they are explained."""
+
+    name: str | None
+    receiver_queue_size: int
 
 
 class Client(Closing):
@@ -236,6 +248,14 @@ class Client(Closing):
             unwanted=trio_reader.Reader[ValueT].abandon,
         )
         return Reader(self._portal, made)
+
+    @like(trio_client.Client.table_view)
+    def table_view(self, topic: str, **options: Unpack[TableViewOptions]) -> TableView:
+        made = self._portal.call(
+            lambda: self._client.table_view(topic, **options),
+            unwanted=trio_table_view.TableView.abandon,
+        )
+        return TableView(self._portal, made)
 
     def close(self) -> None:
         """Store everything that was sent, then close all that the client has opened.

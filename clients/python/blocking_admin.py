@@ -115,6 +115,14 @@ class Admin(Closing):
     def set_topic_deduplication(self, topic: str, enabled: bool | None) -> None:
         self._portal.call(self._admin.set_topic_deduplication, topic, enabled)
 
+    @like(trio_admin.Admin.compact)
+    def compact(self, topic: str) -> None:
+        self._portal.call(self._admin.compact, topic)
+
+    @like(trio_admin.Admin.compaction)
+    def compaction(self, topic: str) -> Json:
+        return self._portal.call(self._admin.compaction, topic)
+
     @like(trio_admin.Admin.terminate_topic)
     def terminate_topic(self, topic: str) -> MessageId:
         return self._portal.call(self._admin.terminate_topic, topic)

@@ -47,6 +47,7 @@ from daybook.clients.python.reader import OffsetRange, Reader
 from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.table_view import TableView
 from daybook.clients.python.topic_choice import TopicChoice, Topics, topic_choice
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
@@ -274,6 +275,7 @@ class Client:
         key_ranges: Sequence[tuple[int, int]] | None = None,
         out_of_order: bool = False,
         properties: dict[str, str] | None = None,
+        read_compacted: bool = False,
         discovery_s: float = _CONSUMER.discovery_s,
         nack_delay_max_s: float | None = None,
         ack_timeout_s: float | None = None,
@@ -299,6 +301,8 @@ class Client:
         `out_of_order`: a key of a key_shared subscription may move to a new consumer while another
             one still has messages of it.
         `properties`: shown in the statistics of the topic.
+        `read_compacted`: get only the last message of each key from the part of the topic that was
+            compacted; for exclusive and failover subscriptions.
         `discovery_s`: how often the consumer of a pattern looks for new topics.
         `nack_delay_max_s`: the delay of `nack` doubles with each redelivery, up to this time.
         `ack_timeout_s`: a message comes again that is not acknowledged in this time.
@@ -316,6 +320,8 @@ class Client:
             raise ValueError(
                 f"initial_position must be earliest or latest, not {initial_position!r}"
             )
+        if read_compacted and kind is SubscriptionType.SHARED:
+            raise ValueError("read_compacted is for exclusive and failover subscriptions only")
         check_subscription(subscription)
         check_name("consumer_name", consumer_name)
         check_timeout("nack_delay_max_s", nack_delay_max_s)
@@ -350,6 +356,7 @@ class Client:
             queue_size=receiver_queue_size,
             limits=limits,
             ack_receipts=ack_receipts,
+            read_compacted=read_compacted,
             properties=check_properties(properties),
             dead_letters=letters,
             retry=retry,
@@ -420,6 +427,7 @@ class Client:
         start: Start | int | str = "latest",
         name: str | None = None,
         receiver_queue_size: int = _CONSUMER.receiver_queue_size,
+        read_compacted: bool = False,
         schema: Schema[ValueT] | None = None,
     ) -> Reader[ValueT]:
         """Return a reader, which reads from any place on, without a subscription.
@@ -429,6 +437,8 @@ class Client:
             grown so far.
         `name`: shown in the statistics of the topic.
         `receiver_queue_size`: how many messages the broker may send ahead of demand.
+        `read_compacted`: get only the last message of each key from the part of the topic that was
+            compacted.
         """
         return await self._open_reader(
             topic,
@@ -436,7 +446,38 @@ class Client:
             name,
             queue_size=max(1, receiver_queue_size),
             schema=schema,
+            read_compacted=read_compacted,
         )
+
+    async def table_view(
+        self,
+        topic: str,
+        *,
+        name: str | None = None,
+        receiver_queue_size: int = _CONSUMER.receiver_queue_size,
+    ) -> TableView:
+        """Return a view of a topic as a mapping of each key to its latest value.
+
+        This returns when everything is read that the topic had before.  All values are in memory.
+
+        `name`: shown in the statistics of the topic.
+        `receiver_queue_size`: how many messages the broker may send ahead of demand.
+        """
+        reader = await self.create_reader(
+            topic,
+            start="earliest",
+            name=name,
+            receiver_queue_size=receiver_queue_size,
+            read_compacted=True,
+        )
+        view = TableView(reader)
+        self._nursery.start_soon(view.run)
+        try:
+            await view.wait_caught_up()
+        except BaseException:
+            view.abandon()
+            raise
+        return view
 
     # -- opening
 
@@ -447,6 +488,7 @@ class Client:
         name: str | None,
         *,
         queue_size: int,
+        read_compacted: bool = False,
         schema: Schema[ValueT] | None = None,
     ) -> Reader[ValueT]:
         check_name("name", name)
@@ -461,6 +503,7 @@ class Client:
             limits=ConsumerLimits(),
             ack_receipts=False,
             versions=None if schema is None else SchemaVersions(schema),
+            read_compacted=read_compacted,
         )
         topics = await self._topics_of(topic_name(topic))
         if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):

@@ -108,6 +108,11 @@ class StartPosition:
         return self._place if self._last is None else MessageId(*self._last)
 
     @property
+    def resumes(self) -> bool:
+        """Return True if the reader goes on behind what it has received."""
+        return self._last is not None
+
+    @property
     def at_moving_end(self) -> bool:
         """Return True if the reader starts at the end of the topic, which moves: then `pin` it."""
         return self._last is None and self._place == LATEST

@@ -41,7 +41,7 @@ from daybook.clients.python.start_position import Start, StartPosition, millisec
 from daybook.wire.errors import WireError
 from daybook.wire.fields import signed
 from daybook.wire.messages.consumer import Delivery
-from daybook.wire.messages.registry import CLIENT_NAME, AnyCommand, Command
+from daybook.wire.messages.registry import CLIENT_NAME, RESUMES, AnyCommand, Command
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
@@ -511,6 +511,8 @@ class TopicConsumer(ConnectionHandler):
     def _start_reading(self, connection: BrokerConnection, request: pb.CommandSubscribe) -> None:
         """Set the start of a reader; when it is attached again, that is its last entry."""
         start = self._start.now
+        if self._settings.read_compacted and self._start.resumes:
+            request.metadata.add(key=RESUMES, value="true")
         if isinstance(start, Offset):
             self._check_offsets(connection)
             request.start_offset = start.value

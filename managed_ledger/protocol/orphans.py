@@ -5,7 +5,8 @@ it is old.  (Two trees may keep logs of one name in the same ledgers root.  Ledg
 applications, of Pulsar's brokers and of older versions name no tree, and are kept.)  A ledger is an
 orphan in one of two cases:
 
-- Its log is open here, was opened after the ledger was created, and does not name it.  The ids of
+- Its log is open here, was opened after the ledger was created, and does not name it.  (A compacted
+  ledger is named by a property of a cursor, as it is in memory and as it is stored.)  The ids of
   ledgers ascend.  A host that created a ledger older than the first one of this opening knows a
   list from before the opening.  Every write by which it could name its ledger checks the version
   of that list, and fails.
@@ -23,7 +24,10 @@ SUSPECTS_MAX = 100_000  # further ones wait for a later pass
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The facts in the metadata of a ledger.  `log` and `cursor` are its owner."""
+    """The facts in the metadata of a ledger.
+
+    Its owner is `log`, or its `cursor`, or the compacted `topic` of the log.
+    """
 
     ledger_id: int
     version: int
@@ -31,6 +35,7 @@ class Candidate:
     log: str
     cursor: str | None
     created_ms: int | None
+    topic: str | None = None
 
 
 def may_be_orphan(candidate: Candidate, tree: str, now_ms: int, age_ms: int) -> bool:

@@ -4,18 +4,21 @@ A log confirms each append at the next turn of the loop, or, while `held`, when 
 `ledger_entries` entries make a ledger.  `fence` acts as another owner would.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, cast
 
 import trio
 
-from daybook.bookie.errors import ReadUnknownError
+from daybook.bookie.errors import NoSuchLedgerError, ReadUnknownError
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.errors import NotFoundError
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.topics.topic_log import Done, TopicCursor, TopicLog
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.behind import Behind, EntryStart
+from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
 from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import (
     ClosedError,
@@ -31,8 +34,13 @@ from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
 from daybook.wire.clock import WallClock
+from daybook.wire.entry import Entry
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
+
+if TYPE_CHECKING:
+    from daybook.bookie.ledger.reader import LedgerReader
+    from daybook.bookie.ledger.writer import LedgerWriter
 
 FIRST_LEDGER = 5
 
@@ -47,6 +55,7 @@ class FakeCursor:
         self.old_records = 0
         self.properties: dict[str, int] = {}
         self.labels: dict[str, str] = {}
+        self.stored: tuple[Position, dict[str, int]] = (mark_delete, {})  # as of the last flush
         self._log = log
 
     async def set_labels(self, labels: Mapping[str, str]) -> None:
@@ -125,9 +134,11 @@ class FakeCursor:
         self.properties = dict(properties)
 
     async def flush(self) -> None:
-        await trio.lowlevel.checkpoint()
+        goal = self.mark_delete, dict(self.properties)
+        await self._log.before_flush(self.name)
         if self._log.fenced:
             raise FencedError("fenced")
+        self.stored = goal
         self.flushes += 1
 
     async def reset(
@@ -169,6 +180,8 @@ class FakeLog:
     room: Room = field(default_factory=lambda: Room(100, 4096))
 
     def __post_init__(self) -> None:
+        # Called before a cursor is stored, with its name; it may raise, or wait.
+        self.before_flush: Callable[[str], Awaitable[None]] = _no_hook
         self.by_name: dict[str, FakeCursor] = {}
         self.on_fenced = _nothing
         self.on_confirmed = _nothing
@@ -205,7 +218,10 @@ class FakeLog:
 
     @property
     def before_first(self) -> Position:
-        return self.previous_position(self._position(self.trimmed))
+        first = self._position(self.trimmed)
+        if not first.entry_id:  # as a list of ledgers has it
+            return Position(first.ledger_id, -1)
+        return self.previous_position(first)
 
     @property
     def size_bytes(self) -> int:
@@ -352,6 +368,59 @@ class FakeLog:
             done(None, FencedError("abandoned"))
 
 
+class FakeLedger:
+    """A compacted ledger: its writer and its reader in one."""
+
+    def __init__(self, ledger_id: int, logs: "FakeLogs") -> None:
+        self.ledger_id = ledger_id
+        self._logs = logs
+        self.entries: list[bytes] = []
+        self.closed = False
+        self.deleted = False
+
+    @property
+    def last_add_pushed(self) -> int:
+        return len(self.entries) - 1
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return len(self.entries) - 1
+
+    @property
+    def length(self) -> int:
+        return sum(map(len, self.entries))
+
+    def append(self, payload: Sequence[Buffer]) -> int:
+        assert not self.closed
+        self.entries.append(b"".join(bytes(each) for each in payload))
+        return self.last_add_pushed
+
+    async def wait_confirmed(self, entry_id: int) -> None:
+        await self._logs.before("confirm")
+        assert entry_id < len(self.entries)
+
+    async def close(self) -> None:
+        await self._logs.before("close")
+        self.closed = True
+
+    def abandon(self) -> None:
+        pass
+
+    async def read(self, first: int, last: int, *, max_bytes: int) -> list[Entry]:
+        await trio.lowlevel.checkpoint()
+        if self.deleted:
+            raise NoSuchLedgerError(self.ledger_id)
+        found: list[Entry] = []
+        size = 0
+        for entry_id in range(first, min(last, self.last_add_confirmed) + 1):
+            if found and size >= max_bytes:
+                break
+            data = self.entries[entry_id]
+            found.append(Entry(self.ledger_id, entry_id, entry_id, 0, memoryview(data)))
+            size += len(data)
+        return found
+
+
 class FakeLogs:
     """A `TopicLogs` whose entries stay when a log is closed."""
 
@@ -366,6 +435,11 @@ class FakeLogs:
         self.terminate_gate: trio.Event | None = None  # terminating waits for it
         self.terminate_fails: Exception | None = None
         self.ledger_entries = 1000
+        self.ledger_ids = count(1000)
+        # Called before each operation of a compaction, with its name; it may raise, or wait.
+        self.before: Callable[[str], Awaitable[None]] = _no_hook
+        self.lose_unflushed = False  # as in a crash: cursors are as they were flushed last
+        self.compacted: dict[int, FakeLedger] = {}  # compacted ledgers, by id
 
     async def exists(self, name: TopicName) -> bool:
         await trio.lowlevel.checkpoint()
@@ -410,6 +484,9 @@ class FakeLogs:
                 again = FakeCursor(log, cursor_name, cursor.mark_delete)
                 again.acked = set(cursor.acked)
                 again.properties = dict(cursor.properties)
+                if self.lose_unflushed:
+                    again.mark_delete, properties = again.stored = cursor.stored
+                    again.properties = dict(properties)
                 for position, pending in cursor.parts.sets():
                     again.parts.ack(position, pending)
                 log.by_name[cursor_name] = again
@@ -524,6 +601,27 @@ class FakeLogs:
             raise
         return log.last_confirmed
 
+    async def create_compacted(self, log: TopicLog, horizon: Position) -> CompactedWriter:
+        await self.before("create")
+        assert isinstance(log, FakeLog)
+        ledger = FakeLedger(next(self.ledger_ids), self)
+        self.compacted[ledger.ledger_id] = ledger
+        return CompactedWriter(cast("LedgerWriter", ledger), log.name.partition)
+
+    async def open_compacted(self, log: TopicLog, ledger_id: int) -> CompactedReader:
+        await trio.lowlevel.checkpoint()
+        ledger = self.compacted.get(ledger_id)
+        if ledger is None:
+            raise NoSuchLedgerError(ledger_id)
+        assert ledger.closed, "a compacted ledger is closed before anything names it"
+        return CompactedReader(cast("LedgerReader", ledger))
+
+    async def delete_compacted(self, log: TopicLog, ledger_id: int) -> None:
+        await self.before("delete")
+        ledger = self.compacted.pop(ledger_id, None)
+        if ledger is not None:
+            ledger.deleted = True
+
     def internal_stats(self, log: TopicLog) -> dict[str, object]:
         assert isinstance(log, FakeLog)
         return {"lastConfirmedEntry": str(log.last_confirmed)}
@@ -531,3 +629,7 @@ class FakeLogs:
 
 def _nothing() -> None:
     pass
+
+
+async def _no_hook(operation: str) -> None:
+    await trio.lowlevel.checkpoint()

@@ -40,6 +40,9 @@ VERSION_ACTIVE_CONSUMER = 12
 VERSION_ACK_RECEIPT = 17
 VERSION_BROKER_ENTRY_METADATA = 18
 
+# In the metadata of a reader of a compacted topic that goes on where it was: it has to see each
+# tombstone behind that, so it gets the topic itself if that still goes back so far.
+RESUMES = "daybook.resumes"
 CLIENT_NAME = "daybook"
 """The beginning of the `client_version` of our own clients.  Only these get broker entry metadata,
 and commands at which other clients drop the connection."""

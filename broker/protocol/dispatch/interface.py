@@ -29,6 +29,7 @@ class Entry:
     deliver_at_ms: int = 0  # not before this time, if the subscription is shared or key_shared
     group: str | None = None  # the id of a message in chunks, which stay together
     group_ends: bool = False  # the entry is the last chunk of its message
+    left: int | None = None  # the messages of a batch that compaction left, as bits
     key: int = 0  # the hash of its key, if the subscription is key_shared
 
 

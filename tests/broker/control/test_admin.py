@@ -105,6 +105,17 @@ class MadeUpTopics(Operations):
     async def reset_to_time_here(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
         self.done.append(("reset", name, str(publish_time_ms)))
 
+    async def compact_here(self, topic: TopicName) -> None:
+        self._check(topic)
+        if "busy" in topic.local:
+            raise ConflictError(f"a compaction of {topic} is running already")
+        self.done.append(("compact", topic.full))
+
+    async def compaction_here(self, topic: TopicName) -> dict[str, object]:
+        self._check(topic)
+        started = ("compact", topic.full) in self.done
+        return {"status": "RUNNING" if started else "NOT_RUN", "lastError": ""}
+
     def _check(self, topic: TopicName) -> None:
         if topic.full not in self.shared and topic.partition < 0:
             raise NotFoundError(f"the topic {topic} does not exist")
@@ -613,6 +624,37 @@ async def test_deduplication_of_a_namespace_and_of_a_topic() -> None:
         assert await one("GET", own) is None, "the policies of a topic are deleted with it"
         with pytest.raises(NotFoundError):
             await one("POST", f"{TOPICS}/nothing/deduplicationEnabled", True)
+
+
+async def test_the_compaction_of_a_topic_is_started_and_asked_for() -> None:
+    async with two_brokers() as (one, two):
+        await one("PUT", f"{TOPICS}/invoices")
+        path = f"{TOPICS}/invoices/compaction"
+        state = {"status": "NOT_RUN", "lastError": "", "horizon": None, "ledgerId": -1}
+        assert await one("GET", path) == {**state, "progress": None}
+        with pytest.raises(NotOwnerError):
+            await two("PUT", path)
+        await one("PUT", path)
+        found = await one("GET", path)
+        assert isinstance(found, dict)
+        assert found["status"] == "RUNNING"
+        await one("PUT", f"{TOPICS}/busy/partitions", 2)
+        with pytest.raises(ConflictError):
+            await one("PUT", f"{TOPICS}/busy/compaction")
+        with pytest.raises(NotFoundError):
+            await one("PUT", f"{TOPICS}/invoices-2/compaction")
+
+
+async def test_all_partitions_are_compacted() -> None:
+    async with two_brokers() as (one, two):
+        await one("PUT", f"{TOPICS}/parts/partitions", 3)
+        await one("PUT", f"{TOPICS}/parts/compaction")
+        done = sorted([*one.topics.done, *two.topics.done])
+        name = "persistent://public/default/parts-partition-"
+        assert done == [("compact", f"{name}{index}") for index in range(3)]
+        found = await two("GET", f"{TOPICS}/parts/compaction")
+        assert isinstance(found, dict)
+        assert found["status"] == "RUNNING"
 
 
 async def test_a_new_namespace_may_be_deduplicated() -> None:

@@ -190,3 +190,24 @@ def test_retention_is_set_for_a_namespace(daybook: Daybook, fake_admin: FakeAdmi
         ("POST", path, {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})
     ]
     assert daybook("topics", "retention", "--minutes", "60")[0] == 2
+
+
+def test_compact_starts_a_compaction(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    fake_admin.answers["PUT", f"{ROOT}/orders/compaction"] = 204, None
+    code, out, _ = daybook("topics", "compact", "orders", "--output", "json")
+    assert (code, json.loads(out)) == (0, {"topic": NAME, "status": "RUNNING"})
+    fake_admin.answers["PUT", f"{ROOT}/orders/compaction"] = 409, {"reason": "it is running"}
+    assert daybook("topics", "compact", "orders")[2] == "Error: it is running (HTTP 409).\n"
+
+
+def test_compact_waits_for_the_end(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    fake_admin.answers["PUT", f"{ROOT}/orders/compaction"] = 204, None
+    state = {"status": "SUCCESS", "lastError": ""}
+    fake_admin.answers["GET", f"{ROOT}/orders/compaction"] = 200, state
+    code, out, _ = daybook("topics", "compact", "orders", "--wait", "--output", "json")
+    assert (code, json.loads(out)["status"]) == (0, "SUCCESS")
+    state = {"status": "ERROR", "lastError": "too many keys"}
+    fake_admin.answers["GET", f"{ROOT}/orders/compaction"] = 200, state
+    code, _, err = daybook("topics", "compact", "orders", "--wait")
+    assert code == 1
+    assert err == f"Error: {NAME} was not compacted: too many keys\n"

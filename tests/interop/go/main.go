@@ -3,6 +3,7 @@
 //	client failover URL TOPIC    two consumers of a failover subscription, and who is active
 //	client terminate URL TOPIC   a producer that sends until the topic is terminated
 //	client large URL TOPIC       one of two producers sends a message with too large properties
+//	client table URL TOPIC       a reader of the compacted topic, and a table view
 //	client admin URL TOPIC ADMIN a namespace with the default policies; statistics; deletion
 //
 // Each event is a line.
@@ -13,6 +14,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"reflect"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -60,6 +63,8 @@ func main() {
 		large(client, os.Args[3])
 	case "once":
 		once(client, os.Args[3])
+	case "table":
+		table(client, os.Args[3])
 	case "admin":
 		administer(client, os.Args[3], os.Args[4])
 	}
@@ -202,6 +207,33 @@ func once(client pulsar.Client, topic string) {
 		say("%s", told)
 		producer.Close()
 	}
+}
+
+// table says what a reader of the compacted topic gets, and what a table view has.
+func table(client pulsar.Client, topic string) {
+	reader, err := client.CreateReader(pulsar.ReaderOptions{
+		Topic: topic, StartMessageID: pulsar.EarliestMessageID(), ReadCompacted: true,
+	})
+	check(err)
+	words := []string{"reader"}
+	for reader.HasNext() {
+		message, err := reader.Next(context.Background())
+		check(err)
+		words = append(words, message.Key()+"="+string(message.Payload()))
+	}
+	say("%s", strings.Join(words, " "))
+	reader.Close()
+	view, err := client.CreateTableView(pulsar.TableViewOptions{
+		Topic: topic, Schema: pulsar.NewBytesSchema(nil), SchemaValueType: reflect.TypeOf([]byte{}),
+	})
+	check(err)
+	words = nil
+	for key, value := range view.Entries() {
+		words = append(words, key+"="+string(value.([]byte)))
+	}
+	sort.Strings(words)
+	say("table %s", strings.Join(words, " "))
+	view.Close()
 }
 
 // administer leaves two batches of five messages, of which a consumer has acknowledged the second.
