@@ -823,7 +823,7 @@ class Handlers:
         _set_id(answer.last_message_id, position)
         answer.last_message_id.partition = topic.name.partition
         answer.last_message_id.batch_index = batch_index
-        mark_delete = subscription.mark_delete_of(consumer)
+        mark_delete = subscription.mark_delete_of(asking)
         if mark_delete.ledger_id >= 0:
             _set_id(answer.consumer_mark_delete_position, mark_delete)
         if self._connection.is_ours:

@@ -238,12 +238,20 @@ def non_persistent_statistics(topic: NonPersistentTopic) -> TopicStats:
         bytes_out_counter=sum(s.bytes_out_counter for s in outs),
         average_msg_size=_mean(topic.bytes, topic.messages),
         storage_size=0,
+        offloaded_storage_size=0,
+        earliest_msg_publish_time_in_backlogs=0,
+        non_contiguous_deleted_messages_ranges=0,
+        replication={},
         backlog_size=0,
+        backlog_quota_limit_size=-1,
+        backlog_quota_limit_time=-1,
+        oldest_backlog_message_age_seconds=-1,
         publishers=[_publisher(p) for p in topic.producers.by_name.values()],
         msg_chunk_published=topic.chunks > 0,
         waiting_publishers=topic.producers.waiting,
         subscriptions=subscriptions,
         deduplication_status="Disabled",
+        compaction=CompactionStats(0, 0, 0, 0),
         topic_epoch=topic.producers.epoch,
         waiting_for="",
         ledger_list_bytes=0,
@@ -279,6 +287,7 @@ def _subscription(
     draining = {} if keyed is None else keyed.draining()
     backlog = subscription.backlog
     name = "" if active is None else subscription.consumers[active].name
+    stored = subscription if isinstance(subscription, Subscription) else None
     return SubscriptionStats(
         type="None" if subscription.type is None else TYPE_NAMES[subscription.type],
         durable=subscription.durable,
@@ -292,12 +301,12 @@ def _subscription(
         msg_throughput_out=rates.bytes,
         msg_rate_redeliver=rates.redelivered,
         msg_rate_expired=rates.expired,
-        total_msg_expired=subscription.expired,
-        last_expire_timestamp=subscription.expired_ms,
+        total_msg_expired=0 if stored is None else stored.expired,
+        last_expire_timestamp=0 if stored is None else stored.expired_ms,
         msg_out_counter=subscription.messages,
         bytes_out_counter=subscription.bytes,
         unacked_messages=sum(_unacked(consumers)),
-        blocked_subscription_on_unacked_msgs=subscription.dispatch.blocked,
+        blocked_subscription_on_unacked_msgs=stored is not None and stored.dispatch.blocked,
         msg_delayed=subscription.dispatch.delayed,
         msg_backlog_no_delayed=max(0, backlog.messages - subscription.dispatch.delayed),
         key_shared_mode=None if keyed is None else keyed.policy.mode,
@@ -307,8 +316,10 @@ def _subscription(
         active_consumer_name=name,
         last_acked_timestamp=subscription.acked_ms,
         last_consumed_timestamp=max((c.consumed_ms for c in consumers), default=0),
-        last_mark_delete_advanced_timestamp=subscription.advanced_ms,
-        non_contiguous_deleted_messages_ranges=subscription.cursor.range_count(_RANGES_MAX),
+        last_mark_delete_advanced_timestamp=0 if stored is None else stored.advanced_ms,
+        non_contiguous_deleted_messages_ranges=(
+            0 if stored is None else stored.cursor.range_count(_RANGES_MAX)
+        ),
         replicated=False,
         consumers=[_consumer(c, draining.get(c.key, {})) for c in consumers],
         subscription_properties=dict(subscription.properties),

@@ -544,7 +544,8 @@ class TopicProducers:
 
         `on_wait` or `on_held` is called if that is not immediately.
         """
-        await self._topic.quotas.wait_room(on_held)
+        if isinstance(self._topic, Topic):  # Another one stores nothing and has no backlog.
+            await self._topic.quotas.wait_room(on_held)
         await self._prepare(request, connection)
         producer = Producer(
             next(self._topic.keys),

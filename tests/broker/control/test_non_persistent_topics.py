@@ -169,7 +169,7 @@ def test_nothing_is_invented_and_nothing_overtakes_while_topics_move() -> None:
         async def consume(client: Client, name: str) -> None:
             async with await client.subscribe(name, "s") as consumer:
                 while True:
-                    got[name].append((await consumer.receive()).data)
+                    got[name].append((await consumer.receive()).data or b"")
 
         async def produce(client: Client, name: str) -> None:
             async with await client.create_producer(name) as sender:
