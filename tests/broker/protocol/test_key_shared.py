@@ -4,6 +4,8 @@
 consumer, and higher ones stay with the first; here HIGH stands for 40,000.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from daybook.broker.protocol.dispatch.interface import DispatchLimits, Entry, Read
@@ -237,6 +239,23 @@ def test_out_of_order_keys_do_not_wait_for_their_old_consumer() -> None:
         read 2~5 3#m.~6 4~6        -> 2 gets 2 4, 1 gets 3, taken 3
         redeliver 1 0              ->
         replayed 0~5               -> 2 gets 0*1
+    """)
+
+
+def test_the_consumers_of_what_waits_take_turns() -> None:
+    script = Script(KeySharedDispatch(replace(SPLIT, replay_entries_max=1)))
+    script.run("""
+        join 1                         -> rewind
+        join 2                         ->
+        join 3                         ->
+        permits 3 9                    ->
+        read 0~40000 1~20000 2~40000 3~20000 -> taken 4
+        permits 1 9                    ->
+        permits 2 9                    ->
+        replayed 0                     -> 1 gets 0
+        want                           -> replay 1
+        replayed 1                     -> 2 gets 1
+        want                           -> replay 2
     """)
 
 

@@ -60,6 +60,8 @@ func main() {
 		large(client, os.Args[3])
 	case "once":
 		once(client, os.Args[3])
+	case "key-shared":
+		keyShared(client, os.Args[3], os.Args[4] == "sticky")
 	case "admin":
 		administer(client, os.Args[3], os.Args[4])
 	}
