@@ -265,11 +265,21 @@ class Dispatcher:
         some_acked = cursor.acked_above or raw[0].position <= cursor.mark_delete
         head_of = keyed_head if self.keyed else delivered_head
         visible: list[Entry] = []
+        # The sizes of a run are noted at once, and only by the first subscription that reads it.
+        first, last = raw[0].position, raw[-1].position
+        noting = (
+            last.entry_id - first.entry_id == len(raw) - 1
+            and last.ledger_id == first.ledger_id
+            and not self._log.sizes.knows(first.ledger_id, first.entry_id, last.entry_id)
+        )
+        counts: list[int] = []
         for each in raw:
             position = each.position
             if some_acked and cursor.is_acked(position):
+                counts.append(0)  # Its size will not be needed.
                 continue
             head = head_of(each.data)
+            counts.append(head.messages)
             if head.marker:
                 cursor.ack([position])
                 continue
@@ -289,6 +299,9 @@ class Dispatcher:
                 entry.group, entry.group_ends = head.group, head.group_ends
                 entry.key = head.key
             visible.append(entry)
+        if noting:
+            sizes = [len(each.data) for each in raw]
+            self._log.sizes.note(first.ledger_id, first.entry_id, counts, sizes)
         return visible
 
     def _perform(self, effect: Effect) -> None:

@@ -103,6 +103,7 @@ class Consumer:
         priority: int = 0,
         epoch: int | None = None,
         metadata: dict[str, str] | None = None,
+        schema_type: int = pb.Schema.NoSchema,
         keys: KeyPolicy | None = None,
     ) -> None:
         self.key = key
@@ -113,6 +114,7 @@ class Consumer:
         self.subscription = subscription
         self.epoch = epoch
         self.metadata = metadata or {}
+        self.schema_type = schema_type
         self.keys = keys or KeyPolicy()  # for a key_shared subscription
         self.closed = False
         self.messages = 0
@@ -278,7 +280,7 @@ class Subscription:
             on_end=self.check_end,
         )
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
-        self._backlog = Backlog(topic.log, cursor, topic.offset_before)
+        self._backlog = Backlog(topic, cursor)
         self.stall = StallWatch()
         self.alone_ms = topic.clock.now_ms()  # since then it has no consumer, if it has none
         self._moving: trio.Event | None = None  # set when the move is done
@@ -300,10 +302,13 @@ class Subscription:
 
     @property
     def backlog(self) -> BacklogSize:
-        return self._backlog.size(partly_acked=bool(self.cursor.partly_acked))
+        return self._backlog.size()
 
     async def read_backlog(self) -> None:
-        """Make the backlog exact, by reading one entry at most.  Raise BrokerError."""
+        """Make the backlog exact, by reading two entries at most.  Raise BrokerError.
+
+        More is read only if sizes of entries are not known; that goes on if the caller gives up.
+        """
         await self._backlog.read()
 
     # -- consumers

@@ -69,7 +69,11 @@ class SubscriptionStats(_Record, frozen=True):
     msg_backlog: int  # messages; an estimate unless `backlog_exact` (see `dispatch.backlog`)
     backlog_exact: bool
     backlog_entries: int
-    backlog_size: int  # bytes, an estimate
+    backlog_size: int  # bytes; an estimate unless `backlog_size_exact`
+    backlog_size_exact: bool
+    # The publish time of the first message that is not acknowledged; 0 if there is none, or it was
+    # not read.
+    earliest_msg_publish_time_in_backlog: int
     msg_rate_out: float
     msg_throughput_out: float
     msg_rate_redeliver: float
@@ -100,7 +104,7 @@ class TopicStats(_Record, frozen=True):
     bytes_out_counter: int
     average_msg_size: float
     storage_size: int
-    backlog_size: int  # bytes, an estimate, for the subscription that is farthest behind
+    backlog_size: int  # bytes, for the subscription that is farthest behind
     publishers: list[PublisherStats]
     msg_chunk_published: bool
     waiting_publishers: int
@@ -189,6 +193,8 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         backlog_exact=backlog.exact,
         backlog_entries=backlog.entries,
         backlog_size=backlog.bytes,
+        backlog_size_exact=backlog.bytes_exact,
+        earliest_msg_publish_time_in_backlog=backlog.oldest_ms or 0,
         msg_rate_out=rates.messages,
         msg_throughput_out=rates.bytes,
         msg_rate_redeliver=rates.redelivered,

@@ -125,6 +125,14 @@ def check_details(event_time_ms: object, sequence_id: object, on_result: object)
         raise TypeError(f"on_result must be a function, not {type(on_result).__name__}")
 
 
+def check_delay(deliver_at_ms: object, deliver_after_s: object) -> None:
+    """Check when a message is to be delivered: at a time, or after a number of seconds."""
+    if deliver_at_ms is not None and deliver_after_s is not None:
+        raise ValueError("give deliver_at_ms or deliver_after_s, not both")
+    _check_number("deliver_at_ms", deliver_at_ms, "; write round(when.timestamp() * 1000)")
+    check_timeout("deliver_after_s", deliver_after_s)
+
+
 def _check_integer(argument: str, value: object) -> None:
     if not isinstance(value, int):
         raise TypeError(f"{argument} must be an integer, not {type(value).__name__}")

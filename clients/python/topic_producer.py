@@ -127,6 +127,7 @@ class TopicProducer(ConnectionHandler):
         initial_sequence_id: int | None,
         budget: SendBudget,
         on_batch: Callable[[], None],
+        initial_subscription: str | None = None,
     ) -> None:
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
         self.name = name or ""
@@ -140,6 +141,7 @@ class TopicProducer(ConnectionHandler):
         self._budget = budget
         self._on_batch = on_batch
         self._initial_sequence_id = initial_sequence_id
+        self._initial_subscription = initial_subscription
         self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
         # The broker has the messages before this id.  No batch spans it: it would be refused.
         self._first_new_id = 0
@@ -157,6 +159,11 @@ class TopicProducer(ConnectionHandler):
         self._idle = trio.Event()  # no send waits for a receipt
         self._idle.set()
         self._shipped = 0  # entries so far: `_ship_in_time` sees whether its batch is gone
+
+    @property
+    def now_ms(self) -> int:
+        """The present time, by the clock of this client."""
+        return self._clock.now_ms()
 
     @property
     def last_sequence_id(self) -> int:
@@ -187,6 +194,7 @@ class TopicProducer(ConnectionHandler):
         event_time_ms: int | None,
         sequence_id: int | None,
         on_result: OnResult | None,
+        deliver_at_ms: int | None = None,
         ordering_key: bytes | None = None,
     ) -> None:
         """Put a message into the batch.  If this raises, the message was not taken."""
@@ -197,7 +205,8 @@ class TopicProducer(ConnectionHandler):
             size += len(ordering_key)
         if properties or (key is not None and (type(key) is not str or len(key) > _KEY_CHARS)):
             size += _size_beside(key, properties)
-        alone = size >= builder.bytes_max or not self._batching
+        # A delayed message is alone in its entry, for which the broker keeps one time.
+        alone = size >= builder.bytes_max or not self._batching or deliver_at_ms is not None
         if size > self._max_bytes:
             raise MessageTooLargeError(
                 f"the message has {size} bytes with its key and properties, and the broker takes at"
@@ -221,7 +230,14 @@ class TopicProducer(ConnectionHandler):
         if alone:
             self.ship()  # The messages before this one are sent before it.
             self._ship_single(
-                data, key, properties, event_time_ms, sequence_id, on_result, ordering_key
+                data,
+                key,
+                properties,
+                event_time_ms,
+                sequence_id,
+                on_result,
+                deliver_at_ms,
+                ordering_key,
             )
             self._next_sequence_id = sequence_id + 1
             return
@@ -297,11 +313,15 @@ class TopicProducer(ConnectionHandler):
         event_time_ms: int | None,
         sequence_id: int,
         on_result: OnResult | None,
+        deliver_at_ms: int | None,
         ordering_key: bytes | None,
     ) -> None:
         text, is_base64 = text_key(key)
         metadata = pb.MessageMetadata(
-            partition_key=text, event_time=event_time_ms, ordering_key=ordering_key
+            partition_key=text,
+            event_time=event_time_ms,
+            deliver_at_time=deliver_at_ms,
+            ordering_key=ordering_key,
         )
         if is_base64:
             metadata.partition_key_b64_encoded = True
@@ -420,6 +440,8 @@ class TopicProducer(ConnectionHandler):
         )
         if self.name:
             request.producer_name = self.name
+        if self._initial_subscription is not None:
+            request.initial_subscription_name = self._initial_subscription
         self._epoch += 1  # With a larger epoch the broker replaces the producer that it may have.
         connection.producers[self._id] = self
         success = await connection.request(request)
@@ -480,10 +502,10 @@ class TopicProducer(ConnectionHandler):
             self._resolved(send)
             if send.results:
                 ledger_id, entry_id = receipt.ledger_id, receipt.entry_id
-                partition = self._partition
+                partition, topic = self._partition, self.topic.full
                 for index, on_result in send.results:
                     try:
-                        on_result(MessageId(ledger_id, entry_id, index, partition), None)
+                        on_result(MessageId(ledger_id, entry_id, index, partition, topic), None)
                     except Exception as error:
                         self._note_failure(error)
             self._budget.changed()
