@@ -56,7 +56,7 @@ def lines_of(process: Process) -> list[str]:
 class Order:
     """Checks that the messages of each key come in order.
 
-    What a consumer was given and has not acknowledged comes again, in order, to another one.  After
+    A message that a lost consumer has not acknowledged comes again to another one, in order.  After
     the loss of a broker it may come again to the same one, `times` times.
     """
 

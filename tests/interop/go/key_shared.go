@@ -1,3 +1,5 @@
+// Key_shared subscriptions with Apache Pulsar's Go client.
+
 package main
 
 import (

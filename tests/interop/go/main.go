@@ -3,6 +3,7 @@
 //	client failover URL TOPIC    two consumers of a failover subscription, and who is active
 //	client terminate URL TOPIC   a producer that sends until the topic is terminated
 //	client large URL TOPIC       one of two producers sends a message with too large properties
+//	client key-shared URL TOPIC MODE  consumers by key; MODE is auto or sticky
 //	client admin URL TOPIC ADMIN a namespace with the default policies; statistics; deletion
 //
 // Each event is a line.
