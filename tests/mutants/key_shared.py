@@ -21,7 +21,7 @@ MUTANTS = [
         rule="an entry waits behind earlier ones of its key -> it is delivered if it can be",
         module=_MACHINE,
         name="KeySharedDispatch._assign",
-        replacement=Edit("if not len(key):", "if True:"),
+        replacement=Edit("elif not key.waits:", "else:"),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -163,6 +163,14 @@ MUTANTS = [
         module=_MACHINE,
         name="KeySharedDispatch._line_up_all",
         replacement=Edit(", *self._draining[owner].values()]", "]"),
+        caught_by=_BY_SCENARIO,
+    ),
+    Mutant(
+        id="KS30",
+        rule="reading stops when too many entries wait -> it goes on, and asks again and again",
+        module=_MACHINE,
+        name="KeySharedDispatch.want",
+        replacement=Edit(" or self.look_ahead_full", ""),
         caught_by=_BY_SCENARIO,
     ),
     Mutant(
