@@ -10,13 +10,16 @@ import trio
 
 from bench.cases import BATCH_BYTES, Figure, Rate, produce
 from daybook.clients.python.admin import Admin
+from daybook.clients.python.arguments import SubscriptionTypeName
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
+from daybook.clients.python.consumer import Consumer
 from daybook.clients.testing.standalone import StandaloneProcess
 
 ROUNDS = 3
 _PLAIN, _DEDUPLICATED = "bench-plain", "bench-deduplicated"
 _MEASURE_S = 4.0
+_KEYED, _KEYS, _CONSUMERS, _KEYED_MESSAGES = "bench-keyed", 1000, 100, 200_000
 _ALONE_MESSAGES = 20_000
 _ALONE_PENDING = 50
 
@@ -72,4 +75,53 @@ async def _alone(client: Client, topic: str) -> float:
     return rate.count / elapsed
 
 
-CASES = {"deduplication": deduplication}
+async def key_shared(cluster: StandaloneProcess) -> list[Figure]:
+    """Compare 100 key_shared consumers with 100 shared ones: the same backlog, the same keys."""
+    rates: dict[SubscriptionTypeName, list[float]] = {"shared": [], "key_shared": []}
+    async with connect(cluster.service_url) as client:
+        await _fill_keys(client)
+        for number in range(ROUNDS):
+            for kind in sorted(rates, reverse=bool(number % 2)):
+                rates[kind].append(await _drain(client, kind, f"{kind}-{number}"))
+    ratio = median(rates["key_shared"]) / median(rates["shared"])
+    note = f"of shared, {median(rates['shared']):,.0f} msg/s"
+    return [Figure("key_shared, 100 consumers", ratio, "", ">= 0.7", ratio >= 0.7, note)]
+
+
+async def _fill_keys(client: Client) -> None:
+    async with await client.create_producer(_KEYED, batching="by_key") as producer:
+        for number in range(_KEYED_MESSAGES):
+            if not producer.has_room:
+                await producer.wait_room()
+            producer.send_nowait(bytes(100), key=f"key-{number * 7919 % _KEYS}")
+        await producer.flush()
+
+
+async def _drain(client: Client, kind: SubscriptionTypeName, name: str) -> float:
+    """Return the messages a second that many consumers of a new subscription receive."""
+    consumers = [
+        await client.subscribe(_KEYED, name, type=kind, initial_position="earliest")
+        for _ in range(_CONSUMERS)
+    ]
+    received = 0
+
+    async def drain(consumer: Consumer, scope: trio.CancelScope) -> None:
+        nonlocal received
+        while True:
+            messages = await consumer.receive_batch()
+            consumer.ack_nowait(messages)
+            received += len(messages)
+            if received >= _KEYED_MESSAGES:
+                scope.cancel()
+
+    started = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for consumer in consumers:
+            nursery.start_soon(drain, consumer, nursery.cancel_scope)
+    elapsed = trio.current_time() - started
+    for consumer in consumers:
+        await consumer.aclose()
+    return _KEYED_MESSAGES / elapsed
+
+
+CASES = {"deduplication": deduplication, "key_shared": key_shared}

@@ -102,7 +102,7 @@ class Subscribe:
     topic: str
     subscription: str
     consumer: str  # unique in the history
-    type: str  # exclusive, failover, shared
+    type: str  # exclusive, failover, shared, key_shared
     start: str  # for a new subscription: earliest, latest
     tasks: int = 1  # tasks that receive: several note their messages in any order
 
@@ -139,6 +139,7 @@ class Deliver:
     value: str
     digest: str = ""
     redeliveries: int = 0  # as the broker counts them
+    key: str = ""  # by which a key_shared subscription orders the entry; of its first message only
 
 
 @dataclass(frozen=True, slots=True)

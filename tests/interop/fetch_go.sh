@@ -5,7 +5,7 @@
 set -eu
 sources=$(dirname "$0")/go
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/daybook/interop/pulsar-go
-wanted=$(cat "$sources/main.go" "$sources/go.mod" "$sources/go.sum" | cksum)
+wanted=$(cat "$sources"/*.go "$sources/go.mod" "$sources/go.sum" | cksum)
 [ "$(cat "$cache/.complete" 2>/dev/null)" = "$wanted" ] && exit 0
 if ! command -v go >/dev/null; then
   echo "there is no Go here: Apache Pulsar's Go client is not tried"

@@ -45,7 +45,7 @@ _SEVERAL_CLIENTS = (1, 2, 2, 3)
 
 def draw_more(plan: Plan) -> Plan:
     draws = (_hosts, _habits, _spoilers, _flushes, _namespaces, _faults, _limits, _ports)
-    for draw in (*draws, _deduplication, _one_silent):
+    for draw in (*draws, _deduplication, _one_silent, _key_shared):
         plan = draw(plan, Random(f"{draw.__name__} {plan.seed}"))
     return plan
 
@@ -229,6 +229,23 @@ def _deduplication(plan: Plan, rng: Random) -> Plan:
     )
     settings = replace(plan.shape.settings, deduplication=True, limits=limits)
     return _with_settings(replace(plan, work=work), settings)
+
+
+def _key_shared(plan: Plan, rng: Random) -> Plan:
+    """Make some shared subscriptions key_shared, where no message asks to be delivered later."""
+    late = {each.topic for each in plan.work if isinstance(each, Produce) and each.delay_s}
+    shared = {
+        (each.topic, each.subscription): rng.random() < 0.5
+        for each in plan.work
+        if isinstance(each, Consume) and each.type == "shared" and each.topic not in late
+    }
+    work = tuple(
+        replace(each, type="key_shared")
+        if isinstance(each, Consume) and shared.get((each.topic, each.subscription))
+        else each
+        for each in plan.work
+    )
+    return replace(plan, work=work)
 
 
 def _one_silent(plan: Plan, rng: Random) -> Plan:

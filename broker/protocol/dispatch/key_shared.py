@@ -169,7 +169,7 @@ class KeySharedDispatch(SharedDispatch):
 
     @property
     def queued(self) -> int:
-        return sum(len(key) for owner in self._ready for key in self._queues[owner].values())
+        return sum(key.waits for owner in self._ready for key in self._queues[owner].values())
 
     def explain(self) -> list[Blocker]:
         blockers = super().explain()
@@ -193,12 +193,12 @@ class KeySharedDispatch(SharedDispatch):
 
     def waiting_keys(self, at_most: int) -> list[WaitingKey]:
         """Return keys whose entries wait, those that have waited since the earliest entry first."""
-        keys = [each for each in self._keys.values() if len(each)]
+        keys = [each for each in self._keys.values() if each.waits]
         keys.sort(key=lambda each: each.first)
         # Only who asks pays for this look at all that is out.
         oldest: dict[int, Place] = {}
         for place, key in self._key_of.items():
-            if len(key) and self._unacked.is_held(place):
+            if key.waits and self._unacked.is_held(place):
                 oldest[key.hash] = min(place, oldest.get(key.hash, place))
         return [self._waiting_key(each, oldest) for each in keys[:at_most]]
 
@@ -219,7 +219,7 @@ class KeySharedDispatch(SharedDispatch):
         elif self._by_key[owner].permits <= 0:
             why = Why.NO_PERMITS
         slot = self._ranges.slot_of(key.hash)
-        return WaitingKey(key.hash, slot, key.first, len(key), why, consumer, since)
+        return WaitingKey(key.hash, slot, key.first, key.waits, why, consumer, since)
 
     def want(self) -> Want | None:
         permits = self._permits
@@ -308,8 +308,10 @@ class KeySharedDispatch(SharedDispatch):
             group = self._chunk.pop(place, None) if self._chunk else None
             if self._unacked.is_held(place):
                 key.came_back(group, ordered=self._ordered)
-                if key.out and not len(key):
-                    continue  # Nothing waits, so nothing can come closer to its turn.
+                if not key.waits:  # Nothing can come closer to its turn.
+                    if not key.out:
+                        del self._keys[key.hash]
+                    continue
             else:
                 key.remove(place)
                 self._waiting -= 1
@@ -368,14 +370,14 @@ class KeySharedDispatch(SharedDispatch):
             self._chunk[place] = group
         key.add((place,))
         self._waiting += 1
-        if len(key) == 1:
+        if key.waits == 1:
             self._line_up(key)
 
     def _line_up(self, key: Key) -> None:
         """Put the key into the right line of the consumer that gets its next entry."""
         line: dict[int, Key] | None = None
         owner: Owner = None
-        if len(key):
+        if key.waits:
             owner = self._owner(key)
             drains = key.holder is not None and key.holder != owner
             line = (self._draining if drains else self._queues)[owner]
@@ -411,13 +413,14 @@ class KeySharedDispatch(SharedDispatch):
         if owner is None or (key.holder is not None and key.holder != owner):
             return None
         consumer = self._by_key[owner]
-        return consumer if consumer.available else None
+        return consumer if consumer.counted > 0 else None
 
     def _assign(self, entries: Sequence[Entry], given: Given) -> int:
         """Give entries to the consumers of their keys, and return how many were handled.
 
         A handled entry is given, delayed, or waits.
         """
+        keys, by_key, owner_of = self._keys, self._by_key, self._ranges.owner_of
         for count, entry in enumerate(entries):
             if self._blocked or not self._available:
                 return count
@@ -429,14 +432,17 @@ class KeySharedDispatch(SharedDispatch):
             if entry.group is not None and (due_ms := self._chunks.waits_until(entry)):
                 self._delay(entry, due_ms)  # An earlier chunk of its message has this time.
                 continue
-            key = self._keys.get(entry.key)
+            key = keys.get(entry.key)
             consumer = None
-            if key is None:
-                key = Key(entry.key)
-            if not len(key):
+            if key is None:  # The usual case, so it is short.
+                owner = owner_of(entry.key)
+                if owner is not None and by_key[owner].counted > 0:
+                    consumer = by_key[owner]
+                    key = keys[entry.key] = Key(entry.key)
+            elif not key.waits:
                 consumer = self._taker(key)
             if consumer is not None:
-                self._keys[entry.key] = key
+                assert key is not None
                 self._hand(consumer, key, entry, given)
             elif self.look_ahead_full:
                 return count

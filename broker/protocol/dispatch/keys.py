@@ -16,21 +16,18 @@ class Key:
     which more chunks will come; the key stays with its holder until they have come.
     """
 
-    __slots__ = ("_at", "_waiting", "begun", "hash", "holder", "line", "out", "owner")
+    __slots__ = ("_at", "_waiting", "begun", "hash", "holder", "line", "out", "owner", "waits")
 
     def __init__(self, value: int) -> None:
         self.hash = value
         self.holder: ConsumerKey | None = None
         self.out = 0  # how many entries consumers have
+        self.waits = 0  # how many entries wait
         self.begun: dict[str, int] | None = None
         self.line: dict[int, Key] | None = None  # if entries wait: the line in which this key is
         self.owner: ConsumerKey | None = None  # the consumer whose line it is
         self._waiting: list[Place] = []  # sorted, from `_at` on
         self._at = 0
-
-    def __len__(self) -> int:
-        """Return how many entries wait."""
-        return len(self._waiting) - self._at
 
     @property
     def first(self) -> Place:
@@ -42,6 +39,7 @@ class Key:
 
     def add(self, places: Sequence[Place]) -> None:
         """Let entries wait.  None of them does so already."""
+        self.waits += len(places)
         waiting = self._waiting
         behind = not waiting or self._at == len(waiting) or places[0] > waiting[-1]
         waiting += places
@@ -51,6 +49,7 @@ class Key:
             waiting.sort()
 
     def take_first(self) -> None:
+        self.waits -= 1
         self._at += 1
         if self._at > _GONE_MAX and 2 * self._at > len(self._waiting):
             del self._waiting[: self._at]
@@ -64,6 +63,7 @@ class Key:
         at = bisect_left(self._waiting, place, self._at)
         assert self._waiting[at] == place
         del self._waiting[at]
+        self.waits -= 1
 
     def went_out(self, entry: Entry, consumer: ConsumerKey, *, ordered: bool) -> None:
         """Note that the consumer gets an entry."""

@@ -1,13 +1,27 @@
 """Murmur3 with 32 bits, seed 0, without the sign bit: Pulsar's hash of names and keys."""
 
 from collections.abc import Iterable, Iterator
+from struct import Struct
 
+_WORD = Struct("<I")
 _MASK = 0xFFFFFFFF
 
 
 def murmur3(data: bytes) -> int:
     """Return the hash of `data`, 0 to 2**31 - 1."""
-    return next(murmur3_each(data, (b"",)))
+    # The same as below, in one loop: this runs for each entry of a key_shared subscription.
+    value, whole = 0, len(data) & ~3
+    for (word,) in _WORD.iter_unpack(data[:whole]):
+        mixed = word * 0xCC9E2D51 & _MASK
+        value ^= (mixed << 15 | mixed >> 17) * 0x1B873593 & _MASK
+        value = ((value << 13 | value >> 19) * 5 + 0xE6546B64) & _MASK
+    if whole < len(data):
+        mixed = int.from_bytes(data[whole:], "little") * 0xCC9E2D51 & _MASK
+        value ^= (mixed << 15 | mixed >> 17) * 0x1B873593 & _MASK
+    value ^= len(data)
+    value = (value ^ value >> 16) * 0x85EBCA6B & _MASK
+    value = (value ^ value >> 13) * 0xC2B2AE35 & _MASK
+    return (value ^ value >> 16) & 0x7FFFFFFF
 
 
 def murmur3_each(prefix: bytes, ends: Iterable[bytes]) -> Iterator[int]:

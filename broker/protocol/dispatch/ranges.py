@@ -159,6 +159,7 @@ class RingRanges:
         self._slots: list[int] = []  # all slots that have points, sorted
         self._points: dict[int, list[_Point]] = {}  # by slot; the one that counts is the first
         self._of: dict[ConsumerKey, list[tuple[int, _Point]]] = {}
+        self._known: dict[int, Owner] = {}  # the owners of slots that were asked for
         self._numbers: dict[str, _Numbers] = {}  # by name
         self._named: dict[ConsumerKey, tuple[str, int]] = {}
 
@@ -166,7 +167,11 @@ class RingRanges:
         return key % (SLOTS - 1) + 1
 
     def owner_of(self, key: int) -> Owner:
-        return self._owner_at(key % (SLOTS - 1) + 1)
+        slot = key % (SLOTS - 1) + 1
+        owner = self._known.get(slot)
+        if owner is None:
+            owner = self._known[slot] = self._owner_at(slot)
+        return owner
 
     def _owner_at(self, slot: int) -> Owner:
         slots = self._slots
@@ -184,6 +189,7 @@ class RingRanges:
         number = self._number(name)
         self._named[consumer] = name, number
         losers: set[Owner] = set()
+        self._known.clear()
         mine = self._of[consumer] = []
         for value in murmur3_each(b"%b\0%d" % (name.encode(), number), self._endings):
             slot = self.slot_of(value)
@@ -207,6 +213,7 @@ class RingRanges:
         return numbers.next - 1
 
     def remove(self, consumer: ConsumerKey) -> None:
+        self._known.clear()
         name, number = self._named.pop(consumer)
         numbers = self._numbers[name]
         heappush(numbers.free, number)

@@ -4,8 +4,11 @@
 consumer, and higher ones stay with the first; here HIGH stands for 40,000.
 """
 
+from dataclasses import replace
+
 import pytest
 
+from daybook.broker.protocol.dispatch.blockers import Cause, stops_all
 from daybook.broker.protocol.dispatch.interface import DispatchLimits, Entry, Read
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, KeySharedDispatch, Why
 from tests.broker.protocol.test_dispatch import LIMITS, Script
@@ -240,6 +243,23 @@ def test_out_of_order_keys_do_not_wait_for_their_old_consumer() -> None:
     """)
 
 
+def test_the_consumers_of_what_waits_take_turns() -> None:
+    script = Script(KeySharedDispatch(replace(SPLIT, replay_entries_max=1)))
+    script.run("""
+        join 1                         -> rewind
+        join 2                         ->
+        join 3                         ->
+        permits 3 9                    ->
+        read 0~40000 1~20000 2~50000 3~20000 -> taken 4
+        permits 1 9                    ->
+        permits 2 9                    ->
+        replayed 0                     -> 1 gets 0
+        want                           -> replay 1
+        replayed 1                     -> 2 gets 1
+        want                           -> replay 2
+    """)
+
+
 def _sticky() -> KeySharedDispatch:
     machine = KeySharedDispatch(SPLIT, KeyPolicy(sticky=True))
     machine.joined(1, "a", 0, [(0, 9), (30, 30)])
@@ -315,6 +335,40 @@ def test_the_reason_why_a_key_waits_is_told() -> None:
         replayed 3:10~5 4~7        -> 2 gets 3
     """)
     assert machine.waiting_keys(9)[0].why == Why.BLOCKED
+
+
+def test_what_stops_reading_is_named() -> None:
+    machine = KeySharedDispatch(SPLIT)
+    Script(machine).run("""
+        join 1                     -> rewind
+        join 2                     ->
+        permits 1 9                ->
+        read 0~5 1~5 2~6 3~7       -> taken 4
+        want                       -> nothing
+    """)
+    assert machine.look_ahead_full
+    assert machine.queued == 0
+    full, *keys = [each for each in machine.explain() if each.cause is not Cause.NO_PERMITS]
+    assert (full.cause, full.count, full.limit, full.place) == (Cause.LOOK_AHEAD_FULL, 4, 4, (7, 0))
+    assert stops_all([full])
+    assert [(each.cause, each.consumer, each.count, each.place) for each in keys] == [
+        (Cause.KEY_WAITS, 2, 2, (7, 0)),
+        (Cause.KEY_WAITS, 2, 1, (7, 2)),
+        (Cause.KEY_WAITS, 2, 1, (7, 3)),
+    ]
+    assert "it has no permits" in keys[0].detail
+    machine.permits_granted(2, 1)
+    assert machine.queued == 4
+
+
+def test_a_slot_without_a_consumer_is_named() -> None:
+    machine = _sticky()
+    Script(machine).run("""
+        read 0~20                  -> taken 1
+    """)
+    (uncovered,) = machine.explain()
+    assert (uncovered.cause, uncovered.consumer) == (Cause.KEY_UNCOVERED, None)
+    assert "slot 20" in uncovered.detail
 
 
 def test_reading_is_wider_while_some_consumers_can_take_nothing() -> None:

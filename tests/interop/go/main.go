@@ -4,6 +4,7 @@
 //	client terminate URL TOPIC   a producer that sends until the topic is terminated
 //	client large URL TOPIC       one of two producers sends a message with too large properties
 //	client table URL TOPIC       a reader of the compacted topic, and a table view
+//	client key-shared URL TOPIC MODE  consumers by key; MODE is auto or sticky
 //	client admin URL TOPIC ADMIN a namespace with the default policies; statistics; deletion
 //
 // Each event is a line.
@@ -65,6 +66,8 @@ func main() {
 		once(client, os.Args[3])
 	case "table":
 		table(client, os.Args[3])
+	case "key-shared":
+		keyShared(client, os.Args[3], os.Args[4] == "sticky")
 	case "admin":
 		administer(client, os.Args[3], os.Args[4])
 	}

@@ -106,9 +106,15 @@ class Consuming:
                     value_of(message),
                     digest_of(message),
                     message.redelivery_count,
+                    self._key_of(message),
                 )
             )
         self.kept = [*self.kept, *messages][-50:]
+
+    def _key_of(self, message: Message) -> str:
+        """Return the key of the message's entry, if the message is the first one in it."""
+        kind = self.actor.scene.subscriptions.get((self.topic, self.subscription))
+        return message.key or "" if kind == "key_shared" and message.batch_index <= 0 else ""
 
     async def ack(self, messages: list[Message], *, cumulative: bool = False) -> None:
         """Acknowledge messages of one partition.  Messages from before a seek are left out."""
@@ -384,7 +390,9 @@ class _Session:
             due = [m for at, m in self._due if at <= now and m.partition == partition]
             some = due[: self._rng.randint(1, _GROUP_MAX)]
             self._due = [(at, m) for at, m in self._due if m not in some]
-            cumulative = self._work.type != "shared" and self._rng.random() < self._work.cumulative
+            cumulative = (
+                "shared" not in self._work.type and self._rng.random() < self._work.cumulative
+            )
             try:
                 await self._consuming.ack(some, cumulative=cumulative)
                 if self._work.flush and self._rng.random() < self._work.flush:
