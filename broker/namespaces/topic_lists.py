@@ -254,9 +254,9 @@ class _Namespace:
         logs = await self._children(log_path(f"{self.name}/persistent"))
         found = {name.full for name in self._names(logs)}
         await self._read_partitioned()
-        for topic in self._names(self._partitions):
-            count = self._partitions[topic.encoded]
-            found |= {topic.partition_name(index).full for index in range(count)}
+        for encoded, count in self._partitions.items():
+            for topic in self._names([encoded]):
+                found |= {topic.partition_name(index).full for index in range(count)}
         self._drop_unused()
         names = frozenset(found)
         for filtered in list(self.filtered.values()):

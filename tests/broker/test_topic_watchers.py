@@ -389,9 +389,13 @@ async def test_a_record_that_names_no_topic_hides_no_other(
     lists, _, store = lists_over(VirtualClock())
     await Topics(store).create("a")
     await store.session("x").create(f"/managed-ledgers/{NS}/persistent/%ff", b"")
+    # Pulsar would encode this name with a capital letter.
+    path = f"{records.partitioned_parent(NS)}/p%3aq"
+    value = records.encode(PartitionedTopic(1))
+    await store.session("x").create(path, value, make_parents=True)
     await nursery.start(lists.run)
     followed = await lists.follow(NS, TopicPattern(ALL), lambda: None)
-    assert followed.latest.names == {full("a")}
+    assert followed.latest.names == {full("a"), full("p:q-partition-0")}
 
 
 @pytest.mark.parametrize("seed", range(12))

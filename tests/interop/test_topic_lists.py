@@ -12,7 +12,7 @@ from daybook.clients.python import blocking
 from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.managed_ledger.position import Position
 from tests.harness.processes import PATIENCE_S, Process, end, start, wait_until
-from tests.interop.apache import pulsar_client_here
+from tests.interop.apache import go_client, pulsar_client_here
 from tests.interop.letters import SOURCE
 from tests.interop.peer import PulsarPeer
 from tests.interop.test_pulsar_clients import line_of
@@ -27,6 +27,14 @@ NS = "persistent://public/default"
 def cluster() -> Iterator[StandaloneProcess]:
     with StandaloneProcess(brokers=1) as running:
         yield running
+
+
+@pytest.fixture
+def go() -> Path:
+    client = go_client()
+    if client is None:
+        pytest.skip("the Go client was not built: `sh tests/interop/fetch_go.sh` says why")
+    return client
 
 
 def java_consumer(
@@ -93,6 +101,26 @@ def test_javas_consumer_misses_nothing_in_new_partitions(
             assert said == {f"growing-partition-{index} early" for index in (1, 2, 3)}
         finally:
             end(java)
+
+
+def test_gos_consumer_misses_nothing_in_new_partitions(
+    cluster: StandaloneProcess, go: Path, tmp_path: Path
+) -> None:
+    with (
+        blocking.connect(cluster.service_url) as client,
+        blocking.connect_admin(cluster.admin_url) as admin,
+    ):
+        admin.create_topic("go-growing", partitions=1)
+        process = start([str(go), "grow", cluster.service_url, "go-growing"], tmp_path / "go.txt")
+        try:
+            assert line_of(process) == "ready"
+            admin.add_partitions("go-growing", 4)
+            for index in (1, 2, 3):
+                publish(client, f"go-growing-partition-{index}", b"early")
+            said = {line_of(process) for _ in range(3)}
+            assert said == {f"go-growing-partition-{index} early" for index in (1, 2, 3)}
+        finally:
+            end(process)
 
 
 def test_pulsar_opens_a_partition_that_nobody_has_opened_before(

@@ -5,6 +5,7 @@
 //	client large URL TOPIC       one of two producers sends a message with too large properties
 //	client table URL TOPIC       a reader of the compacted topic, and a table view
 //	client key-shared URL TOPIC MODE  consumers by key; MODE is auto or sticky
+//	client grow URL TOPIC        a consumer that looks for new partitions once a second
 //	client admin URL TOPIC ADMIN a namespace with the default policies; statistics; deletion
 //
 // Each event is a line.
@@ -62,6 +63,8 @@ func main() {
 		terminate(client, os.Args[3])
 	case "large":
 		large(client, os.Args[3])
+	case "grow":
+		grow(client, os.Args[3])
 	case "once":
 		once(client, os.Args[3])
 	case "table":
@@ -286,4 +289,26 @@ func administer(client pulsar.Client, topic string, url string) {
 	producer.Close()
 	check(admin.Topics().Delete(*name, false, true))
 	say("deleted")
+}
+
+// grow says "ready", and then the topic and the content of each of three messages.
+func grow(client pulsar.Client, topic string) {
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic:               topic,
+		SubscriptionName:    "sub",
+		Type:                pulsar.Shared,
+		AutoDiscoveryPeriod: time.Second,
+	})
+	check(err)
+	say("ready")
+	for range 3 {
+		within, stop := context.WithTimeout(context.Background(), patience)
+		message, err := consumer.Receive(within)
+		stop()
+		check(err)
+		check(consumer.Ack(message))
+		name := message.Topic()
+		say("%s %s", name[strings.LastIndex(name, "/")+1:], message.Payload())
+	}
+	consumer.Close()
 }
