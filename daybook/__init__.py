@@ -1,10 +1,12 @@
 """Publish, subscribe and read by offset.
 
     async with daybook.connect("pulsar://localhost:6650") as client: ...     on trio
-    with daybook.blocking.connect("pulsar://localhost:6650") as client: ...  without trio
+    async with daybook.aio.connect("pulsar://localhost:6650") as client: ... on asyncio
+    with daybook.blocking.connect("pulsar://localhost:6650") as client: ...  without either
 
 Its modules:
 
+    daybook.aio               the same client on asyncio
     daybook.blocking          the same client without trio, for threads and the interactive prompt
     daybook.admin             topics, subscriptions and namespaces, by the admin REST of a broker
     daybook.ledgers           ledgers of a BookKeeper cluster, for what needs no topics
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daybook import admin as admin
+    from daybook import aio as aio
     from daybook import blocking as blocking
     from daybook import ledgers as ledgers
     from daybook import spark as spark
@@ -92,7 +95,7 @@ _NAMES = {
     "daybook.wire.version": "__version__",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
-_MODULES = ("admin", "blocking", "ledgers", "spark", "testing")
+_MODULES = ("admin", "aio", "blocking", "ledgers", "spark", "testing")
 
 __all__ = [*_WHERE, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -9,6 +9,9 @@
     messages.py            a message, its id, its offset
     blocking.py            the same client without trio; also blocking_producer.py
     portal.py              the thread in which the client without trio runs
+    aio.py                 the same client on asyncio
+    guest.py               trio on top of the event loop of asyncio
+    fork.py                clients in a process that was forked
     admin.py               the admin client, over HTTP (http.py); also blocking_admin.py
     errors.py              the errors, with their outcome and remedy
     limits.py              sizes and timeouts

@@ -29,7 +29,8 @@ from daybook.clients.python.arguments import (
 from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.consumer import Consumer, MessageSource
 from daybook.clients.python.dead_letters import DeadLetters, check_dead_letters
-from daybook.clients.python.errors import BrokerError, Remedy, UnavailableError
+from daybook.clients.python.errors import BrokerError, ClosedError, Remedy, UnavailableError
+from daybook.clients.python.fork import tell_of_forks
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
@@ -85,6 +86,7 @@ class Client:
         self._sources: list[MessageSource] = []
         self._next_producer_id = 0
         self._next_consumer_id = 0
+        tell_of_forks(self)
         nursery.start_soon(self._pool.run)
         nursery.start_soon(self._watch_partitions)
 
@@ -520,6 +522,14 @@ class Client:
                 self._lookups.trouble = None
                 return answer
             await trio.sleep(backoff.next(self._rng.random()))
+
+    def on_forked(self, error: ClosedError) -> None:
+        """Refuse everything in a process that was forked, without touching a socket."""
+        self._pool.on_forked(error)
+        for producer in self._producers:
+            producer.on_forked(error)
+        for source in self._sources:
+            source.on_forked(error)
 
     async def aclose(self) -> None:
         """Close everything; raise the first failure of a message without `on_result`."""

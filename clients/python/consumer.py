@@ -13,7 +13,7 @@ it returns when the acknowledgement is durable, and then the message never comes
 receive from one consumer: each message goes to one of them, and all of them hear of the end.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -60,6 +60,7 @@ class MessageSource:
         self._closed = False
         self._ended = trio.Event()
         self._removed = False  # True once the client has removed it from its list
+        self._forked: ClosedError | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._subject}, {self._state}>"
@@ -127,6 +128,16 @@ class MessageSource:
             raise ValueError(f"count_max must be at least 1, not {count_max}")
         return await self._queue.take_many(count_max, self._partition_consumers)
 
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Put messages in front of the queue again: nobody wanted them."""
+        for message in reversed(messages):
+            consumer = message.entry.source()
+            # After a seek the message is not to be received any more.
+            if isinstance(consumer, TopicConsumer) and (
+                consumer.generation == message.entry.generation
+            ):
+                self._queue.put_back(message)
+
     def receive_nowait(self, count_max: int = 1000) -> list[Message]:
         """Return messages that have arrived, or [] behind the last one of a terminated topic.
 
@@ -183,6 +194,18 @@ class MessageSource:
             consumer.abandon()
         self._ended.set()
         self._remove_from_client()
+
+    def on_forked(self, error: ClosedError) -> None:
+        """Refuse everything in a process that was forked."""
+        self._forked = error
+        self._queue.clear()
+        for consumer in self._partition_consumers:
+            consumer.on_forked(error)
+
+    def check_process(self) -> None:
+        """Raise ClosedError in a process that was forked."""
+        if self._forked is not None:
+            raise self._forked
 
     def _remove_from_client(self) -> None:
         if not self._removed:
@@ -257,6 +280,8 @@ class Consumer(MessageSource):
         if isinstance(messages, (Message, MessageId)):
             messages = (messages,)
         _check_iterable(messages)
+        if self._forked is not None:
+            raise self._forked
         told: list[TopicConsumer] = []
         # Messages of one entry that follow each other are acknowledged in one step, as a run from
         # `first` to `last`.
@@ -289,6 +314,7 @@ class Consumer(MessageSource):
                 " messages one by one"
             )
         _check_ackable(message)
+        self.check_process()
         if isinstance(message, Message):
             entry = message.entry
             consumer = _live_consumer(entry)
@@ -309,6 +335,7 @@ class Consumer(MessageSource):
         too.  Messages that are acknowledged do not come again.
         """
         _check_ackable(message)
+        self.check_process()
         if isinstance(message, Message):
             entry = message.entry
             consumer = _live_consumer(entry)

@@ -261,6 +261,12 @@ class Producer:
         self._ended.set()
         self._remove_from_client()
 
+    def on_forked(self, error: ClosedError) -> None:
+        """Refuse everything in a process that was forked."""
+        self._budget.failure = error
+        for producer in self._partition_producers:
+            producer.on_forked(error)
+
     def _remove_from_client(self) -> None:
         if not self._removed:
             self._removed = True

@@ -418,6 +418,11 @@ class TopicProducer(ConnectionHandler):
             self.ship()
         self._fail_all(failure, in_doubt=lambda send: send.sent)
 
+    def on_forked(self, error: BrokerError) -> None:
+        super().on_forked(error)
+        self._builder.count = 0  # The parent has these messages, and sends them.
+        self._pending.clear()
+
     def _fail_all(self, failure: BrokerError, in_doubt: Callable[[PendingSend], bool]) -> None:
         doubt = InDoubtError(
             f"{failure}; the message had no receipt yet, so it may be stored or not"

@@ -7,6 +7,7 @@ _CHOICE = "daybook.clients.python.topic_choice"
 _QUEUE = "daybook.clients.python.message_queue"
 _LETTERS = "daybook.clients.python.dead_letters"
 _BY_LETTERS = "tests:tests/clients/python/test_dead_letters.py"
+_BY_AIO = "tests:tests/clients/python/test_aio.py"
 _BY_MULTI = "tests:tests/clients/python/test_multi_topic.py"
 
 SEVERAL_TOPICS = [
@@ -164,4 +165,55 @@ REJECTED = [
     ),
 ]
 
-MUTANTS = [*SEVERAL_TOPICS, *REJECTED]
+ASYNCIO = [
+    Mutant(
+        id="PC20",
+        rule="the result of a call that was cancelled is given back -> it is lost",
+        module="daybook.clients.python.guest",
+        name="Guest.call",
+        replacement=Edit("if call.succeeded and unwanted is not None:", "if False:"),
+        caught_by=f"{_BY_AIO} -k given_back",
+    ),
+    Mutant(
+        id="PC21",
+        rule="a cancelled call ends when the function behind it has ended -> at once",
+        module="daybook.clients.python.guest",
+        name="Guest.call",
+        replacement=Edit("while not call.settled:", "while False:"),
+        caught_by=f"{_BY_AIO} -k took_nothing",
+    ),
+    Mutant(
+        id="PC22",
+        rule="other tasks get turns while messages are taken -> they get none",
+        module="daybook.clients.python.aio",
+        name="_Source._receive",
+        replacement=Edit("if self._turn >= _TURNS:", "if False:"),
+        caught_by=f"{_BY_AIO} -k other_tasks",
+    ),
+    Mutant(
+        id="PC23",
+        rule="a call from another loop is an error -> is carried out there",
+        module="daybook.clients.python.guest",
+        name="Guest.check",
+        replacement=Edit("if here is not self._loop:", "if False:"),
+        caught_by=f"{_BY_AIO} -k another_loop",
+    ),
+    Mutant(
+        id="PC24",
+        rule="a forked client says so -> sends on its parent's connections",
+        module="daybook.clients.python.client",
+        name="Client.on_forked",
+        replacement=Edit("producer.on_forked(error)", "pass"),
+        caught_by=f"{_BY_AIO} -k forked",
+    ),
+    Mutant(
+        id="PC25",
+        rule="an acknowledgement in a forked process is an error -> it is taken",
+        module="daybook.clients.python.consumer",
+        name="Consumer.ack_nowait",
+        replacement=Edit("if self._forked is not None:", "if False:"),
+        caught_by=f"{_BY_AIO} -k forked",
+    ),
+]
+
+MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO]
