@@ -102,6 +102,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # id).  A policy of the namespace or of the topic overrides this.
     deduplication: bool = False
     partitions_max: Positive = 1024  # the partitions of one topic
+    schema_versions_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000  # one topic
+    schema_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10, le=4 << 20)] = (
+        1 << 20
+    )  # the largest one
 
     max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame without headers
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room

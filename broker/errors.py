@@ -14,6 +14,8 @@ again, and a status of the admin REST.
         NotOwnerError          ServiceNotReady         307   another broker serves the topic
       BusyError                ConsumerBusy, ...       409   another client holds it
       TopicTerminatedError     TopicTerminatedError    409   the topic accepts no more messages
+      InvalidSchemaError       IncompatibleSchema      422   the schema itself is not valid
+      IncompatibleSchemaError  IncompatibleSchema      409   it does not fit those of the topic
       CannotJoinError          MetadataError           500   the settings of this broker are wrong
       StorageFailedError       PersistenceError        500   stored data cannot be parsed
       RefusedError             any                           a protocol machine chose the code
@@ -115,6 +117,20 @@ class StorageFailedError(BrokerError):
 
     code = pb.PersistenceError
     status = 500
+
+
+class InvalidSchemaError(BrokerError):
+    """The schema cannot be stored.  The code is the only one at which no client asks again."""
+
+    code = pb.IncompatibleSchema
+    status = 422
+
+
+class IncompatibleSchemaError(BrokerError):
+    """The schema does not fit the schemas that the topic has."""
+
+    code = pb.IncompatibleSchema
+    status = 409
 
 
 class CannotJoinError(BrokerError):

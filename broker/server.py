@@ -49,6 +49,10 @@ from daybook.broker.ownership.peers import (
     server_version,
     why_not_served,
 )
+from daybook.broker.schemas.admission import SchemaAdmission
+from daybook.broker.schemas.ledgers import SchemaLedgers
+from daybook.broker.schemas.orphans import SchemaOrphans
+from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
@@ -212,6 +216,18 @@ class _Broker:
             maintain_interval_s=config.trim_interval_s,
             limits=replace(limits.topics, stalled_s=config.dispatch_stalled_s),
         )
+        self.schemas = SchemaAdmission(
+            SchemaRegistry(
+                store,
+                SchemaLedgers(
+                    client, self.configs.quorums, lambda: ledgers.tree, limits.schemas, log
+                ),
+                clock,
+                versions_max=config.schema_versions_max,
+                schema_bytes_max=config.schema_bytes_max,
+                limits=limits.schemas,
+            )
+        )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
             store,
@@ -239,6 +255,7 @@ class _Broker:
             lookups=self.lookups,
             leader=self.leader,
             topics=self.topics,
+            schemas=self.schemas.registry,
             peer_calls=self.peer_calls,
         )
         self.balancer = Balancer(
@@ -258,6 +275,7 @@ class _Broker:
             lookups=self.lookups,
             policies=self.policies,
             topic_lists=TopicLists(store, log),
+            schemas=self.schemas,
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,
@@ -274,6 +292,7 @@ class _Broker:
         self.orphans = OrphanRemoval(
             ledgers,
             self._leads,
+            SchemaOrphans(store, client, clock).remove,
             interval_s=config.orphan_interval_s,
             age_s=config.orphan_age_s,
             log=log,
@@ -292,6 +311,7 @@ class _Broker:
         await self._bind()
         await self._prepare_cluster()
         await nursery.start(self.formats.run)
+        await nursery.start(self.schemas.registry.run)
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
         # The port answers before the join: peers that see the registration connect at once.

@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from daybook.broker.admin import namespaces, subscriptions, topics
+from daybook.broker.admin import namespaces, schemas, subscriptions, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
@@ -66,6 +66,7 @@ def create_app(
             Route("/readyz", readyz),
             Route("/status.html", healthz),
             *namespaces.routes(endpoints),
+            *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log)),
             *subscriptions.routes(of_subscriptions),
             *topics.routes(endpoints),  # It ends with a route for all that is not offered.
         ],

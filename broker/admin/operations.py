@@ -21,6 +21,7 @@ from typing import TypeAlias, cast
 import msgspec
 import trio
 
+from daybook.broker.admin.schemas import SchemaParts
 from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.errors import (
     BrokerError,
@@ -42,6 +43,7 @@ from daybook.broker.ownership.membership import members, owner_record, owners
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.bundles import BundleName, bundle_name
+from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.lookup import LookupResult, Lookups
 from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.broker.topics.topic import Topic
@@ -130,11 +132,13 @@ class Operations:
         lookups: Lookups,
         leader: Leader,
         topics: Topics,
+        schemas: SchemaRegistry,
         peer_calls: PeerCalls,
     ) -> None:
         self.cluster = cluster
         self.tenancy = tenancy
         self.policies = policies
+        self.schemas = SchemaParts(schemas, policies)
         self._partitions_max = partitions_max
         self._store = store
         self._ownership = ownership
@@ -206,6 +210,7 @@ class Operations:
             await self._each(rest, self._delete_forced, RestCall("DELETE", "", _FORCED))
             with suppress(BrokerError):  # A bundle that stays owned is harmless.
                 await self.unload_namespace(namespace)
+            await self.schemas.registry.delete_namespace(namespace)
             await self.tenancy.delete_namespace_records(namespace)
         except BrokerError:
             await self.tenancy.mark_deleted(namespace, deleted=False)
@@ -342,6 +347,7 @@ class Operations:
         )
         await self.policies.delete_partitioned(topic)
         await self.policies.delete_topic_policies(topic)
+        await self.schemas.registry.delete_all(topic)
 
     # -- one topic, or each of its partitions
 
@@ -354,8 +360,10 @@ class Operations:
 
     async def _delete_with_policies(self, topic: TopicName, *, force: bool) -> None:
         await self.delete_here(topic, force=force)
-        if topic.partition < 0:  # Partitions share the policies of their topic.
+        if topic.partition < 0:  # Partitions share the policies and schemas of their topic.
             await self.policies.delete_topic_policies(topic)
+            # The schemas come last: what the topic held could not be read without them.
+            await self.schemas.registry.delete_all(topic)
 
     async def topic_policy(self, topic: TopicName, policy: Policy, *, applied: bool) -> object:
         """Return the topic's own policy in JSON, or with `applied` the one that is in force."""

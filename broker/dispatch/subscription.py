@@ -94,6 +94,7 @@ class Consumer:
         priority: int = 0,
         epoch: int | None = None,
         metadata: dict[str, str] | None = None,
+        schema_type: int = pb.Schema.NoSchema,
     ) -> None:
         self.key = key
         self.consumer_id = consumer_id
@@ -103,6 +104,7 @@ class Consumer:
         self.subscription = subscription
         self.epoch = epoch
         self.metadata = metadata or {}
+        self.schema_type = schema_type
         self.closed = False
         self.messages = 0
         self.bytes = 0

@@ -123,6 +123,10 @@ class LogConfigs:
         """
         return not (await self._policies.namespace(namespace)).deleted
 
+    async def quorums(self, topic: TopicName) -> Quorums:
+        """Return the quorums of new ledgers.  Raise NotFoundError or UnavailableError."""
+        return await self._quorums((await self._policies.effective(topic)).persistence)
+
     async def _quorums(self, persistence: Persistence | None) -> Quorums:
         if persistence is not None:
             return Quorums(

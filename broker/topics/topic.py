@@ -62,6 +62,7 @@ from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
+from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
@@ -148,9 +149,15 @@ class Topic:
             if self.deduplication is not None:
                 nursery.start_soon(self.deduplication.run)
             task_status.started()
-            # The log may have been lost before: `_finish` found no nursery that it could cancel.
-            if not self.closed:
-                await trio.sleep_forever()
+            try:
+                # The log may have been lost before: `_finish` found no nursery to cancel.
+                if not self.closed:
+                    await trio.sleep_forever()
+            finally:
+                # A broker that is cancelled closes no topic.  The topic is dropped before its
+                # nursery ends, because a client that leaves later must find no open topic: it
+                # could start no task any more.
+                self.drop()
 
     def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task until the topic is closed."""
@@ -439,6 +446,7 @@ class ProducerRequest:
     access_mode: AccessMode = AccessMode.SHARED
     topic_epoch: int | None = None
     metadata: Mapping[str, str] | None = None
+    schema_version: bytes = b""
 
 
 class _Applicant:
@@ -498,6 +506,7 @@ class TopicProducers:
             self._topic,
             access_mode=request.access_mode.value,
             metadata=dict(request.metadata or {}),
+            schema_version=request.schema_version,
         )
         # No checkpoint since `_prepare`, so the name is still free.
         applicant = self._applicants[producer.key] = _Applicant(producer, on_wait)
@@ -603,6 +612,8 @@ class TopicProducers:
             self._topic.deduplication.left(producer.name)
 
     def _perform(self, effects: list[Effect]) -> None:
+        if self._topic.closed:
+            return  # All producers are gone, and those that waited have their error.
         for effect in effects:
             match effect:
                 case Admit(key, epoch):
@@ -699,6 +710,7 @@ class ConsumerRequest:
     epoch: int | None = None
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
+    schema_type: int = pb.Schema.NoSchema
 
 
 class TopicSubscriptions:
@@ -781,6 +793,7 @@ class TopicSubscriptions:
             priority=request.priority,
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
+            schema_type=request.schema_type,
         )
         subscription.add(consumer, request.type)
         return consumer
