@@ -180,7 +180,7 @@ ASYNCIO = [
         module="daybook.clients.python.guest",
         name="Guest.call",
         replacement=Edit("while not call.settled:", "while False:"),
-        caught_by=f"{_BY_AIO} -k took_nothing",
+        caught_by=f"{_BY_AIO} -k function_has_ended",
     ),
     Mutant(
         id="PC22",

@@ -162,6 +162,30 @@ def test_a_result_that_arrives_with_the_cancellation_is_given_back(cluster: Fake
     run(main)
 
 
+def test_a_cancelled_call_ends_when_its_function_has_ended(cluster: FakeCluster) -> None:
+    async def main() -> None:
+        async with aio.connect(cluster.url) as client:
+            given_back: list[int] = []
+
+            async def slow() -> int:
+                begun.set()
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.01)
+                return 7
+
+            begun = asyncio.Event()
+            task = asyncio.create_task(client._guest.call(slow, unwanted=given_back.append))
+            await begun.wait()
+            task.cancel()
+            await asyncio.sleep(0)
+            task.cancel()  # Twice, as a server does that shuts down.
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert given_back == [7]
+
+    run(main)
+
+
 def test_a_timeout_and_then_a_message(cluster: FakeCluster) -> None:
     async def main() -> None:
         async with aio.connect(cluster.url) as client:
