@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.messages import Message as Message
     from daybook.clients.python.messages import MessageId as MessageId
     from daybook.clients.python.messages import Offset as Offset
+    from daybook.clients.python.pipe import Output as Output
     from daybook.clients.python.producer import Producer as Producer
     from daybook.clients.python.protocol.letters import DeadLetterPolicy as DeadLetterPolicy
     from daybook.clients.python.reader import OffsetRange as OffsetRange
@@ -89,6 +90,7 @@ _NAMES = {
     """,
     "daybook.clients.python.limits": "ClientLimits",
     "daybook.clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
+    "daybook.clients.python.pipe": "Output",
     "daybook.clients.python.producer": "Producer",
     "daybook.clients.python.protocol.letters": "DeadLetterPolicy",
     "daybook.clients.python.reader": "OffsetRange Reader",

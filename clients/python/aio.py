@@ -17,6 +17,7 @@ first one that the next `receive` returns.  A `send` that was cancelled is sent 
 """
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Generic, Self, TypeVar, Unpack
@@ -28,13 +29,14 @@ from daybook.clients.python import connect as trio_connect
 from daybook.clients.python import consumer as trio_consumer
 from daybook.clients.python import producer as trio_producer
 from daybook.clients.python import reader as trio_reader
-from daybook.clients.python.arguments import check_timeout, check_url
+from daybook.clients.python.arguments import InitialPosition, check_timeout, check_url
 from daybook.clients.python.blocking import ConsumerOptions, ProducerOptions, ReaderOptions
 from daybook.clients.python.consumer import Ackable
 from daybook.clients.python.errors import BrokerError, EndOfTopicError
-from daybook.clients.python.guest import Guest
+from daybook.clients.python.guest import Guest, wait_for_asyncio
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from daybook.clients.python.pipe import Result, Transform
 from daybook.clients.python.portal import Block, like
 from daybook.clients.python.reader import OffsetRange
 from daybook.clients.python.start_position import Start
@@ -175,6 +177,36 @@ class Client:
             unwanted=trio_consumer.Consumer.abandon,
         )
         return Consumer(self._guest, made, receipts=bool(options.get("ack_receipts")))
+
+    @like(trio_client.Client.pipe)
+    async def pipe(
+        self,
+        source: str,
+        target: str,
+        transform: Transform,
+        *,
+        name: str,
+        at_least_once: bool = False,
+        initial_position: InitialPosition = "earliest",
+    ) -> int:
+        loop = asyncio.get_running_loop()
+
+        async def on_asyncio(message: Message) -> Result | Iterable[Result]:
+            made = transform(message)
+            if not inspect.isawaitable(made):
+                return made
+            return await wait_for_asyncio(loop, made)
+
+        return await self._guest.call(
+            lambda: self._client.pipe(
+                source,
+                target,
+                on_asyncio,
+                name=name,
+                at_least_once=at_least_once,
+                initial_position=initial_position,
+            )
+        )
 
     @like(trio_client.Client.create_reader)
     async def create_reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "Reader":

@@ -36,6 +36,7 @@ from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId
 from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
+from daybook.clients.python.pipe import Pipe, Transform
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolicy
@@ -406,6 +407,41 @@ class Client:
         return await self._open_reader(
             topic, parse_start(start), name, queue_size=max(1, receiver_queue_size)
         )
+
+    async def pipe(
+        self,
+        source: str,
+        target: str,
+        transform: Transform,
+        *,
+        name: str,
+        at_least_once: bool = False,
+        initial_position: InitialPosition = "earliest",
+    ) -> int:
+        """Write what `transform` makes of each message of a topic to another topic.
+
+        Each output is stored once, whatever dies meanwhile.  This takes a target with
+        deduplication and without partitions (or one partition); otherwise NotAllowedError is
+        raised.  Run until the source was terminated, and return the number of its messages.
+
+        `transform`: a function, perhaps async, of a message.  It returns None, bytes, an Output, or
+            a list of these.  An exception of it ends the pipe, and its message comes again when the
+            pipe is started again.
+        `name`: of the pipe.  A pipe of the same name continues where the last one ended.
+        `at_least_once`: no conditions; an output may be stored twice after a crash.
+        `initial_position`: where the first pipe of this name starts: earliest or latest.
+        """
+        pipe = Pipe(
+            self,
+            source,
+            target,
+            transform,
+            name=name,
+            at_least_once=at_least_once,
+            initial_position=initial_position,
+            patience_s=self._limits.operation_timeout_s,
+        )
+        return await pipe.run()
 
     # -- opening
 

@@ -388,6 +388,20 @@ class Consumer(MessageSource):
         if self._dead_letters is not None:
             self._dead_letters.abandon()
 
+    async def place(self) -> tuple[int, int | None, MessageId]:
+        """Return the first offset and the next one of its only partition, and its mark-delete.
+
+        The next offset is None if the broker does not number messages.  Everything up to the
+        mark-delete position is acknowledged.
+        """
+        (consumer,) = self._partition_consumers
+        _, answer = await consumer.last_message_id()
+        mark = MessageId(-1, -1)
+        if answer.HasField("consumer_mark_delete_position"):
+            mark = MessageId.of_proto(answer.consumer_mark_delete_position)
+        following = answer.next_offset if answer.HasField("next_offset") else None
+        return answer.first_offset, following, mark
+
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable.
 

@@ -1,8 +1,8 @@
 """A client in a process that was forked: it says so, and neither waits nor sends.
 
 The child of a fork has a copy of the client's memory, but not its tasks, and it shares the client's
-sockets with its parent.  Whatever it sent there would damage the connections of the parent.  So in
-the child every open client is told, and its calls raise ClosedError.
+sockets with its parent: a byte that it sent would damage the connections of the parent.  So every
+open client is told in the child, and its calls raise ClosedError there.
 """
 
 import os

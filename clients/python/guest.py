@@ -187,3 +187,25 @@ class _Call(Generic[_T]):
         if not self.settled:
             self._waiter = loop.create_future()
             await self._waiter
+
+
+async def wait_for_asyncio(loop: asyncio.AbstractEventLoop, awaited: Awaitable[_T]) -> _T:
+    """Run an awaitable of asyncio for a task of trio; return its result or raise its error.
+
+    If the task of trio is cancelled, so is the awaitable, and the task waits until it has ended.
+    """
+
+    async def run() -> _T:
+        return await awaited
+
+    task = loop.create_task(run())
+    ended = trio.Event()
+    task.add_done_callback(lambda _: ended.set())
+    try:
+        await ended.wait()
+    except trio.Cancelled:
+        task.cancel()
+        with trio.CancelScope(shield=True):
+            await ended.wait()
+        raise
+    return task.result()

@@ -84,6 +84,11 @@ class Producer:
         )
 
     @property
+    def deduplicated(self) -> bool:
+        """True if the topic stores each message once, as far as its broker says so."""
+        return all(producer.deduplicated for producer in self._partition_producers)
+
+    @property
     def last_sequence_id(self) -> int:
         """The highest sequence id of a message that was sent; -1 before the first."""
         return max(producer.last_sequence_id for producer in self._partition_producers)

@@ -125,6 +125,7 @@ class TopicProducer(ConnectionHandler):
         self._clock = clock
         self._id = producer_id
         self._epoch = 0
+        self.deduplicated = False  # True if the broker says that it stores each message once
         self._settings = settings
         self._compression = compression
         self._batching = batching
@@ -391,6 +392,7 @@ class TopicProducer(ConnectionHandler):
             if self._initial_sequence_id is None:
                 self._next_sequence_id = max(0, self._first_new_id)
         self.name = success.producer_name
+        self.deduplicated = success.deduplicated
         self._max_bytes = connection.max_message_bytes
         self._builder.bytes_max = min(self._settings.batch_bytes_max, self._max_bytes // 2)
 

@@ -8,6 +8,9 @@ _QUEUE = "daybook.clients.python.message_queue"
 _LETTERS = "daybook.clients.python.dead_letters"
 _BY_LETTERS = "tests:tests/clients/python/test_dead_letters.py"
 _BY_AIO = "tests:tests/clients/python/test_aio.py"
+_PIPE = "daybook.clients.python.pipe"
+_RULES = "daybook.clients.python.protocol.piping"
+_BY_PIPE = "tests:tests/clients/python/test_pipe.py"
 _BY_MULTI = "tests:tests/clients/python/test_multi_topic.py"
 
 SEVERAL_TOPICS = [
@@ -216,4 +219,79 @@ ASYNCIO = [
     ),
 ]
 
-MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO]
+PIPES = [
+    Mutant(
+        id="PC30",
+        rule="an output that is stored already is not sent again -> it is",
+        module=_PIPE,
+        name="Pipe._carry",
+        replacement=Edit("if name <= stored_before:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k every_step",
+    ),
+    Mutant(
+        id="PC31",
+        rule="a message that comes again in one run is under way already -> it is piped again",
+        module=_PIPE,
+        name="Pipe._carry",
+        replacement=Edit("if message.offset <= last_read:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k every_step",
+    ),
+    Mutant(
+        id="PC32",
+        rule="a pipe starts behind its last output -> where its cursor is",
+        module=_PIPE,
+        name="Pipe._resume",
+        replacement=Edit("await consumer.seek(Offset(max(offset, first)))", "pass"),
+        caught_by=f"{_BY_PIPE} -k where_its_cursor_is",
+    ),
+    Mutant(
+        id="PC33",
+        rule="a pipe whose subscription is gone is refused -> it takes new messages for repeats",
+        module=_RULES,
+        name="is_lost",
+        replacement=Edit("mark_delete >= end_before", "False"),
+        caught_by=f"{_BY_PIPE} -k subscription_is_gone",
+    ),
+    Mutant(
+        id="PC34",
+        rule="the last finished message stays without acknowledgement -> it is acknowledged",
+        module=_RULES,
+        name="PipeProgress._finish",
+        replacement=Edit("if not self.keep_last:", "if True:"),
+        caught_by=f"{_BY_PIPE} -k acknowledgements_follow",
+    ),
+    Mutant(
+        id="PC35",
+        rule="a message is finished when its outputs are stored -> when they are sent",
+        module=_RULES,
+        name="PipeProgress._finish",
+        replacement=Edit(" and not self._inputs[0].unstored", ""),
+        caught_by=f"{_BY_PIPE} -k acknowledgements_follow",
+    ),
+    Mutant(
+        id="PC36",
+        rule="a pipe goes on with the message of its last output -> behind it",
+        module=_RULES,
+        name="resume",
+        replacement=Edit("last_sequence_id // OUTPUTS_MAX", "last_sequence_id // OUTPUTS_MAX + 1"),
+        caught_by=f"{_BY_PIPE} -k made_good",
+    ),
+    Mutant(
+        id="PC37",
+        rule="an output topic without deduplication is refused -> it is taken",
+        module=_PIPE,
+        name="Pipe._resume",
+        replacement=Edit("if not producer.deduplicated:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k have_deduplication",
+    ),
+    Mutant(
+        id="PC38",
+        rule="a refused pipe leaves no new subscription -> the next start is deceived",
+        module=_PIPE,
+        name="Pipe._resume",
+        replacement=Edit("await consumer.unsubscribe()", "pass"),
+        caught_by=f"{_BY_PIPE} -k subscription_is_gone",
+    ),
+]
+
+MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES]

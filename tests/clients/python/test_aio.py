@@ -303,7 +303,7 @@ def test_a_call_from_another_loop_is_an_error(cluster: FakeCluster) -> None:
 
             def other() -> None:
                 for call in (
-                    lambda: asyncio.run(client.partitions("t")),  # type: ignore[arg-type]
+                    lambda: asyncio.run(client.partitions("t")),
                     lambda: producer.send_nowait(b"x"),
                 ):
                     try:
