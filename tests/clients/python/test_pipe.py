@@ -231,7 +231,7 @@ async def test_a_pipe_whose_subscription_is_gone_does_not_take_new_messages_for_
             async with await client.subscribe("in", "pipe-p") as meddler:
                 await meddler.unsubscribe()
         for _ in range(2):  # The first attempt leaves nothing that deceives the second.
-            with pytest.raises(daybook.NotAllowedError, match="is gone"):
+            with trio.fail_after(100), pytest.raises(daybook.NotAllowedError, match="is gone"):
                 await client.pipe(
                     "in", "out", lambda message: message.data, name="p", initial_position="latest"
                 )
