@@ -82,6 +82,7 @@ class ProducerOptions(TypedDict, total=False):
     send_timeout_s: float | None
     initial_sequence_id: int | None
     initial_subscription: str | None
+    chunking: bool
 
 
 class ConsumerOptions(TypedDict, total=False):

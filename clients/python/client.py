@@ -190,6 +190,7 @@ class Client:
         send_timeout_s: float | None = _PRODUCER.send_timeout_s,
         initial_sequence_id: int | None = None,
         initial_subscription: str | None = None,
+        chunking: bool = False,
     ) -> Producer:
         """Return a producer that is attached to its broker, or to the brokers of all partitions.
 
@@ -207,6 +208,8 @@ class Client:
             goes on behind the last id that the broker knows under this name.
         `initial_subscription`: a subscription that is created with the topic, so that its messages
             are kept for it.
+        `chunking`: a message that is too large for the broker is sent in several entries, and
+            joined by its consumer.  It may be as large as `pending_bytes_max`.
         """
         settings = ProducerLimits(
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
@@ -235,6 +238,7 @@ class Client:
                     budget=budget,
                     on_batch=partial(router.batch_ended, index),
                     initial_subscription=initial_subscription,
+                    chunking=chunking,
                 )
                 for index, each in enumerate(topics, first)
             ]
@@ -375,7 +379,7 @@ class Client:
 
     async def _letter_producer(self, topic: str, initial_subscription: str | None) -> Producer:
         return await self.create_producer(
-            topic, batching=False, initial_subscription=initial_subscription
+            topic, batching=False, initial_subscription=initial_subscription, chunking=True
         )
 
     async def _subscribe_several(

@@ -11,6 +11,8 @@ _BY_AIO = "tests:tests/clients/python/test_aio.py"
 _PIPE = "daybook.clients.python.pipe"
 _RULES = "daybook.clients.python.protocol.piping"
 _BY_PIPE = "tests:tests/clients/python/test_pipe.py"
+_CHUNKS = "daybook.clients.python.protocol.chunks"
+_BY_CHUNKS = "tests:tests/clients/python/test_chunks.py"
 _BY_MULTI = "tests:tests/clients/python/test_multi_topic.py"
 
 SEVERAL_TOPICS = [
@@ -294,4 +296,63 @@ PIPES = [
     ),
 ]
 
-MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES]
+CHUNKED = [
+    Mutant(
+        id="PC40",
+        rule="all chunks of a message are acknowledged with it -> only the last one",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer._ack_chunks",
+        replacement=Edit("if self._chunked:", "if False:"),
+        caught_by=f"{_BY_CHUNKS} -k there_and_back",
+    ),
+    Mutant(
+        id="PC41",
+        rule="a chunk without its earlier ones comes again -> it is added",
+        module=_CHUNKS,
+        name="Chunks.add",
+        replacement=Edit("chunk > len(partial.parts) or ", ""),
+        caught_by=f"{_BY_CHUNKS} -k without_its_earlier",
+    ),
+    Mutant(
+        id="PC42",
+        rule="a repeated chunk is no other chunk -> it is added twice",
+        module=_CHUNKS,
+        name="Chunks.add",
+        replacement=Edit("if chunk < len(partial.parts):", "if False:"),
+        caught_by=f"{_BY_CHUNKS} -k repeats",
+    ),
+    Mutant(
+        id="PC43",
+        rule="incomplete messages are bounded in bytes -> they are not",
+        module=_CHUNKS,
+        name="Chunks.add",
+        replacement=Edit("self.size > self._bytes_max or ", ""),
+        caught_by=f"{_BY_CHUNKS} -k memory_is_bounded",
+    ),
+    Mutant(
+        id="PC44",
+        rule="the entries of a message that began anew are acknowledged with it -> they are not",
+        module=_CHUNKS,
+        name="Chunks._begin",
+        replacement=Edit("keys = before.keys", "pass"),
+        caught_by=f"{_BY_CHUNKS} -k repeats",
+    ),
+    Mutant(
+        id="PC45",
+        rule="a cumulative acknowledgement leaves incomplete messages alone -> it covers them",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer.ack_cumulative",
+        replacement=Edit("first is not None and first < key", "False"),
+        caught_by=f"{_BY_CHUNKS} -k cumulative",
+    ),
+    Mutant(
+        id="PC46",
+        rule="a rejected message comes again with all its chunks -> with the last one",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer.nack",
+        replacement=Edit("(*self._chunked.get(key, ()), key)", "(key,)"),
+        caught_by=f"{_BY_CHUNKS} -k as_a_whole",
+    ),
+]
+
+MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *CHUNKED]
