@@ -38,7 +38,9 @@ class Unpacked:
 class EntryReader:
     """Unpacks the entries of one topic consumer."""
 
-    def __init__(self, topic: str, partition: int, source: object, limits: ConsumerLimits) -> None:
+    def __init__(
+        self, topic: str, partition: int, source: object, limits: ConsumerLimits = _LIMITS
+    ) -> None:
         self.chunks = Chunks(limits.chunked_bytes_max, limits.chunked_messages_max)
         self._whole_bytes_max = limits.chunked_bytes_max
         self._topic = topic

@@ -17,6 +17,7 @@ the message is not acknowledged, and is the next one when the pipe starts again.
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 _PREFIX = "daybook.pipe."  # of producer names, which brokers never forget by time
 _UNDER_WAY_MAX = 1000  # messages whose outputs have no receipts, in each input partition
+_LOOK_S = 0.5  # without a message, before the first look whether the input was terminated
+_LOOK_MAX_S = 30.0  # between two looks
 _AGAIN_S = 1.0  # between two attempts while another pipe of the name is there
 _MISSING = MessageId(-1, -1)
 
@@ -232,10 +235,41 @@ class Pipe:
             )
         await consumer.seek(Offset(max(offset, first)))
 
+    async def _next(self, consumer: Consumer, last: tuple[int, int]) -> Message | None:
+        """Return the next message; None if the topic was terminated behind the message `last`.
+
+        A broker tells the end of a topic to a subscription when everything in it is acknowledged.
+        The last message of a pipe is not, so a reader has to ask in its place, now and then.
+        """
+        wait_s = _LOOK_S
+        while True:
+            with trio.move_on_after(wait_s):
+                try:
+                    return await consumer.receive()
+                except EndOfTopicError:
+                    return None
+            if await self._is_terminated(consumer.topic):
+                end = await self._client.last_message_id(consumer.topic)
+                if (end.ledger_id, end.entry_id) <= last:
+                    return None
+            wait_s = min(2 * wait_s, _LOOK_MAX_S)
+
+    async def _is_terminated(self, topic: str) -> bool:
+        """Return True if the topic takes no more messages; False also if that is unknown."""
+        with trio.move_on_after(_LOOK_S), suppress(BrokerError):
+            async with await self._client.create_reader(
+                topic, start="latest", receiver_queue_size=1
+            ) as reader:
+                try:
+                    await reader.receive()
+                except EndOfTopicError:
+                    return True
+        return False
+
     async def _carry(self, consumer: Consumer, producer: Producer) -> None:
         progress = PipeProgress(keep_last=not self._at_least_once)
         stored_before = -1 if self._at_least_once else producer.last_sequence_id
-        last_read = -1
+        last_read, last = -1, (-1, -1)
         failures: list[BrokerError] = []
         settled = trio.Event()
         scope = trio.CancelScope()
@@ -258,10 +292,10 @@ class Pipe:
         try:
             with scope:
                 while True:
-                    try:
-                        message = await consumer.receive()
-                    except EndOfTopicError:
+                    message = await self._next(consumer, last)
+                    if message is None:
                         break
+                    last = (message.entry.ledger_id, message.entry.entry_id)
                     if not self._at_least_once:
                         # After a takeover of the input, messages that are under way come again.
                         assert message.offset is not None

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import daybook
+from daybook.clients.python.arguments import Compression
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.protocol.chunks import Chunks, Joined
 from daybook.wire.batch import parse_metadata, split_broker_metadata
@@ -34,7 +35,7 @@ async def small_cluster() -> AsyncGenerator[FakeCluster]:
 
 
 @pytest.mark.parametrize("compression", ["none", "zlib"])
-async def test_a_large_message_goes_there_and_back(compression: str) -> None:
+async def test_a_large_message_goes_there_and_back(compression: Compression) -> None:
     data = random.Random(1).randbytes(10_001)
     async with small_cluster() as cluster, daybook.connect(cluster.url) as client:
         consumer = await client.subscribe("t", "s")
@@ -42,7 +43,7 @@ async def test_a_large_message_goes_there_and_back(compression: str) -> None:
             "t",
             chunking=True,
             compression=compression,
-            name="p",  # type: ignore[arg-type]
+            name="p",
         )
         producer.send_nowait(b"before")
         place = await producer.send(data, key="k", properties={"a": "b"}, event_time_ms=5)
