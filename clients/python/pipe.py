@@ -43,7 +43,7 @@ from daybook.wire.topics import TopicName
 if TYPE_CHECKING:
     from daybook.clients.python.client import Client
 
-_PREFIX = "daybook.pipe."  # of producer names, which brokers never forget by time
+_PREFIX = "daybook.pipe."  # the beginning of producer names, which brokers never forget by time
 _UNDER_WAY_MAX = 1000  # messages whose outputs have no receipts, in each input partition
 _LOOK_S = 0.5  # without a message, before the first look whether the input was terminated
 _LOOK_MAX_S = 30.0  # between two looks

@@ -1,4 +1,4 @@
-"""What a pipe has read, sent and acknowledged: the order of its steps, without I/O.
+"""The progress of a pipe: messages that are read, sent and acknowledged, in order, without I/O.
 
 A pipe reads the messages of one input partition in order, sends the outputs of each, and
 acknowledges a message when all outputs of it and of all messages before it are stored.
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-OUTPUTS_MAX = 1 << 20  # of one message
+OUTPUTS_MAX = 1 << 20  # the limit for one message
 _ID_MAX = (1 << 63) - 1
 
 
