@@ -24,7 +24,7 @@ class _Partial:
     count: int
     parts: list[bytes] = field(default_factory=list[bytes])
     size: int = 0
-    keys: dict[EntryKey, None] = field(default_factory=dict[EntryKey, None])  # all entries of the message
+    keys: dict[EntryKey, None] = field(default_factory=dict[EntryKey, None])  # every entry
 
 
 @dataclass(frozen=True, slots=True)
