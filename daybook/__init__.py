@@ -1,10 +1,12 @@
 """Publish, subscribe and read by offset.
 
     async with daybook.connect("pulsar://localhost:6650") as client: ...     on trio
-    with daybook.blocking.connect("pulsar://localhost:6650") as client: ...  without trio
+    async with daybook.aio.connect("pulsar://localhost:6650") as client: ... on asyncio
+    with daybook.blocking.connect("pulsar://localhost:6650") as client: ...  without either
 
 Its modules:
 
+    daybook.aio               the same client on asyncio
     daybook.blocking          the same client without trio, for threads and the interactive prompt
     daybook.schemas           typed messages: JSON, Avro, Protobuf, texts, numbers
     daybook.admin             topics, subscriptions and namespaces, by the admin REST of a broker
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from daybook import admin as admin
+    from daybook import aio as aio
     from daybook import blocking as blocking
     from daybook import ledgers as ledgers
     from daybook import schemas as schemas
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.messages import Message as Message
     from daybook.clients.python.messages import MessageId as MessageId
     from daybook.clients.python.messages import Offset as Offset
+    from daybook.clients.python.pipe import Output as Output
     from daybook.clients.python.producer import Producer as Producer
     from daybook.clients.python.protocol.letters import DeadLetterPolicy as DeadLetterPolicy
     from daybook.clients.python.reader import OffsetRange as OffsetRange
@@ -91,6 +95,7 @@ _NAMES = {
     """,
     "daybook.clients.python.limits": "ClientLimits",
     "daybook.clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
+    "daybook.clients.python.pipe": "Output",
     "daybook.clients.python.producer": "Producer",
     "daybook.clients.python.protocol.letters": "DeadLetterPolicy",
     "daybook.clients.python.reader": "OffsetRange Reader",
@@ -98,7 +103,7 @@ _NAMES = {
     "daybook.wire.version": "__version__",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
-_MODULES = ("admin", "blocking", "ledgers", "schemas", "spark", "testing")
+_MODULES = ("admin", "aio", "blocking", "ledgers", "schemas", "spark", "testing")
 
 __all__ = [*_WHERE, *_MODULES]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -11,7 +11,7 @@ import pytest
 import daybook
 from daybook.clients.python import errors
 
-MODULES = ["admin", "blocking", "ledgers", "ledgers.blocking", "testing"]
+MODULES = ["admin", "aio", "blocking", "ledgers", "ledgers.blocking", "testing"]
 
 
 def run(code: str) -> str:

@@ -509,7 +509,10 @@ class Handlers:
         assert producer_id not in self.producers
         self.producers[producer_id] = producer
         self._perform_producing(self._producing.opened(producer_id, attempt))
-        connection.send_command(_producer_success(body.request_id, producer))
+        success = _producer_success(body.request_id, producer)
+        if connection.is_ours:
+            success.deduplicated = producer.topic.deduplication is not None
+        connection.send_command(success)
 
     async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
         broker = self._broker

@@ -11,6 +11,9 @@
     blocking.py            the same client without trio; also blocking_producer.py and
                            blocking_table_view.py
     portal.py              the thread in which the client without trio runs
+    aio.py                 the same client on asyncio
+    guest.py               trio on top of the event loop of asyncio
+    fork.py                clients in a process that was forked
     admin.py               the admin client, over HTTP (http.py); also blocking_admin.py
     errors.py              the errors, with their outcome and remedy
     limits.py              sizes and timeouts
@@ -25,10 +28,11 @@ Behind these:
     topic_consumer.py      ... a consumer: permits, deliveries, seeks
     message_queue.py       messages that have arrived, of all partitions; entries.py unpacks them
     acknowledger.py        sends acknowledgements; redelivery.py asks for messages again
+    pipe.py                consumes, transforms and produces, each output once
     dead_letters.py        sends messages that are given up to retry and dead letter topics
     start_position.py      where a reader starts and where a seek leads
     lookup.py, pool.py     which broker serves a topic, and the connections to brokers
     connection.py          one connection: requests, answers, keep-alive
     protocol/              the rules, pure: batching, sends, acks, ack timeouts, permits, routing,
-                           retry (of attempts), letters (retry and dead letter topics)
+                           retry (of attempts), letters (retry and dead letter topics), piping
 """

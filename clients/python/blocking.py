@@ -13,6 +13,7 @@ many at a time.  `on_result` is called in that thread, where no call of the clie
 Objects may be used from any thread, but not in a process that was forked.
 """
 
+import inspect
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ from daybook.clients.python.messages import (
     Offset,
     ValueT,
 )
+from daybook.clients.python.pipe import Result, Transform
 from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.reader import OffsetRange
@@ -91,6 +93,7 @@ class ProducerOptions(TypedDict, total=False):
     send_timeout_s: float | None
     initial_sequence_id: int | None
     initial_subscription: str | None
+    chunking: bool
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -256,6 +259,35 @@ class Client(Closing):
             unwanted=trio_table_view.TableView.abandon,
         )
         return TableView(self._portal, made)
+
+    @like(trio_client.Client.pipe)
+    def pipe(
+        self,
+        source: str,
+        target: str,
+        transform: Transform,
+        *,
+        name: str,
+        at_least_once: bool = False,
+        initial_position: InitialPosition = "earliest",
+    ) -> int:
+
+        async def in_a_thread(message: Message) -> Result | Iterable[Result]:
+            made = await trio.to_thread.run_sync(transform, message)
+            if inspect.isawaitable(made):
+                raise TypeError("without an event loop, `transform` must be a plain function")
+            return made
+
+        return self._portal.call(
+            lambda: self._client.pipe(
+                source,
+                target,
+                in_a_thread,
+                name=name,
+                at_least_once=at_least_once,
+                initial_position=initial_position,
+            )
+        )
 
     def close(self) -> None:
         """Store everything that was sent, then close all that the client has opened.

@@ -32,12 +32,14 @@ from daybook.clients.python.arguments import (
 from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.consumer import Consumer, MessageSource
 from daybook.clients.python.dead_letters import DeadLetters, check_dead_letters
-from daybook.clients.python.errors import BrokerError, Remedy, UnavailableError
+from daybook.clients.python.errors import BrokerError, ClosedError, Remedy, UnavailableError
+from daybook.clients.python.fork import tell_of_forks
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId, ValueT
 from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
+from daybook.clients.python.pipe import Pipe, Transform
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolicy
@@ -91,6 +93,7 @@ class Client:
         self._sources: list[MessageSource[Any]] = []
         self._next_producer_id = 0
         self._next_consumer_id = 0
+        tell_of_forks(self)
         nursery.start_soon(self._pool.run)
         nursery.start_soon(self._watch_partitions)
 
@@ -190,6 +193,7 @@ class Client:
         send_timeout_s: float | None = _PRODUCER.send_timeout_s,
         initial_sequence_id: int | None = None,
         initial_subscription: str | None = None,
+        chunking: bool = False,
         schema: Schema[ValueT] | None = None,
     ) -> Producer[ValueT]:
         """Return a producer that is attached to its broker, or to the brokers of all partitions.
@@ -209,6 +213,8 @@ class Client:
         `schema`: how values become messages (`daybook.schemas`); the broker checks that it fits.
         `initial_subscription`: a subscription that is created with the topic, so that its messages
             are kept for it.
+        `chunking`: a message that is too large for the broker is sent in several entries, and
+            joined by its consumer.  It may be as large as `pending_bytes_max`.
         """
         settings = ProducerLimits(
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
@@ -238,6 +244,7 @@ class Client:
                     on_batch=partial(router.batch_ended, index),
                     initial_subscription=initial_subscription,
                     schema=None if schema is None else schema.info,
+                    chunking=chunking,
                 )
                 for index, each in enumerate(topics, first)
             ]
@@ -393,7 +400,7 @@ class Client:
 
     async def _letter_producer(self, topic: str, initial_subscription: str | None) -> Producer:
         return await self.create_producer(
-            topic, batching=False, initial_subscription=initial_subscription
+            topic, batching=False, initial_subscription=initial_subscription, chunking=True
         )
 
     async def _subscribe_several(
@@ -478,6 +485,41 @@ class Client:
             view.abandon()
             raise
         return view
+
+    async def pipe(
+        self,
+        source: str,
+        target: str,
+        transform: Transform,
+        *,
+        name: str,
+        at_least_once: bool = False,
+        initial_position: InitialPosition = "earliest",
+    ) -> int:
+        """Write what `transform` makes of each message of a topic to another topic.
+
+        Each output is stored once, whatever dies meanwhile.  This takes a target with
+        deduplication and without partitions (or one partition); otherwise NotAllowedError is
+        raised.  Run until the source was terminated, and return the number of its messages.
+
+        `transform`: a function, perhaps async, of a message.  It returns None, bytes, an Output, or
+            a list of these.  An exception of it ends the pipe, and its message comes again when the
+            pipe is started again.
+        `name`: of the pipe.  A pipe of the same name continues where the last one ended.
+        `at_least_once`: no conditions; an output may be stored twice after a crash.
+        `initial_position`: where the first pipe of this name starts: earliest or latest.
+        """
+        pipe = Pipe(
+            self,
+            source,
+            target,
+            transform,
+            name=name,
+            at_least_once=at_least_once,
+            initial_position=initial_position,
+            patience_s=self._limits.operation_timeout_s,
+        )
+        return await pipe.run()
 
     # -- opening
 
@@ -607,6 +649,14 @@ class Client:
                 self._lookups.trouble = None
                 return answer
             await trio.sleep(backoff.next(self._rng.random()))
+
+    def on_forked(self, error: ClosedError) -> None:
+        """Refuse everything in a process that was forked, without touching a socket."""
+        self._pool.on_forked(error)
+        for producer in self._producers:
+            producer.on_forked(error)
+        for source in self._sources:
+            source.on_forked(error)
 
     async def aclose(self) -> None:
         """Close everything; raise the first failure of a message without `on_result`."""

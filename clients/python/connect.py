@@ -44,8 +44,8 @@ def _check_trio() -> None:
     except RuntimeError:
         raise RuntimeError(
             "daybook.connect needs trio, which does not run here.  Run the program with"
-            " trio.run(main), or use daybook.blocking: under asyncio its calls go into threads, as"
-            " in `await asyncio.to_thread(producer.send, b'...')`."
+            " trio.run(main), or use daybook.aio.connect under asyncio, or daybook.blocking.connect"
+            " without an event loop."
         ) from None
 
 

@@ -139,6 +139,11 @@ class ConnectionHandler(ABC):
         self._end(ClosedError(f"{self.topic}: the producer or consumer was closed"))
         self._scope.cancel()
 
+    def on_forked(self, error: BrokerError) -> None:
+        """End in a process that was forked, without telling the broker."""
+        self.connection = None
+        self.failure = error
+
     async def wait_connection(self) -> BrokerConnection:
         """Return the connection, as soon as there is one; raise the error if it has ended."""
         while self.connection is None:

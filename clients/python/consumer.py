@@ -13,7 +13,7 @@ it returns when the acknowledgement is durable, and then the message never comes
 receive from one consumer: each message goes to one of them, and all of them hear of the end.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, cast
@@ -71,6 +71,7 @@ class MessageSource(Generic[ValueT]):
         self._closed = False
         self._ended = trio.Event()
         self._removed = False  # True once the client has removed it from its list
+        self._forked: ClosedError | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._subject}, {self._state}>"
@@ -142,6 +143,16 @@ class MessageSource(Generic[ValueT]):
         if self._versions is not None:
             await self.load_schemas(messages)
         return cast("list[Message[ValueT]]", messages)
+
+    def give_back(self, messages: Sequence[Message[Any]]) -> None:
+        """Put messages in front of the queue again: nobody wanted them."""
+        for message in reversed(messages):
+            consumer = message.entry.source()
+            # After a seek the message is not to be received any more.
+            if isinstance(consumer, TopicConsumer) and (
+                consumer.generation == message.entry.generation
+            ):
+                self._queue.put_back(message)
 
     def receive_nowait(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Return messages that have arrived, or [] behind the last one of a terminated topic.
@@ -215,6 +226,18 @@ class MessageSource(Generic[ValueT]):
             consumer.abandon()
         self._ended.set()
         self._remove_from_client()
+
+    def on_forked(self, error: ClosedError) -> None:
+        """Refuse everything in a process that was forked."""
+        self._forked = error
+        self._queue.clear()
+        for consumer in self._partition_consumers:
+            consumer.on_forked(error)
+
+    def check_process(self) -> None:
+        """Raise ClosedError in a process that was forked."""
+        if self._forked is not None:
+            raise self._forked
 
     def _remove_from_client(self) -> None:
         if not self._removed:
@@ -291,6 +314,8 @@ class Consumer(MessageSource[ValueT]):
         if isinstance(messages, (Message, MessageId)):
             messages = (messages,)
         _check_iterable(messages)
+        if self._forked is not None:
+            raise self._forked
         told: list[TopicConsumer] = []
         # Messages of one entry that follow each other are acknowledged in one step, as a run from
         # `first` to `last`.
@@ -323,6 +348,7 @@ class Consumer(MessageSource[ValueT]):
                 " its messages one by one"
             )
         _check_ackable(message)
+        self.check_process()
         if isinstance(message, Message):
             entry = message.entry
             consumer = _live_consumer(entry)
@@ -343,6 +369,7 @@ class Consumer(MessageSource[ValueT]):
         behind it, too.  Messages that are acknowledged do not come again.
         """
         _check_ackable(message)
+        self.check_process()
         if isinstance(message, Message):
             entry = message.entry
             consumer = _live_consumer(entry)
@@ -394,6 +421,20 @@ class Consumer(MessageSource[ValueT]):
         super().abandon()
         if self._dead_letters is not None:
             self._dead_letters.abandon()
+
+    async def place(self) -> tuple[int, int | None, MessageId]:
+        """Return the first offset and the next one of its only partition, and its mark-delete.
+
+        The next offset is None if the broker does not number messages.  Everything up to the
+        mark-delete position is acknowledged.
+        """
+        (consumer,) = self._partition_consumers
+        _, answer = await consumer.last_message_id()
+        mark = MessageId(-1, -1)
+        if answer.HasField("consumer_mark_delete_position"):
+            mark = MessageId.of_proto(answer.consumer_mark_delete_position)
+        following = answer.next_offset if answer.HasField("next_offset") else None
+        return answer.first_offset, following, mark
 
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable.

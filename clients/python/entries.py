@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from itertools import repeat
 from weakref import ref
 
+from daybook.clients.python.limits import ConsumerLimits
 from daybook.clients.python.messages import Entry, Message
+from daybook.clients.python.protocol.acks_in_doubt import EntryKey
+from daybook.clients.python.protocol.chunks import Chunks, Joined
 from daybook.clients.python.schemas.versions import SchemaVersions, VersionDecoder
 from daybook.wire.batch import (
     BatchReader,
@@ -24,6 +27,7 @@ from daybook.wire.topics import TopicName
 
 _DECOMPRESSED_MAX = 64 << 20
 _MESSAGE: type[Message[bytes]] = Message
+_LIMITS = ConsumerLimits()
 
 
 @dataclass(slots=True)
@@ -31,14 +35,22 @@ class Unpacked:
     entry: Entry
     messages: list[Message]
     permits: int  # the number of permits that the entry took
+    earlier: tuple[EntryKey, ...] = ()  # the other entries of a message in chunks
 
 
 class EntryReader:
     """Unpacks the entries of one topic consumer."""
 
     def __init__(
-        self, topic: str, partition: int, source: object, versions: SchemaVersions | None = None
+        self,
+        topic: str,
+        partition: int,
+        source: object,
+        versions: SchemaVersions | None = None,
+        limits: ConsumerLimits = _LIMITS,
     ) -> None:
+        self.chunks = Chunks(limits.chunked_bytes_max, limits.chunked_messages_max)
+        self._whole_bytes_max = limits.chunked_bytes_max
         self._topic = topic
         self._partition = partition
         self._source = ref(source)
@@ -51,18 +63,23 @@ class EntryReader:
         """True once an entry had messages that compaction has removed."""
         return self._batches.met_compacted
 
-    def unpack(self, delivery: Delivery, payload: bytes, generation: int) -> Unpacked:
-        """Return all messages of an entry, also acknowledged ones.  Raise a WireError."""
+    def unpack(self, delivery: Delivery, payload: bytes, generation: int) -> Unpacked | None:
+        """Return all messages of an entry, also acknowledged ones.  Raise a WireError.
+
+        Return None for a chunk of a message that is not whole yet.
+        """
         broker_time_ms, index, rest = split_broker_metadata(memoryview(payload))
         verify_checksum(rest)
         metadata, body = parse_metadata(rest)
         if metadata.encryption_keys:
             raise MalformedError("the message is encrypted, and this client has no keys")
         if metadata.num_chunks_from_msg > 1:
-            raise MalformedError(
-                "the entry is a part of a message that was sent in chunks, which this client does"
-                " not join"
-            )
+            joined = self._chunk(delivery, metadata, bytes(body))
+            if joined is None:
+                return None
+            whole, earlier, start = joined.body, joined.earlier, 0
+        else:
+            whole, earlier, start = payload, (), len(payload) - len(body)
         count = num_messages(metadata)
         entry = Entry(
             self._topic,
@@ -81,11 +98,23 @@ class EntryReader:
             metadata.schema_version,
             self._decoder(metadata.schema_version),
         )
-        whole, start = payload, len(payload) - len(body)
         if metadata.compression != pb.NONE and metadata.uncompressed_size:
-            whole, start = _decompressed(metadata, body), 0
+            whole, start = _decompressed(metadata, memoryview(whole)[start:]), 0
         messages = self._messages(entry, metadata, whole, start, count)
-        return Unpacked(entry, messages, _permits(count, delivery.ack_set))
+        return Unpacked(entry, messages, _permits(count, delivery.ack_set), earlier)
+
+    def _chunk(
+        self, delivery: Delivery, metadata: pb.MessageMetadata, body: bytes
+    ) -> Joined | None:
+        """Return the message that is whole with this chunk; None if it is not."""
+        count, total = metadata.num_chunks_from_msg, metadata.total_chunk_msg_size
+        if not 0 <= metadata.chunk_id < count or total > self._whole_bytes_max:
+            raise MalformedError(
+                f"chunk {metadata.chunk_id} of {count}, of a message of {total} bytes, cannot be"
+                f" joined: messages in chunks may have {self._whole_bytes_max} bytes"
+            )
+        key = (delivery.ledger_id, delivery.entry_id)
+        return self.chunks.add(metadata.uuid, metadata.chunk_id, count, key, body)
 
     def _decoder(self, version: bytes) -> VersionDecoder | None:
         versions = self._versions

@@ -49,4 +49,6 @@ class ConsumerLimits:
     nack_delay_max_s: float | None = None  # with a value, the delay doubles up to it
     ack_timeout_s: float | None = None  # an entry that is not acknowledged in it comes again
     dead_letters_max: int = 1000  # rejected messages that wait for their dead letters
+    chunked_bytes_max: int = 128 << 20  # messages in chunks that are not whole yet
+    chunked_messages_max: int = 100
     discovery_s: float = 60.0  # how often a pattern is compared with the topics that exist

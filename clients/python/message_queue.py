@@ -74,6 +74,11 @@ class MessageQueue:
             self._ready = deque(m for m in self._ready if m.entry.source() is not source)
         return dropped
 
+    def put_back(self, message: Message) -> None:
+        """Put a message that was taken in front of all others."""
+        self._ready.appendleft(message)
+        self._arrived.set()
+
     def wake(self) -> None:
         """Wake all tasks that wait for a message: a partition consumer has changed."""
         self._arrived.set()

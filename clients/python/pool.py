@@ -69,6 +69,7 @@ class ConnectionPool:
         self._opening: dict[tuple[str, int, str], trio.Lock] = {}
         self._failed: dict[tuple[str, int, str], BrokerError] = {}  # how the last attempt ended
         self.closed = False
+        self._forked: ClosedError | None = None
 
     async def run(self) -> None:
         """Flush the connections; a task in the nursery of the client."""
@@ -122,6 +123,8 @@ class ConnectionPool:
         return await self._get(host, port, f"{logical_host}:{logical_port}")
 
     async def _get(self, host: str, port: int, proxy_to: str) -> BrokerConnection:
+        if self._forked is not None:
+            raise self._forked
         if self.closed:
             raise ClosedError("the client is closed")
         key = (host, port, proxy_to)
@@ -177,6 +180,11 @@ class ConnectionPool:
             f"{host}:{port} accepted the connection, but did not answer as a broker {patience}"
             " (is it the port of a broker, and is the broker overloaded?)"
         )
+
+    def on_forked(self, error: ClosedError) -> None:
+        """Refuse everything: the sockets belong to the parent of this process."""
+        self._forked = error
+        self._connections.clear()
 
     def close(self) -> None:
         """Close all connections."""

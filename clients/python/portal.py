@@ -35,7 +35,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 EXIT_S = 5.0  # how long the end of a program waits for what it has handed over
 _INSTEAD = {
     "trio": "use the client without `blocking`, as in `async with daybook.connect(...)`",
-    "asyncio": "call it in a thread, as in `await asyncio.to_thread(producer.send, b'...')`",
+    "asyncio": "use daybook.aio, as in `async with daybook.aio.connect(...)`",
 }
 _QUIET_S = 0.5  # after which it says what it waits for
 _WAKE_S = 1.0  # how often a waiting caller looks for signals
@@ -379,6 +379,10 @@ class Block(Generic[_T]):
             assert self._failure is not None
             raise self._failure
         return self._made[0]
+
+    def leave_soon(self) -> None:
+        """Have the block left, without waiting for it."""
+        self._leave.set()
 
     async def close(self) -> None:
         """Leave the block; raise the error of leaving it."""

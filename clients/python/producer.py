@@ -93,6 +93,11 @@ class Producer(Generic[ValueT]):
         )
 
     @property
+    def deduplicated(self) -> bool:
+        """True if the topic stores each message once, as far as its broker says so."""
+        return all(producer.deduplicated for producer in self._partition_producers)
+
+    @property
     def last_sequence_id(self) -> int:
         """The highest sequence id of a message that was sent; -1 before the first."""
         return max(producer.last_sequence_id for producer in self._partition_producers)
@@ -299,6 +304,12 @@ class Producer(Generic[ValueT]):
             producer.abandon()
         self._ended.set()
         self._remove_from_client()
+
+    def on_forked(self, error: ClosedError) -> None:
+        """Refuse everything in a process that was forked."""
+        self._budget.failure = error
+        for producer in self._partition_producers:
+            producer.on_forked(error)
 
     def _remove_from_client(self) -> None:
         if not self._removed:

@@ -166,7 +166,11 @@ class TopicConsumer(ConnectionHandler):
         self._timeouts = None if timeout_s is None else AckTimeouts(timeout_s)
         self._timed = trio.Event()  # the first entry has a deadline
         self._attachments = 0
-        self._entries = EntryReader(topic.full, topic.partition, self, settings.versions)
+        self._entries = EntryReader(
+            topic.full, topic.partition, self, settings.versions, settings.limits
+        )
+        # The other entries of messages in chunks, by their last one, until they are acknowledged.
+        self._chunked: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
         self._start = StartPosition(settings.start, durable=settings.durable)
         self._seeking = False
         self._moved: int | None = None  # the number of the last move that the broker told us
@@ -225,6 +229,13 @@ class TopicConsumer(ConnectionHandler):
                 delivery.ledger_id, delivery.entry_id, -1, self._partition, self.topic.full
             )
             raise CorruptMessageError(str(error), where) from error
+        for key in self._entries.chunks.take_again():
+            self._redelivery.nack(key)
+        if unpacked is None:  # A chunk of a message that is not whole yet.
+            self._pay_back(delivery, payload)
+            return []
+        if unpacked.earlier:
+            self._chunked[delivery.ledger_id, delivery.entry_id] = unpacked.earlier
         messages = self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
         dead = self._settings.dead_letters
         if dead is not None and messages and dead.policy.is_over(delivery.redelivery_count):
@@ -309,6 +320,7 @@ class TopicConsumer(ConnectionHandler):
         if not self._acknowledges:
             return
         self._acks.tracker.ack(key, batch_index)
+        self._ack_chunks(key)
         self._acks.changed()
         self._settle_timeout(key)
 
@@ -320,8 +332,15 @@ class TopicConsumer(ConnectionHandler):
             self._acks.tracker.skip(key, ((1 << (last - first + 1)) - 1) << first)
         else:
             self._acks.tracker.ack(key, -1)
+            self._ack_chunks(key)
         self._acks.changed()
         self._settle_timeout(key)
+
+    def _ack_chunks(self, key: tuple[int, int]) -> None:
+        """Acknowledge the other entries of a message in chunks."""
+        if self._chunked:
+            for each in self._chunked.pop(key, ()):
+                self._acks.tracker.ack(each, -1)
 
     def _settle_timeout(self, key: tuple[int, int]) -> None:
         if self._timeouts is not None and not self._acks.tracker.is_pending(key):
@@ -335,8 +354,17 @@ class TopicConsumer(ConnectionHandler):
     def ack_cumulative(self, key: tuple[int, int], batch_index: int) -> None:
         if not self._acknowledges:
             return
+        first = self._entries.chunks.first
+        if first is not None and first < key:
+            # A message whose chunks are not all there yet is not acknowledged by a later one.
+            self.ack(key, batch_index)
+            key, batch_index = (first[0], first[1] - 1), -1
+            if key[1] < 0:
+                return
         self._acks.tracker.ack_cumulative(key, batch_index)
         self._acks.changed()
+        for known in [known for known in self._chunked if known <= key]:
+            del self._chunked[known]
         if self._timeouts is not None:
             self._timeouts.settled_up_to((key[0], key[1] - 1))
             self._settle_timeout(key)
@@ -351,7 +379,8 @@ class TopicConsumer(ConnectionHandler):
             return
         if self._timeouts is not None:
             self._timeouts.settled(key)
-        self._redelivery.nack(key, redeliveries)
+        for each in (*self._chunked.get(key, ()), key):
+            self._redelivery.nack(each, redeliveries)
 
     # -- its tasks
 
@@ -373,7 +402,9 @@ class TopicConsumer(ConnectionHandler):
                 await self._timed.wait()
                 continue
             await trio.sleep_until(deadline)
-            await self._redelivery.ask_now(timeouts.expired(trio.current_time()))
+            expired = timeouts.expired(trio.current_time())
+            others = [each for key in expired for each in self._chunked.get(key, ())]
+            await self._redelivery.ask_now(sorted((*others, *expired)))
 
     def _drop(self) -> None:
         """Drop the entries that wait here, and give back their permits."""
@@ -428,6 +459,8 @@ class TopicConsumer(ConnectionHandler):
         self._drop()
         self._acks.forget(moved_by_us=moved_by_us)
         self._redelivery.forget()
+        self._entries.chunks.forget()
+        self._chunked.clear()
         self.generation += 1
         if not moved_by_us:
             self._moved_generation = self.generation

@@ -10,6 +10,7 @@ unknown whether it is stored.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import inf
 from random import Random
 from typing import TypeAlias
@@ -60,6 +61,7 @@ OnResult: TypeAlias = Callable[[MessageId | None, BrokerError | None], None]
 
 _KEY_CHARS = 256  # A longer key counts, like properties, when the size of a message is checked.
 _PROPERTY_BYTES = 16  # bytes of a property in a frame, besides its name and value
+_CHUNK_FIELDS = 512  # bytes of metadata that are set when an entry is queued, at most
 _NO_PROPERTIES: Mapping[str, str] = {}
 _ON_THE_WIRE = {
     CompressionType.LZ4: pb.LZ4,
@@ -130,6 +132,7 @@ class TopicProducer(ConnectionHandler):
         on_batch: Callable[[], None],
         initial_subscription: str | None = None,
         schema: SchemaInfo | None = None,
+        chunking: bool = False,
     ) -> None:
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
         self.name = name or ""
@@ -137,6 +140,7 @@ class TopicProducer(ConnectionHandler):
         self._clock = clock
         self._id = producer_id
         self._epoch = 0
+        self.deduplicated = False  # True if the broker says that it stores each message once
         self._settings = settings
         self._compression = compression
         self._batching = batching is not False
@@ -146,6 +150,7 @@ class TopicProducer(ConnectionHandler):
         self._initial_subscription = initial_subscription
         self._schema = schema
         self._schema_version = b""
+        self._chunking = chunking
         self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
         # The broker has the messages before this id.  No batch spans it: it would be refused.
         self._first_new_id = 0
@@ -211,7 +216,7 @@ class TopicProducer(ConnectionHandler):
             size += _size_beside(key, properties)
         # A delayed message is alone in its entry, for which the broker keeps one time.
         alone = size >= builder.bytes_max or not self._batching or deliver_at_ms is not None
-        if size > self._max_bytes:
+        if size > self._max_bytes and not self._takes_chunks(data, size):
             raise MessageTooLargeError(
                 f"the message has {size} bytes with its key and properties, and the broker takes at"
                 f" most {self._max_bytes}"
@@ -334,13 +339,67 @@ class TopicProducer(ConnectionHandler):
         for name, value in (properties or _NO_PROPERTIES).items():
             metadata.properties.add(key=name, value=value)
         batch = Batch(data or b"", 1, sequence_id, sequence_id, text, is_base64)
-        self._push(metadata, batch, [] if on_result is None else [(-1, on_result)])
+        results = [] if on_result is None else [(-1, on_result)]
+        beside = len(metadata.SerializePartialToString()) if self._chunking else 0
+        if self._chunking and len(batch.body) + beside > self._max_bytes:
+            self._push_chunks(metadata, batch, results)
+        else:
+            self._push(metadata, batch, results)
         self._on_batch()
+
+    def _takes_chunks(self, data: bytes | None, size: int) -> bool:
+        """Return True if the message may be sent in chunks, each with its key and properties."""
+        beside = size - len(data or b"")
+        return (
+            self._chunking
+            and beside <= self._max_bytes // 2
+            and size <= self._settings.pending_bytes_max
+        )
+
+    def _push_chunks(
+        self, metadata: pb.MessageMetadata, batch: Batch, results: list[tuple[int, OnResult]]
+    ) -> None:
+        """Send a message in entries of its own, of which only the last one is the message."""
+        body: Buffer = batch.body
+        if self._compression is not CompressionType.NONE:
+            body = self._compressed(metadata, body)
+        room = self._max_bytes - len(metadata.SerializePartialToString()) - _CHUNK_FIELDS
+        whole = bytes(body)
+        parts = [whole[at : at + room] for at in range(0, len(whole), room)]
+        if len(parts) > 1:
+            metadata.uuid = f"{self.name}-{batch.sequence_id}"
+            metadata.num_chunks_from_msg = len(parts)
+            metadata.total_chunk_msg_size = len(whole)
+        for index, part in enumerate(parts):
+            is_last = index == len(parts) - 1
+            if len(parts) > 1:
+                metadata.chunk_id = index
+            self._queue_entry(
+                metadata,
+                part,
+                replace(batch, body=part, count=int(is_last)),
+                results if is_last else [],
+                is_chunk=len(parts) > 1,
+            )
 
     def _push(
         self, metadata: pb.MessageMetadata, batch: Batch, results: list[tuple[int, OnResult]]
     ) -> None:
         body: Buffer = batch.body
+        if self._compression is not CompressionType.NONE:
+            body = self._compressed(metadata, body)
+        self._queue_entry(metadata, body, batch, results)
+
+    def _queue_entry(
+        self,
+        metadata: pb.MessageMetadata,
+        body: Buffer,
+        batch: Batch,
+        results: list[tuple[int, OnResult]],
+        *,
+        is_chunk: bool = False,
+    ) -> None:
+        """Put an entry into the queue, and send it if a broker is attached."""
         metadata.producer_name = self.name
         metadata.sequence_id = batch.sequence_id
         metadata.publish_time = self._clock.now_ms()
@@ -351,15 +410,14 @@ class TopicProducer(ConnectionHandler):
             metadata.highest_sequence_id = highest
         else:
             metadata.ClearField("highest_sequence_id")
-        if self._compression is not CompressionType.NONE:
-            body = self._compressed(metadata, body)
         head = encode_payload_head(metadata, body)
         frame = encode_send(
             self._id,
             batch.sequence_id,
             len(head) + len(body),
-            num_messages=batch.count,
+            num_messages=batch.count or 1,
             highest_sequence_id=highest,
+            is_chunk=is_chunk,
         )
         timeout_s = self._settings.send_timeout_s
         send = PendingSend(
@@ -459,6 +517,7 @@ class TopicProducer(ConnectionHandler):
                 self._next_sequence_id = max(0, self._first_new_id)
         self.name = success.producer_name
         self._schema_version = success.schema_version
+        self.deduplicated = success.deduplicated
         self._max_bytes = connection.max_message_bytes
         self._builder.bytes_max = min(self._settings.batch_bytes_max, self._max_bytes // 2)
 
@@ -485,6 +544,11 @@ class TopicProducer(ConnectionHandler):
         if self._builder.count:
             self.ship()
         self._fail_all(failure, in_doubt=lambda send: send.sent)
+
+    def on_forked(self, error: BrokerError) -> None:
+        super().on_forked(error)
+        self._builder.count = 0  # The parent has these messages, and sends them.
+        self._pending.clear()
 
     def _fail_all(self, failure: BrokerError, in_doubt: Callable[[PendingSend], bool]) -> None:
         doubt = InDoubtError(
@@ -529,8 +593,8 @@ class TopicProducer(ConnectionHandler):
             self._fail_all(failure, in_doubt=lambda send: send.sent_before)
             self._end(failure)
         elif isinstance(failure, (MessageRejectedError, NotAllowedError)):
-            send = self._pending.refused(error.sequence_id)
-            if send is not None:
+            # A message in chunks has several entries; without one of them the rest is of no use.
+            while (send := self._pending.refused(error.sequence_id)) is not None:
                 self._fail(send, failure)
                 self._budget.changed()
         else:

@@ -144,6 +144,8 @@ def run_entry(data: bytes) -> None:
         except WireError as error:
             errors.append(error)
     unpacked = reader.unpack(delivery, data, 0)
+    if unpacked is None:
+        return  # A chunk of a message that is not whole.
     if has_broker_metadata(split_broker_metadata(entry)[2]):
         return  # No broker of ours stores an entry with two blocks.
     require(not errors, f"a client reads an entry that others refuse: {errors}")

@@ -7,6 +7,12 @@ _CHOICE = "daybook.clients.python.topic_choice"
 _QUEUE = "daybook.clients.python.message_queue"
 _LETTERS = "daybook.clients.python.dead_letters"
 _BY_LETTERS = "tests:tests/clients/python/test_dead_letters.py"
+_BY_AIO = "tests:tests/clients/python/test_aio.py"
+_PIPE = "daybook.clients.python.pipe"
+_RULES = "daybook.clients.python.protocol.piping"
+_BY_PIPE = "tests:tests/clients/python/test_pipe.py"
+_CHUNKS = "daybook.clients.python.protocol.chunks"
+_BY_CHUNKS = "tests:tests/clients/python/test_chunks.py"
 _BY_MULTI = "tests:tests/clients/python/test_multi_topic.py"
 
 SEVERAL_TOPICS = [
@@ -164,4 +170,189 @@ REJECTED = [
     ),
 ]
 
-MUTANTS = [*SEVERAL_TOPICS, *REJECTED]
+ASYNCIO = [
+    Mutant(
+        id="PC20",
+        rule="the result of a call that was cancelled is given back -> it is lost",
+        module="daybook.clients.python.guest",
+        name="Guest.call",
+        replacement=Edit("if call.succeeded and unwanted is not None:", "if False:"),
+        caught_by=f"{_BY_AIO} -k given_back",
+    ),
+    Mutant(
+        id="PC21",
+        rule="a cancelled call ends when the function behind it has ended -> at once",
+        module="daybook.clients.python.guest",
+        name="Guest.call",
+        replacement=Edit("while not call.settled:", "while False:"),
+        caught_by=f"{_BY_AIO} -k function_has_ended",
+    ),
+    Mutant(
+        id="PC22",
+        rule="other tasks get turns while messages are taken -> they get none",
+        module="daybook.clients.python.aio",
+        name="_Source._receive",
+        replacement=Edit("if self._turn >= _TURNS:", "if False:"),
+        caught_by=f"{_BY_AIO} -k other_tasks",
+    ),
+    Mutant(
+        id="PC23",
+        rule="a call from another loop is an error -> is carried out there",
+        module="daybook.clients.python.guest",
+        name="Guest.check",
+        replacement=Edit("if here is not self._loop:", "if False:"),
+        caught_by=f"{_BY_AIO} -k another_loop",
+    ),
+    Mutant(
+        id="PC24",
+        rule="a forked client says so -> sends on its parent's connections",
+        module="daybook.clients.python.client",
+        name="Client.on_forked",
+        replacement=Edit("producer.on_forked(error)", "pass"),
+        caught_by=f"{_BY_AIO} -k forked",
+    ),
+    Mutant(
+        id="PC25",
+        rule="an acknowledgement in a forked process is an error -> it is taken",
+        module="daybook.clients.python.consumer",
+        name="Consumer.ack_nowait",
+        replacement=Edit("if self._forked is not None:", "if False:"),
+        caught_by=f"{_BY_AIO} -k forked",
+    ),
+]
+
+PIPES = [
+    Mutant(
+        id="PC30",
+        rule="an output that is stored already is not sent again -> it is",
+        module=_PIPE,
+        name="Pipe._carry",
+        replacement=Edit("if name <= stored_before:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k every_step",
+    ),
+    Mutant(
+        id="PC31",
+        rule="a message that comes again in one run is under way already -> it is piped again",
+        module=_PIPE,
+        name="Pipe._carry",
+        replacement=Edit("if message.offset <= last_read:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k every_step",
+    ),
+    Mutant(
+        id="PC32",
+        rule="a pipe starts behind its last output -> where its cursor is",
+        module=_PIPE,
+        name="Pipe._resume",
+        replacement=Edit("await consumer.seek(Offset(max(offset, first)))", "pass"),
+        caught_by=f"{_BY_PIPE} -k where_its_cursor_is",
+    ),
+    Mutant(
+        id="PC33",
+        rule="a pipe whose subscription is gone is refused -> it takes new messages for repeats",
+        module=_RULES,
+        name="is_lost",
+        replacement=Edit("mark_delete >= end_before", "False"),
+        caught_by=f"{_BY_PIPE} -k subscription_is_gone",
+    ),
+    Mutant(
+        id="PC34",
+        rule="the last finished message stays without acknowledgement -> it is acknowledged",
+        module=_RULES,
+        name="PipeProgress._finish",
+        replacement=Edit("if not self.keep_last:", "if True:"),
+        caught_by=f"{_BY_PIPE} -k acknowledgements_follow",
+    ),
+    Mutant(
+        id="PC35",
+        rule="a message is finished when its outputs are stored -> when they are sent",
+        module=_RULES,
+        name="PipeProgress._finish",
+        replacement=Edit(" and not self._inputs[0].unstored", ""),
+        caught_by=f"{_BY_PIPE} -k acknowledgements_follow",
+    ),
+    Mutant(
+        id="PC36",
+        rule="a pipe goes on with the message of its last output -> behind it",
+        module=_RULES,
+        name="resume",
+        replacement=Edit("last_sequence_id // OUTPUTS_MAX", "last_sequence_id // OUTPUTS_MAX + 1"),
+        caught_by=f"{_BY_PIPE} -k made_good",
+    ),
+    Mutant(
+        id="PC37",
+        rule="an output topic without deduplication is refused -> it is taken",
+        module=_PIPE,
+        name="Pipe._resume",
+        replacement=Edit("if not producer.deduplicated:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k have_deduplication",
+    ),
+    Mutant(
+        id="PC38",
+        rule="a refused pipe leaves no new subscription -> the next start is deceived",
+        module=_PIPE,
+        name="Pipe._resume",
+        replacement=Edit("await consumer.unsubscribe()", "pass"),
+        caught_by=f"{_BY_PIPE} -k subscription_is_gone",
+    ),
+]
+
+CHUNKED = [
+    Mutant(
+        id="PC40",
+        rule="all chunks of a message are acknowledged with it -> only the last one",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer._ack_chunks",
+        replacement=Edit("if self._chunked:", "if False:"),
+        caught_by=f"{_BY_CHUNKS} -k there_and_back",
+    ),
+    Mutant(
+        id="PC41",
+        rule="a chunk without its earlier ones comes again -> it is added",
+        module=_CHUNKS,
+        name="Chunks.add",
+        replacement=Edit("chunk > len(partial.parts) or ", ""),
+        caught_by=f"{_BY_CHUNKS} -k without_its_earlier",
+    ),
+    Mutant(
+        id="PC42",
+        rule="a repeated chunk is no other chunk -> it is added twice",
+        module=_CHUNKS,
+        name="Chunks.add",
+        replacement=Edit("if chunk < len(partial.parts):", "if False:"),
+        caught_by=f"{_BY_CHUNKS} -k repeats",
+    ),
+    Mutant(
+        id="PC43",
+        rule="incomplete messages are bounded in bytes -> they are not",
+        module=_CHUNKS,
+        name="Chunks.add",
+        replacement=Edit("self.size > self._bytes_max or ", ""),
+        caught_by=f"{_BY_CHUNKS} -k memory_is_bounded",
+    ),
+    Mutant(
+        id="PC44",
+        rule="the entries of a message that began anew are acknowledged with it -> they are not",
+        module=_CHUNKS,
+        name="Chunks._begin",
+        replacement=Edit("keys = before.keys", "pass"),
+        caught_by=f"{_BY_CHUNKS} -k repeats",
+    ),
+    Mutant(
+        id="PC45",
+        rule="a cumulative acknowledgement leaves incomplete messages alone -> it covers them",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer.ack_cumulative",
+        replacement=Edit("first is not None and first < key", "False"),
+        caught_by=f"{_BY_CHUNKS} -k cumulative",
+    ),
+    Mutant(
+        id="PC46",
+        rule="a rejected message comes again with all its chunks -> with the last one",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer.nack",
+        replacement=Edit("(*self._chunked.get(key, ()), key)", "(key,)"),
+        caught_by=f"{_BY_CHUNKS} -k as_a_whole",
+    ),
+]
+
+MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *CHUNKED]

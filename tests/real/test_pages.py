@@ -36,7 +36,8 @@ def python_snippets(page: str) -> list[tuple[str, str]]:
     return re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", page, re.DOTALL)
 
 
-SNIPPETS = python_snippets(PAGE)
+COMING_FROM = (DOCS / "coming-from.md").read_text()
+SNIPPETS = python_snippets(PAGE) + python_snippets(COMING_FROM)
 
 
 def run(
@@ -56,7 +57,7 @@ def run(
 
 
 def test_each_snippet_says_what_it_prints() -> None:
-    assert len(SNIPPETS) == PAGE.count("```python")
+    assert len(SNIPPETS) == (PAGE + COMING_FROM).count("```python")
     assert all(shown for _, shown in SNIPPETS)
 
 

@@ -87,6 +87,7 @@ def encode_send(
     *,
     num_messages: int = 1,
     highest_sequence_id: int | None = None,
+    is_chunk: bool = False,
 ) -> bytes:
     """Return the frame of an entry up to its payload, which the caller sends behind it."""
     command = b"\x08" + encode_varint(producer_id) + b"\x10" + encode_varint(sequence_id)
@@ -94,7 +95,9 @@ def encode_send(
         command += b"\x18" + encode_varint(num_messages)
     if highest_sequence_id is not None and highest_sequence_id != sequence_id:
         command += b"\x30" + encode_varint(highest_sequence_id)
-    size = len(command) + 4  # at most 46: one byte is enough for the size of the command
+    if is_chunk:
+        command += b"\x38\x01"
+    size = len(command) + 4  # at most 48: one byte is enough for the size of the command
     return b"%b%b\x08\x06\x32%c%b" % (
         U32.pack(4 + size + payload_bytes),
         U32.pack(size),

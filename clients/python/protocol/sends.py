@@ -59,8 +59,12 @@ class PendingSends:
 
     def push(self, send: PendingSend) -> None:
         """Append an entry."""
-        # Receipts and refusals find an entry by its ids, which only grow.
-        assert not self._queue or self._queue[-1].highest_sequence_id < send.sequence_id
+        # Receipts and refusals find an entry by its ids, which only grow.  The chunks of a message
+        # have the same id, and only the last one counts as a message.
+        assert not self._queue or (
+            self._queue[-1].highest_sequence_id < send.sequence_id
+            or (not self._queue[-1].count and self._queue[-1].sequence_id == send.sequence_id)
+        )
         self._queue.append(send)
         self.size += send.size
 

@@ -1,0 +1,522 @@
+"""The client for asyncio: the same names and options as the client for trio.
+
+    async with daybook.aio.connect("pulsar://localhost:6650") as client:
+        async with await client.create_producer("orders") as producer:
+            await producer.send(b"...", key="customer-7")
+        async with await client.subscribe("orders", "billing") as consumer:
+            async for message in consumer:
+                await consumer.ack(message)
+
+It is the client for trio, which runs on top of the event loop, in the same thread (`guest.py`).
+Everything that does not wait is called directly: `send_nowait`, acknowledgements without receipts,
+and a `receive` for which a message has arrived.  A `send` waits for a future that its receipt sets.
+
+A cancelled call has taken nothing: a message that arrives for a `receive` that was cancelled is the
+first one that the next `receive` returns.  A `send` that was cancelled is sent all the same.
+`on_result` is called in the event loop, and must not wait.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Generic, Self, TypeVar, Unpack
+
+import trio
+
+from daybook.clients.python import client as trio_client
+from daybook.clients.python import connect as trio_connect
+from daybook.clients.python import consumer as trio_consumer
+from daybook.clients.python import producer as trio_producer
+from daybook.clients.python import reader as trio_reader
+from daybook.clients.python.arguments import InitialPosition, check_timeout, check_url
+from daybook.clients.python.blocking import ConsumerOptions, ProducerOptions, ReaderOptions
+from daybook.clients.python.consumer import Ackable
+from daybook.clients.python.errors import BrokerError, EndOfTopicError
+from daybook.clients.python.guest import Guest, wait_for_asyncio
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from daybook.clients.python.pipe import Result, Transform
+from daybook.clients.python.portal import Block, like
+from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.start_position import Start
+from daybook.clients.python.topic_choice import Topics
+from daybook.clients.python.topic_producer import OnResult
+from daybook.wire.transport import Buffer
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Client",
+    "Consumer",
+    "Message",
+    "MessageId",
+    "Offset",
+    "OffsetRange",
+    "Producer",
+    "Reader",
+    "connect",
+]
+
+_TURNS = 64  # messages that are handed out between two turns of the event loop
+_S = TypeVar("_S", bound=trio_consumer.MessageSource)
+
+
+class connect:  # noqa: N801  (it is used like a function)
+    """`async with connect(service_url) as client:`; see `daybook.connect`."""
+
+    def __init__(
+        self,
+        service_url: str,
+        *,
+        timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
+        limits: ClientLimits | None = None,
+    ) -> None:
+        check_url("service_url", service_url)
+        check_timeout("timeout_s", timeout_s)
+        self._service_url = service_url
+        self._timeout_s = timeout_s
+        self._limits = limits
+        self._guest: Guest | None = None
+        self._block: Block[trio_client.Client] | None = None
+        self._client: trio_client.Client | None = None
+
+    async def __aenter__(self) -> "Client":
+        guest = self._guest = await Guest.enter()
+        try:
+            self._client = await guest.call(self._open, guest)
+        except BaseException:
+            await self._leave()
+            raise
+        return Client(guest, self._client)
+
+    async def _open(self, guest: Guest) -> trio_client.Client:
+        block = self._block = Block(
+            trio_connect.connect(self._service_url, timeout_s=self._timeout_s, limits=self._limits)
+        )
+        guest.start(block.run)
+        return await block.opened()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._guest is not None
+        assert self._block is not None
+        assert self._client is not None
+        try:
+            self._guest.check()
+            if error is not None:
+                self._client.abandon()
+            try:
+                await self._guest.call(self._block.close)
+            except BaseException:
+                self._client.abandon()
+                raise
+        finally:
+            await self._leave()
+
+    async def _leave(self) -> None:
+        assert self._guest is not None
+        if self._block is not None:
+            self._block.leave_soon()
+        await self._guest.leave()
+
+
+class Client:
+    """See `clients.python.client.Client`."""
+
+    def __init__(self, guest: Guest, client: trio_client.Client) -> None:
+        self._guest = guest
+        self._client = client
+        self.service_url = client.service_url
+
+    def __repr__(self) -> str:
+        return repr(self._client)
+
+    @like(trio_client.Client.partitions)
+    async def partitions(self, topic: str, *, create: bool = True) -> int:
+        return await self._guest.call(lambda: self._client.partitions(topic, create=create))
+
+    @like(trio_client.Client.lookup)
+    async def lookup(self, topic: str) -> str:
+        return await self._guest.call(self._client.lookup, topic)
+
+    @like(trio_client.Client.topics)
+    async def topics(self, namespace: str = "public/default") -> list[str]:
+        return await self._guest.call(self._client.topics, namespace)
+
+    @like(trio_client.Client.last_message_id)
+    async def last_message_id(self, topic: str) -> MessageId:
+        return await self._guest.call(self._client.last_message_id, topic)
+
+    @like(trio_client.Client.offsets)
+    async def offsets(self, topic: str) -> OffsetRange:
+        return await self._guest.call(self._client.offsets, topic)
+
+    @like(trio_client.Client.offset_ranges)
+    async def offset_ranges(self, topic: str) -> list[OffsetRange]:
+        return await self._guest.call(self._client.offset_ranges, topic)
+
+    @like(trio_client.Client.create_producer)
+    async def create_producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "Producer":
+        made = await self._guest.call(
+            lambda: self._client.create_producer(topic, **options),
+            unwanted=trio_producer.Producer.abandon,
+        )
+        return Producer(self._guest, made)
+
+    @like(trio_client.Client.subscribe)
+    async def subscribe(
+        self, topic: Topics, subscription: str, **options: Unpack[ConsumerOptions]
+    ) -> "Consumer":
+        made = await self._guest.call(
+            lambda: self._client.subscribe(topic, subscription, **options),
+            unwanted=trio_consumer.Consumer.abandon,
+        )
+        return Consumer(self._guest, made, receipts=bool(options.get("ack_receipts")))
+
+    @like(trio_client.Client.pipe)
+    async def pipe(
+        self,
+        source: str,
+        target: str,
+        transform: Transform,
+        *,
+        name: str,
+        at_least_once: bool = False,
+        initial_position: InitialPosition = "earliest",
+    ) -> int:
+        loop = asyncio.get_running_loop()
+
+        async def on_asyncio(message: Message) -> Result | Iterable[Result]:
+            made = transform(message)
+            if not inspect.isawaitable(made):
+                return made
+            return await wait_for_asyncio(loop, made)
+
+        return await self._guest.call(
+            lambda: self._client.pipe(
+                source,
+                target,
+                on_asyncio,
+                name=name,
+                at_least_once=at_least_once,
+                initial_position=initial_position,
+            )
+        )
+
+    @like(trio_client.Client.create_reader)
+    async def create_reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "Reader":
+        made = await self._guest.call(
+            lambda: self._client.create_reader(topic, **options),
+            unwanted=trio_reader.Reader.abandon,
+        )
+        return Reader(self._guest, made)
+
+
+class Producer:
+    """See `clients.python.producer`."""
+
+    def __init__(self, guest: Guest, producer: trio_producer.Producer) -> None:
+        self._guest = guest
+        self._producer = producer
+
+    def __repr__(self) -> str:
+        return repr(self._producer)
+
+    @property
+    def topic(self) -> str:
+        return self._producer.topic
+
+    @property
+    def name(self) -> str:
+        return self._producer.name
+
+    @property
+    def partitions(self) -> int:
+        return self._producer.partitions
+
+    @property
+    def last_sequence_id(self) -> int:
+        return self._producer.last_sequence_id
+
+    @property
+    def connected(self) -> bool:
+        return self._producer.connected
+
+    @property
+    def has_room(self) -> bool:
+        """Return True if `send_nowait` may be called; if not, `await wait_room()` first."""
+        return self._producer.has_room
+
+    @like(trio_producer.Producer.send_nowait)
+    def send_nowait(
+        self,
+        data: Buffer | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at_ms: int | None = None,
+        deliver_after_s: float | None = None,
+        on_result: OnResult | None = None,
+    ) -> None:
+        self._guest.check()
+        self._producer.send_nowait(
+            data,
+            key=key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            sequence_id=sequence_id,
+            deliver_at_ms=deliver_at_ms,
+            deliver_after_s=deliver_after_s,
+            on_result=on_result,
+        )
+
+    @like(trio_producer.Producer.send)
+    async def send(
+        self,
+        data: Buffer | None,
+        *,
+        key: str | bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int | None = None,
+        sequence_id: int | None = None,
+        deliver_at_ms: int | None = None,
+        deliver_after_s: float | None = None,
+    ) -> MessageId:
+        while not self._producer.has_room:
+            await self.wait_room()
+        stored: asyncio.Future[MessageId] = asyncio.get_running_loop().create_future()
+
+        def on_result(place: MessageId | None, error: BrokerError | None) -> None:
+            if stored.done():  # The caller was cancelled.
+                return
+            if error is not None:
+                stored.set_exception(error)
+            else:
+                assert place is not None
+                stored.set_result(place)
+
+        self.send_nowait(
+            data,
+            key=key,
+            properties=properties,
+            event_time_ms=event_time_ms,
+            sequence_id=sequence_id,
+            deliver_at_ms=deliver_at_ms,
+            deliver_after_s=deliver_after_s,
+            on_result=on_result,
+        )
+        return await stored
+
+    @like(trio_producer.Producer.wait_room)
+    async def wait_room(self) -> None:
+        await self._guest.call(self._producer.wait_room)
+
+    @like(trio_producer.Producer.flush)
+    async def flush(self) -> None:
+        await self._guest.call(self._producer.flush)
+
+    @like(trio_producer.Producer.aclose)
+    async def aclose(self) -> None:
+        await self._guest.call(self._producer.aclose)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._guest.check()
+        if error is None:
+            await self.aclose()
+        else:
+            self._producer.abandon()
+
+
+class _Source(Generic[_S]):
+    """The common base of consumers and readers."""
+
+    def __init__(self, guest: Guest, source: _S) -> None:
+        self._guest = guest
+        self._source = source
+        self._turn = 0
+
+    def __repr__(self) -> str:
+        return repr(self._source)
+
+    @property
+    def topic(self) -> str:
+        return self._source.topic
+
+    @property
+    def topics(self) -> list[str]:
+        return self._source.topics
+
+    @property
+    def name(self) -> str:
+        return self._source.name
+
+    @property
+    def partitions(self) -> int:
+        return self._source.partitions
+
+    @property
+    def connected(self) -> bool:
+        return self._source.connected
+
+    async def receive(self) -> Message:
+        """Return the next message; raise EndOfTopicError behind the last of a terminated topic.
+
+        CorruptMessageError is for one message only: the next call continues behind it.  With
+        `asyncio.timeout`, a message that comes too late is for the next call.
+        """
+        messages = await self._receive(1)
+        if not messages:
+            raise EndOfTopicError(f"{self.topic} was terminated, and its last message was received")
+        return messages[0]
+
+    async def receive_batch(self, count_max: int = 1000) -> list[Message]:
+        """Wait for a message; return it and others that have arrived, or [] behind the last one."""
+        if count_max < 1:
+            raise ValueError(f"count_max must be at least 1, not {count_max}")
+        self._turn += _TURNS // 4  # A batch is work for many messages.
+        return await self._receive(count_max)
+
+    async def _receive(self, count_max: int) -> list[Message]:
+        self._guest.check()
+        self._source.check_process()
+        self._turn += 1
+        if self._turn >= _TURNS:
+            # The event loop, and trio in it, get a turn, before anything is taken.
+            self._turn = 0
+            await asyncio.sleep(0)
+        try:
+            return self._source.receive_nowait(count_max)
+        except trio.WouldBlock:
+            self._turn = 0
+            return await self._guest.call(
+                self._source.receive_batch, count_max, unwanted=self._source.give_back
+            )
+
+    def receive_nowait(self, count_max: int = 1000) -> list[Message]:
+        """Return messages that have arrived, or [] behind the last one of a terminated topic.
+
+        Raise BlockingIOError if no message has arrived.
+        """
+        self._guest.check()
+        self._source.check_process()
+        try:
+            return self._source.receive_nowait(count_max)
+        except trio.WouldBlock:
+            raise BlockingIOError(f"{self.topic}: no message is waiting") from None
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        messages = await self._receive(1)
+        if not messages:
+            raise StopAsyncIteration
+        return messages[0]
+
+    @like(trio_consumer.MessageSource.seek)
+    async def seek(self, start: Start | int | str) -> None:
+        await self._guest.call(self._source.seek, start)
+
+    @like(trio_consumer.MessageSource.last_message_ids)
+    async def last_message_ids(self) -> list[MessageId]:
+        return await self._guest.call(self._source.last_message_ids)
+
+    async def aclose(self) -> None:
+        """Send the acknowledgements that wait, then close."""
+        await self._guest.call(self._source.aclose)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._guest.check()
+        if error is None:
+            await self.aclose()
+        else:
+            self._source.abandon()
+
+
+class Consumer(_Source[trio_consumer.Consumer]):
+    """See `clients.python.consumer`."""
+
+    def __init__(self, guest: Guest, consumer: trio_consumer.Consumer, *, receipts: bool) -> None:
+        super().__init__(guest, consumer)
+        self._receipts = receipts
+
+    @property
+    def subscription(self) -> str:
+        return self._source.subscription
+
+    @property
+    def active(self) -> bool:
+        return self._source.active
+
+    @like(trio_consumer.Consumer.ack)
+    async def ack(self, messages: Ackable | Iterable[Ackable]) -> None:
+        if self._receipts:
+            await self._guest.call(self._source.ack, messages)
+        else:
+            self.ack_nowait(messages)
+
+    def ack_nowait(self, messages: Ackable | Iterable[Ackable]) -> None:
+        """Acknowledge as `ack`, without waiting for a receipt."""
+        self._guest.check()
+        self._source.ack_nowait(messages)
+
+    @like(trio_consumer.Consumer.ack_cumulative)
+    async def ack_cumulative(self, message: Ackable) -> None:
+        await self._guest.call(self._source.ack_cumulative, message)
+
+    @like(trio_consumer.Consumer.nack)
+    def nack(self, message: Ackable) -> None:
+        self._guest.check()
+        self._source.nack(message)
+
+    @like(trio_consumer.Consumer.reconsume_later)
+    async def reconsume_later(
+        self,
+        message: Message,
+        delay_s: float = 0.0,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        await self._guest.call(self._source.reconsume_later, message, delay_s, properties)
+
+    @like(trio_consumer.Consumer.flush_acks)
+    async def flush_acks(self) -> None:
+        await self._guest.call(self._source.flush_acks)
+
+    @like(trio_consumer.Consumer.unsubscribe)
+    async def unsubscribe(self) -> None:
+        await self._guest.call(self._source.unsubscribe)
+
+
+class Reader(_Source[trio_reader.Reader]):
+    """See `clients.python.reader`."""
+
+    @like(trio_reader.Reader.has_message_available)
+    async def has_message_available(self) -> bool:
+        return await self._guest.call(self._source.has_message_available)
+
+    @like(trio_reader.Reader.offset_ranges)
+    async def offset_ranges(self) -> list[OffsetRange]:
+        return await self._guest.call(self._source.offset_ranges)

@@ -1,0 +1,103 @@
+"""Joins messages that their producer has sent in chunks, because they were too large for an entry.
+
+All chunks of a message have its `uuid`.  They come in order, perhaps with chunks of other messages
+in between, and perhaps twice: a producer sends again what had no receipt, and a broker delivers
+again what is not acknowledged.
+
+    chunk 0                       begins the message, or begins it anew
+    the next chunk                is added; the last one makes the message whole
+    a chunk that is there         is a repeat: only its entry is noted, to be acknowledged, too
+    a chunk without its earlier   cannot be used: the entry has to come again, behind the others
+
+Memory is bounded in bytes and in messages.  Beyond that the oldest message is dropped, and its
+entries have to come again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from daybook.clients.python.protocol.acks_in_doubt import EntryKey
+
+
+@dataclass(slots=True)
+class _Partial:
+    count: int
+    parts: list[bytes] = field(default_factory=list[bytes])
+    size: int = 0
+    keys: dict[EntryKey, None] = field(default_factory=dict[EntryKey, None])  # every entry
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A message that is whole; `earlier` are its entries without the last one."""
+
+    body: bytes
+    earlier: tuple[EntryKey, ...]
+
+
+class Chunks:
+    """The incomplete messages of one topic consumer."""
+
+    __slots__ = ("_bytes_max", "_messages_max", "_partial", "again", "size")
+
+    def __init__(self, bytes_max: int, messages_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._messages_max = messages_max
+        self._partial: dict[str, _Partial] = {}  # by uuid, the oldest first
+        self.size = 0
+        self.again: list[EntryKey] = []  # entries that have to come again
+
+    def __len__(self) -> int:
+        return len(self._partial)
+
+    @property
+    def first(self) -> EntryKey | None:
+        """The first entry of an incomplete message."""
+        return min((min(each.keys) for each in self._partial.values()), default=None)
+
+    def add(self, uuid: str, chunk: int, count: int, key: EntryKey, body: bytes) -> Joined | None:
+        """Add a chunk; return the message if it is whole now."""
+        partial = self._partial.get(uuid)
+        if chunk == 0:
+            partial = self._begin(uuid, count, partial)
+        if partial is None or chunk > len(partial.parts) or count != partial.count:
+            self.again.append(key)
+            return None
+        partial.keys[key] = None
+        if chunk < len(partial.parts):
+            return None
+        partial.parts.append(body)
+        partial.size += len(body)
+        self.size += len(body)
+        if len(partial.parts) == partial.count:
+            self._remove(uuid)
+            partial.keys.pop(key)
+            return Joined(b"".join(partial.parts), tuple(partial.keys))
+        while self.size > self._bytes_max or len(self._partial) > self._messages_max:
+            oldest = next(iter(self._partial))
+            self.again += self._partial[oldest].keys
+            self._remove(oldest)
+        return None
+
+    def _begin(self, uuid: str, count: int, before: _Partial | None) -> _Partial:
+        """Begin a message.  The entries of an earlier attempt stay, to be acknowledged with it."""
+        keys: dict[EntryKey, None] = {}
+        if before is not None:
+            self._remove(uuid)
+            keys = before.keys
+        made = self._partial[uuid] = _Partial(count, keys=keys)
+        return made
+
+    def _remove(self, uuid: str) -> None:
+        self.size -= self._partial.pop(uuid).size
+
+    def take_again(self) -> Sequence[EntryKey]:
+        """Return the entries that have to come again, once."""
+        again, self.again = self.again, []
+        return again
+
+    def forget(self) -> None:
+        """Forget everything: the position was moved."""
+        self._partial.clear()
+        self.again.clear()
+        self.size = 0

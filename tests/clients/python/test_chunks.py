@@ -1,0 +1,185 @@
+"""Messages in chunks: sent, joined, acknowledged as one."""
+
+import random
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import daybook
+from daybook.clients.python.arguments import Compression
+from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.protocol.chunks import Chunks, Joined
+from daybook.wire.batch import parse_metadata, split_broker_metadata
+from daybook.wire.proto import pulsar_pb2 as pb
+from tests.clients.python.fake_broker import FakeCluster, FakeTopic, fake_cluster, until
+
+T = "persistent://public/default/t"
+QUICK = ClientLimits(backoff_initial_s=0.01, backoff_max_s=0.05)
+
+
+def metadata_of(topic: FakeTopic) -> Iterator[pb.MessageMetadata]:
+    for entry in topic.entries:
+        yield parse_metadata(split_broker_metadata(memoryview(entry.payload))[2])[0]
+
+
+@asynccontextmanager
+async def small_cluster() -> AsyncGenerator[FakeCluster]:
+    """Run a cluster whose broker takes messages of 2000 bytes."""
+    async with fake_cluster() as cluster:
+        cluster.brokers["b1"].max_message_size = 2000
+        yield cluster
+
+
+@pytest.mark.parametrize("compression", ["none", "zlib"])
+async def test_a_large_message_goes_there_and_back(compression: Compression) -> None:
+    data = random.Random(1).randbytes(10_001)
+    async with small_cluster() as cluster, daybook.connect(cluster.url) as client:
+        consumer = await client.subscribe("t", "s")
+        producer = await client.create_producer(
+            "t",
+            chunking=True,
+            compression=compression,
+            name="p",
+        )
+        producer.send_nowait(b"before")
+        place = await producer.send(data, key="k", properties={"a": "b"}, event_time_ms=5)
+        after = await producer.send(b"after")
+        found = [await consumer.receive() for _ in range(3)]
+        assert [each.data for each in found] == [b"before", data, b"after"]
+        large = found[1]
+        assert (large.key, large.properties, large.event_time_ms) == ("k", {"a": "b"}, 5)
+        assert (large.message_id, found[2].message_id) == (place, after)
+        chunks = [each for each in metadata_of(cluster.topics[T]) if each.num_chunks_from_msg > 1]
+        assert [each.chunk_id for each in chunks] == list(range(len(chunks)))
+        assert {each.num_chunks_from_msg for each in chunks} == {len(chunks)}
+        assert {each.uuid for each in chunks} == {"p-1"}
+        assert {each.sequence_id for each in chunks} == {1}
+        with trio.fail_after(60):
+            await consumer.ack(large.message_id)
+            await consumer.flush_acks()
+        acked = cluster.topics[T].subscriptions["s"].acked
+        assert acked == set(range(1, len(chunks) + 1))
+
+
+async def test_without_chunking_a_large_message_is_refused() -> None:
+    async with small_cluster() as cluster, daybook.connect(cluster.url) as client:
+        producer = await client.create_producer("t")
+        with pytest.raises(daybook.MessageTooLargeError):
+            await producer.send(bytes(2001))
+        limited = await client.create_producer("t", chunking=True, pending_bytes_max=10_000)
+        with pytest.raises(daybook.MessageTooLargeError):
+            await limited.send(bytes(10_001))
+        await limited.send(bytes(9_000))
+
+
+async def test_chunks_are_sent_again_in_order_after_a_takeover() -> None:
+    data = random.Random(2).randbytes(9_000)
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", chunking=True)
+        cluster.brokers["b1"].drop_sends = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(producer.send, data)
+            await until(lambda: len(cluster.topics[T].entries) > 3)
+            cluster.brokers["b1"].drop_sends = False
+            cluster.brokers["b1"].close_producers()
+        reader = await client.create_reader("t", start="earliest")
+        with trio.fail_after(60):
+            found = [(await reader.receive()).data]  # Chunk 0 came twice, so it began anew.
+        assert found == [data]
+
+
+async def test_what_is_rejected_comes_again_as_a_whole() -> None:
+    data = random.Random(3).randbytes(7_000)
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe("t", "s", type="shared", nack_delay_s=0.01)
+        producer = await client.create_producer("t", chunking=True)
+        await producer.send(data)
+        with trio.fail_after(60):
+            consumer.nack(await consumer.receive())
+            again = await consumer.receive()
+        assert (again.data, again.redelivery_count) == (data, 1)
+
+
+async def test_a_cumulative_acknowledgement_leaves_incomplete_messages_alone() -> None:
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe("t", "s")
+        one = await client.create_producer("t", chunking=True, name="one")
+        cluster.brokers["b1"].hold_receipts = True
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.send, bytes(range(256)) * 30)
+            await until(lambda: len(cluster.topics[T].entries) > 3)
+            nursery.cancel_scope.cancel()
+        cluster.brokers["b1"].release_receipts()
+        two = await client.create_producer("t", name="two")
+        topic = cluster.topics[T]
+        topic.entries.append(topic.entries[0])  # another message, of which chunk 0 is there
+        await two.send(b"x")
+        found = [await consumer.receive() for _ in range(2)]
+        assert found[1].data == b"x"
+        await consumer.ack_cumulative(found[1])
+        await consumer.flush_acks()
+        last = len(topic.entries) - 1
+        assert topic.subscriptions["s"].acked == {*range(last - 1), last}
+
+
+def key(number: int) -> tuple[int, int]:
+    return 1, number
+
+
+def test_a_chunk_without_its_earlier_comes_again() -> None:
+    chunks = Chunks(100, 10)
+    assert chunks.add("a", 1, 3, key(1), b"b") is None
+    assert chunks.take_again() == [key(1)]
+    assert chunks.add("a", 0, 3, key(0), b"a") is None
+    assert chunks.add("a", 2, 3, key(2), b"c") is None
+    assert chunks.take_again() == [key(2)]
+    assert chunks.add("a", 1, 3, key(1), b"b") is None
+    assert chunks.add("a", 2, 3, key(2), b"c") == Joined(b"abc", (key(0), key(1)))
+    assert (len(chunks), chunks.size, chunks.take_again()) == (0, 0, [])
+
+
+def test_memory_is_bounded_and_the_oldest_message_comes_again() -> None:
+    chunks = Chunks(10, 2)
+    chunks.add("a", 0, 3, key(0), b"aaaa")
+    chunks.add("b", 0, 3, key(1), b"bbbb")
+    assert chunks.first == key(0)
+    chunks.add("b", 1, 3, key(2), b"bbbb")
+    assert chunks.take_again() == [key(0)]
+    chunks.add("c", 0, 2, key(3), b"")
+    chunks.add("d", 0, 2, key(4), b"")
+    assert chunks.take_again() == [key(1), key(2)]
+    assert (len(chunks), chunks.size, chunks.first) == (2, 0, key(3))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(1, 4))
+def test_repeats_and_other_messages_in_between_change_nothing(seed: int, messages: int) -> None:
+    """A producer sends again from some chunk on, as after a takeover: each message comes whole."""
+    rng = random.Random(seed)
+    chunks = Chunks(1000, 10)
+    counts = {f"m{number}": rng.randrange(2, 6) for number in range(messages)}
+    streams = {uuid: list(range(count)) for uuid, count in counts.items()}
+    keys: dict[str, set[tuple[int, int]]] = {uuid: set() for uuid in counts}
+    entry = 0
+    while streams:
+        uuid = rng.choice(sorted(streams))
+        chunk = streams[uuid].pop(0)
+        keys[uuid].add(key(entry))
+        joined = chunks.add(uuid, chunk, counts[uuid], key(entry), b"%d" % chunk)
+        if chunk == counts[uuid] - 1:
+            assert joined is not None
+            assert joined.body == b"".join(b"%d" % each for each in range(counts[uuid]))
+            assert {*joined.earlier, key(entry)} == keys[uuid]
+            del streams[uuid]
+        else:
+            assert joined is None
+            if rng.random() < 0.3:
+                again = rng.randrange(chunk + 1)
+                streams[uuid] = list(range(again, counts[uuid]))
+        entry += 1
+        assert not chunks.again
+    assert chunks.size == 0
