@@ -16,6 +16,7 @@ from daybook.clients.cli.broker_client import LIMITS, check_reachable, parse_nam
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.topic_policies import policies
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import AdminError, BrokerError
@@ -41,6 +42,9 @@ def topics() -> None:
 
     A topic NAME is short for persistent://public/default/NAME.
     """
+
+
+topics.add_command(policies)
 
 
 @topics.command()
