@@ -11,7 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from daybook.clients.python import producer as trio_producer
-from daybook.clients.python.arguments import check_delay, check_details, check_message
+from daybook.clients.python.arguments import (
+    check_delay,
+    check_details,
+    check_message,
+    check_ordering_key,
+)
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.portal import Closing, Drain, Portal, like
@@ -28,6 +33,7 @@ class _Handed:
 
     data: Buffer | None
     key: str | bytes | None
+    ordering_key: bytes | None
     properties: Mapping[str, str] | None
     event_time_ms: int | None
     sequence_id: int | None
@@ -90,6 +96,7 @@ class Producer(Closing):
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -102,6 +109,7 @@ class Producer(Closing):
             return await self._producer.send(
                 data,
                 key=key,
+                ordering_key=ordering_key,
                 properties=properties,
                 event_time_ms=event_time_ms,
                 sequence_id=sequence_id,
@@ -116,6 +124,7 @@ class Producer(Closing):
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -131,6 +140,7 @@ class Producer(Closing):
         producer is closed.
         """
         check_message(data, key, properties)
+        check_ordering_key(ordering_key)
         check_details(event_time_ms, sequence_id, on_result)
         check_delay(deliver_at_ms, deliver_after_s)
         # Copied now: the caller may change mutable arguments as soon as this returns.
@@ -141,6 +151,7 @@ class Producer(Closing):
         message = _Handed(
             data,
             key,
+            ordering_key,
             properties,
             event_time_ms,
             sequence_id,
@@ -248,6 +259,7 @@ class Producer(Closing):
             self._producer.send_nowait(
                 message.data,
                 key=message.key,
+                ordering_key=message.ordering_key,
                 properties=message.properties,
                 event_time_ms=message.event_time_ms,
                 sequence_id=message.sequence_id,

@@ -30,7 +30,7 @@ from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
 from daybook.clients.python.start_position import Start, parse_start
 from daybook.clients.python.topic_choice import TopicChoice
-from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
+from daybook.clients.python.topic_consumer import ConsumerSettings, TopicConsumer
 from daybook.wire.topics import TopicName
 
 Ackable: TypeAlias = Message | MessageId
@@ -283,10 +283,10 @@ class Consumer(MessageSource):
     async def ack_cumulative(self, message: Ackable) -> None:
         """Acknowledge this message and all before it in its partition."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self.type is SubscriptionType.SHARED:
+        if self.type.shares:
             raise ValueError(
-                "a shared subscription has no cumulative acknowledgements: acknowledge its"
-                " messages one by one"
+                f"a {self.type.value} subscription has no cumulative acknowledgements: acknowledge"
+                " its messages one by one"
             )
         _check_ackable(message)
         if isinstance(message, Message):
@@ -305,8 +305,8 @@ class Consumer(MessageSource):
     def nack(self, message: Ackable) -> None:
         """Have this message delivered again, after `nack_delay_s`.
 
-        On a shared subscription its whole batch comes again; on any other, everything behind it,
-        too.  Messages that are acknowledged do not come again.
+        On a shared or key_shared subscription its whole batch comes again; on any other, everything
+        behind it, too.  Messages that are acknowledged do not come again.
         """
         _check_ackable(message)
         if isinstance(message, Message):

@@ -131,6 +131,7 @@ class Producer:
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -165,13 +166,23 @@ class Producer:
             producer = self._partition_producers[
                 router.turn if key is None else router.for_key(key)
             ]
-        producer.send(data, key, properties, event_time_ms, sequence_id, on_result, deliver_at_ms)
+        producer.send(
+            data,
+            key,
+            properties,
+            event_time_ms,
+            sequence_id,
+            on_result,
+            deliver_at_ms,
+            ordering_key,
+        )
 
     async def send(
         self,
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -183,6 +194,7 @@ class Producer:
         `data` None sends a tombstone, a message without a value: it says that its key was deleted.
         `deliver_at_ms` or `deliver_after_s`: shared subscriptions deliver the message then, not
         before; others deliver it in its turn.
+        `ordering_key` takes the place of the key where key_shared consumers share the messages.
 
         Raise a BrokerError; its `outcome` says whether the message may be stored nevertheless.  A
         cancellation ends only the wait: the message is sent.
@@ -192,6 +204,7 @@ class Producer:
         self.send_nowait(
             data,
             key=key,
+            ordering_key=ordering_key,
             properties=properties,
             event_time_ms=event_time_ms,
             sequence_id=sequence_id,
