@@ -162,7 +162,7 @@ class NamedPolicy:
     topic: str
     values: str  # for people
     parse: Parse
-    kind: str | None = None  # of a backlog quota
+    kind: str | None = None  # the type of a backlog quota
 
     def shown(self, path: str) -> str:
         """Return the path that answers with the value."""
@@ -170,7 +170,10 @@ class NamedPolicy:
 
     def chosen(self, answer: Any) -> Any:  # noqa: ANN401 - JSON
         """Return the value in the answer of `shown`."""
-        return answer if self.kind is None else (answer or {}).get(self.kind)
+        if self.kind is None:
+            return answer
+        quotas: dict[str, Any] = answer or {}
+        return quotas.get(self.kind)
 
 
 POLICIES: Mapping[str, NamedPolicy] = {
