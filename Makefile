@@ -91,6 +91,7 @@ interop: setup ## with Apache BookKeeper's bookies, client and tools, Pulsar's m
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-client
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-broker
+	@sh tests/interop/fetch.sh $(or $(PULSAR_ADMIN),4.0.8) pulsar-client-tools
 	@sh tests/interop/fetch_go.sh
 	@for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \
 	  sh tests/interop/fetch.sh $$version || exit 1; \

@@ -17,6 +17,7 @@ from functools import partial
 from random import Random
 from typing import Protocol
 
+import msgspec
 import trio
 from starlette.types import ASGIApp
 
@@ -258,6 +259,7 @@ class _Broker:
             topics=self.topics,
             schemas=self.schemas.registry,
             peer_calls=self.peer_calls,
+            settings={name: str(value) for name, value in msgspec.structs.asdict(config).items()},
         )
         self.balancer = Balancer(
             store,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from starlette.routing import Route
 
-from daybook.broker.admin import policies
+from daybook.broker.admin import brokers, policies
 from daybook.broker.admin.handling import Call, Endpoints, Handler, Text
 from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import NotAllowedError, PreconditionError
@@ -25,6 +25,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         "/clusters/{cluster}": {
             "GET": _cluster,
             "PUT": _create_cluster,
+            "POST": _change_cluster,
             "DELETE": _delete_cluster,
         },
         "/tenants": {"GET": _tenants},
@@ -51,6 +52,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         "/namespaces/{tenant}/{namespace}/{policy:path}": dict.fromkeys(
             ("GET", "PUT", "POST", "DELETE"), _not_offered
         ),
+        **brokers.table(),
         "/brokers": {"GET": _brokers},
         "/brokers/health": {"GET": _health},
         "/brokers/ready": {"GET": _health},
@@ -76,6 +78,10 @@ async def _cluster(call: OpsCall) -> object:
 async def _create_cluster(call: OpsCall) -> None:
     data = await call.optional_body(ClusterData)
     await call.parts.tenancy.create_cluster(call.path("cluster"), data or ClusterData())
+
+
+async def _change_cluster(call: OpsCall) -> None:
+    await call.parts.tenancy.change_cluster(call.path("cluster"), await call.body(ClusterData))
 
 
 async def _delete_cluster(call: OpsCall) -> None:

@@ -137,9 +137,11 @@ class Operations:
         leader: Leader,
         topics: Topics,
         schemas: SchemaRegistry,
+        settings: Mapping[str, str] | None = None,
         peer_calls: PeerCalls,
     ) -> None:
         self.cluster = cluster
+        self.settings = settings or {}  # those of this broker, as texts
         self.tenancy = tenancy
         self.policies = policies
         self.schemas = SchemaParts(schemas, policies)
@@ -185,6 +187,20 @@ class Operations:
             raise UnavailableError(
                 f"the bundles of {broker_id} cannot be read now: {error}"
             ) from error
+
+    async def loaded_stats(self) -> dict[str, dict[str, dict[str, object]]]:
+        """Return the stats of the topics that this broker has loaded: by namespace and bundle."""
+        found: dict[str, dict[str, dict[str, object]]] = {}
+        broker = self._ownership.identity.broker_id
+        for count, topic in enumerate(list(self._topics.loaded.values()), 1):
+            bundle = self.policies.known_bundle_of(topic.name)
+            range_ = "" if bundle is None else bundle.rpartition("/")[2]
+            bundles = found.setdefault(topic.name.namespace, {}).setdefault(range_, {})
+            of_bundle = cast("dict[str, object]", bundles.setdefault("persistent", {}))
+            of_bundle[topic.name.full] = topic_stats(topic, broker)
+            if not count % _AT_ONCE:
+                await trio.lowlevel.checkpoint()
+        return found
 
     async def check_health(self) -> None:
         """Raise UnavailableError, with the reason, if this broker cannot serve."""

@@ -35,12 +35,12 @@ Handlers = Mapping[str, Handler[Operations]]
 class PolicyPath:
     """The path of a policy that is enforced.
 
-    `method` sets it, with the value in the body, or in the parameter `query` if that is named.
-    `unset` is the answer if there is no value.
+    POST and PUT set it: Pulsar's tools use one for some policies, and the other for others.  The
+    value is in the body, or in the parameter `query` if that is named.  `unset` is the answer if
+    there is no value.
     """
 
     policy: Policy
-    method: str = "POST"
     query: str = ""
     unset: object = None
 
@@ -64,9 +64,9 @@ NAMESPACE: Mapping[str, PolicyPath] = {
     "messageTTL": PolicyPath(table.MESSAGE_TTL),
     "subscriptionExpirationTime": PolicyPath(table.SUBSCRIPTION_EXPIRY),
     "inactiveTopicPolicies": PolicyPath(table.INACTIVE_TOPICS),
-    "compactionThreshold": PolicyPath(table.COMPACTION_THRESHOLD, "PUT"),
-    "schemaCompatibilityStrategy": PolicyPath(table.SCHEMA_COMPATIBILITY, "PUT", unset="UNDEFINED"),
-    "schemaAutoUpdateCompatibilityStrategy": PolicyPath(table.SCHEMA_AUTO_UPDATE, "PUT"),
+    "compactionThreshold": PolicyPath(table.COMPACTION_THRESHOLD),
+    "schemaCompatibilityStrategy": PolicyPath(table.SCHEMA_COMPATIBILITY, unset="UNDEFINED"),
+    "schemaAutoUpdateCompatibilityStrategy": PolicyPath(table.SCHEMA_AUTO_UPDATE),
     "isAllowAutoUpdateSchema": PolicyPath(table.SCHEMA_AUTO_UPDATE_ALLOWED),
     "schemaValidationEnforced": PolicyPath(table.SCHEMA_VALIDATION_ENFORCED, unset=False),
 }
@@ -88,7 +88,7 @@ TOPIC: Mapping[str, PolicyPath] = {
     "messageTTL": PolicyPath(table.MESSAGE_TTL, query="messageTTL"),
     "inactiveTopicPolicies": PolicyPath(table.INACTIVE_TOPICS),
     "compactionThreshold": PolicyPath(table.COMPACTION_THRESHOLD),
-    "schemaCompatibilityStrategy": PolicyPath(table.SCHEMA_COMPATIBILITY, "PUT"),
+    "schemaCompatibilityStrategy": PolicyPath(table.SCHEMA_COMPATIBILITY),
     "schemaValidationEnforced": PolicyPath(table.SCHEMA_VALIDATION_ENFORCED),
 }
 
@@ -116,7 +116,8 @@ def of_namespaces() -> dict[str, Handlers]:
     found: dict[str, Handlers] = {
         path: {
             "GET": partial(_get_of_namespace, each),
-            each.method: partial(_set_of_namespace, each),
+            "POST": partial(_set_of_namespace, each),
+            "PUT": partial(_set_of_namespace, each),
             "DELETE": partial(_remove_of_namespace, each),
         }
         for path, each in NAMESPACE.items()
@@ -153,7 +154,8 @@ def of_topics() -> dict[str, Handlers]:
     found: dict[str, Handlers] = {
         path: {
             "GET": partial(_get_of_topic, each),
-            each.method: partial(_set_of_topic, each),
+            "POST": partial(_set_of_topic, each),
+            "PUT": partial(_set_of_topic, each),
             "DELETE": partial(_remove_of_topic, each),
         }
         for path, each in TOPIC.items()

@@ -83,6 +83,10 @@ class Tenancy:
         path = f"{records.CLUSTERS}/{_checked(name)}"
         await self._create(path, records.encode(data), f"the cluster {name}")
 
+    async def change_cluster(self, name: str, data: ClusterData) -> None:
+        path, what = f"{records.CLUSTERS}/{_checked(name)}", f"the cluster {name}"
+        await self._replace(path, records.encode(data), what)
+
     async def delete_cluster(self, name: str) -> None:
         if name == self._config.cluster:
             raise ConflictError(f"the cluster {name} cannot be deleted: this broker belongs to it")
@@ -104,14 +108,8 @@ class Tenancy:
 
     async def change_tenant(self, name: str, info: TenantInfo) -> None:
         await self._check_clusters(info.allowed_clusters)
-        try:
-            await self._store.set(records.policies_path(_checked(name)), records.encode(info), ANY)
-        except NoRecordError:
-            raise NotFoundError(f"the tenant {name} does not exist") from None
-        except MetadataError as error:
-            raise UnavailableError(
-                f"the tenant {name} may not have been changed: {error}"
-            ) from error
+        path = records.policies_path(_checked(name))
+        await self._replace(path, records.encode(info), f"the tenant {name}")
 
     async def delete_tenant(self, name: str) -> None:
         """Delete a tenant.  Raise ConflictError while it has namespaces."""
@@ -202,6 +200,15 @@ class Tenancy:
             raise ConflictError(f"{what} exists already") from None
         except MetadataError as error:
             raise UnavailableError(f"{what} may not have been created: {error}") from error
+
+    async def _replace(self, path: str, value: bytes, what: str) -> None:
+        """Replace a whole record; the last one who does so decides what it says."""
+        try:
+            await self._store.set(path, value, ANY)
+        except NoRecordError:
+            raise NotFoundError(f"{what} does not exist") from None
+        except MetadataError as error:
+            raise UnavailableError(f"{what} may not have been changed: {error}") from error
 
     async def _delete(self, path: str, what: str) -> None:
         try:

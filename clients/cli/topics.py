@@ -17,6 +17,7 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.topic_backlog import COMMANDS
+from daybook.clients.cli.topic_policies import policies
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import AdminError, BrokerError
@@ -46,6 +47,7 @@ def topics() -> None:
 
 for command in COMMANDS:
     topics.add_command(command)
+topics.add_command(policies)
 
 
 @topics.command()

@@ -90,6 +90,37 @@ class Admin:
     async def policies(self, namespace: str) -> Json:
         return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}")
 
+    async def policy(self, namespace: str, name: str) -> Json:
+        """Return what a namespace says about a policy; None if it says nothing.
+
+        `name` is that of Pulsar's admin REST, such as `messageTTL`.
+        """
+        return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}/{name}")
+
+    async def set_policy(
+        self, namespace: str, name: str, value: Json, *, kind: str | None = None
+    ) -> None:
+        """Set a policy of a namespace; None removes it.
+
+        `value` is the JSON that Pulsar's admin REST takes.  `kind` is the type of a backlog quota.
+        """
+        path = f"/admin/v2/namespaces/{_namespace(namespace)}/{name}"
+        await self._set_policy(path, value, kind)
+
+    async def topic_policy(self, topic: str, name: str, *, applied: bool = False) -> Json:
+        """Return what a topic itself says about a policy, or with `applied` what counts for it."""
+        return await self._get(f"{_path(topic)}/{name}", {"applied": applied})
+
+    async def set_topic_policy(
+        self, topic: str, name: str, value: Json, *, kind: str | None = None
+    ) -> None:
+        """Set a policy of a topic and all its partitions, like `set_policy`."""
+        await self._set_policy(f"{_path(topic)}/{name}", value, kind)
+
+    async def _set_policy(self, path: str, value: Json, kind: str | None) -> None:
+        target = path if kind is None else f"{path}?backlogQuotaType={kind}"
+        await (self._do("DELETE", target) if value is None else self._do("POST", target, value))
+
     async def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
         """Set how long acknowledged messages are kept; -1 keeps them forever."""
         body = {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}

@@ -61,6 +61,26 @@ class Admin(Closing):
     def policies(self, namespace: str) -> Json:
         return self._portal.call(self._admin.policies, namespace)
 
+    @like(trio_admin.Admin.policy)
+    def policy(self, namespace: str, name: str) -> Json:
+        return self._portal.call(self._admin.policy, namespace, name)
+
+    @like(trio_admin.Admin.set_policy)
+    def set_policy(
+        self, namespace: str, name: str, value: Json, *, kind: str | None = None
+    ) -> None:
+        self._portal.call(lambda: self._admin.set_policy(namespace, name, value, kind=kind))
+
+    @like(trio_admin.Admin.topic_policy)
+    def topic_policy(self, topic: str, name: str, *, applied: bool = False) -> Json:
+        return self._portal.call(lambda: self._admin.topic_policy(topic, name, applied=applied))
+
+    @like(trio_admin.Admin.set_topic_policy)
+    def set_topic_policy(
+        self, topic: str, name: str, value: Json, *, kind: str | None = None
+    ) -> None:
+        self._portal.call(lambda: self._admin.set_topic_policy(topic, name, value, kind=kind))
+
     @like(trio_admin.Admin.set_retention)
     def set_retention(self, namespace: str, *, minutes: int, megabytes: int) -> None:
         self._portal.call(

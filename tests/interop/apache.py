@@ -58,6 +58,11 @@ class Apache:
         return cls._found(environment, "pulsar-broker", version, "pulsar-broker")
 
     @classmethod
+    def pulsar_admin(cls, environment: Mapping[str, str]) -> "Apache":
+        version = environment.get("PULSAR_ADMIN", "4.0.8")  # the newest one on Maven Central
+        return cls._found(environment, "pulsar-client-tools", version, "pulsar-client-tools")
+
+    @classmethod
     def _found(
         cls, environment: Mapping[str, str], product: str, version: str, proof: str
     ) -> "Apache":
@@ -93,6 +98,10 @@ def pulsar_client_here() -> Apache:
 
 def pulsar_broker_here() -> Apache:
     return Apache.pulsar_broker(os.environ)
+
+
+def pulsar_admin_here() -> Apache:
+    return Apache.pulsar_admin(os.environ)
 
 
 def go_client() -> Path | None:

@@ -7,6 +7,13 @@ from functools import partial
 
 from daybook.broker.admin.operations import MessageIdData, Operations, Start
 from daybook.broker.errors import BrokerError, NotFoundError, NotOwnerError
+from daybook.broker.namespaces.policy_table import (
+    MAX_UNACKED_PER_CONSUMER,
+    MAX_UNACKED_PER_SUBSCRIPTION,
+    MESSAGE_TTL,
+    PUBLISH_RATE,
+    Policy,
+)
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import BrokerError as ClientError
 from daybook.clients.python.errors import NotFoundError as RestNotFoundError
@@ -31,6 +38,14 @@ from tests.simulation.workloads.stage import Actor
 
 _TRIES = 6
 _AGAIN_S = 0.5
+
+# Values that lose nothing; None removes the policy.
+_POLICIES: tuple[tuple[Policy, tuple[object, ...]], ...] = (
+    (MAX_UNACKED_PER_CONSUMER, (None, 5, 50, 0)),
+    (MAX_UNACKED_PER_SUBSCRIPTION, (None, 10, 100, 0)),
+    (PUBLISH_RATE, (None, {"publishThrottlingRateInMsg": 500}, {"publishThrottlingRateInMsg": -1})),
+    (MESSAGE_TTL, (None, 0, 365 * 86_400)),
+)
 
 Operate = Callable[[Operations], Awaitable[object]]
 OperateOn = Callable[[Operations, TopicName], Awaitable[object]]
@@ -62,6 +77,7 @@ ACTS = (
     ("reset to time", For.ANY),
     ("stats", For.ANY),
     ("list", For.ANY),
+    ("change policies", For.ANY),
 )
 """The operations by name; those listed twice are drawn more often."""
 
@@ -116,6 +132,8 @@ class _Act:
                 await self._add_partition()
             case "stats":
                 await self._owner(self._stats)
+            case "change policies":
+                await self._change_policies()
             case "list":
                 await self._anywhere(lambda ops: ops.topics(namespace))
             case other:
@@ -223,6 +241,16 @@ class _Act:
         await self._anywhere(lambda ops: ops.update_partitions(name, count))
         self._scene.topics[topic] = max(count, self._scene.topics[topic])
 
+    async def _change_policies(self) -> None:
+        """Change policies of a topic that lose no message; its clients must not notice."""
+        name = TopicName.parse(self._work.topic)
+        rng = self._scene.rng(f"{self._work.name} policies")
+        for policy, values in _POLICIES:
+            value = rng.choice(values)
+            change = partial(_set_policy, name, policy, value)
+            with suppress(NotFoundError):
+                await self._anywhere(change)
+
     async def _create_subscription(self) -> None:
         topic, name = self._work.topic, self._work.subscription
         consumer = f"{self._work.name}.{self._scene.number(self._work.name)}"
@@ -268,6 +296,12 @@ class _Act:
         back_ms = round(scene.rng(f"{work.name} goes back").uniform(0.0, work.at_s) * 1000)
         when_ms = scene.now_ms(work.host) - back_ms
         await operations.reset_to_time(topic, work.subscription, when_ms)
+
+
+async def _set_policy(
+    topic: TopicName, policy: Policy, value: object, operations: Operations
+) -> None:
+    await operations.set_topic_policy(topic, policy, value)
 
 
 async def _swapped(operate: OperateOn, topic: TopicName, operations: Operations) -> object:

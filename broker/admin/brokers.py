@@ -1,0 +1,64 @@
+"""REST of the configuration and statistics of a broker, as Pulsar's tools ask for them.
+
+No setting can be changed while a broker runs, so the lists of such settings are empty.
+"""
+
+from collections.abc import Mapping
+
+from daybook.broker.admin.handling import Call, Handler
+from daybook.broker.admin.operations import Operations
+from daybook.broker.errors import NotAllowedError
+
+OpsCall = Call[Operations]
+
+
+def table() -> dict[str, Mapping[str, Handler[Operations]]]:
+    return {
+        "/brokers/configuration": {"GET": _nothing_dynamic},
+        "/brokers/configuration/values": {"GET": _no_values},
+        "/brokers/configuration/runtime": {"GET": _runtime},
+        "/brokers/configuration/{name}/{value}": {"POST": _refuse},
+        "/brokers/configuration/{name}": {"DELETE": _refuse},
+        "/brokers/internal-configuration": {"GET": _internal},
+        "/broker-stats/topics": {"GET": _topics},
+        "/broker-stats/destinations": {"GET": _topics},
+        "/clusters/{cluster}/failureDomains": {"GET": _no_values},
+        "/clusters/{cluster}/namespaceIsolationPolicies": {"GET": _no_values},
+        "/clusters/{cluster}/peers": {"GET": _nothing_dynamic},
+    }
+
+
+async def _nothing_dynamic(_: OpsCall) -> object:
+    return []
+
+
+async def _no_values(_: OpsCall) -> object:
+    return {}
+
+
+async def _runtime(call: OpsCall) -> object:
+    return {"clusterName": call.parts.cluster, **call.parts.settings}
+
+
+async def _internal(call: OpsCall) -> object:
+    settings = call.parts.settings
+    return {
+        "zookeeperServers": settings.get("zookeeper", ""),
+        "configurationStoreServers": settings.get("zookeeper", ""),
+        "ledgersRootPath": settings.get("ledgers_root", ""),
+        "bookkeeperMetadataServiceUri": (
+            f"zk://{settings.get('zookeeper', '')}{settings.get('ledgers_root', '')}"
+        ),
+        "stateStorageServiceUrl": None,
+    }
+
+
+async def _refuse(call: OpsCall) -> None:
+    raise NotAllowedError(
+        f"{call.path('name')} cannot be changed while a broker runs: change the settings of the"
+        " broker, and start it again"
+    )
+
+
+async def _topics(call: OpsCall) -> object:
+    return await call.parts.loaded_stats()

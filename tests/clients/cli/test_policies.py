@@ -1,0 +1,157 @@
+"""`daybook namespaces` and `daybook topics policies` against a scripted REST; values as words."""
+
+import json
+from typing import Any
+
+import pytest
+
+from daybook.broker.admin import policies as rest
+from daybook.broker.namespaces.policy_table import QUOTAS
+from daybook.clients.cli import policies
+from daybook.clients.cli.errors import UserError
+from tests.clients.cli.conftest import Daybook, FakeAdmin
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+TOPIC = "/admin/v2/persistent/public/default/orders"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "value"),
+    [
+        ("message-ttl", ["2h"], 7200),
+        ("message-ttl", ["off"], 0),
+        ("subscription-expiry", ["90s"], 2),
+        ("retention", ["7d", "10G"], {"retentionTimeInMinutes": 10080, "retentionSizeInMB": 10240}),
+        (
+            "retention",
+            ["forever", "unlimited"],
+            {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
+        ),
+        ("retention", ["0s", "0"], {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
+        ("retention", ["1m", "1"], {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}),
+        (
+            "backlog-size",
+            ["10G", "producer_exception"],
+            {"limitSize": 10 << 30, "policy": "producer_exception"},
+        ),
+        (
+            "backlog-age",
+            ["1d", "consumer_backlog_eviction"],
+            {"limitTime": 86400, "policy": "consumer_backlog_eviction"},
+        ),
+        ("max-producers", ["5"], 5),
+        ("max-producers", ["unlimited"], 0),
+        ("deduplication", ["on"], True),
+        ("max-message-size", ["1K"], 1024),
+        (
+            "publish-rate",
+            ["1000", "10M"],
+            {"publishThrottlingRateInMsg": 1000, "publishThrottlingRateInByte": 10 << 20},
+        ),
+        ("delayed-delivery", ["on", "1h"], {"active": True, "maxDeliveryDelayInMillis": 3600000}),
+        (
+            "auto-topic-creation",
+            ["on", "4"],
+            {
+                "allowAutoTopicCreation": True,
+                "topicType": "partitioned",
+                "defaultNumPartitions": 4,
+            },
+        ),
+        ("inactive-topics", ["off"], {"deleteWhileInactive": False}),
+        (
+            "inactive-topics",
+            ["1h", "caught-up"],
+            {
+                "deleteWhileInactive": True,
+                "maxInactiveDurationSeconds": 3600,
+                "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+            },
+        ),
+        ("subscription-types", ["Shared,Failover"], ["Shared", "Failover"]),
+        ("schema-compatibility", ["full"], "FULL"),
+        (
+            "persistence",
+            ["3", "3", "2"],
+            {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 3, "bookkeeperAckQuorum": 2},
+        ),
+    ],
+)
+def test_values_are_written_as_people_do(name: str, words: list[str], value: object) -> None:
+    assert policies.parse(name, policies.POLICIES[name], words) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("message-ttl", ["2"]),
+        ("message-ttl", ["soon"]),
+        ("message-ttl", ["1h", "2h"]),
+        ("retention", ["7d"]),
+        ("backlog-size", ["10G", "sometimes"]),
+        ("max-producers", ["many"]),
+        ("deduplication", ["perhaps"]),
+        ("inactive-topics", ["1h", "never"]),
+        ("persistence", ["3", "3"]),
+        ("publish-rate", ["5"]),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_right_form(name: str, words: list[str]) -> None:
+    with pytest.raises(UserError, match=f"write: {name}"):
+        policies.parse(name, policies.POLICIES[name], words)
+
+
+def test_every_policy_of_the_brokers_has_a_name_here() -> None:
+    """`schemaAutoUpdateCompatibilityStrategy` is an older form of another one."""
+    quota = {"backlogQuota"} if QUOTAS else set[str]()
+    for level, paths in (("namespace", rest.NAMESPACE), ("topic", rest.TOPIC)):
+        named = {getattr(p, level) for p in policies.POLICIES.values()} - {""}
+        assert named == {*paths, *quota} - {"schemaAutoUpdateCompatibilityStrategy"}
+
+
+def asked(fake_admin: FakeAdmin) -> list[tuple[Any, ...]]:
+    return [tuple(each) for each in fake_admin.asked]
+
+
+def test_a_policy_of_a_namespace_is_set_shown_and_removed(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    fake_admin.answers["POST", f"{NAMESPACE}/messageTTL"] = 204, None
+    fake_admin.answers["DELETE", f"{NAMESPACE}/messageTTL"] = 204, None
+    fake_admin.answers["GET", f"{NAMESPACE}/messageTTL"] = 200, 7200
+    words = ("namespaces", "policies")
+    assert daybook(*words, "set", "public/default", "message-ttl", "2h")[0] == 0
+    code, out, _ = daybook(*words, "get", "public/default", "message-ttl", "--output", "json")
+    assert code == 0
+    assert json.loads(out)[0]["value"] == 7200
+    assert daybook(*words, "remove", "public/default", "message-ttl")[0] == 0
+    assert [each[2] for each in asked(fake_admin)] == [7200, None, None]
+    code, _, err = daybook(*words, "set", "public/default", "max-message-size", "5")
+    assert code != 0
+    assert "has no policy" in err
+
+
+def test_a_policy_of_a_topic_is_set(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    fake_admin.answers["POST", f"{TOPIC}/maxProducers"] = 204, None
+    code, out, _ = daybook(
+        "topics", "policies", "set", "orders", "max-producers", "5", "--output", "json"
+    )
+    assert code == 0
+    assert json.loads(out)["value"] == 5
+    assert asked(fake_admin)[0][2] == 5
+
+
+def test_namespaces_are_listed_created_and_deleted(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    base = "/admin/v2/namespaces/public"
+    fake_admin.answers["GET", base] = 200, ["public/default"]
+    fake_admin.answers["PUT", f"{base}/new"] = 204, None
+    fake_admin.answers["GET", f"{base}/new/topics"] = 200, []
+    fake_admin.answers["GET", "/admin/v2/persistent/public/new"] = 200, []
+    fake_admin.answers["DELETE", f"{base}/new"] = 204, None
+    assert "public/default" in daybook("namespaces", "list")[1]
+    assert daybook("namespaces", "create", "public/new")[0] == 0
+    code, out, err = daybook("namespaces", "delete", "public/new", "--dry-run")
+    assert code == 0, err
+    assert "would be deleted" in out
+    assert "DELETE" not in {each[0] for each in asked(fake_admin)}
+    assert daybook("namespaces", "delete", "public/new")[0] == 0
