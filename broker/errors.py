@@ -13,6 +13,7 @@ again, and a status of the admin REST.
       UnavailableError         ServiceNotReady         503   not possible now: look up again
         NotOwnerError          ServiceNotReady         307   another broker serves the topic
       BusyError                ConsumerBusy, ...       409   another client holds it
+      ConsumerAssignError      ConsumerAssignError     409   its key_shared policy does not fit
       TopicTerminatedError     TopicTerminatedError    409   the topic accepts no more messages
       InvalidSchemaError       IncompatibleSchema      422   the schema itself is not valid
       IncompatibleSchemaError  IncompatibleSchema      409   it does not fit those of the topic
@@ -99,6 +100,13 @@ class BusyError(BrokerError):
 
 class ConsumerBusyError(BusyError):
     code = pb.ConsumerBusy
+
+
+class ConsumerAssignError(BrokerError):
+    """The key_shared policy or the hash ranges of a consumer do not fit those of the others."""
+
+    code = pb.ConsumerAssignError
+    status = 409
 
 
 class ProducerBusyError(BusyError):

@@ -30,7 +30,7 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.limits import BrokerLimits
+from daybook.broker.limits import BrokerLimits, TopicLimits
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -214,7 +214,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=replace(limits.topics, stalled_s=config.dispatch_stalled_s),
+            limits=_topic_limits(limits, config),
         )
         self.schemas = SchemaAdmission(
             SchemaRegistry(
@@ -462,6 +462,11 @@ def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Ran
         service_url=f"pulsar://{shown}:{port}",
         http_url=None if http is None else f"http://{shown}:{http.port}",
     )
+
+
+def _topic_limits(limits: BrokerLimits, config: BrokerConfig) -> TopicLimits:
+    dispatch = replace(limits.topics.dispatch, key_shared_points=config.key_shared_points)
+    return replace(limits.topics, dispatch=dispatch, stalled_s=config.dispatch_stalled_s)
 
 
 def _registration(identity: Identity, clock: WallClock) -> BrokerRecord:

@@ -16,6 +16,7 @@ All operations raise only `BrokerError`s.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias, cast
 
 import msgspec
@@ -45,6 +46,7 @@ from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.bundles import BundleName, bundle_name
 from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.lookup import LookupResult, Lookups
+from daybook.broker.topics.growth import Subscriptions, grow, stored_subscriptions
 from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
@@ -319,23 +321,43 @@ class Operations:
         if await self.policies.partitions(topic) or await self.exists(topic):
             raise ConflictError(f"the topic {topic} exists already")
 
-    async def update_partitions(self, topic: TopicName, partitions: int) -> None:
-        """Add partitions.  Their number never falls: data would be lost."""
+    async def update_partitions(
+        self, topic: TopicName, partitions: int, *, force: bool = False
+    ) -> None:
+        """Add partitions, with the topic's subscriptions from their beginning on.
+
+        The number of partitions never falls: data would be lost.  Raise ConflictError if a topic
+        has the name of a new partition already, unless `force` makes it that partition.
+        """
         if partitions > self._partitions_max:
             raise PartitionUpdateError(
                 f"a topic has at most {self._partitions_max} partitions (partitions_max), not"
                 f" {partitions}"
             )
 
-        def change(record: PartitionedTopic) -> PartitionedTopic:
+        def check(record: PartitionedTopic) -> int:
             if partitions < record.partitions:
                 raise PartitionUpdateError(
                     f"{topic} has {record.partitions} partitions already, and their number cannot"
                     " fall"
                 )
-            return PartitionedTopic(partitions, record.deleted, record.properties)
+            return partitions
 
-        await self.policies.change_partitioned(topic, change)
+        new, subscriptions = await grow(self._store, topic, check, force=force)
+        names = [topic.partition_name(index) for index in new]
+        # Subscriptions may have been created meanwhile, and a topic that existed lacks all of them.
+        known: Subscriptions = {} if force else subscriptions
+        present: Subscriptions
+        present = await stored_subscriptions(self._store, topic, new.start) if names else {}
+        for name, properties in sorted(present.items()):
+            if name not in known:
+                start = Start(-1, -1, properties=dict(properties) or None)
+                await self._each(
+                    names,
+                    partial(self.create_subscription_here, name=name, start=start),
+                    RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+                    missing=ConflictError,
+                )
 
     async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
         """Delete all partitions.  Raise PreconditionError while one is in use, unless `force`."""

@@ -43,6 +43,7 @@ from daybook.broker.namespaces.topic_lists import is_system, matching
 from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.protocol.deduplication import NOTHING, RESERVED
+from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.patterns import PatternError, TopicPattern
 from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
@@ -886,7 +887,18 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         _pairs(body.metadata),
         _pairs(body.subscription_properties),
         int(body.schema.type) if body.HasField("schema") else int(pb.Schema.NoSchema),
+        _key_policy(body),
     )
+
+
+def _key_policy(body: pb.CommandSubscribe) -> KeyPolicy | None:
+    """Return how a key_shared consumer wants keys to be shared; None for other consumers."""
+    if body.subType != pb.CommandSubscribe.Key_Shared:
+        return None
+    meta = body.keySharedMeta
+    sticky = meta.keySharedMode == pb.STICKY
+    ranges = tuple((each.start, each.end) for each in meta.hashRanges) if sticky else ()
+    return KeyPolicy(sticky, meta.allowOutOfOrderDelivery, ranges)
 
 
 def _schema(body: pb.CommandProducer | pb.CommandSubscribe) -> pb.Schema | None:

@@ -52,12 +52,14 @@ from daybook.broker.protocol.access import (
     StoreEpoch,
     Wait,
 )
+from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
+from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import check_cursor_name
@@ -302,10 +304,15 @@ class Topic:
             return log.next_position(log.last_confirmed)
         return log.next_position(log.previous_position(position))
 
-    async def offset_before(self, position: Position) -> int:
-        """Return the offset of the last message at or before a position."""
+    async def entry_start(self, position: Position) -> EntryStart | None:
+        """Return where an entry begins; None if there is none, or no longer."""
         with translated(self.name):
-            return await self.logs.offset_before(self.log, position)
+            return await self.logs.entry_start(self.log, position)
+
+    async def recount(self, cursor: TopicCursor) -> None:
+        """Count the entries of a cursor whose size is not known, by reading them."""
+        with translated(self.name):
+            await self.logs.recount(self.log, cursor)
 
     async def first_offset(self) -> int:
         with translated(self.name):
@@ -711,6 +718,7 @@ class ConsumerRequest:
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
     schema_type: int = pb.Schema.NoSchema
+    keys: KeyPolicy | None = None  # for a key_shared consumer
 
 
 class TopicSubscriptions:
@@ -747,14 +755,14 @@ class TopicSubscriptions:
         self._check_consumers(request)
         subscription = await self._get_or_create(request)
         try:
-            await subscription.make_way(request.type, connection)
+            await subscription.make_way(request.type, connection, request.keys)
         except UnavailableError:
             if request.durable or not subscription.gone:
                 raise
             # A volatile subscription is removed together with its last consumer.  Here the last
             # consumer was dead and has just been removed, so a new subscription takes its place.
             subscription = await self._get_or_create(request)
-            await subscription.make_way(request.type, connection)
+            await subscription.make_way(request.type, connection, request.keys)
         self._topic.check_serving()
         self._check_consumers(request)
         return subscription
@@ -794,6 +802,7 @@ class TopicSubscriptions:
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
             schema_type=request.schema_type,
+            keys=request.keys,
         )
         subscription.add(consumer, request.type)
         return consumer

@@ -15,7 +15,7 @@ Objects may be used from any thread, but not in a process that was forked.
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -29,6 +29,7 @@ from daybook.clients.python import connect as trio_connect
 from daybook.clients.python import consumer as trio_consumer
 from daybook.clients.python import reader as trio_reader
 from daybook.clients.python.arguments import (
+    Batching,
     Compression,
     InitialPosition,
     SubscriptionTypeName,
@@ -79,7 +80,7 @@ class ProducerOptions(TypedDict, total=False):
 
     name: str | None
     compression: Compression
-    batching: bool
+    batching: Batching
     batch_messages_max: int
     batch_bytes_max: int
     batch_delay_s: float
@@ -99,6 +100,8 @@ class ConsumerOptions(TypedDict, total=False):
     ack_receipts: bool
     ack_group_s: float
     nack_delay_s: float
+    key_ranges: Sequence[tuple[int, int]] | None
+    out_of_order: bool
     properties: dict[str, str] | None
     discovery_s: float
     nack_delay_max_s: float | None

@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, cast
 
 from daybook.clients.python import producer as trio_producer
-from daybook.clients.python.arguments import check_delay, check_details, check_message
+from daybook.clients.python.arguments import (
+    check_delay,
+    check_details,
+    check_message,
+    check_ordering_key,
+)
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
 from daybook.clients.python.messages import MessageId, ValueT
 from daybook.clients.python.portal import Closing, Drain, Portal, like
@@ -29,6 +34,7 @@ class _Handed:
 
     data: Buffer | None
     key: str | bytes | None
+    ordering_key: bytes | None
     properties: Mapping[str, str] | None
     event_time_ms: int | None
     sequence_id: int | None
@@ -78,6 +84,10 @@ class Producer(Closing, Generic[ValueT]):
         return self._producer.partitions
 
     @property
+    def schema_version(self) -> int | None:
+        return self._producer.schema_version
+
+    @property
     def last_sequence_id(self) -> int:
         return self._producer.last_sequence_id
 
@@ -91,6 +101,7 @@ class Producer(Closing, Generic[ValueT]):
         data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -105,6 +116,7 @@ class Producer(Closing, Generic[ValueT]):
             return await self._producer.send(
                 data,
                 key=key,
+                ordering_key=ordering_key,
                 properties=properties,
                 event_time_ms=event_time_ms,
                 sequence_id=sequence_id,
@@ -119,6 +131,7 @@ class Producer(Closing, Generic[ValueT]):
         data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -136,6 +149,7 @@ class Producer(Closing, Generic[ValueT]):
         if self._producer.has_schema:
             data = self._producer.encoded(data)
         check_message(data, key, properties)
+        check_ordering_key(ordering_key)
         check_details(event_time_ms, sequence_id, on_result)
         check_delay(deliver_at_ms, deliver_after_s)
         # Copied now: the caller may change mutable arguments as soon as this returns.
@@ -147,6 +161,7 @@ class Producer(Closing, Generic[ValueT]):
         message = _Handed(
             found,
             key,
+            ordering_key,
             properties,
             event_time_ms,
             sequence_id,
@@ -254,6 +269,7 @@ class Producer(Closing, Generic[ValueT]):
             self._producer.send_nowait(
                 message.data,
                 key=message.key,
+                ordering_key=message.ordering_key,
                 properties=message.properties,
                 event_time_ms=message.event_time_ms,
                 sequence_id=message.sequence_id,

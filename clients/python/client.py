@@ -16,9 +16,12 @@ from typing import Any, TypeVar
 import trio
 
 from daybook.clients.python.arguments import (
+    Batching,
     Compression,
     InitialPosition,
     SubscriptionTypeName,
+    check_batching,
+    check_key_ranges,
     check_name,
     check_properties,
     check_subscription,
@@ -178,7 +181,7 @@ class Client:
         *,
         name: str | None = None,
         compression: Compression = "none",
-        batching: bool = True,
+        batching: Batching = True,
         batch_messages_max: int = _PRODUCER.batch_messages_max,
         batch_bytes_max: int = _PRODUCER.batch_bytes_max,
         batch_delay_s: float = _PRODUCER.batch_delay_s,
@@ -193,7 +196,8 @@ class Client:
         `name`: of the producer; two producers of a topic cannot have the same one.  The broker
             chooses a name if it is None.
         `compression`: none, lz4, zlib, zstd or snappy; batches are stored compressed.
-        `batching`: False sends each message alone.
+        `batching`: False sends each message alone.  "by_key" makes batches of messages with one
+            key (or ordering key), so that key_shared consumers get each key in order.
         `batch_messages_max`, `batch_bytes_max`, `batch_delay_s`: a batch is sent when it has so
             many messages or bytes, or after this time if earlier batches have no receipt yet.
         `pending_bytes_max`: how much may have no receipt; then sending waits (`send`), or raises
@@ -211,6 +215,7 @@ class Client:
         packing = compression_type(compression)
         check_name("name", name)
         check_name("initial_subscription", initial_subscription)
+        check_batching(batching)
         check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
@@ -266,6 +271,8 @@ class Client:
         ack_receipts: bool = False,
         ack_group_s: float = _CONSUMER.ack_group_s,
         nack_delay_s: float = _CONSUMER.nack_delay_s,
+        key_ranges: Sequence[tuple[int, int]] | None = None,
+        out_of_order: bool = False,
         properties: dict[str, str] | None = None,
         discovery_s: float = _CONSUMER.discovery_s,
         nack_delay_max_s: float | None = None,
@@ -280,13 +287,17 @@ class Client:
             names of topics in one namespace.  The consumer of a pattern also receives from topics
             that come later, from their first message on.
         `type`: exclusive allows one consumer, failover sends messages to one of several consumers,
-            shared to all of them in turn.
+            shared to all of them in turn, key_shared those of one key to one of them, in order.
         `initial_position`: where a new subscription starts: earliest or latest.
         `consumer_name`: among consumers of a failover subscription, the names decide who is active.
         `receiver_queue_size`: how many messages the broker may send ahead of demand.
         `ack_receipts`: `ack` returns when the broker has made the acknowledgement durable.
         `ack_group_s`: without receipts, acknowledgements are sent together once in this time.
         `nack_delay_s`: after this time a message comes again that was given to `nack`.
+        `key_ranges`: a key_shared consumer gets keys with these hashes only: pairs of first and
+            last, from 0 to 65535.  If it is None, the broker spreads keys over the consumers.
+        `out_of_order`: a key of a key_shared subscription may move to a new consumer while another
+            one still has messages of it.
         `properties`: shown in the statistics of the topic.
         `discovery_s`: how often the consumer of a pattern looks for new topics.
         `nack_delay_max_s`: the delay of `nack` doubles with each redelivery, up to this time.
@@ -298,7 +309,9 @@ class Client:
         try:
             kind = SubscriptionType(type)
         except ValueError:
-            raise ValueError(f"type must be exclusive, failover or shared, not {type!r}") from None
+            raise ValueError(
+                f"type must be exclusive, failover, shared or key_shared, not {type!r}"
+            ) from None
         if initial_position not in ("earliest", "latest"):
             raise ValueError(
                 f"initial_position must be earliest or latest, not {initial_position!r}"
@@ -317,7 +330,7 @@ class Client:
         letters: DeadLetters | None = None
         if dead_letter is not None or retry:
             policy = dead_letter or DeadLetterPolicy(RETRIES_MAX)
-            counted = kind is SubscriptionType.SHARED
+            counted = kind.shares
             check_dead_letters(policy, choice, counted=counted, retry=retry)
             letters = DeadLetters(
                 policy, choice.first, subscription, self._letter_producer, limits.dead_letters_max
@@ -325,9 +338,8 @@ class Client:
             if retry:
                 choice = choice.with_topic(topic_name(letters.retry_topic))
         if receiver_queue_size is None:
-            shared = kind is SubscriptionType.SHARED
             receiver_queue_size = (
-                limits.receiver_queue_size_shared if shared else limits.receiver_queue_size
+                limits.receiver_queue_size_shared if kind.shares else limits.receiver_queue_size
             )
         settings = ConsumerSettings(
             subscription,
@@ -341,6 +353,8 @@ class Client:
             properties=check_properties(properties),
             dead_letters=letters,
             retry=retry,
+            key_ranges=check_key_ranges(key_ranges, type_name=type, out_of_order=out_of_order),
+            out_of_order=out_of_order,
             versions=None if schema is None else SchemaVersions(schema),
         )
         consumer: Consumer[ValueT] = await self._open_consumer(choice, settings, discovery_s)

@@ -39,7 +39,7 @@ from daybook.clients.python.messages import (
 from daybook.clients.python.schemas.versions import Ask, SchemaVersions, VersionDecoder
 from daybook.clients.python.start_position import Start, parse_start
 from daybook.clients.python.topic_choice import TopicChoice
-from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
+from daybook.clients.python.topic_consumer import ConsumerSettings, TopicConsumer
 from daybook.wire.topics import TopicName
 
 Ackable: TypeAlias = Message[Any] | MessageId
@@ -317,10 +317,10 @@ class Consumer(MessageSource[ValueT]):
     async def ack_cumulative(self, message: Ackable) -> None:
         """Acknowledge this message and all before it in its partition."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self.type is SubscriptionType.SHARED:
+        if self.type.shares:
             raise ValueError(
-                "a shared subscription has no cumulative acknowledgements: acknowledge its"
-                " messages one by one"
+                f"a {self.type.value} subscription has no cumulative acknowledgements: acknowledge"
+                " its messages one by one"
             )
         _check_ackable(message)
         if isinstance(message, Message):
@@ -339,8 +339,8 @@ class Consumer(MessageSource[ValueT]):
     def nack(self, message: Ackable) -> None:
         """Have this message delivered again, after `nack_delay_s`.
 
-        On a shared subscription its whole batch comes again; on any other, everything behind it,
-        too.  Messages that are acknowledged do not come again.
+        On a shared or key_shared subscription its whole batch comes again; on any other, everything
+        behind it, too.  Messages that are acknowledged do not come again.
         """
         _check_ackable(message)
         if isinstance(message, Message):

@@ -37,7 +37,7 @@ class ConsumerLimits:
 
     receiver_queue_size: int = 10_000  # messages that the broker may send ahead
     receiver_queue_size_shared: int = (
-        1000  # the same, on a shared subscription: other consumers could process them
+        1000  # the same, on a shared or key_shared one: other consumers could process them
     )
     receiver_queue_bytes_max: int = 32 << 20
     ack_group_s: float = 0.1

@@ -241,6 +241,11 @@ class Message(msgspec.Struct, Generic[ValueT], eq=False, gc=False):
             return key.encode()
 
     @property
+    def ordering_key(self) -> bytes | None:
+        """The key by which key_shared consumers share messages, if it is not `key`."""
+        return self._single.ordering_key
+
+    @property
     def properties(self) -> Mapping[str, str]:
         return dict(self._single.properties)
 

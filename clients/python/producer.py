@@ -140,6 +140,7 @@ class Producer(Generic[ValueT]):
         data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -176,13 +177,23 @@ class Producer(Generic[ValueT]):
             producer = self._partition_producers[
                 router.turn if key is None else router.for_key(key)
             ]
-        producer.send(data, key, properties, event_time_ms, sequence_id, on_result, deliver_at_ms)
+        producer.send(
+            data,
+            key,
+            properties,
+            event_time_ms,
+            sequence_id,
+            on_result,
+            deliver_at_ms,
+            ordering_key,
+        )
 
     async def send(
         self,
         data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -195,6 +206,7 @@ class Producer(Generic[ValueT]):
         tombstone, a message without a value: it says that its key was deleted.
         `deliver_at_ms` or `deliver_after_s`: shared subscriptions deliver the message then, not
         before; others deliver it in its turn.
+        `ordering_key` takes the place of the key where key_shared consumers share the messages.
 
         Raise a BrokerError; its `outcome` says whether the message may be stored nevertheless.  A
         cancellation ends only the wait: the message is sent.
@@ -204,6 +216,7 @@ class Producer(Generic[ValueT]):
         self.send_nowait(
             data,
             key=key,
+            ordering_key=ordering_key,
             properties=properties,
             event_time_ms=event_time_ms,
             sequence_id=sequence_id,
@@ -226,6 +239,12 @@ class Producer(Generic[ValueT]):
             return value
         assert self._schema is not None
         return Encoded(self._schema.encode(cast("ValueT", value)))
+
+    @property
+    def schema_version(self) -> int | None:
+        """The version of its schema in the topic; None if the producer has no schema."""
+        version = self._partition_producers[0].schema_version
+        return int.from_bytes(version, "big") if version else None
 
     @property
     def has_schema(self) -> bool:

@@ -1,9 +1,10 @@
 """Asks the broker to deliver again the messages that the application gave to `nack`, after a delay.
 
-On a shared subscription the request names entries.  On any other, the broker goes back to the first
-entry that is not acknowledged and delivers everything from there on again: messages that wait in
-the queue are dropped, and messages under way are recognised by their older epoch.  Acknowledgements
-are sent before the request; otherwise acknowledged messages would be delivered again, too.
+On a shared or key_shared subscription the request names entries.  On any other, the broker goes
+back to the first entry that is not acknowledged and delivers everything from there on again:
+messages that wait in the queue are dropped, and messages under way are recognised by their older
+epoch.  Acknowledgements are sent before the request; otherwise acknowledged messages would be
+delivered again, too.
 
 While no broker is attached, no request is needed: on attachment the broker delivers everything that
 is not acknowledged.

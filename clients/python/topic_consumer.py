@@ -52,12 +52,19 @@ class SubscriptionType(Enum):
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
     FAILOVER = "failover"
+    KEY_SHARED = "key_shared"
+
+    @property
+    def shares(self) -> bool:
+        """True if several consumers get messages at the same time, and each its own."""
+        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 
 
 _SUB_TYPES = {
     SubscriptionType.EXCLUSIVE: pb.CommandSubscribe.Exclusive,
     SubscriptionType.SHARED: pb.CommandSubscribe.Shared,
     SubscriptionType.FAILOVER: pb.CommandSubscribe.Failover,
+    SubscriptionType.KEY_SHARED: pb.CommandSubscribe.Key_Shared,
 }
 
 
@@ -78,6 +85,8 @@ class ConsumerSettings:
     retry: bool = False
     create: bool = True  # the topic, if it does not exist and the policies allow it
     properties: tuple[tuple[str, str], ...] = ()
+    key_ranges: tuple[tuple[int, int], ...] = ()  # a key_shared consumer gets these hashes only
+    out_of_order: bool = False
     versions: SchemaVersions | None = None  # set if the consumer has a schema
 
     def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
@@ -100,7 +109,13 @@ class ConsumerSettings:
             request.initialPosition = pb.CommandSubscribe.Earliest
         for key, value in self.properties:
             request.metadata.add(key=key, value=value)
-        if self.type is not SubscriptionType.SHARED:
+        if self.type is SubscriptionType.KEY_SHARED:
+            meta = request.keySharedMeta
+            meta.keySharedMode = pb.STICKY if self.key_ranges else pb.AUTO_SPLIT
+            meta.allowOutOfOrderDelivery = self.out_of_order
+            for first, last in self.key_ranges:
+                meta.hashRanges.add(start=first, end=last)
+        if not self.type.shares:
             request.consumer_epoch = epoch  # From 0 on, so that the broker stamps all it sends.
         return request
 
@@ -142,7 +157,7 @@ class TopicConsumer(ConnectionHandler):
             consumer_id,
             self._acks,
             settings.limits,
-            by_entry=settings.type is SubscriptionType.SHARED,
+            by_entry=settings.type.shares,
             drop=self._drop,
         )
         timeout_s = settings.limits.ack_timeout_s
