@@ -207,13 +207,15 @@ async def _produce(
 async def _send_all(
     client: Client, options: _Options, source: "_LineReader", tally: _Tally
 ) -> None:
-    create = partial(
-        client.create_producer,
-        options.topic,
-        compression=options.compression,
-        batch_delay_s=options.batch_delay_s,
-        send_timeout_s=PATIENCE_S,
-    )
+
+    async def create() -> Producer:
+        return await client.create_producer(
+            options.topic,
+            compression=options.compression,
+            batch_delay_s=options.batch_delay_s,
+            send_timeout_s=PATIENCE_S,
+        )
+
     producer = await attach(client, create)
     pace = _Pace(options.rate)
     async with report_waiting(_Receipts(client, tally).waits):
