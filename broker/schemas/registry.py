@@ -22,7 +22,7 @@ in the newest record, because a message with it may have come through another br
 
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -37,7 +37,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.limits import SchemaLimits
 from daybook.broker.protocol.schemas.compatibility import SchemaRules, Strategy, check, needed
-from daybook.broker.protocol.schemas.schema import AVRO_BASED, Schema, SchemaVersion
+from daybook.broker.protocol.schemas.schema import AVRO_BASED, KEY_VALUE, Schema, SchemaVersion
 from daybook.broker.protocol.schemas.validation import Examined, examine
 from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.records import (
@@ -247,17 +247,17 @@ class SchemaRegistry:
         """Return the first version that is the same schema; None if there is none."""
         schema = examined.schema
         wanted = hash_of(schema)
-        for each in locator.live:
-            # Equal data is one way to be the same, and Avro schemas may also differ in their text.
-            if each.hash == wanted or schema.type in AVRO_BASED:
-                version = await self._version(topic, each)
-                if version.version.schema.type != schema.type:
-                    continue
-                if (
-                    each.hash == wanted
-                    or (await self._examined(topic, each)).identity == examined.identity
-                ):
+        same_data = [each for each in locator.live if each.hash == wanted]
+        if schema.type != KEY_VALUE:  # The data of a pair do not have the types of its parts.
+            for each in same_data:
+                if (await self._version(topic, each)).version.schema.type == schema.type:
                     return each.version
+        # Avro schemas may differ in their text, and be the same.
+        for each in locator.live if schema.type in AVRO_BASED else same_data:
+            if (await self._version(topic, each)).version.schema.type == schema.type:
+                with suppress(IncompatibleSchemaError):  # It is not valid.
+                    if (await self._examined(topic, each)).identity == examined.identity:
+                        return each.version
         return None
 
     async def _check(

@@ -15,6 +15,7 @@ _COMMANDS = {
     "consume": LazyCommand("consume", "Write the messages of a topic to standard output."),
     "topics": LazyCommand("topics", "Create, list, inspect and delete topics."),
     "namespaces": LazyCommand("namespaces", "Create, list and delete namespaces; policies."),
+    "schemas": LazyCommand("schemas", "Show, add, check and delete the schemas of topics."),
     "explain": LazyCommand("explain", "Say why a subscription delivers nothing."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),
     "bookies": LazyCommand(

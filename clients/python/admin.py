@@ -327,6 +327,43 @@ class Admin:
         """Return why a subscription delivers nothing now: a summary, and all blockers."""
         return await self._get(f"{_subscription(topic, subscription)}/explain")
 
+    # -- schemas
+
+    async def schema(self, topic: str, version: int | None = None) -> Json:
+        """Return a version of the schema of a topic, or the last one.
+
+        Raise NotFoundError if the topic has no schema, or no such version.
+        """
+        path = f"{_schemas(topic)}/schema"
+        return await self._get(path if version is None else f"{path}/{version}")
+
+    async def schemas(self, topic: str) -> Json:
+        """Return the versions of the schema of a topic."""
+        found: Json = await self._get(f"{_schemas(topic)}/schemas")
+        return found["getSchemaResponses"]
+
+    async def add_schema(
+        self, topic: str, type_: str, definition: str, properties: dict[str, str] | None = None
+    ) -> int:
+        """Add a schema, if it is compatible; return its version, or that of the same schema."""
+        payload = {"type": type_, "schema": definition, "properties": properties or {}}
+        found: Json = await self._do("POST", f"{_schemas(topic)}/schema", payload)
+        version: int = found["version"]["version"]
+        return version
+
+    async def check_schema(
+        self, topic: str, type_: str, definition: str, properties: dict[str, str] | None = None
+    ) -> Json:
+        """Return if a schema may be added, by which strategy, and the reason if it may not."""
+        payload = {"type": type_, "schema": definition, "properties": properties or {}}
+        return await self._do("POST", f"{_schemas(topic)}/compatibility", payload)
+
+    async def delete_schema(self, topic: str, *, force: bool = False) -> int:
+        """Delete the schema of a topic; with `force`, all versions.  Return the last version."""
+        found: Json = await self._do("DELETE", f"{_schemas(topic)}/schema", query={"force": force})
+        version: int = found["version"]
+        return version
+
     # -- brokers
 
     async def brokers(self) -> list[str]:
@@ -449,6 +486,12 @@ def _parse_admin_url(url: str) -> list[tuple[str, int]]:
 
 def _namespace(namespace: str) -> str:
     return "/".join(url_encode(part) for part in namespace.split("/"))
+
+
+def _schemas(topic: str) -> str:
+    """Return the path of the schemas of a topic."""
+    name = topic_name(topic)
+    return f"/admin/v2/schemas/{name.namespace}/{name.encoded}"
 
 
 def _path(topic: str | TopicName) -> str:

@@ -251,6 +251,30 @@ class Admin(Closing):
     def explain_subscription(self, topic: str, subscription: str) -> Json:
         return self._portal.call(self._admin.explain_subscription, topic, subscription)
 
+    @like(trio_admin.Admin.schema)
+    def schema(self, topic: str, version: int | None = None) -> Json:
+        return self._portal.call(self._admin.schema, topic, version)
+
+    @like(trio_admin.Admin.schemas)
+    def schemas(self, topic: str) -> Json:
+        return self._portal.call(self._admin.schemas, topic)
+
+    @like(trio_admin.Admin.add_schema)
+    def add_schema(
+        self, topic: str, type_: str, definition: str, properties: dict[str, str] | None = None
+    ) -> int:
+        return self._portal.call(self._admin.add_schema, topic, type_, definition, properties)
+
+    @like(trio_admin.Admin.check_schema)
+    def check_schema(
+        self, topic: str, type_: str, definition: str, properties: dict[str, str] | None = None
+    ) -> Json:
+        return self._portal.call(self._admin.check_schema, topic, type_, definition, properties)
+
+    @like(trio_admin.Admin.delete_schema)
+    def delete_schema(self, topic: str, *, force: bool = False) -> int:
+        return self._portal.call(lambda: self._admin.delete_schema(topic, force=force))
+
     @like(trio_admin.Admin.brokers)
     def brokers(self) -> list[str]:
         return self._portal.call(self._admin.brokers)

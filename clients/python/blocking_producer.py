@@ -84,6 +84,10 @@ class Producer(Closing, Generic[ValueT]):
         return self._producer.partitions
 
     @property
+    def schema_version(self) -> int | None:
+        return self._producer.schema_version
+
+    @property
     def last_sequence_id(self) -> int:
         return self._producer.last_sequence_id
 

@@ -246,6 +246,12 @@ class Producer(Generic[ValueT]):
         return Encoded(self._schema.encode(cast("ValueT", value)))
 
     @property
+    def schema_version(self) -> int | None:
+        """The version of its schema in the topic; None if the producer has no schema."""
+        version = self._partition_producers[0].schema_version
+        return int.from_bytes(version, "big") if version else None
+
+    @property
     def has_schema(self) -> bool:
         return self._schema is not None
 

@@ -149,7 +149,7 @@ class TopicProducer(ConnectionHandler):
         self._initial_sequence_id = initial_sequence_id
         self._initial_subscription = initial_subscription
         self._schema = schema
-        self._schema_version = b""
+        self.schema_version = b""
         self._chunking = chunking
         self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
         # The broker has the messages before this id.  No batch spans it: it would be refused.
@@ -403,8 +403,8 @@ class TopicProducer(ConnectionHandler):
         metadata.producer_name = self.name
         metadata.sequence_id = batch.sequence_id
         metadata.publish_time = self._clock.now_ms()
-        if self._schema_version:
-            metadata.schema_version = self._schema_version
+        if self.schema_version:
+            metadata.schema_version = self.schema_version
         highest = batch.highest_sequence_id if batch.count > 1 else None
         if highest is not None:
             metadata.highest_sequence_id = highest
@@ -516,7 +516,7 @@ class TopicProducer(ConnectionHandler):
             if self._initial_sequence_id is None:
                 self._next_sequence_id = max(0, self._first_new_id)
         self.name = success.producer_name
-        self._schema_version = success.schema_version
+        self.schema_version = success.schema_version
         self.deduplicated = success.deduplicated
         self._max_bytes = connection.max_message_bytes
         self._builder.bytes_max = min(self._settings.batch_bytes_max, self._max_bytes // 2)

@@ -69,7 +69,10 @@ def _examine(schema: Schema) -> Examined:
             None if key.type is None else _examine(key.schema),
             None if value.type is None else _examine(value.schema),
         )
-        return Examined(schema, plain, parts=parts)
+        # The types of the parts, and how they are put together, are properties.
+        encoding = schema.properties.get("kv.encoding.type", "")
+        whole = f"{key.type}/{value.type}/{encoding}/".encode() + schema.data
+        return Examined(schema, _identity(schema, whole), parts=parts)
     if number == PROTOBUF_NATIVE:
         return Examined(schema, plain, root=protobuf.root_message(schema.data))
     if number not in PRIMITIVE:

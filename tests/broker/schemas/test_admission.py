@@ -95,6 +95,23 @@ async def test_the_same_schema_in_other_words_is_the_same_version(
         assert cluster.broker.schema_ledgers.written == 1
 
 
+async def test_pairs_with_the_same_data_and_other_types_are_not_the_same(
+    autojump_clock: MockClock,
+) -> None:
+    def pair(key: str, encoding: str) -> pb.Schema:
+        properties = {"key.schema.type": key, "value.schema.type": "STRING"}
+        properties["kv.encoding.type"] = encoding
+        return schema(bytes(8), pb.Schema.KeyValue, **properties)
+
+    async with opened() as (_, client):
+        inline, separated = pair("STRING", "INLINE"), pair("STRING", "SEPARATED")
+        assert (await client.producer(1, schema=inline)).schema_version == bytes(8)
+        assert is_refused(await client.producer(2, schema=pair("INT32", "INLINE")))
+        # Consumers have to know how a message is put together, so this is another version.
+        assert (await client.producer(3, schema=separated)).schema_version == bytes(7) + b"\1"
+        assert (await client.producer(4, schema=inline)).schema_version == bytes(8)
+
+
 async def test_an_incompatible_producer_is_refused_with_the_reason(
     autojump_clock: MockClock,
 ) -> None:

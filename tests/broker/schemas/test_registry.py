@@ -292,7 +292,7 @@ def test_a_deletion_without_an_answer_is_looked_up() -> None:
 def test_an_addition_whose_caller_gives_up_is_completed() -> None:
     async def scenario(world: World) -> None:
         async with broker(world) as one:
-            held = one.host.link.hold_next("multi")
+            held = one.host.link.hold_next("set", "/ledgers")  # the close of its ledger
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.registry.add, TOPIC, A, FULL)
                 await held.caught.wait()
