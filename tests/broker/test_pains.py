@@ -1,4 +1,4 @@
-"""What users of such brokers complain about, each under the number of its thread at apache/pulsar.
+"""Complaints of users of such brokers, each under the number of its thread at apache/pulsar.
 
 Others are where they belong: 25047 and its siblings in `tests/managed_ledger/test_holes.py`, 5543
 in `test_exact_backlog.py`.  The threads on key_shared are with the tests of key_shared.
@@ -161,7 +161,7 @@ async def test_redelivery_counts_survive_the_reconnection_of_the_last_consumer(
                 await client.settle()
             else:
                 await consumer.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
-        # What is acknowledged is forgotten, and so is everything after a seek.
+        # A seek voids the counts.
         consumer = await cluster.client()
         await consumer.subscribe(kind=SHARED, permits=100)
         await consumer.deliveries(3)
