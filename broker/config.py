@@ -68,6 +68,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # `roll_*`) a ledger is when it is rolled.  Above 3/4 of the bytes no ledger is rolled, above
     # 15/16 no message is accepted.
     ledger_list_bytes_max: Annotated[int, msgspec.Meta(ge=512, le=1_000_000)] = 1_000_000
+    # Acknowledgements without a receipt are durable after this time.  A broker that is killed
+    # delivers again at most what was acknowledged in it.
+    ack_flush_s: Seconds = 1.0
     cursor_roll_records: Positive = 5_000  # then a cursor switches to a new ledger
     # A cursor with acknowledgements above mark-delete writes a snapshot of them after so many
     # changes or so many seconds.  A Pulsar broker that takes over after a crash knows those in the

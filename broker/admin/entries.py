@@ -5,6 +5,7 @@ whole, and the client splits it.  An encrypted payload, and one that cannot be r
 is stored.
 """
 
+import json
 from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from daybook.wire.errors import WireError
 from daybook.wire.proto import pulsar_pb2 as pb
 
 _BYTES_MAX = 64 << 20  # A compressed payload may not become larger than that.
+_PROPERTIES_MAX = 16 << 10  # characters; HTTP clients bound the size of headers
 _TEXTS = (
     "producer_name",
     "sequence_id",
@@ -68,6 +70,10 @@ def content_of(position: Position, data: memoryview) -> Content:
 def _headers(metadata: pb.MessageMetadata) -> Iterator[tuple[str, str]]:
     for each in metadata.properties:
         yield f"X-Pulsar-PROPERTY-{each.key}", each.value
+    # Newer admin clients read all properties from one header, which takes any text.
+    properties = json.dumps({each.key: each.value for each in metadata.properties})
+    if metadata.properties and len(properties) <= _PROPERTIES_MAX:
+        yield "X-Pulsar-PROPERTY", properties
     if metadata.HasField("num_chunks_from_msg"):
         yield "X-Pulsar-PROPERTY-TOTAL-CHUNKS", str(metadata.num_chunks_from_msg)
         yield "X-Pulsar-PROPERTY-CHUNK-ID", str(metadata.chunk_id)

@@ -298,6 +298,7 @@ class Subscription:
         self._compacted: CompactedSource | None = None
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
         self._backlog = Backlog(topic, cursor)
+        self._redeliveries: dict[Place, int] = {}  # while no consumer is connected
         self.stall = StallWatch()
         self.alone_ms = topic.clock.now_ms()  # since then it has no consumer, if it has none
         self._moving: trio.Event | None = None  # set when the move is done
@@ -447,6 +448,7 @@ class Subscription:
         if not self.consumers:
             self.type = wanted
             self.dispatcher.dispatch = self._new_dispatch(wanted, consumer.keys)
+            self._remember_redeliveries()
             self.dispatcher.shared = wanted in (SHARED, KEY_SHARED)
             self.dispatcher.keyed = wanted == KEY_SHARED
         self._awaits_return = False
@@ -459,6 +461,12 @@ class Subscription:
         self.dispatcher.start()
         if wanted == FAILOVER:
             self.topic.start_task(self._wait_registered, consumer)
+
+    def _remember_redeliveries(self) -> None:
+        is_acked = self.cursor.is_acked
+        counts = {p: n for p, n in self._redeliveries.items() if not is_acked(Position(*p))}
+        self.dispatch.remember(counts)
+        self._redeliveries = {}
 
     async def _wait_registered(self, consumer: Consumer) -> None:
         """Send waiting news after a while.
@@ -554,6 +562,9 @@ class Subscription:
         self._untold.pop(consumer.key, None)
         if self.consumers.pop(consumer.key, None) is None:
             return
+        if not self.consumers:
+            # A client that reconnects must go on counting, else no message becomes a dead letter.
+            self._redeliveries = self.dispatch.redeliveries()
         self.dispatcher.perform_all(self.dispatch.left(consumer.key))
         if self.consumers:
             self.dispatcher.wake()
@@ -835,6 +846,7 @@ class Subscription:
         finally:
             # In memory the cursor stands there now, even if that could not be stored.
             self._furthest = NOWHERE
+            self._redeliveries = {}
             self.dispatcher.restart()
 
     async def _wait_return(self) -> None:

@@ -118,6 +118,7 @@ class LogConfigs:
             roll_age_s=self._config.roll_age_s,
             roll_age_min_s=self._config.roll_age_min_s,
             list_bytes_max=self._config.ledger_list_bytes_max,
+            flush_s=self._config.ack_flush_s,
             cursor_roll_records=self._config.cursor_roll_records,
             cursor_snapshot_records=self._config.cursor_snapshot_records,
             cursor_snapshot_s=self._config.cursor_snapshot_s,

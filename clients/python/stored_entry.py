@@ -1,13 +1,17 @@
 """One stored entry, as the admin REST shows it: its messages, and the metadata of all of them."""
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 from daybook.wire.batch import iter_batch
 from daybook.wire.errors import WireError
 
 _PREFIX = "x-pulsar-"
 _PROPERTY = "x-pulsar-property-"
+_PROPERTIES = "x-pulsar-property"  # all of them, as JSON
 _BATCH = "x-pulsar-num-batch-message"
 
 
@@ -24,7 +28,7 @@ class StoredMessage:
 class StoredEntry:
     """`message_id` is "ledger:entry".  `metadata` has what the broker tells, by its names.
 
-    Names of metadata and of properties are in lower case, because HTTP does not keep the case.
+    Names of metadata are in lower case, because HTTP does not keep the case.
     The data of an encrypted entry stay encrypted, and it counts as one message.
     """
 
@@ -37,7 +41,7 @@ class StoredEntry:
         metadata = {
             name.removeprefix(_PREFIX): value
             for name, value in headers.items()
-            if name.startswith(_PREFIX) and not name.startswith(_PROPERTY)
+            if name.startswith(_PREFIX) and not name.startswith(_PROPERTIES)
         }
         return cls(
             metadata.pop("message-id", ""), tuple(_messages(headers, metadata, body)), metadata
@@ -57,9 +61,18 @@ def _messages(
             for single, data in batch:
                 yield StoredMessage(data, single.key, dict(single.properties))
             return
-    properties = {
+    yield StoredMessage(body, metadata.get("partition-key"), _properties(headers))
+
+
+def _properties(headers: Mapping[str, str]) -> dict[str, str]:
+    with suppress(ValueError, RecursionError):
+        found: object = json.loads(headers.get(_PROPERTIES, ""))
+        if isinstance(found, dict):
+            texts = cast("dict[object, object]", found)
+            return {str(name): str(value) for name, value in texts.items()}
+    # Older brokers send one header for each property.
+    return {
         name.removeprefix(_PROPERTY): value
         for name, value in headers.items()
         if name.startswith(_PROPERTY)
     }
-    yield StoredMessage(body, metadata.get("partition-key"), properties)

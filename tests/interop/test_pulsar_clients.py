@@ -204,6 +204,25 @@ def test_gos_admin_client_understands_what_it_is_told(
     assert rest == ["backlog 5, 5 a batch, bytes: true", "in use: true", "deleted"]
 
 
+def test_gos_admin_client_looks_into_a_backlog(
+    cluster: StandaloneProcess, go: Path, tmp_path: Path
+) -> None:
+    words = (cluster.service_url, "go-backlog", cluster.admin_url)
+    process = start([str(go), "backlog", *words], tmp_path / "go.txt")
+    try:
+        said = [line_of(process) for _ in range(6)]
+    finally:
+        end(process)
+    assert said == [
+        "peeked 0=0 1=1",
+        "after a skip 3=3 4=4",
+        "by id 3",
+        "after an expiry 3=3 4=4",
+        "ledgers: true, cursors 1",
+        "backlog 0",
+    ]
+
+
 def test_javas_admin_client_understands_statistics(
     cluster: StandaloneProcess, tmp_path: Path
 ) -> None:

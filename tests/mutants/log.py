@@ -127,12 +127,12 @@ OWNERS = [
         module="daybook.managed_ledger.reading",
         name="LogReader._fetch",
         replacement=Edit(
-            "entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
+            "entries = await self._fetch_whole(at, end, last, max_bytes)\n",
             "try:\n"
-            "            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n"
-            "        except LedgerError:\n"
-            "            at = at.next_in_ledger()\n"
-            "            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
+            "        entries = await self._fetch_whole(at, end, last, max_bytes)\n"
+            "    except LedgerError:\n"
+            "        at = at.next_in_ledger()\n"
+            "        entries = await self._fetch_whole(at, end, last, max_bytes)\n",
         ),
         caught_by=f"{_SCENARIOS}/test_reading.py",
     ),
@@ -160,7 +160,7 @@ TRIMMING = [
         rule="the ledgers to trim are chosen when the list is written -> before",
         module=_LOG,
         name="ManagedLedger.trim",
-        replacement=Edit("gone[:] = self._trimmable()", "pass"),
+        replacement=Edit("gone[:] = self._trimmable(retention)", "pass"),
         caught_by=f"{_TRIMMING}::test_acknowledged_ledgers_go_when_the_acks_are_durable",
     ),
     Mutant(

@@ -7,7 +7,9 @@ _EXPLAIN = "daybook.broker.dispatch.explain"
 _WATCH = "daybook.broker.dispatch.watch"
 _DISPATCHER = "daybook.broker.dispatch.dispatcher"
 _SHARED = "daybook.broker.protocol.dispatch.shared"
+_SUBSCRIPTION = "daybook.broker.dispatch.subscription"
 _TESTS = "tests:tests/broker/protocol/test_stall.py"
+_PAINS = "tests:tests/broker/test_pains.py"
 _SHELL = "tests:tests/broker/test_explain.py"
 
 MUTANTS = [
@@ -76,5 +78,41 @@ MUTANTS = [
         name="DispatchWatch._stalls",
         replacement=Edit("waits_s < self._stalled_s", "waits_s < 0.0"),
         caught_by=_SHELL,
+    ),
+    Mutant(
+        id="ST09",
+        rule="a consumer is fed again when it has acknowledged -> blocked once is blocked",
+        module=_SHARED,
+        name="SharedDispatch._unblock",
+        replacement=Edit("self._unacked.count_of(key) > few", "True"),
+        caught_by=f"{_PAINS}::test_22657_a_consumer_is_fed_again_when_it_has_acknowledged",
+    ),
+    Mutant(
+        id="ST10",
+        rule="the limit of unacknowledged messages holds under redelivery -> given back is free",
+        module=_SHARED,
+        name="SharedDispatch._give",
+        replacement=Edit(
+            "self._unacked.count_of(consumer.key) >= limits.unacked_messages_max",
+            "not redeliveries and"
+            " self._unacked.count_of(consumer.key) >= limits.unacked_messages_max",
+        ),
+        caught_by=f"{_PAINS}::test_22534_the_limit_of_unacknowledged_messages_holds_under_redelivery",
+    ),
+    Mutant(
+        id="ST11",
+        rule="counts of redeliveries outlive the last consumer -> they end with it",
+        module=_SUBSCRIPTION,
+        name="Subscription._remember_redeliveries",
+        replacement=Edit("self.dispatch.remember(counts)", "pass"),
+        caught_by=f"{_PAINS}::test_redelivery_counts_survive_the_reconnection_of_the_last_consumer",
+    ),
+    Mutant(
+        id="ST12",
+        rule="a seek forgets the counts of redeliveries -> they stay",
+        module=_SUBSCRIPTION,
+        name="Subscription._reset",
+        replacement=Edit("self._redeliveries = {}", "pass"),
+        caught_by=f"{_PAINS}::test_redelivery_counts_survive_the_reconnection_of_the_last_consumer",
     ),
 ]

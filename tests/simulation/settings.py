@@ -160,6 +160,7 @@ class Settings:
             roll_age_min_s=self.roll_age_min_s,
             ledger_list_bytes_max=self.list_bytes_max,
             deduplication=self.deduplication,
+            ack_flush_s=self.limits.flush_s,
             cursor_roll_records=self.cursor_roll_records,
             cursor_snapshot_records=self.cursor_snapshot_records,
             cursor_snapshot_s=self.cursor_snapshot_s,

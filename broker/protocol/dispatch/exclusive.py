@@ -8,7 +8,7 @@ count messages, so they may end below zero by the rest of a batch.
                 <--left----
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from daybook.broker.protocol.dispatch.blockers import Blocker, Cause
@@ -85,6 +85,12 @@ class ExclusiveDispatch:
 
     def permits_of(self, consumer: ConsumerKey) -> int:
         return self._consumers[consumer].permits
+
+    def redeliveries(self) -> dict[Place, int]:
+        return {}
+
+    def remember(self, redeliveries: Mapping[Place, int]) -> None:
+        del redeliveries  # Only shared consumers are told of them.
 
     def unacked_of(self, consumer: ConsumerKey) -> int:
         del consumer  # Only the cursor knows what is not acknowledged.

@@ -7,7 +7,7 @@ A read belongs to a *generation*.  The result of a read of an earlier generation
 the cursor has been rewound since that read began.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -194,6 +194,14 @@ class Dispatch(Protocol):
 
         It is 0 for machines that do not count them.
         """
+        ...
+
+    def redeliveries(self) -> dict[Place, int]:
+        """Return how often entries were given back on request, if the machine counts that."""
+        ...
+
+    def remember(self, redeliveries: Mapping[Place, int]) -> None:
+        """Take over such counts, of entries that are not acknowledged."""
         ...
 
     def oldest_unacked_of(self, consumer: ConsumerKey) -> Place | None:

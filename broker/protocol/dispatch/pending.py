@@ -7,12 +7,13 @@ read --> delivered, unacknowledged --ack--> done
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush, nsmallest
 
 from daybook.broker.protocol.dispatch.interface import ConsumerKey, Place
 
 _MEAN_WEIGHT = 0.05
+_COUNTS_MAX = 100_000  # counts of redeliveries that outlive the last consumer
 _DUE_MAX = 1_000  # entries in one step, so that others have their turn
 _BATCHES_MAX = 1_000  # A client sees at once that it cannot read a batch: few are on their way.
 
@@ -109,6 +110,20 @@ class Unacked:
         for place in given:
             self._redeliveries[place] = self._redeliveries.get(place, 0) + 1
         return given
+
+    def redeliveries(self) -> dict[Place, int]:
+        """Return how often entries were given back; those that never were are left out.
+
+        With very many, only the lowest entries are returned: they are delivered again first.
+        """
+        counts = self._redeliveries
+        if len(counts) <= _COUNTS_MAX:
+            return dict(counts)
+        return {place: counts[place] for place in nsmallest(_COUNTS_MAX, counts)}
+
+    def remember(self, redeliveries: Mapping[Place, int]) -> None:
+        """Take over counts from before."""
+        self._redeliveries.update(redeliveries)
 
     def forget(self) -> None:
         """Take everything from all consumers."""

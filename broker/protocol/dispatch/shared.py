@@ -3,14 +3,15 @@
 Consumers that can take something are served in turns, those with the best priority only.  An entry
 belongs to its consumer until any consumer acknowledges it.  If its consumer gives it back or
 leaves, the entry is read again and goes to any consumer that can take it, before anything new.  The
-machine counts how often an entry was given back on request, for as long as a consumer is connected.
+machine counts how often an entry was given back on request.  The counts can be taken out when the
+last consumer leaves (`redeliveries`), and given to the machine of the next one (`remember`).
 
 A consumer with too many unacknowledged messages gets nothing until it is down to half of the limit.
 The same holds for all consumers together.  Delayed entries wait until their time has come.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -131,6 +132,12 @@ class SharedDispatch:
 
     def permits_of(self, consumer: ConsumerKey) -> int:
         return self._by_key[consumer].permits
+
+    def redeliveries(self) -> dict[Place, int]:
+        return self._unacked.redeliveries()
+
+    def remember(self, redeliveries: Mapping[Place, int]) -> None:
+        self._unacked.remember(redeliveries)
 
     def unacked_of(self, consumer: ConsumerKey) -> int:
         return self._unacked.count_of(consumer)

@@ -66,10 +66,16 @@ async def test_how_often_cursors_write_snapshots_is_a_setting(autojump_clock: Mo
     async with open_cluster() as cluster:
         one = await cluster.start("one")
         settings = parse(
-            {"cursor_snapshot_records": 7, "cursor_snapshot_s": 8, "max_message_size": 9000}
+            {
+                "cursor_snapshot_records": 7,
+                "cursor_snapshot_s": 8,
+                "max_message_size": 9000,
+                "ack_flush_s": 0.2,
+            }
         )
         config = await configs_of(one, settings).for_topic(TOPIC)
         assert (config.cursor_snapshot_records, config.cursor_snapshot_s) == (7, 8)
+        assert config.flush_s == 0.2
         assert config.cursor_snapshot_bytes_max == 9000  # bounded by the bookies' frame
         config = await configs_of(one, parse({})).for_topic(TOPIC)
         assert (config.cursor_snapshot_records, config.cursor_snapshot_s) == (1_000, 30)

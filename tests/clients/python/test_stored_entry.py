@@ -15,6 +15,15 @@ def test_one_message_has_its_key_and_properties() -> None:
     assert entry.metadata == {"producer-name": "p", "partition-key": "k"}
 
 
+def test_properties_keep_their_case_if_the_broker_sends_them_at_once() -> None:
+    more = {"x-pulsar-property-team": "a", "x-pulsar-property": '{"Team": "\\u00e4"}'}
+    (message,) = StoredEntry.of({**HEAD, **more}, b"data").messages
+    assert message.properties == {"Team": "\u00e4"}
+    more["x-pulsar-property"] = "[1"
+    (message,) = StoredEntry.of({**HEAD, **more}, b"data").messages
+    assert message.properties == {"team": "a"}
+
+
 def test_a_batch_is_split() -> None:
     single = pb.SingleMessageMetadata(partition_key="k")
     single.properties.add(key="n", value="1")

@@ -71,6 +71,8 @@ func main() {
 		table(client, os.Args[3])
 	case "key-shared":
 		keyShared(client, os.Args[3], os.Args[4] == "sticky")
+	case "backlog":
+		backlog(client, os.Args[3], os.Args[4])
 	case "admin":
 		administer(client, os.Args[3], os.Args[4])
 	}
@@ -311,4 +313,57 @@ func grow(client pulsar.Client, topic string) {
 		say("%s %s", name[strings.LastIndex(name, "/")+1:], message.Payload())
 	}
 	consumer.Close()
+}
+
+// backlog looks at the messages of a subscription, and acknowledges some, by the admin client.
+func backlog(client pulsar.Client, topic string, url string) {
+	admin, err := pulsaradmin.NewClient(&pulsaradmin.Config{WebServiceURL: url})
+	check(err)
+	consumer, err := client.Subscribe(pulsar.ConsumerOptions{
+		Topic: topic, SubscriptionName: "sub", Type: pulsar.Shared, ReceiverQueueSize: 1,
+		SubscriptionInitialPosition: pulsar.SubscriptionPositionEarliest,
+	})
+	check(err)
+	consumer.Close()
+	producer, err := client.CreateProducer(pulsar.ProducerOptions{Topic: topic, DisableBatching: true})
+	check(err)
+	for number := 0; number < 6; number++ {
+		_, err := producer.Send(context.Background(), &pulsar.ProducerMessage{
+			Payload:    []byte(fmt.Sprint(number)),
+			Properties: map[string]string{"Number": fmt.Sprint(number)},
+		})
+		check(err)
+	}
+	producer.Close()
+	name, err := utils.GetTopicName(topic)
+	check(err)
+	subscriptions := admin.Subscriptions()
+	seen := func() string {
+		messages, err := subscriptions.PeekMessages(*name, "sub", 2)
+		check(err)
+		found := ""
+		for _, message := range messages {
+			found += fmt.Sprintf(" %s=%s", message.GetPayload(), message.Properties["Number"])
+		}
+		return found
+	}
+	say("peeked%s", seen())
+	check(subscriptions.SkipMessages(*name, "sub", 3))
+	say("after a skip%s", seen())
+	messages, err := subscriptions.PeekMessages(*name, "sub", 1)
+	check(err)
+	id := messages[0].GetMessageID()
+	same, err := subscriptions.GetMessageByID(*name, id.LedgerID, id.EntryID)
+	check(err)
+	say("by id %s", same.GetPayload())
+	check(subscriptions.ExpireMessages(*name, "sub", 3600))
+	check(subscriptions.ExpireAllMessages(*name, 3600))
+	say("after an expiry%s", seen())
+	info, err := admin.Topics().GetInternalInfo(*name)
+	check(err)
+	say("ledgers: %t, cursors %d", len(info.Ledgers) > 0, len(info.Cursors))
+	check(subscriptions.ClearBacklog(*name, "sub"))
+	stats, err := admin.Topics().GetStats(*name)
+	check(err)
+	say("backlog %d", stats.Subscriptions["sub"].MsgBacklog)
 }
