@@ -799,7 +799,9 @@ class Handlers:
     async def _last_message_id(
         self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
     ) -> Message:
-        subscription = _stored(self._known(body.consumer_id, consumer), "has no last message")
+        subscription = _stored(
+            self._known(body.consumer_id, consumer), "has no last message: use a consumer"
+        )
         topic = subscription.topic
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
         last = await topic.last_message()
