@@ -142,9 +142,15 @@ class Admin:
 
     # -- topics
 
-    async def topics(self, namespace: str = "public/default") -> list[str]:
-        """Return the full names of the persistent topics, with each partition."""
-        return _texts(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}"))
+    async def topics(
+        self, namespace: str = "public/default", *, persistent: bool = True
+    ) -> list[str]:
+        """Return the full names of the persistent topics, with each partition.
+
+        With `persistent` False, return those of the topics that store nothing and are in use.
+        """
+        domain = "persistent" if persistent else "non-persistent"
+        return _texts(await self._get(f"/admin/v2/{domain}/{_namespace(namespace)}"))
 
     async def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
         return _texts(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))

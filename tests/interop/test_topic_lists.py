@@ -213,6 +213,7 @@ def test_javas_pattern_finds_non_persistent_topics(
                 assert line_of(java) == "ready"
                 # A message is dropped unless somebody waits for it.
                 wait_until(lambda: admin.subscriptions(topic) == ["sub"], "Java's consumer")
+                assert topic in admin.topics(persistent=False)
                 assert java.stdout is not None
                 while not select([java.stdout], [], [], 0.1)[0]:
                     producer.send(b"now")

@@ -56,6 +56,8 @@ async def test_requests_are_those_of_pulsar() -> None:
         await admin.create_topic("a b", partitions=3)
         await admin.create_subscription("x", "s/1", start="earliest")
         await admin.delete_topic("x", force=True)
+        assert await admin.topics("t/n", persistent=False) == ["a"]
+    assert seen[-1][:2] == ("GET", "/admin/v2/non-persistent/t/n")
     assert seen[0][:2] == ("GET", "/admin/v2/persistent/t/n")
     assert seen[1] == ("PUT", "/admin/v2/persistent/public/default/a+b/partitions", b"3")
     assert seen[2][:2] == ("PUT", "/admin/v2/persistent/public/default/x/subscription/s%2F1")
