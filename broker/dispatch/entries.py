@@ -6,6 +6,7 @@ The bytes of an entry are passed on as they were stored; nothing here changes th
 from base64 import b64decode
 from collections.abc import Iterable
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from daybook.broker.protocol.dispatch.murmur import murmur3
 from daybook.wire.batch import BATCH_MAX, messages_counted, peek_metadata
@@ -13,6 +14,7 @@ from daybook.wire.errors import MalformedError, TruncatedError
 from daybook.wire.proto import pulsar_pb2 as pb
 
 _NO_KEY = b"NONE_KEY"
+_KEY_BYTES_MAX = 4096  # A longer key is shortened before it is hashed.
 
 
 @dataclass(slots=True)
@@ -74,8 +76,16 @@ def keyed_head(data: memoryview) -> EntryHead:
     except (TruncatedError, MalformedError):
         return EntryHead(0, 1, key=murmur3(_NO_KEY))
     head = _head(start, metadata)
-    head.key = murmur3(sticky_key(metadata))
+    head.key = key_hash(sticky_key(metadata))
     return head
+
+
+def key_hash(key: bytes) -> int:
+    """Return the hash that stands for a key: Pulsar's, except for very long keys.
+
+    Murmur3 runs in Python here, so a key of some megabytes would occupy the broker for a second.
+    """
+    return murmur3(key if len(key) <= _KEY_BYTES_MAX else blake2b(key).digest())
 
 
 def sticky_key(metadata: pb.MessageMetadata) -> bytes:

@@ -1,13 +1,14 @@
 """Key_shared subscriptions over raw frames: keys of entries, policies of consumers, statistics."""
 
 from base64 import b64encode
+from hashlib import blake2b
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.dispatch.entries import keyed_head, sticky_key
+from daybook.broker.dispatch.entries import key_hash, keyed_head, sticky_key
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
 from daybook.broker.protocol.dispatch.murmur import murmur3
@@ -90,6 +91,13 @@ def test_an_entry_that_cannot_be_read_has_the_key_of_none() -> None:
     head = keyed_head(memoryview(b"\0\0"))
     assert (head.key, head.messages) == (murmur3(b"NONE_KEY"), 1)
     assert keyed_head(memoryview(payload_of(7))).key == murmur3(b"p-7")
+
+
+def test_a_key_of_megabytes_does_not_occupy_the_broker() -> None:
+    assert key_hash(b"x" * 4096) == murmur3(b"x" * 4096)
+    long = b"x" * 4097
+    assert key_hash(long) == murmur3(blake2b(long).digest())
+    assert key_hash(long) != key_hash(long + b"x")
 
 
 async def test_each_key_goes_to_one_consumer(autojump_clock: MockClock) -> None:

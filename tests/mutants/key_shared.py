@@ -222,11 +222,27 @@ MUTANTS = [
         caught_by=_BY_RANGES,
     ),
     Mutant(
+        id="KS32",
+        rule="a sticky consumer names a bounded number of ranges -> as many as fit into a frame",
+        module=_RANGES,
+        name="ranges_problem",
+        replacement=Edit("if len(ranges) > RANGES_MAX:", "if False:"),
+        caught_by=_BY_RANGES,
+    ),
+    Mutant(
         id="KS25",
         rule="the ordering key decides -> the key does",
         module=_ENTRIES,
         name="sticky_key",
         replacement=Edit('metadata.HasField("ordering_key")', "False"),
+        caught_by=_BY_BROKER,
+    ),
+    Mutant(
+        id="KS31",
+        rule="a key of megabytes is shortened before it is hashed -> hashed in Python",
+        module=_ENTRIES,
+        name="key_hash",
+        replacement=Edit("key if len(key) <= _KEY_BYTES_MAX else blake2b(key).digest()", "key"),
         caught_by=_BY_BROKER,
     ),
     Mutant(

@@ -87,7 +87,7 @@ def test_pipes_end_as_pipes_do(environ: dict[str, str], topic: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared"])
+@pytest.mark.parametrize("kind", ["exclusive", "failover", "shared", "key_shared"])
 def test_a_subscription_remembers_what_was_written(run: Run, topic: str, kind: str) -> None:
     options = ("--subscription", "s", "--type", kind, "--from", "earliest")
     run("produce", topic, text="".join(f"{n}\n" for n in range(100)))

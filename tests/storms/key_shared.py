@@ -27,7 +27,7 @@ TURNS = 150
 class KeySharedStorm(DispatchStorm):
     kind = "key_shared"
     steps_max = 500
-    tested = 2500
+    tested = 1200
     wanted: ClassVar[dict[str, float]] = {
         "sticky": 0.1,
         "out of order": 0.1,

@@ -24,6 +24,7 @@ from daybook.broker.protocol.dispatch.interface import ConsumerKey, SlotRange
 from daybook.broker.protocol.dispatch.murmur import murmur3_each
 
 SLOTS = 1 << 16
+RANGES_MAX = 1_000  # a sticky consumer names no more; each costs a look at those of the others
 _TOP = SLOTS  # Pulsar's ranges end here, one above the highest slot in use, and begin behind 0.
 
 Owner: TypeAlias = ConsumerKey | None
@@ -301,6 +302,8 @@ def ranges_problem(ranges: Sequence[SlotRange]) -> str | None:
     """Return what is wrong with the ranges of one sticky consumer; None if nothing is."""
     if not ranges:
         return "a sticky consumer has to name its hash ranges, and this one names none"
+    if len(ranges) > RANGES_MAX:
+        return f"a consumer may name {RANGES_MAX} hash ranges, and this one names {len(ranges)}"
     for first, last in ranges:
         if not 0 <= first <= last < SLOTS:
             return f"the range {first} to {last} is not one of slots from 0 to {SLOTS - 1}"

@@ -211,6 +211,8 @@ def test_sticky_ranges_do_not_overlap(wanted: list[SlotRange], fits: bool) -> No
         ([(0, 65_536)], "from 0 to 65535"),
         ([(5, 9), (0, 5)], "slot 5 twice"),
         ([(0, 65_535)], None),
+        ([(2 * n, 2 * n) for n in range(1000)], None),
+        ([(2 * n, 2 * n) for n in range(1001)], "may name 1000"),
         ([(5, 9), (0, 4)], None),
     ],
 )
