@@ -102,7 +102,7 @@ class _Read:
 
 
 class _Lock:
-    """The changes of one topic, one after the other."""
+    """The changes of one topic, or the reads of one ledger, one after the other."""
 
     def __init__(self) -> None:
         self.lock = trio.Lock()
@@ -527,8 +527,9 @@ class SchemaRegistry:
     async def _version(self, topic: TopicName, stored: StoredVersion) -> _Read:
         found = self._read.get(stored.ledger_id)
         if found is None:
-            async with self._reads:
-                found = self._read.get(stored.ledger_id)  # Another task may have read it.
+            # Tasks that want the same version wait for the first of them, which reads it.
+            async with self._alone(self._ledgers.path(stored.ledger_id)), self._reads:
+                found = self._read.get(stored.ledger_id)
                 if found is None:
                     data = await self._ledgers.read(topic, stored)
                     version = decode_entry(data, stored.version, topic.full)

@@ -369,3 +369,22 @@ async def test_a_version_is_added_even_if_its_producer_gives_up(autojump_clock: 
         ledgers = cluster.broker.schema_ledgers.entries
         # Either nothing was begun, or it was completed: no ledger without a record.
         assert bool(record) == bool(ledgers)
+
+
+async def test_a_flood_of_questions_costs_one_read_and_harms_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    async with opened() as (cluster, client):
+        await client.producer(1, schema=A)
+        other = await cluster.client()
+        reads = cluster.broker.schema_ledgers.reads
+        for number in range(3000):
+            client.tell(pb.CommandGetSchema(topic=TOPIC, request_id=10_000 + number))
+        began = trio.current_time()
+        other.tell(pb.CommandPing())
+        await other.wait(pb.CommandPong)
+        assert (await ask(other)).schema.schema_data == A.schema_data
+        assert trio.current_time() - began < 1
+        answers = await client.wait(pb.CommandGetSchemaResponse, 3000)
+        assert {answer.schema_version for answer in answers} == {bytes(8)}
+        assert cluster.broker.schema_ledgers.reads - reads <= 1
