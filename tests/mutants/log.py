@@ -125,9 +125,9 @@ OWNERS = [
         id="C74b",
         rule="an unreadable entry is an error -> it is skipped",
         module="daybook.managed_ledger.reading",
-        name="LogReader._fetch",
+        name="LogReader._fetch_whole",
         replacement=Edit(
-            "entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
+            "entries: list[Entry] = await source.read(at.entry_id, last, max_bytes=max_bytes)\n",
             "try:\n"
             "            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)\n"
             "        except LedgerError:\n"

@@ -122,8 +122,8 @@ MUTANTS = [
         module="daybook.broker.dispatch.dispatcher",
         name="Dispatcher._serve_once",
         replacement=Edit(
-            "    except LedgerError:\n",
-            "    except LedgerError:\n"
+            "    except LedgerError as error:\n",
+            "    except LedgerError as error:\n"
             "        self._next = self._log.next_position(self._next or self._cursor.read_start)\n",
         ),
         caught_by="tests:tests/broker/test_subscriptions.py tests/broker/test_produce_consume.py",
