@@ -87,9 +87,10 @@ fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 soak: setup ## MINUTES=10 of faults on real processes, LEDGERS=1 without brokers, or KILLS=300 of owners; SEED=7
 	@$(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10) --workloads $(if $(LEDGERS),ledgers,$(or $(WORKLOADS),topics))) $(if $(SEED),--seed $(SEED))
 
-interop: setup ## with Apache BookKeeper's bookies, client and tools, Pulsar's managed ledgers, Java and Go clients; BOOKKEEPER=4.17.3 for one release
+interop: setup ## with Apache BookKeeper's bookies, client and tools, Pulsar's managed ledgers, broker, Java and Go clients; BOOKKEEPER=4.17.3 for one release
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-client
+	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-broker
 	@sh tests/interop/fetch_go.sh
 	@for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \
 	  sh tests/interop/fetch.sh $$version || exit 1; \

@@ -36,7 +36,7 @@ class Figure:
     note: str = ""
 
 
-class _Rate:
+class Rate:
     """Counts acknowledged messages after the warm-up."""
 
     def __init__(self) -> None:
@@ -50,16 +50,18 @@ class _Rate:
             self.failures += 1
 
 
-async def _produce(client: Client, topic: str, size: int, batch_bytes: int) -> float:
+async def produce(
+    client: Client, topic: str, size: int, batch_bytes: int, measure_s: float = MEASURE_S
+) -> float:
     """Return the messages a second that were acknowledged after the warm-up."""
     data = random.Random(1).randbytes(size)
-    rate = _Rate()
+    rate = Rate()
     async with await client.create_producer(
         topic, batch_bytes_max=batch_bytes, batch_messages_max=10_000, pending_bytes_max=32 << 20
     ) as producer:
         started = trio.current_time()
         counted_from, counted = started + WARM_UP_S, 0
-        while (now := trio.current_time()) < started + WARM_UP_S + MEASURE_S:
+        while (now := trio.current_time()) < started + WARM_UP_S + measure_s:
             if not counted and now >= counted_from:
                 counted, counted_from = rate.count, now
             for _ in range(200):
@@ -77,7 +79,7 @@ async def produce_1kb(cluster: StandaloneProcess) -> list[Figure]:
     """Send 1 KB messages in batches of 128 KB; compare with the relay that writes three files."""
     async with connect(cluster.service_url) as client:
         with Profile(cluster) as profile:
-            rate = await _produce(client, "bench-1kb", 1024, BATCH_BYTES)
+            rate = await produce(client, "bench-1kb", 1024, BATCH_BYTES)
     mb_s = rate * 1024 / 1e6
     most = await trio.to_thread.run_sync(limit.writing_mb_s, BATCH_BYTES, 1 << 30)
     ratio = mb_s / most
@@ -90,7 +92,7 @@ async def produce_1kb(cluster: StandaloneProcess) -> list[Figure]:
 async def produce_100b(cluster: StandaloneProcess) -> list[Figure]:
     async with connect(cluster.service_url) as client:
         with Profile(cluster) as profile:
-            rate = await _produce(client, "bench-100b", 100, BATCH_BYTES)
+            rate = await produce(client, "bench-100b", 100, BATCH_BYTES)
     good = rate >= 250_000
     return [Figure("produce 100 B, batched", rate, "msg/s", ">= 250,000", good, profile.text)]
 

@@ -18,7 +18,18 @@ _PREFIX = "DAYBOOK_BROKER_"
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+CompatibilityStrategy = Literal[
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+]
 
 
 class QuorumsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +81,23 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     orphan_interval_s: Seconds = 6 * 3600.0
     orphan_age_s: Seconds = 24 * 3600.0
 
+    # The policies below count for topics for which neither the topic nor its namespace has a value
+    # of its own.  0: no limit.
     auto_create_topics: bool = True
+    auto_create_partitions: NotNegative = 0  # partitions of a topic that a client creates
+    auto_create_subscriptions: bool = True
+    max_producers_per_topic: NotNegative = 0
+    max_consumers_per_topic: NotNegative = 0
+    max_consumers_per_subscription: NotNegative = 0
+    max_subscriptions_per_topic: NotNegative = 0
+    max_topics_per_namespace: NotNegative = 0
+    # A shared consumer with so many unacknowledged messages gets no more; all consumers together.
+    max_unacked_messages_per_consumer: NotNegative = 50_000
+    max_unacked_messages_per_subscription: NotNegative = 200_000
+    compaction_threshold_bytes: NotNegative = 0  # compact a topic when it has grown by so much
+    schema_compatibility_strategy: CompatibilityStrategy = "FULL"
+    schema_auto_update_allowed: bool = True  # Producers may bring new schemas.
+    schema_validation_enforced: bool = False  # Producers without a schema are refused.
     # Store each message of a producer once, even if it is sent again (by producer name and sequence
     # id).  A policy of the namespace or of the topic overrides this.
     deduplication: bool = False
@@ -89,6 +116,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_timeout_s: Seconds = 10.0  # to reach the metadata store
     shutdown_timeout_s: Seconds = 20.0
     http_body_bytes_max: Positive = 1 << 20
+
+    # A subscription that sends nothing for that long, although it has messages and a consumer with
+    # permits, is logged and counted as stalled.
+    dispatch_stalled_s: Seconds = 5.0
 
     # End the process, with exit code 4, if its own port has not answered for that long and another
     # broker serves; but not before it has run for `watchdog_quiet_s`.

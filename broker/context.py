@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import trio
 
 from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.service.connection import ConnectionContext
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.service.request_turns import RequestTurns
@@ -18,6 +19,7 @@ class BrokerContext(ConnectionContext):
     topics: Topics
     lookups: Lookups
     policies: Policies
+    topic_lists: TopicLists
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
 
@@ -32,3 +34,4 @@ class BrokerContext(ConnectionContext):
             nursery.start_soon(self.request_turns.run)
             nursery.start_soon(self.lookup_turns.run)
             nursery.start_soon(self.refusal_log.run)
+            nursery.start_soon(self.topic_lists.run)

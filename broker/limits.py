@@ -12,7 +12,7 @@ from daybook.managed_ledger.context import LogConfig
 class DeduplicationLimits:
     """Snapshots are stored after so many entries, bytes or seconds, whichever comes first."""
 
-    snapshot_entries: int = 1_000
+    snapshot_entries: int = 5_000  # replayed in some 25 ms; each snapshot costs a sync
     snapshot_bytes: int = 16 << 20
     snapshot_s: float = 10.0
     replay_bytes_max: int = 1 << 30  # when there is no snapshot
@@ -31,6 +31,7 @@ class TopicLimits:
     probe_s: float = 5.0  # for a client to show that it is alive
     drain_s: float = 5.0  # for outstanding sends, when a topic is closed
     change_s: float = 10.0  # for a change of a subscription that another client waits for
+    stalled_s: float = 5.0  # without a delivery, though there are messages and permits
     return_s: float = 60.0  # for the consumers of a moved volatile subscription to come back
     producers_max: int = 100_000
     consumers_max: int = 100_000
@@ -62,6 +63,7 @@ class ConnectionLimits:
     dispatch_total_bytes: int = 256 << 20  # for all slow connections together
     unread_bytes_max: int = 16 << 20  # with more queued to send, a connection is not read
     unread_total_bytes: int = 512 << 20  # queued for all connections; above it, they get less each
+    watchers_max: int = 100  # they follow lists of topics
     names_chars_max: int = 1 << 10  # names of producers, consumers, subscriptions
 
 

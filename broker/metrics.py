@@ -9,6 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.protocol.dispatch.blockers import Cause
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.request_counts import RequestCounts, command_name, error_name
 from daybook.broker.topics.deduplication import Deduplication
@@ -141,6 +142,25 @@ class BrokerMetrics:
             counter = CounterMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))
             counter.add_metric((self._cluster,), count)
             yield counter
+        yield from self._of_stalls()
+
+    def _of_stalls(self) -> Iterator[Metric]:
+        watch = self._topics.watch
+        stalls = CounterMetricFamily(
+            "daybook_dispatch_stalls",
+            "Times that a subscription with messages and permits sent nothing for long.",
+            labels=("cluster",),
+        )
+        stalls.add_metric((self._cluster,), watch.stalls)
+        yield stalls
+        stalled = GaugeMetricFamily(
+            "daybook_dispatch_stalled_subscriptions",
+            "Subscriptions that are stalled now, by what blocks them.",
+            labels=("cluster", "cause"),
+        )
+        for cause in Cause:
+            stalled.add_metric((self._cluster, cause.value), watch.stalled[cause])
+        yield stalled
 
     def _of_requests(self) -> Iterator[Metric]:
         received = CounterMetricFamily(

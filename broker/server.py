@@ -12,7 +12,7 @@ that dies without this end loses nothing that it has acknowledged.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Protocol
@@ -35,6 +35,7 @@ from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
 from daybook.broker.namespaces.tenancy import Tenancy
+from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity, Member, check_others
@@ -54,7 +55,6 @@ from daybook.broker.service.lookup import Lookups
 from daybook.broker.topics.managed_ledger_factory import (
     LogConfigs,
     ManagedLedgerFactory,
-    keep_current,
 )
 from daybook.broker.topics.orphans import OrphanRemoval
 from daybook.broker.topics.topics import Topics
@@ -210,7 +210,7 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=limits.topics,
+            limits=replace(limits.topics, stalled_s=config.dispatch_stalled_s),
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
@@ -257,6 +257,7 @@ class _Broker:
             topics=self.topics,
             lookups=self.lookups,
             policies=self.policies,
+            topic_lists=TopicLists(store, log),
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,
@@ -300,11 +301,6 @@ class _Broker:
         nursery.start_soon(self._lead)
         if self.config.orphan_removal:
             nursery.start_soon(self.orphans.run)
-        nursery.start_soon(
-            partial(
-                keep_current, self.configs, self.topics.loaded_logs, self.config.trim_interval_s
-            )
-        )
         if self.http is not None:
             app = create_app(
                 self.operations,

@@ -209,6 +209,10 @@ class ManagedLedger:
         """The reason why no append is taken, in words, if the list is full; else empty."""
         return "" if self._full is None else str(self._full)
 
+    def holders(self, position: Position) -> str:
+        """Return where an entry is, in words: its ledger, and bookies that are slow or away."""
+        return self._reader.holders(position)
+
     def get_property(self, key: str) -> str | None:
         """Return a property of the list, which outlives this handle."""
         return get_property(self.ledgers.info.properties, key)

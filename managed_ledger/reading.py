@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from daybook.bookie.errors import LedgerError, ReadUnknownError
+from daybook.bookie.ledger.protocol.placement import fragment_at
 from daybook.bookie.ledger.reader import LedgerReader
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
@@ -111,6 +112,17 @@ class LogReader:
                     self._context.cache.put(entry.position, bytes(entry.data))
         self._has_read(stream, found, end)
         return found
+
+    def holders(self, position: Position) -> str:
+        """Return where an entry is, in words: its ledger, and bookies that are slow or away."""
+        ledger = f"ledger {position.ledger_id}"
+        source = self._writers.get(position.ledger_id) or self._readers.get(position.ledger_id)
+        if source is None:
+            return f"{ledger}, whose metadata are being read"
+        bookies = fragment_at(source.metadata.fragments, max(0, position.entry_id)).ensemble
+        silent = self._context.client.context.directory.doubtful(bookies)
+        away = f"; {', '.join(sorted(silent))} did not answer lately" if silent else ""
+        return f"{ledger} on the bookies {', '.join(bookies)}{away}"
 
     def forget(self, ledger_id: int) -> None:
         """Drop the reader of a ledger that was trimmed."""

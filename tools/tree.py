@@ -28,6 +28,7 @@ KNOWN = {
     "tests/interop/java/pom.xml": "What is taken from Maven Central: Apache BookKeeper.",
     "tests/interop/java/pulsar.xml": "What is taken from Maven Central: Pulsar's managed ledgers.",
     "tests/interop/java/pulsar-client.xml": "What is taken from Maven Central: Pulsar's client.",
+    "tests/interop/java/pulsar-broker.xml": "What is taken from Maven Central: Pulsar's broker.",
     "tests/interop/go/go.mod": "What is taken of Go modules: Pulsar's client.",
     "tests/interop/go/go.sum": "The checksums of Go modules.",
     "daybook/py.typed": "Says that the package has types.",

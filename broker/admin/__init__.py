@@ -3,6 +3,7 @@
 operations     the operations of an administrator, without HTTP
 handling       from an HTTP request to a call and back: arguments, JSON, refusals
 namespaces     REST of clusters, tenants, namespaces and brokers
+policies       REST of the policies of namespaces and topics
 topics         REST of topics, partitions and subscriptions; lookup over HTTP
 app            the whole application, with metrics and health
 """

@@ -21,9 +21,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from daybook.broker.admin import namespaces, topics
+from daybook.broker.admin import namespaces, subscriptions, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.subscription_operations import SubscriptionOperations
 from daybook.broker.errors import BrokerError
 from daybook.wire.logging import Log
 
@@ -57,6 +58,7 @@ def create_app(
         return PlainTextResponse("ok")
 
     endpoints = Endpoints(operations, body_bytes_max, log)
+    of_subscriptions = Endpoints(SubscriptionOperations(operations), body_bytes_max, log)
     app = Starlette(
         routes=[
             Route("/metrics", show_metrics),
@@ -64,7 +66,8 @@ def create_app(
             Route("/readyz", readyz),
             Route("/status.html", healthz),
             *namespaces.routes(endpoints),
-            *topics.routes(endpoints),
+            *subscriptions.routes(of_subscriptions),
+            *topics.routes(endpoints),  # It ends with a route for all that is not offered.
         ],
         exception_handlers={HTTPException: _http_error},
     )

@@ -33,7 +33,8 @@ from daybook.broker.errors import (
 )
 from daybook.broker.limits import check_properties
 from daybook.broker.namespaces import records
-from daybook.broker.namespaces.policies import DEDUPLICATION, Policies
+from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.policy_table import DEDUPLICATION, Policy
 from daybook.broker.namespaces.records import PartitionedTopic
 from daybook.broker.namespaces.tenancy import Tenancy
 from daybook.broker.ownership.leader import Leader
@@ -303,6 +304,9 @@ class Operations:
         if (await self.policies.namespace(topic.namespace)).deleted:
             raise ConflictError(f"the namespace {topic.namespace} is being deleted")
         await self._check_free(topic)
+        await self.policies.check_room(
+            topic.namespace, partitions, lambda: self.topics(topic.namespace)
+        )
         if not await self.policies.create_partitioned(topic, partitions, properties):
             raise ConflictError(f"the topic {topic} exists already")
 
@@ -353,33 +357,33 @@ class Operations:
         if topic.partition < 0:  # Partitions share the policies of their topic.
             await self.policies.delete_topic_policies(topic)
 
-    async def deduplication(self, topic: TopicName, *, applied: bool) -> bool | None:
-        """Return the topic's own policy, or with `applied` the one that is in force."""
-        await self._check_exists(topic)
-        own = (await self.policies.topic(topic)).deduplication
-        return own if own is not None or not applied else await self._deduplication_in_force(topic)
+    async def topic_policy(self, topic: TopicName, policy: Policy, *, applied: bool) -> object:
+        """Return the topic's own policy in JSON, or with `applied` the one that is in force."""
+        await self.check_exists(topic)
+        own = await self.policies.topic_policy(topic, policy)
+        if not applied or not policy.says_nothing(own):
+            return own
+        return policy.shown(await self.policies.effective(topic))
 
-    async def set_deduplication(self, topic: TopicName, enabled: bool | None) -> None:
-        """Switch deduplication of a topic on or off.  None removes its own policy.
+    async def set_topic_policy(self, topic: TopicName, policy: Policy, value: object) -> None:
+        """Set a policy of a topic, which counts for all its partitions.  None removes it.
 
-        A topic that is loaded is loaded again if that changes what is in force.
+        Loaded topics follow within a second.  If deduplication is switched on or off, they are
+        loaded again before this returns.
         """
-        await self._check_exists(topic)
-        before = await self._deduplication_in_force(topic)
-        await self.policies.set_topic_policy(topic, DEDUPLICATION, enabled)
-        if await self._deduplication_in_force(topic) != before:
+        await self.check_exists(topic)
+        if policy is not DEDUPLICATION:
+            await self.policies.set_topic_policy(topic, policy, value)
+            return
+        before = (await self.policies.effective(topic)).deduplication
+        await self.policies.set_topic_policy(topic, policy, value)
+        if (await self.policies.effective(topic)).deduplication != before:
             count = await self.policies.partitions(topic)
             parts = [topic.partition_name(index) for index in range(count)] or [topic]
             unload = RestCall("PUT", "/unload")
             await self._each(parts, self.unload_here, unload, missing=NotFoundError)
 
-    async def _deduplication_in_force(self, topic: TopicName) -> bool:
-        own = (await self.policies.topic(topic)).deduplication
-        if own is not None:
-            return own
-        return (await self.policies.namespace(topic.namespace)).deduplication
-
-    async def _check_exists(self, topic: TopicName) -> None:
+    async def check_exists(self, topic: TopicName) -> None:
         if not await self.policies.partitions(topic) and not await self.exists(topic):
             raise NotFoundError(f"the topic {topic} does not exist")
 
@@ -602,7 +606,20 @@ class Operations:
         served = await self._get(topic)
         return served, served.subscriptions.get(name)
 
-    # -- on the owners of topics
+    # -- on the owners of topics; `SubscriptionOperations` uses these, too
+
+    async def get_here(self, topic: TopicName) -> Topic:
+        return await self._get(topic)
+
+    async def on_owner(self, topic: TopicName, local: Local, *, authoritative: bool) -> object:
+        """Run an operation on a topic that is not partitioned, if this broker owns it."""
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await local(topic)
+
+    async def on_owners(
+        self, topic: TopicName, local: Local, call: RestCall, *, authoritative: bool
+    ) -> list[object]:
+        return await self._on_owners(topic, local, call, authoritative=authoritative)
 
     async def _check_served_here(self, topic: TopicName, *, authoritative: bool) -> None:
         await self._check_not_partitioned(topic)

@@ -1,8 +1,11 @@
 """REST of topics, their partitions and subscriptions; lookup over HTTP."""
 
+from collections.abc import Mapping
+
 import msgspec
 from starlette.routing import Route
 
+from daybook.broker.admin import policies
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
 from daybook.broker.admin.operations import Operations, Start
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
@@ -15,7 +18,7 @@ _METHODS = ("GET", "PUT", "POST", "DELETE")
 
 
 def routes(endpoints: Endpoints[Operations]) -> list[Route]:
-    table: dict[str, dict[str, Handler[Operations]]] = {
+    table: dict[str, Mapping[str, Handler[Operations]]] = {
         "": {"GET": _topics},
         "/partitioned": {"GET": _partitioned_topics},
         "/{topic}": {"PUT": _create, "DELETE": _delete},
@@ -24,11 +27,6 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
             "PUT": _create_partitioned,
             "POST": _update_partitions,
             "DELETE": _delete_partitioned,
-        },
-        "/{topic}/deduplicationEnabled": {
-            "GET": _deduplication,
-            "POST": _set_deduplication,
-            "DELETE": _remove_deduplication,
         },
         "/{topic}/unload": {"PUT": _unload},
         "/{topic}/stats": {"GET": _stats},
@@ -47,6 +45,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         "/{topic}/subscription/{subscription}/skip_all": {"POST": _skip_all},
         "/{topic}/subscription/{subscription}/resetcursor": {"POST": _reset},
         "/{topic}/subscription/{subscription}/resetcursor/{time}": {"POST": _reset_to_time},
+        **{f"/{{topic}}/{path}": found for path, found in policies.of_topics().items()},
         "/{topic}/{rest:path}": dict.fromkeys(_METHODS, _not_offered),
     }
     return [
@@ -142,18 +141,6 @@ async def _update_partitions(call: OpsCall) -> None:
 
 async def _delete_partitioned(call: OpsCall) -> None:
     await call.parts.delete_partitioned(call.topic, force=call.flag("force"))
-
-
-async def _deduplication(call: OpsCall) -> object:
-    return await call.parts.deduplication(call.topic, applied=call.flag("applied"))
-
-
-async def _set_deduplication(call: OpsCall) -> None:
-    await call.parts.set_deduplication(call.topic, await call.body(bool))
-
-
-async def _remove_deduplication(call: OpsCall) -> None:
-    await call.parts.set_deduplication(call.topic, None)
 
 
 async def _unload(call: OpsCall) -> None:

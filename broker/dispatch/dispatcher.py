@@ -67,6 +67,7 @@ class Dispatcher:
     ) -> None:
         self.dispatch = dispatch
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
+        self.delayed_delivery = True  # a policy: if it is off, entries never wait for their time
         self._log = log
         self._cursor = cursor
         self._limits = limits
@@ -81,11 +82,29 @@ class Dispatcher:
         self._end: Position | None = None  # the end of the log, if everything before it is read
         self._wake = trio.Event()
         self._task: trio.CancelScope | None = None
+        self._reading: tuple[Want, int] | None = None  # the read under way, and since when
+        self.read_error = ""  # why the last read failed; empty if it did not
 
     @property
     def at_end(self) -> bool:
         """True if everything is read that the log has now."""
         return self._end == self._log.last_confirmed
+
+    @property
+    def has_more(self) -> bool:
+        """True if there is something to send: entries not read yet, given back or held."""
+        start = self._next or self._cursor.read_start
+        return start <= self._log.last_confirmed or self.dispatch.queued > 0
+
+    @property
+    def reading(self) -> tuple[Position, int] | None:
+        """The first entry of the read that is under way, and since when (in ms); else None."""
+        if self._reading is None:
+            return None
+        want, since_ms = self._reading
+        if isinstance(want, Replay) and want.places:
+            return Position(*want.places[0]), since_ms
+        return self._next or self._cursor.read_start, since_ms
 
     def start(self) -> None:
         if self._task is None:
@@ -128,14 +147,19 @@ class Dispatcher:
         if want is None:
             await self._sleep()
             return
+        self._reading = want, self._clock.now_ms()
         try:
             entries = await self._read(want)
-        except LedgerError:
+            self.read_error = ""
+        except LedgerError as error:
+            self.read_error, self._reading = str(error), None
             await trio.sleep(self._limits.retry_s)  # Its bookies may come back.
             return
         except ManagedLedgerError:
             await trio.sleep_forever()  # The topic is about to be dropped.
             return
+        finally:
+            self._reading = None
         if scope.cancel_called:
             return  # A new task may be at work already.
         if entries is None:
@@ -257,8 +281,9 @@ class Dispatcher:
                 data = memoryview(bytes(data))
             entry = Entry(place, messages, (data, head.start))
             if self.shared:
-                if head.deliver_at_ms and head.deliver_at_ms > self._clock.now_ms():
-                    entry.deliver_at_ms = head.deliver_at_ms
+                due_ms = head.deliver_at_ms
+                if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():
+                    entry.deliver_at_ms = due_ms
                 entry.group, entry.group_ends = head.group, head.group_ends
             visible.append(entry)
         return visible

@@ -13,6 +13,7 @@ consumer, unless it was just moved and its consumers are expected back.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -28,10 +29,18 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
-from daybook.broker.protocol.dispatch.interface import ConsumerKey, Dispatch, Entry, Place
+from daybook.broker.protocol.dispatch.interface import (
+    ConsumerKey,
+    Dispatch,
+    DispatchLimits,
+    Entry,
+    Place,
+)
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
+from daybook.broker.protocol.dispatch.stall import StallWatch
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.topic_log import TopicCursor
 from daybook.managed_ledger.errors import ManagedLedgerError
@@ -102,6 +111,7 @@ class Consumer:
         self.chunks = 0
         self.acked_ms = 0
         self.consumed_ms = 0
+        self.joined_ms = subscription.topic.clock.now_ms()
         self.refused_ack: BrokerError | None = None  # the error of an ACK that asked for no answer
         self._end_sent = False
         self._active: bool | None = None  # to be sent when the client knows the consumer
@@ -256,7 +266,10 @@ class Subscription:
             room_bytes=self._room_bytes,
             on_end=self.check_end,
         )
+        self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
         self._backlog = Backlog(topic.log, cursor, topic.offset_before)
+        self.stall = StallWatch()
+        self.alone_ms = topic.clock.now_ms()  # since then it has no consumer, if it has none
         self._moving: trio.Event | None = None  # set when the move is done
         self._awaits_return = False  # a moved volatile subscription expects its consumers back
         # The last entry that was delivered since the cursor was moved; None if it never was.
@@ -296,10 +309,11 @@ class Subscription:
                 f"this broker has no subscriptions of type {wanted}, only"
                 f" {', '.join(TYPE_NAMES.values())}"
             )
-        if len(self.consumers) >= self._limits.consumers_max:
+        limit = self.topic.policies.max_consumers_per_subscription or self._limits.consumers_max
+        if len(self.consumers) >= limit:
             raise ConsumerBusyError(
                 f"the subscription {self.name} has {len(self.consumers)} consumers, which is the"
-                " limit"
+                " limit: close some, or raise the policy maxConsumersPerSubscription"
             )
         in_the_way = self._in_the_way(wanted)
         if not in_the_way:
@@ -383,12 +397,28 @@ class Subscription:
         consumer.note_registered()
 
     def _new_dispatch(self, wanted: int) -> Dispatch:
-        limits, name = self._limits.dispatch, self.topic.name
+        limits, name = self._dispatch_limits(self.topic.policies), self.topic.name
         if wanted == EXCLUSIVE:
             return ExclusiveDispatch(limits)
         if wanted == FAILOVER:
             return FailoverDispatch(limits, topic=name.full, partition=name.partition)
         return SharedDispatch(limits)
+
+    def _dispatch_limits(self, policies: EffectivePolicies) -> DispatchLimits:
+        limits = self._limits.dispatch
+        one, all_ = policies.max_unacked_per_consumer, policies.max_unacked_per_subscription
+        most, most_of_all = limits.unacked_messages_max, limits.subscription_unacked_messages_max
+        return replace(
+            limits,
+            unacked_messages_max=min(one or most, most),
+            subscription_unacked_messages_max=min(all_ or most_of_all, most_of_all),
+        )
+
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        """Serve the consumers by other policies from now on."""
+        self.dispatcher.delayed_delivery = policies.delayed_delivery.active
+        self.dispatcher.perform_all(self.dispatch.limit(self._dispatch_limits(policies)))
+        self.dispatcher.wake()  # A consumer that had too much unacknowledged may get more.
 
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer that has left or is lost.  Its entries go to other consumers."""
@@ -400,6 +430,7 @@ class Subscription:
         if self.consumers:
             self.dispatcher.wake()
             return
+        self.alone_ms = self._clock.now_ms()
         self.dispatcher.stop()
         self.drop_if_unused()
 
@@ -687,6 +718,12 @@ class Subscription:
         if not self.cursor.backlog_entries if self.durable else self.dispatcher.at_end:
             while self._untold:
                 self._untold.popitem()[1].send_end_of_topic()
+
+
+def type_name(kind: int) -> str:
+    """Return the name of a subscription type, as policies write it."""
+    names = pb.CommandSubscribe.SubType
+    return names.Name(kind) if kind in names.values() else str(kind)
 
 
 def _is_unread(consumer: Consumer, ack: Ack) -> bool:

@@ -1,22 +1,34 @@
-"""The policies of namespaces: bundles in force, retention, quorums; and partitions of topics.
+"""The policies of namespaces and topics, bundles in force, and partitions of topics.
 
-Records that every lookup needs are cached here and read again after they change.  While the store
-is out of reach, the last known values count; a record that was never read is unavailable, which is
-not the same as absent.
+Records that are needed often are cached here and read again after they change.  While the store is
+out of reach, the last known values count; a record that was never read is unavailable, which is not
+the same as absent.
 
-Only policies that this broker enforces can be set.  Other policies, which a Pulsar broker may have
-left in the record, are kept unchanged.
+`policy_table` lists the policies that this broker enforces.  Other policies, which a Pulsar broker
+may have left in a record, are kept unchanged.
+
+A topic without policies of its own costs no read: one list for each namespace names the topics that
+have a record.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
+import trio
 
 from daybook.broker.config import BrokerConfig
-from daybook.broker.errors import NotFoundError, UnavailableError
+from daybook.broker.errors import NotFoundError, PreconditionError, UnavailableError
 from daybook.broker.namespaces import records
+from daybook.broker.namespaces.policy_table import (
+    EffectivePolicies,
+    Fields,
+    Layer,
+    Policy,
+    defaults,
+)
 from daybook.broker.namespaces.records import BundlesData, LocalPolicies, PartitionedTopic
 from daybook.broker.protocol.bundles import BundleName, Bundles, bundle_name
 from daybook.wire.errors import MalformedError
@@ -32,58 +44,17 @@ from daybook.wire.metadata.update import update
 from daybook.wire.topics import TopicName, url_decode
 
 DEFAULT_NAMESPACE = "public/default"
-DEDUPLICATION = "deduplicationEnabled"  # in the records of namespaces and of topics
 
 ValueT = TypeVar("ValueT")
-Fields = dict[str, object]  # a JSON object, unknown keys included
-
-
-class Retention(msgspec.Struct, frozen=True):
-    """How long acknowledged data are kept.  -1 means no limit; 0 for both keeps nothing."""
-
-    retentionTimeInMinutes: int  # noqa: N815 - Pulsar's keys
-    retentionSizeInMB: int  # noqa: N815
-
-    def check(self) -> None:
-        """Raise ValueError if the values are not valid."""
-        minutes, megabytes = self.retentionTimeInMinutes, self.retentionSizeInMB
-        if minutes < -1 or megabytes < -1:
-            raise ValueError("retention: -1 means no limit; a smaller value is not valid")
-        if (minutes == 0) != (megabytes == 0):
-            raise ValueError("retention: time and size must both be 0, or neither")
-
-
-class Persistence(msgspec.Struct, frozen=True):
-    """How many copies of the entries of a namespace's topics are kept."""
-
-    bookkeeperEnsemble: int  # noqa: N815
-    bookkeeperWriteQuorum: int  # noqa: N815
-    bookkeeperAckQuorum: int  # noqa: N815
-    managedLedgerMaxMarkDeleteRate: float = 0.0  # noqa: N815
-
-    def check(self) -> None:
-        """Raise ValueError if the values are not valid."""
-        ensemble, write = self.bookkeeperEnsemble, self.bookkeeperWriteQuorum
-        if not ensemble >= write >= self.bookkeeperAckQuorum >= 1:
-            raise ValueError("persistence: ensemble >= write quorum >= ack quorum >= 1 must hold")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class NamespacePolicies:
-    """The policies in force in one namespace."""
+    """The facts about a namespace that do not concern its topics."""
 
     bundles: Bundles
-    retention: Retention
-    persistence: Persistence | None  # None: by the settings of the broker
-    deduplication: bool
     deleted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPolicies:
-    """The policies that a topic has of its own.  For None those of its namespace apply."""
-
-    deduplication: bool | None = None
 
 
 class Policies:
@@ -92,33 +63,91 @@ class Policies:
     def __init__(self, store: MetadataStore, config: BrokerConfig) -> None:
         self._store = store
         self._config = config
-        self._fields: MetadataCache[Fields] = MetadataCache(store, _policies)
+        self.defaults = defaults(config)
+        self._namespaces: MetadataCache[Layer] = MetadataCache(
+            store, self._namespace_layer, self._touched
+        )
+        self._topics: MetadataCache[Layer] = MetadataCache(store, self._topic_layer, self._touched)
+        # The topics of each namespace that have a record of policies, by encoded name.
+        self._with_policies = ChildrenCache(store, self._touched)
         self._local: MetadataCache[Bundles] = MetadataCache(store, _bundles)
+        self._changed: set[str] = set()  # namespaces of which a record has changed
+        self._change = trio.Event()
+
+    # -- what is in force
+
+    async def effective(self, topic: TopicName) -> EffectivePolicies:
+        """Return the policies in force for a topic.
+
+        Topics without policies of their own share one object.  Raise NotFoundError, or
+        UnavailableError if the records cannot be read now or have a value that is not valid.
+        """
+        of_namespace = await self.effective_in(topic.namespace)
+        layer = await self._topic(topic)
+        return of_namespace if layer is None else layer.over(of_namespace)
+
+    async def effective_in(self, namespace: str) -> EffectivePolicies:
+        """Return the policies in force for topics that have none of their own."""
+        return (await self._namespace(namespace)).over(self.defaults)
+
+    async def check_room(
+        self, namespace: str, more: int, names: Callable[[], Awaitable[Sequence[str]]]
+    ) -> None:
+        """Raise PreconditionError if the namespace may not have so many more topics.
+
+        Its topics are counted only if there is a limit.  Two brokers that create topics at the same
+        time may exceed it.
+        """
+        limit = (await self.effective_in(namespace)).max_topics
+        if limit and len(await names()) + more > limit:
+            raise PreconditionError(
+                f"the namespace {namespace} may have {limit} topics, partitions included: delete"
+                " unused ones, or raise the policy maxTopicsPerNamespace"
+            )
+
+    async def wait_changed(self) -> set[str]:
+        """Wait until records have changed, and return the namespaces they belong to.
+
+        While the store is out of reach this waits on: nobody knows what has changed.
+        """
+        while True:
+            await self._change.wait()
+            if self._store.session_state is SessionState.CONNECTED:
+                break
+            await trio.sleep(_CONTACT_S)
+        changed, self._changed = self._changed, set()
+        self._change = trio.Event()
+        return changed
+
+    def note_changed(self, namespace: str) -> None:
+        self._changed.add(namespace)
+        self._change.set()
+
+    def _touched(self, path: str) -> None:
+        namespace = records.namespace_of_policies(path)
+        if namespace is not None:
+            self.note_changed(namespace)
+
+    def _namespace_layer(self, value: bytes, path: str) -> Layer:
+        return self._layer(value, path, of_topic=False)
+
+    def _topic_layer(self, value: bytes, path: str) -> Layer:
+        return self._layer(value, path, of_topic=True)
+
+    def _layer(self, value: bytes, path: str, *, of_topic: bool) -> Layer:
+        layer = Layer(_policies(value), self._config.cluster, of_topic=of_topic)
+        for why in layer.ignored.values():
+            _log.warning("%s has a policy that does not count: %s", path, why)
+        for why in layer.refused.values():
+            _log.error("%s has a policy without which no topic is loaded: %s", path, why)
+        return layer
 
     # -- namespaces
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
-        """Return the policies in force.  Raise NotFoundError, UnavailableError."""
-        fields = await self._namespace_fields(namespace)
-        return NamespacePolicies(
-            await self.bundles(namespace),
-            _part(fields, "retention_policies", Retention) or self.default_retention,
-            _part(fields, "persistence", Persistence),
-            self._with_default(_part(fields, DEDUPLICATION, bool)),
-            fields.get("deleted") is True,
-        )
-
-    def _with_default(self, deduplication: bool | None) -> bool:
-        return self._config.deduplication if deduplication is None else deduplication
-
-    async def namespace_deduplication(self, namespace: str) -> bool | None:
-        """Return what the namespace itself says; None if it says nothing."""
-        return _part(await self._namespace_fields(namespace), DEDUPLICATION, bool)
-
-    @property
-    def default_retention(self) -> Retention:
-        config = self._config
-        return Retention(config.default_retention_minutes, config.default_retention_mb)
+        """Return the facts about a namespace.  Raise NotFoundError, UnavailableError."""
+        fields = (await self._namespace(namespace)).fields
+        return NamespacePolicies(await self.bundles(namespace), fields.get("deleted") is True)
 
     async def bundles(self, namespace: str) -> Bundles:
         """Return the bundles in force.
@@ -128,7 +157,8 @@ class Policies:
         bundles = await self._local.get(records.local_policies_path(namespace))
         if bundles is not None:
             return bundles
-        data = _part(await self._namespace_fields(namespace), "bundles", BundlesData)
+        fields = (await self._namespace(namespace)).fields
+        data = _part(fields, "bundles", BundlesData)
         planned = Bundles.equal(self._config.bundles) if data is None else _checked(data)
         path = records.local_policies_path(namespace)
         value = records.encode(LocalPolicies(BundlesData.from_bundles(planned)))
@@ -156,11 +186,40 @@ class Policies:
             return None
         return bundle_name(topic.namespace, bundles.range_of(topic.bundle_hash))
 
-    async def _namespace_fields(self, namespace: str) -> Fields:
-        fields = await self._fields.get(records.policies_path(namespace))
+    async def _namespace(self, namespace: str) -> Layer:
+        layer = await self._namespaces.get(records.policies_path(namespace))
+        if layer is None:
+            raise NotFoundError(f"the namespace {namespace} does not exist")
+        return layer
+
+    async def namespace_field(self, namespace: str, key: str) -> object:
+        """Return a field of the record of a namespace, in JSON; None if it is not there."""
+        fields = await self._read(records.policies_path(namespace))
         if fields is None:
             raise NotFoundError(f"the namespace {namespace} does not exist")
-        return fields
+        return fields.get(key)
+
+    async def namespace_policy(self, namespace: str, policy: Policy) -> object:
+        """Return what the record of the namespace says about a policy, in JSON."""
+        fields = await self._read(records.policies_path(namespace))
+        if fields is None:
+            raise NotFoundError(f"the namespace {namespace} does not exist")
+        assert policy.namespace is not None
+        return policy.namespace.get(fields, self._config.cluster)
+
+    async def set_namespace_policy(self, namespace: str, policy: Policy, value: object) -> None:
+        """Set a policy of a namespace.  None removes it.  Raise PreconditionError, ..."""
+        slot = policy.namespace
+        assert slot is not None
+        if value is None and policy.stored_if_removed:
+            # A Pulsar broker that takes over has another default, and may drop data at once.
+            value = getattr(self.defaults, policy.name)
+        stored = None if value is None else policy.to_json(value)
+
+        def change(fields: Fields) -> None:
+            slot.put(fields, stored, self._config.cluster)
+
+        await self.change_namespace(namespace, change)
 
     async def change_namespace(self, namespace: str, change: Callable[[Fields], None]) -> None:
         """Change the record of a namespace, by compare-and-swap.  Unknown fields are kept."""
@@ -170,41 +229,63 @@ class Policies:
             change(fields)
             return records.encode(fields)
 
-        await self._change(records.policies_path(namespace), changed, f"the namespace {namespace}")
+        path = records.policies_path(namespace)
+        try:
+            await self._write(path, changed, f"the namespace {namespace}")
+        finally:
+            self._namespaces.invalidate(path)
 
     # -- topics
 
-    async def topic(self, topic: TopicName) -> TopicPolicies:
-        """Return the policies of the topic itself.  Raise UnavailableError."""
+    async def _topic(self, topic: TopicName) -> Layer | None:
+        """Return the record of the topic's own policies; None if it has none."""
         path = records.topic_policies_path(topic)
-        try:
-            record = await self._store.get(path)
-        except StoreUnavailableError as error:
-            raise UnavailableError(
-                f"the policies of {topic} cannot be read now: {error}"
-            ) from error
-        fields = {} if record is None else _policies(record.value)
-        return TopicPolicies(_part(fields, DEDUPLICATION, bool))
+        parent, _, name = path.rpartition("/")
+        if name not in await self._with_policies.get(parent):
+            return None
+        return await self._topics.get(path)
 
-    async def set_topic_policy(self, topic: TopicName, key: str, value: object) -> None:
+    async def topic_policy(self, topic: TopicName, policy: Policy) -> object:
+        """Return what the record of the topic says about a policy, in JSON."""
+        fields = await self._read(records.topic_policies_path(topic))
+        assert policy.topic is not None
+        return policy.topic.get(fields or {}, self._config.cluster)
+
+    async def set_topic_policy(self, topic: TopicName, policy: Policy, value: object) -> None:
         """Set one policy of a topic; None removes it.  Unknown fields are kept."""
         path = records.topic_policies_path(topic)
+        slot = policy.topic
+        assert slot is not None
+        stored = None if value is None else policy.to_json(value)
 
         def changed(old: bytes) -> bytes:
             fields = _policies(old)
-            fields.pop(key, None)
-            if value is not None:
-                fields[key] = value
+            slot.put(fields, stored, self._config.cluster)
             return records.encode(fields)
 
         try:
             await self._store.create(path, changed(b""), make_parents=True)
         except RecordExistsError:
-            await self._change(path, changed, f"the policies of {topic}")
+            await self._write(path, changed, f"the policies of {topic}")
         except MetadataError as error:
             raise UnavailableError(
                 f"the policies of {topic} may not have been changed: {error}"
             ) from error
+        finally:
+            self._forget_topic(path)
+
+    def _forget_topic(self, path: str) -> None:
+        """Read the policies of a topic again: this broker does not wait to hear of its change."""
+        self._topics.invalidate(path)
+        self._with_policies.invalidate(path.rpartition("/")[0])
+
+    async def _read(self, path: str) -> Fields | None:
+        """Return a record as it is now, without the cache."""
+        try:
+            record = await self._store.get(path)
+        except StoreUnavailableError as error:
+            raise UnavailableError(f"{path} cannot be read now: {error}") from error
+        return None if record is None else _policies(record.value)
 
     async def delete_topic_policies(self, topic: TopicName) -> None:
         """Delete the policies of a topic that is deleted, if it has any."""
@@ -216,6 +297,8 @@ class Policies:
             raise UnavailableError(
                 f"the policies of {topic} may not have been deleted: {error}"
             ) from error
+        finally:
+            self._forget_topic(records.topic_policies_path(topic))
 
     # -- partitioned topics
 
@@ -262,7 +345,7 @@ class Policies:
         def changed(value: bytes) -> bytes:
             return records.encode(change(_decoded(PartitionedTopic, value)))
 
-        await self._change(records.partitioned_path(topic), changed, f"the topic {topic}")
+        await self._write(records.partitioned_path(topic), changed, f"the topic {topic}")
 
     async def delete_partitioned(self, topic: TopicName) -> None:
         """Delete the record of a partitioned topic, if there is one."""
@@ -285,7 +368,7 @@ class Policies:
         prefix = f"persistent://{namespace}/"
         return [TopicName.parse(prefix + url_decode(name)) for name in names or []]
 
-    async def _change(self, path: str, changed: Callable[[bytes], bytes], what: str) -> None:
+    async def _write(self, path: str, changed: Callable[[bytes], bytes], what: str) -> None:
         def change(value: bytes) -> bytes | None:
             wanted = changed(value)
             return None if wanted == value else wanted
@@ -302,7 +385,8 @@ def _policies(value: bytes) -> Fields:
     return _decoded(Fields, value) if value else {}
 
 
-def _bundles(value: bytes) -> Bundles:
+def _bundles(value: bytes, path: str) -> Bundles:
+    del path
     return _checked(_decoded(LocalPolicies, value).bundles)
 
 
@@ -335,6 +419,7 @@ def _part(fields: Fields, key: str, kind: type[ValueT]) -> ValueT | None:
 
 
 _ENTRIES_MAX = 10_000  # beyond that, records are read each time, without a watch
+_CONTACT_S = 1.0  # between two looks if the store is there again
 
 
 @dataclass(slots=True, eq=False)
@@ -349,12 +434,18 @@ class MetadataCache(Generic[ValueT]):
     `get` reads a record once and sets a watch; it reads again after the watch has fired.  While the
     store is out of reach, `get` returns the last value that it saw.  A record that it never saw is
     then unavailable, which is not the same as absent.  An exception of `decode` passes through
-    `get`.
+    `get`.  `on_touched` is called with the path when a watch has fired.
     """
 
-    def __init__(self, store: MetadataStore, decode: Callable[[bytes], ValueT]) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        decode: Callable[[bytes, str], ValueT],
+        on_touched: Callable[[str], None] | None = None,
+    ) -> None:
         self._store = store
         self._decode = decode
+        self._on_touched = on_touched
         self._entries: dict[str, _Entry[ValueT]] = {}
 
     async def get(self, path: str) -> ValueT | None:
@@ -367,6 +458,8 @@ class MetadataCache(Generic[ValueT]):
         # The watch marks the entry that its own read has made, never a later one.
         def touched() -> None:
             fresh.fresh = False
+            if self._on_touched is not None:
+                self._on_touched(path)
 
         try:
             record = await self._store.get(path, None if entry is None else touched)
@@ -381,7 +474,7 @@ class MetadataCache(Generic[ValueT]):
         if record is None:
             self._entries.pop(path, None)
             return None
-        fresh.value = self._decode(record.value)
+        fresh.value = self._decode(record.value, path)
         if entry is not None or len(self._entries) < _ENTRIES_MAX:
             self._entries[path] = fresh
         return fresh.value
@@ -390,7 +483,54 @@ class MetadataCache(Generic[ValueT]):
     def _in_contact(self) -> bool:
         return self._store.session_state is SessionState.CONNECTED
 
+    def invalidate(self, path: str) -> None:
+        """Read the record again when it is needed next, because this broker has changed it."""
+        entry = self._entries.get(path)
+        if entry is not None:
+            entry.fresh = False
+
     def known(self, path: str) -> ValueT | None:
         """Return the last value that was seen, without reading the store."""
         entry = self._entries.get(path)
         return None if entry is None else entry.value
+
+
+class ChildrenCache:
+    """Lists of children, cached until they change: the contract of `MetadataCache`.
+
+    A record that does not exist has no children, and that is cached, too.
+    """
+
+    def __init__(self, store: MetadataStore, on_touched: Callable[[str], None]) -> None:
+        self._store = store
+        self._on_touched = on_touched
+        self._entries: dict[str, _Entry[frozenset[str]]] = {}
+
+    async def get(self, path: str) -> frozenset[str]:
+        """Return the names of the children.  Raise UnavailableError."""
+        entry = self._entries.get(path)
+        in_contact = self._store.session_state is SessionState.CONNECTED
+        if entry is not None and entry.value is not None and (entry.fresh or not in_contact):
+            return entry.value
+        fresh = _Entry[frozenset[str]](None, fresh=True)
+
+        def touched() -> None:
+            fresh.fresh = False
+            self._on_touched(path)
+
+        try:
+            names = await self._store.get_children(path, touched)
+            if names is None and await self._store.get(path, touched) is not None:
+                names = await self._store.get_children(path, touched)
+        except StoreUnavailableError as error:
+            if entry is None or entry.value is None:
+                raise UnavailableError(f"{path}: {error}") from error
+            return entry.value
+        fresh.value = frozenset(names or ())
+        self._entries[path] = fresh
+        return fresh.value
+
+    def invalidate(self, path: str) -> None:
+        entry = self._entries.get(path)
+        if entry is not None:
+            entry.fresh = False

@@ -145,6 +145,15 @@ def topic_policies_path(topic: TopicName) -> str:
     return f"{TOPIC_POLICIES}/{base.namespace}/persistent/{base.encoded}"
 
 
+def namespace_of_policies(path: str) -> str | None:
+    """Return the namespace that the record of policies at this path concerns; None for others."""
+    for root in (TOPIC_POLICIES, POLICIES):
+        if path.startswith(f"{root}/"):
+            tenant, _, rest = path.removeprefix(f"{root}/").partition("/")
+            return f"{tenant}/{rest.partition('/')[0]}" if rest else None
+    return None
+
+
 def partitioned_parent(namespace: str) -> str:
     return f"{PARTITIONED_TOPICS}/{namespace}/persistent"
 

@@ -13,14 +13,8 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.namespaces import records
-from daybook.broker.namespaces.policies import (
-    DEDUPLICATION,
-    DEFAULT_NAMESPACE,
-    Fields,
-    Persistence,
-    Policies,
-    Retention,
-)
+from daybook.broker.namespaces.policies import DEFAULT_NAMESPACE, Policies
+from daybook.broker.namespaces.policy_table import Fields, Policy
 from daybook.broker.namespaces.records import BundlesData, ClusterData, TenantInfo
 from daybook.broker.ownership.membership import ensure
 from daybook.broker.protocol.bundles import Bundles
@@ -73,7 +67,7 @@ class Tenancy:
             "bundles": BundlesData.from_bundles(bundles),
             "deleted": False,
             # Stored explicitly: a Pulsar broker that takes over has another default and drops data.
-            "retention_policies": self._policies.default_retention,
+            "retention_policies": self._policies.defaults.retention,
         }
 
     # -- clusters
@@ -138,21 +132,13 @@ class Tenancy:
         return [f"{tenant}/{name}" for name in names]
 
     async def create_namespace(
-        self,
-        namespace: str,
-        *,
-        bundles: Bundles | None = None,
-        retention: Retention | None = None,
-        persistence: Persistence | None = None,
-        deduplication: bool | None = None,
+        self, namespace: str, *, bundles: Bundles | None = None, policies: Fields | None = None
     ) -> None:
+        """Create a namespace.  `policies` are further fields of its record, which were checked."""
         _check_namespace(namespace)
         await self.tenant(namespace.partition("/")[0])
         fields = self._new_policies(bundles or Bundles.equal(self._config.bundles))
-        _set_checked(fields, "retention_policies", retention)
-        _set_checked(fields, "persistence", persistence)
-        if deduplication is not None:
-            fields[DEDUPLICATION] = deduplication
+        fields |= policies or {}
         path = records.policies_path(namespace)
         await self._create(path, records.encode(fields), f"the namespace {namespace}")
 
@@ -162,24 +148,9 @@ class Tenancy:
         value = await self._get(path, f"the namespace {namespace}")
         return _decoded(Fields, value) if value else {}
 
-    async def set_retention(self, namespace: str, retention: Retention | None) -> None:
-        """Set the retention.  None stores the default, as for a new namespace."""
-        wanted = retention or self._policies.default_retention
-        await self._set(namespace, "retention_policies", wanted)
-
-    async def set_persistence(self, namespace: str, persistence: Persistence | None) -> None:
-        """Set the quorums of new ledgers.  For None the settings of the broker apply."""
-        await self._set(namespace, "persistence", persistence)
-
-    async def set_deduplication(self, namespace: str, enabled: bool | None) -> None:
-        """Switch deduplication on or off.  For None the setting of the broker applies."""
-
-        def change(fields: Fields) -> None:
-            fields.pop(DEDUPLICATION, None)
-            if enabled is not None:
-                fields[DEDUPLICATION] = enabled
-
-        await self._policies.change_namespace(_check_namespace(namespace), change)
+    async def set_policy(self, namespace: str, policy: Policy, value: object) -> None:
+        """Set a policy of a namespace.  None removes it; then the broker's setting counts."""
+        await self._policies.set_namespace_policy(_check_namespace(namespace), policy, value)
 
     async def mark_deleted(self, namespace: str, *, deleted: bool) -> None:
         """Mark the namespace: no topic of it is created while marked, so a list is complete."""
@@ -206,13 +177,6 @@ class Tenancy:
             raise UnavailableError(
                 f"the namespace {namespace} may not have been deleted: {error}"
             ) from error
-
-    async def _set(self, namespace: str, key: str, value: Retention | Persistence | None) -> None:
-        def change(fields: Fields) -> None:
-            fields.pop(key, None)
-            _set_checked(fields, key, value)
-
-        await self._policies.change_namespace(_check_namespace(namespace), change)
 
     # -- records
 
@@ -248,16 +212,6 @@ class Tenancy:
             raise ConflictError(f"{what} is not empty: delete what it contains first") from None
         except MetadataError as error:
             raise UnavailableError(f"{what} may not have been deleted: {error}") from error
-
-
-def _set_checked(fields: Fields, key: str, value: Retention | Persistence | None) -> None:
-    if value is None:
-        return
-    try:
-        value.check()
-    except ValueError as error:
-        raise PreconditionError(str(error)) from None
-    fields[key] = value
 
 
 def _checked(name: str) -> str:

@@ -59,11 +59,12 @@ def shape_of(sequence_id: int, uuid: str, chunks: int, message_bytes: int, chunk
     return int.from_bytes(digest, "big") >> (64 - _SHAPE_BITS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EntryIds:
     """The producer of an entry's messages, and their sequence ids.
 
-    0 <= first <= last <= ID_MAX must hold.
+    0 <= first <= last <= ID_MAX must hold.  Nothing changes them; the class is not frozen because
+    one is made for each entry.
     """
 
     producer: str
@@ -79,9 +80,9 @@ class _Seen(NamedTuple):
     progress: Chunk | None
 
     def after(self, ids: EntryIds) -> "_Seen":
-        if ids.chunk is not None:
-            return _Seen(self.last, ids.chunk)
-        return _Seen(max(self.last, ids.last), None)
+        """Return what is seen behind an entry, which is NEW."""
+        assert ids.last > self.last
+        return _Seen(ids.last, None) if ids.chunk is None else _Seen(self.last, ids.chunk)
 
 
 _NEVER = _Seen(NOTHING, None)
@@ -90,18 +91,20 @@ _NEVER = _Seen(NOTHING, None)
 class _Producer:
     """The history of one name."""
 
-    __slots__ = ("connected", "idle_since_s", "name", "pending", "seen")
+    __slots__ = ("connected", "idle_since_s", "name", "pending", "pushed", "seen")
 
     def __init__(self, name: str, now_s: float) -> None:
         self.name = name
         self.seen = _NEVER
         self.pending: deque[_Seen] = deque()  # as it will be once each pending entry is confirmed
+        self.pushed = _NEVER  # the last one of these, or `seen`
         self.connected = False
         self.idle_since_s = now_s
 
-    @property
-    def pushed(self) -> _Seen:
-        return self.pending[-1] if self.pending else self.seen
+    def set_seen(self, seen: _Seen) -> None:
+        """Set what is stored, while nothing is pending."""
+        assert not self.pending
+        self.seen = self.pushed = seen
 
     def may_go_before(self) -> tuple[int, float]:
         """Return a key that sorts producers by how soon they are forgotten."""
@@ -175,12 +178,15 @@ class DeduplicationState:
     def appended(self, ids: EntryIds) -> None:
         """Note that an entry, which is NEW, is appended to the log."""
         producer = self._producers[ids.producer]
-        producer.pending.append(producer.pushed.after(ids))
+        producer.pushed = producer.pushed.after(ids)
+        producer.pending.append(producer.pushed)
         self._order.append(producer)
 
     def refused(self) -> None:
         """Note that the log did not take the last entry that was appended."""
-        self._order.pop().pending.pop()
+        producer = self._order.pop()
+        producer.pending.pop()
+        producer.pushed = producer.pending[-1] if producer.pending else producer.seen
 
     def confirmed(self) -> str:
         """Note that the log has confirmed the oldest pending entry; return its producer."""
@@ -191,10 +197,8 @@ class DeduplicationState:
     def replay(self, ids: EntryIds, now_s: float) -> None:
         """Fold in an entry of the log, in the order of the log.  Folding twice changes nothing."""
         producer = self._get(ids.producer, now_s)
-        assert not producer.pending, "entries are replayed before any is appended"
-        seen = producer.seen
-        if ids.last > seen.last:
-            producer.seen = seen.after(ids)
+        if ids.last > producer.seen.last:
+            producer.set_seen(producer.seen.after(ids))
 
     # -- forgetting
 
@@ -254,8 +258,8 @@ class DeduplicationState:
             if name.startswith(CHUNKS):
                 progress = Chunk(number >> _CHUNK_BITS, number & (CHUNKS_MAX - 1))
                 producer = self._get(name.removeprefix(CHUNKS), now_s)
-                producer.seen = producer.seen._replace(progress=progress)
+                producer.set_seen(producer.seen._replace(progress=progress))
             else:
                 producer = self._get(name, now_s)
-                producer.seen = producer.seen._replace(last=number)
+                producer.set_seen(producer.seen._replace(last=number))
         self.forget(now_s)

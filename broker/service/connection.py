@@ -354,6 +354,7 @@ class ClientConnection:
             max_message_size=self._context.config.max_message_size,
         )
         connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+        connected.feature_flags.supports_topic_watchers = True
         if self.is_ours:
             connected.feature_flags.supports_broker_entry_metadata = True
         self.send_command(connected)

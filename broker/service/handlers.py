@@ -25,7 +25,6 @@ from functools import partial
 from typing import Any, assert_never
 
 import trio
-from crc32c import crc32c
 from google.protobuf.message import Message
 
 from daybook.broker.context import BrokerContext
@@ -40,18 +39,21 @@ from daybook.broker.errors import (
     RefusedError,
     UnavailableError,
 )
+from daybook.broker.namespaces.topic_lists import is_system, matching
 from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.protocol.deduplication import NOTHING, RESERVED
+from daybook.broker.protocol.patterns import PatternError, TopicPattern
 from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
+from daybook.broker.protocol.topic_watchers import topics_hash
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
+from daybook.broker.service.topic_watchers import TopicWatchers
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.stats import consumer_stats_response
 from daybook.broker.topics.topic import ConsumerRequest, ProducerRequest, Topic
-from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger.position import Position
 from daybook.wire.ack_sets import decode_ack_set
 from daybook.wire.connection import FrameConnection, FramePace
@@ -161,10 +163,17 @@ class Handlers:
         self._refusals = RefusedRequests(self._connection, broker.refusal_log)
         self._requests = RequestQueue(broker.request_turns, self._connection)
         self._lookups = RequestQueue(broker.lookup_turns, self._connection)
+        self._watchers = TopicWatchers(
+            self._connection,
+            broker.topic_lists,
+            self._lookups,
+            self.refuse,
+            watchers_max=broker.limits.watchers_max,
+        )
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
         self._opening_consumers: dict[int, _Opening] = {}  # by attempt
-        # The logs that this client has appended to since the last `_wait_room`.
-        self._appended_to: dict[TopicLog, None] = {}
+        # The topics that this client has appended to since the last `_wait_room`.
+        self._appended_to: dict[Topic, None] = {}
 
     # -- lifetime
 
@@ -199,24 +208,24 @@ class Handlers:
         """Stop reading while the entries or answers of this client have nowhere to go."""
         connection = self._connection
         connection.reading = False
-        logs, self._appended_to = self._appended_to, {}
+        topics, self._appended_to = self._appended_to, {}
         # Only this connection waits: other clients of the same topic are read on.
-        for log in logs:
-            await self._wait_room_of(log)
+        for topic in topics:
+            await self._wait_room_of(topic)
         if not connection.takes_answers:
             connection.awaits_client = True
             await connection.wait_takes_answers()
             connection.awaits_client = False
         connection.reading = True
 
-    async def _wait_room_of(self, log: TopicLog) -> None:
-        """Wait until the log takes more.
+    async def _wait_room_of(self, topic: Topic) -> None:
+        """Wait until the topic takes more.
 
         The client's pings are not read meanwhile, so the broker sends pings as a sign of life.
         """
         while True:
             with trio.move_on_after(_SIGN_OF_LIFE_S) as scope:
-                await log.wait_room()
+                await topic.wait_room()
             if not scope.cancelled_caught:
                 return
             self._connection.send_ping()
@@ -231,6 +240,7 @@ class Handlers:
             self._detach_consumer(consumer)
         self.producers.clear()
         self.consumers.clear()
+        self._watchers.end()
 
     def _close_queues(self) -> None:
         """Forget the requests that wait for their turn: nobody would read the answers."""
@@ -281,7 +291,7 @@ class Handlers:
             case Sending.TAKE:
                 producer = self.producers[send.producer_id]
                 producer.send(send)
-                self._appended_to[producer.topic.log] = None
+                self._appended_to[producer.topic] = None
             case Sending.IGNORE:
                 pass  # The topic has dropped the producer; the client will repeat the send.
             case Sending.VIOLATION:
@@ -354,6 +364,10 @@ class Handlers:
                 self._perform_producing(self._producing.close(body.producer_id, body.request_id))
             case T.CLOSE_CONSUMER:
                 self._perform_consuming(self._consuming.close(body.consumer_id, body.request_id))
+            case T.WATCH_TOPIC_LIST:
+                self._watchers.open(body, frame_bytes)
+            case T.WATCH_TOPIC_LIST_CLOSE:
+                self._watchers.close(body)
             case T.GET_SCHEMA:
                 # Clients read this code as "the topic has no schema", any other as a failure.
                 none = RefusedError(
@@ -518,7 +532,7 @@ class Handlers:
                 f"the producer name {body.producer_name[:64]!r} is reserved: choose another one"
             )
         name = topic_name(body.topic)
-        topic = await broker.topics.get(name, create=broker.config.auto_create_topics)
+        topic = await broker.topics.get(name, create=await self._may_create(name))
         if body.initial_subscription_name:
             await topic.subscriptions.ensure(body.initial_subscription_name)
         request = ProducerRequest(
@@ -639,9 +653,15 @@ class Handlers:
                 "a durable subscription cannot start at an offset: use a reader, or seek afterwards"
             )
         self._check_chars(body.subscription, body.consumer_name)
-        create = broker.config.auto_create_topics and body.force_topic_creation
-        topic = await broker.topics.get(topic_name(body.topic), create=create)
+        name = topic_name(body.topic)
+        create = body.force_topic_creation and await self._may_create(name)
+        topic = await broker.topics.get(name, create=create)
         return topic, await topic.subscriptions.prepare(request, self._connection.client)
+
+    async def _may_create(self, name: TopicName) -> bool:
+        """Return True if a client that opens the topic creates it."""
+        policies = await self._broker.policies.effective_in(name.namespace)
+        return policies.auto_topic_creation.allow_auto_topic_creation
 
     def _check_chars(self, *names: str) -> None:
         for name in names:
@@ -726,8 +746,10 @@ class Handlers:
         partitions = await broker.policies.partitions(name)
         if not partitions:
             await broker.policies.namespace(name.namespace)
-            create = broker.config.auto_create_topics and body.metadata_auto_creation_enabled
-            if not create and not await broker.topics.exists(name):
+            create = body.metadata_auto_creation_enabled and await self._may_create(name)
+            if create:
+                partitions = await broker.topics.create_partitions(name)
+            elif not await broker.topics.exists(name):
                 raise NotFoundError(f"the topic {name} does not exist")
         return pb.CommandPartitionedTopicMetadataResponse(
             request_id=body.request_id,
@@ -747,9 +769,15 @@ class Handlers:
             await broker.policies.namespace(namespace)
             if body.mode != pb.CommandGetTopicsOfNamespace.NON_PERSISTENT:
                 names = await broker.topics.names_in(namespace)
-        # `filtered` stays false: the client applies its pattern itself.
+        names = [name for name in names if not is_system(TopicName.parse(name))]
+        filtered = False
+        # An expression that is not evaluated here is applied by the client, as older ones do.
+        if body.topics_pattern:
+            with suppress(PatternError):
+                names = sorted(await matching(names, TopicPattern(body.topics_pattern)))
+                filtered = True
         answer = pb.CommandGetTopicsOfNamespaceResponse(
-            request_id=body.request_id, topics_hash=topics_hash(names)
+            request_id=body.request_id, topics_hash=topics_hash(names), filtered=filtered
         )
         if answer.topics_hash == body.topics_hash:
             answer.changed = False
@@ -865,11 +893,6 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         _pairs(body.metadata),
         _pairs(body.subscription_properties),
     )
-
-
-def topics_hash(names: Iterable[str]) -> str:
-    """Return the hash by which clients compare lists of topics."""
-    return crc32c(",".join(sorted(names)).encode()).to_bytes(4, "little").hex()
 
 
 def _check_untyped(body: pb.CommandProducer | pb.CommandSubscribe) -> None:

@@ -5,7 +5,8 @@ topic                    one topic: its log, its producers, its subscriptions
 producer                 one producer: entries in, receipts out
 rates, stats             message rates, and the statistics of the admin REST
 topic_log                the seam to the log of a topic
-managed_ledger_factory   logs that are managed ledgers, kept as their namespace says
+managed_ledger_factory   logs that are managed ledgers, kept as their policies say
+policy_updates           changed policies, for topics that are loaded
 orphans                  removal of ledgers that no log names
 
 Imports lead from `broker.service` to `topics` and from `topics` to `broker.dispatch`, which reads

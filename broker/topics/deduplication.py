@@ -68,6 +68,7 @@ class Deduplication:
         self._limits = limits
         self._position = cursor.mark_delete  # the last entry that `_state` contains
         self._entries = 0  # confirmed behind the last snapshot
+        self._entries_max = limits.snapshot_entries
         self._bytes = 0  # appended behind the last snapshot
         self._begun = trio.Event()  # there is something to be stored
         self._due = trio.Event()  # there is so much that it cannot wait
@@ -115,13 +116,10 @@ class Deduplication:
     def confirmed(self, position: Position) -> None:
         name = self._state.confirmed()
         self._position = position
-        self._entries += 1
-        if not self._begun.is_set():
+        if not self._entries:
             self._begun.set()
-        limits = self._limits
-        # With many names a snapshot is large, and is written less often.
-        entries_max = max(limits.snapshot_entries, self.names)
-        if self._entries >= entries_max or self._bytes >= limits.snapshot_bytes:
+        self._entries += 1
+        if self._entries >= self._entries_max or self._bytes >= self._limits.snapshot_bytes:
             self._due.set()
         if self._settled and not self._state.is_pending(name):
             settled = self._settled.pop(name, None)
@@ -134,6 +132,8 @@ class Deduplication:
         """Note that entries behind the last snapshot were replayed, up to a position."""
         self._position = position
         self._entries, self._bytes = entries, size
+        if entries:
+            self._begun.set()
 
     async def run(self) -> None:
         """Store snapshots for as long as the topic is loaded."""
@@ -147,6 +147,8 @@ class Deduplication:
         """Store a snapshot.  The cursor writes it in its own time, or when the log is closed."""
         self._state.forget(trio.current_time())
         self._entries = self._bytes = 0
+        # With many names a snapshot is large, and is written less often.
+        self._entries_max = max(self._limits.snapshot_entries, self.names)
         self._begun, self._due = trio.Event(), trio.Event()
         self._cursor.advance(self._position, self._state.snapshot())
 
@@ -260,8 +262,8 @@ def entry_ids(metadata: pb.MessageMetadata, body: memoryview) -> EntryIds:
     if is_batch(metadata):
         last = metadata.highest_sequence_id or _last_of_batch(metadata, body)
         return EntryIds(metadata.producer_name, first, last)
-    chunks, number = metadata.num_chunks_from_msg, metadata.chunk_id
-    if chunks > 1 and 0 <= number < min(chunks - 1, CHUNKS_MAX):
+    chunks = metadata.num_chunks_from_msg
+    if chunks > 1 and 0 <= (number := metadata.chunk_id) < min(chunks - 1, CHUNKS_MAX):
         shape = shape_of(first, metadata.uuid, chunks, metadata.total_chunk_msg_size, len(body))
         return EntryIds(metadata.producer_name, first, first, Chunk(shape, number))
     # Java names a highest id for single messages, too.

@@ -1,19 +1,17 @@
 """The logs of topics are managed ledgers: `TopicLogs` over `managed_ledger`.
 
-`LogConfigs` says how the logs of a namespace are kept: how many copies, and for how long.  The
-number of copies of a new ledger comes from the namespace's persistence policy, else from the
-settings, else ("auto") from the number of bookies.  Retention comes from the namespace's policy,
-else from the settings.
+`LogConfigs` says how logs are kept: how many copies, and for how long.  The number of copies of a
+new ledger comes from the persistence policy of the topic, else of its namespace, else from the
+settings, else ("auto") from the number of bookies.  Retention comes from policies and settings in
+the same order.
 
 Errors of managed ledgers, ledgers and the metadata store are translated here for the methods of
 `TopicLogs`; for the methods of a log itself, the topic does that (`topic_log.translated`).
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
-
-import trio
 
 from daybook.bookie.errors import LedgerError, NotEnoughBookiesError
 from daybook.bookie.ledger.client import Quorums
@@ -21,13 +19,14 @@ from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.config import BrokerConfig, QuorumsConfig
 from daybook.broker.errors import (
-    BrokerError,
     ConflictError,
     NotFoundError,
     StorageFailedError,
     UnavailableError,
 )
-from daybook.broker.namespaces.policies import Persistence, Policies, Retention
+from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.policy_table import EffectivePolicies
+from daybook.broker.namespaces.policy_types import Persistence, Retention
 from daybook.broker.topics.topic_log import TopicLog
 from daybook.managed_ledger import offsets
 from daybook.managed_ledger.context import LogConfig
@@ -78,7 +77,7 @@ def retained(policy: Retention) -> trim.Retention:
 
 
 class LogConfigs:
-    """The configuration that is in force for the logs of a namespace at this moment."""
+    """The configuration that is in force for logs at this moment."""
 
     def __init__(
         self,
@@ -98,9 +97,11 @@ class LogConfigs:
         self._base = base or LogConfig()
         self._warned = False
 
-    async def for_namespace(self, namespace: str) -> LogConfig:
+    async def for_topic(self, topic: TopicName) -> LogConfig:
         """Return the configuration.  Raise NotFoundError or UnavailableError."""
-        policies = await self._policies.namespace(namespace)
+        return await self.for_policies(await self._policies.effective(topic))
+
+    async def for_policies(self, policies: EffectivePolicies) -> LogConfig:
         return replace(
             self._base,
             quorums=await self._quorums(policies.persistence),
@@ -144,22 +145,6 @@ class LogConfigs:
                 bookies=known,
             )
         return automatic(known)
-
-
-async def keep_current(
-    configs: LogConfigs,
-    loaded: Callable[[], Iterable[tuple[TopicName, TopicLog]]],
-    interval_s: float,
-) -> None:
-    """Apply changed policies of namespaces to the logs of loaded topics, forever."""
-    while True:
-        await trio.sleep(interval_s)
-        for name, log in list(loaded()):
-            # A namespace that is gone or cannot be read now: what was in force stays in force.
-            with suppress(BrokerError):
-                config = await configs.for_namespace(name.namespace)
-                if isinstance(log, ManagedLedger):
-                    log.config = config
 
 
 # -- logs
@@ -210,13 +195,18 @@ class ManagedLedgerFactory:
         return [TopicName.parse(f"persistent://{namespace}/{url_decode(e)}") for e in encoded]
 
     async def open(self, name: TopicName, *, create: bool) -> TopicLog:
-        config = await self._configs.for_namespace(name.namespace)
+        config = await self._configs.for_topic(name)
         create = create and await self._configs.may_create(name.namespace)
         async with translated(name.full):
             try:
                 return await self._ledgers.open(name.managed_ledger_name, config, create=create)
             except NoSuchLogError:
                 raise NotFoundError(f"the topic {name.full} does not exist") from None
+
+    async def apply(self, policies: EffectivePolicies, logs: Iterable[TopicLog]) -> None:
+        config = await self._configs.for_policies(policies)
+        for log in logs:
+            _managed(log).config = config
 
     async def delete(self, log: TopicLog) -> None:
         managed = _managed(log)

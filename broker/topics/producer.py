@@ -111,6 +111,10 @@ class Producer:
             self._refuse(send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, impossible)
             return
         messages = num_messages(metadata)
+        forbidden = self._forbidden(send, metadata)
+        if forbidden is not None:
+            self._refuse(send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, forbidden)
+            return
         deduplication = topic.deduplication
         if deduplication is not None and not self._is_new(send, metadata, body, deduplication):
             return
@@ -132,22 +136,42 @@ class Producer:
         ids = entry_ids(metadata, body)
         reason = self._bad_ids(ids)
         if reason is None:
-            match deduplication.judge(ids):
-                case Verdict.NEW:
-                    deduplication.appended(ids, len(send.payload))
-                    return True
-                case Verdict.REPEAT:
-                    deduplication.repeats += 1
-                    self._answer_repeat(send.sequence_id, send.highest_sequence_id)
-                    return False
-                case Verdict.TORN:
-                    reason = (
-                        f"the topic has some of the messages {ids.first} to {ids.last} of the"
-                        f" producer {self.name}, and some not: send them in the batches in which"
-                        " they were sent before"
-                    )
+            verdict = deduplication.judge(ids)
+            if verdict is Verdict.NEW:
+                deduplication.appended(ids, len(send.payload))
+                return True
+            if verdict is Verdict.REPEAT:
+                deduplication.repeats += 1
+                self._answer_repeat(send.sequence_id, send.highest_sequence_id)
+                return False
+            assert verdict is Verdict.TORN
+            reason = (
+                f"the topic has some of the messages {ids.first} to {ids.last} of the producer"
+                f" {self.name}, and some not: send them in the batches in which they were sent"
+                " before"
+            )
         self._refuse(send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, reason)
         return False
+
+    def _forbidden(self, send: Send, metadata: pb.MessageMetadata) -> str | None:
+        """Return the reason if a policy of the topic forbids the message."""
+        policies = self.topic.policies
+        limit = policies.max_message_bytes
+        if limit and len(send.payload) > limit:
+            return (
+                f"the message has {len(send.payload)} bytes, and {self.topic.name} takes at most"
+                f" {limit} (maxMessageSize)"
+            )
+        delayed = policies.delayed_delivery
+        delay_max_ms = delayed.max_delivery_delay_in_millis
+        if delay_max_ms and delayed.active and metadata.deliver_at_time:
+            delay_ms = metadata.deliver_at_time - self.topic.clock.now_ms()
+            if delay_ms > delay_max_ms:
+                return (
+                    f"the message is to be delivered in {delay_ms} ms, and {self.topic.name} allows"
+                    f" {delay_max_ms} ms (maxDeliveryDelayInMillis)"
+                )
+        return None
 
     def _bad_ids(self, ids: EntryIds) -> str | None:
         """Return the reason if the ids of an entry cannot be compared with others."""

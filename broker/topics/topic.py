@@ -26,10 +26,11 @@ import trio
 
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.entries import delivered_head
-from daybook.broker.dispatch.subscription import Consumer, Subscription
+from daybook.broker.dispatch.subscription import Consumer, Subscription, type_name
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
+    ConsumerBusyError,
     NotAllowedError,
     PreconditionError,
     ProducerBusyError,
@@ -39,6 +40,8 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.limits import TopicLimits, check_properties
+from daybook.broker.namespaces.policy_table import EffectivePolicies
+from daybook.broker.namespaces.policy_types import PublishRate
 from daybook.broker.protocol.access import (
     AccessMode,
     AccessProtocol,
@@ -49,6 +52,7 @@ from daybook.broker.protocol.access import (
     StoreEpoch,
     Wait,
 )
+from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
@@ -61,6 +65,7 @@ from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
+_RATE_LOOK_S = 1.0  # A producer that waits looks so often if the limit has changed.
 _BACKLOG_READS_S = 2.0  # for reads that only make the statistics exact
 INTERNAL_CURSORS = frozenset({"pulsar.dedup", "__compaction"})
 _INTERNAL_PREFIX = "pulsar.repl."
@@ -94,9 +99,8 @@ class _Termination:
 class Topic:
     """One loaded topic.  `run` belongs in the nursery of `Topics`.
 
-    `deduplication` is None if it is switched off for this topic.  `own_deduplication` is what the
-    policy of the topic itself says; None leaves it to the namespace.  `on_failed` is called at most
-    once, if the log fails.
+    `policies` are those in force now; `apply_policies` replaces them.  `deduplication` is None if
+    it is switched off for this topic.  `on_failed` is called at most once, if the log fails.
     """
 
     def __init__(
@@ -108,8 +112,8 @@ class Topic:
         limits: TopicLimits,
         clock: WallClock,
         keys: Iterator[int],
+        policies: EffectivePolicies,
         deduplication: Deduplication | None = None,
-        own_deduplication: bool | None = None,
         on_failed: Callable[["Topic", Exception], None],
     ) -> None:
         self.name = name
@@ -117,8 +121,9 @@ class Topic:
         self.logs = logs
         self.limits = limits
         self.clock = clock
+        self.policies = policies
+        self._publish_rate = _rate_limit(policies.publish_rate)
         self.deduplication = deduplication
-        self.own_deduplication = own_deduplication
         self.keys = keys  # numbers for producers and consumers, none of which is used twice
         self.closing = False  # for good, from the begin of a close or a drop on
         self.closed = False
@@ -138,14 +143,19 @@ class Topic:
         log.on_confirmed = self._confirmed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            if self.deduplication is not None:
-                nursery.start_soon(self.deduplication.run)
-            task_status.started()
-            # The log may have been lost before: `_finish` found no nursery that it could cancel.
-            if not self.closed:
-                await trio.sleep_forever()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                if self.deduplication is not None:
+                    nursery.start_soon(self.deduplication.run)
+                task_status.started()
+                # The log may have been lost before: `_finish` found no nursery to cancel.
+                if not self.closed:
+                    await trio.sleep_forever()
+        finally:
+            # A broker that is cancelled closes no topic.  Clients that leave later must not find
+            # an open one, because it can start no task any more.
+            self.drop()
 
     def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task until the topic is closed."""
@@ -178,6 +188,17 @@ class Topic:
         if self.terminated:
             raise TopicTerminatedError(f"{self.name} is terminated: it takes no messages any more")
 
+    def apply_policies(self, policies: EffectivePolicies) -> None:
+        """Serve by other policies from now on.
+
+        Producers, consumers and subscriptions that are there stay, also if there are too many.
+        """
+        if policies.publish_rate != self.policies.publish_rate:
+            self._publish_rate = _rate_limit(policies.publish_rate)
+        self.policies = policies
+        for subscription in self.subscriptions.by_name.values():
+            subscription.apply_policies(policies)
+
     # -- appending
 
     def append(
@@ -187,7 +208,19 @@ class Topic:
         self.messages += messages
         self.chunks += is_chunk
         self.bytes += len(payload)
+        if self._publish_rate is not None:
+            self._publish_rate.take(messages, len(payload), trio.current_time())
         self.log.append((payload,), messages, producer.stored)
+
+    async def wait_room(self) -> None:
+        """Wait until the log takes more entries, and the policies allow more."""
+        await self.log.wait_room()
+        # The limit may be changed, or removed, while somebody waits for it.
+        while (limit := self._publish_rate) is not None and not self.closing:
+            wait_s = limit.wait_s(trio.current_time())
+            if not wait_s:
+                return
+            await trio.sleep(min(wait_s, _RATE_LOOK_S))
 
     def _confirmed(self) -> None:
         """Wake the readers.
@@ -392,6 +425,13 @@ class Topic:
         self.subscriptions.close()
 
 
+def _rate_limit(rate: PublishRate) -> PublishRateLimit | None:
+    messages, size = rate.publish_throttling_rate_in_msg, rate.publish_throttling_rate_in_byte
+    if messages <= 0 and size <= 0:
+        return None
+    return PublishRateLimit(messages, size, trio.current_time())
+
+
 # -- producers
 
 
@@ -510,13 +550,24 @@ class TopicProducers:
         while True:
             await topic.wait_termination_decided()
             topic.check_open()
-            if len(self.by_name) >= topic.limits.producers_max:
-                raise ProducerBusyError(f"{topic.name} has as many producers as a topic may have")
+            self._check_room()
             await self._make_way(request, connection)
             # A termination may have begun while another client was asked for a sign of life.
             if topic.termination is None:
                 topic.check_open()
+                self._check_room()
                 return
+
+    def _check_room(self) -> None:
+        """Raise ProducerBusyError if the topic has as many producers as it may have."""
+        topic = self._topic
+        limit = topic.policies.max_producers or topic.limits.producers_max
+        # Those that wait to be admitted count, so that many that come at once are not too many.
+        if len(self.by_name) + len(self._applicants) >= limit:
+            raise ProducerBusyError(
+                f"{topic.name} has {limit} producers, which is the limit: close some, or raise the"
+                " policy maxProducers"
+            )
 
     async def _make_way(self, request: ProducerRequest, connection: ConnectedClient) -> None:
         """Disconnect the producer that has the name if its client is dead.
@@ -557,6 +608,8 @@ class TopicProducers:
             self._topic.deduplication.left(producer.name)
 
     def _perform(self, effects: list[Effect]) -> None:
+        if self._topic.closed:
+            return  # All producers are gone, and those that waited have their error.
         for effect in effects:
             match effect:
                 case Admit(key, epoch):
@@ -686,6 +739,7 @@ class TopicSubscriptions:
         The caller has to `join` it before its next checkpoint.
         """
         check_name(request.subscription)
+        self._check_consumers(request)
         subscription = await self._get_or_create(request)
         try:
             await subscription.make_way(request.type, connection)
@@ -697,7 +751,25 @@ class TopicSubscriptions:
             subscription = await self._get_or_create(request)
             await subscription.make_way(request.type, connection)
         self._topic.check_serving()
+        self._check_consumers(request)
         return subscription
+
+    def _check_consumers(self, request: ConsumerRequest) -> None:
+        """Raise a BrokerError if the policies do not allow this consumer now."""
+        topic = self._topic
+        wanted = type_name(request.type)
+        if wanted not in topic.policies.subscription_types:
+            allowed = ", ".join(sorted(topic.policies.subscription_types))
+            raise NotAllowedError(
+                f"{topic.name} allows no subscriptions of type {wanted}, only {allowed}"
+                " (subscriptionTypesEnabled)"
+            )
+        limit = topic.policies.max_consumers
+        if limit and sum(len(s.consumers) for s in self.by_name.values()) >= limit:
+            raise ConsumerBusyError(
+                f"{topic.name} has {limit} consumers, which is the limit: close some, or raise the"
+                " policy maxConsumers"
+            )
 
     def join(
         self,
@@ -738,8 +810,15 @@ class TopicSubscriptions:
             # Somebody else may create it meanwhile, so this looks again afterwards.
             initial = await self._initial(request)
         if request.durable:
+            if not self._topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
+                raise SubscriptionNotFoundError(
+                    f"{self._topic.name} has no subscription {request.subscription}, and clients"
+                    " may not create one here (autoSubscriptionCreation): create it as an"
+                    " administrator"
+                )
             properties = dict(request.properties or {})
             return await self._create(request.subscription, initial, properties)
+        self._check_room()
         cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
         return self._new(request.subscription, cursor, durable=False)
 
@@ -774,17 +853,23 @@ class TopicSubscriptions:
         topic = self._topic
         assert name not in self.by_name
         assert name not in self._changing
-        # Creations under way count, so that opens that are given up cannot pile up.
-        if len(self.by_name) + len(self._changing) >= topic.limits.subscriptions_max:
-            raise NotAllowedError(
-                f"{topic.name} has {topic.limits.subscriptions_max} subscriptions, which is the"
-                " limit: delete unused ones"
-            )
+        self._check_room()
         check_properties(f"subscription {name}", properties)
         topic.check_serving()
         creation = self._changing[name] = trio.Event()
         act = partial(self._finish_creation, name, mark_delete, properties)
         return await self._to_the_end(name, creation, act)()
+
+    def _check_room(self) -> None:
+        """Raise NotAllowedError if the topic has as many subscriptions as it may have."""
+        topic = self._topic
+        limit = topic.policies.max_subscriptions or topic.limits.subscriptions_max
+        # Creations under way count, so that opens that are given up cannot pile up.
+        if len(self.by_name) + len(self._changing) >= limit:
+            raise NotAllowedError(
+                f"{topic.name} has {limit} subscriptions, which is the limit: delete unused ones,"
+                " or raise the policy maxSubscriptionsPerTopic"
+            )
 
     async def _finish_creation(
         self, name: str, mark_delete: Position, properties: dict[str, str]

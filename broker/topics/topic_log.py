@@ -5,12 +5,13 @@ promises: appends are confirmed in order, `done` is called in the trio thread, a
 ends with FencedError is *in doubt*.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.errors import UnavailableError
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.managed_ledger.behind import Behind
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
@@ -134,6 +135,10 @@ class TopicLog(Protocol):
     @property
     def cursors(self) -> Mapping[str, TopicCursor]: ...
 
+    def holders(self, position: Position) -> str:
+        """Return where an entry is, in words: its ledger, and bookies that are slow or away."""
+        ...
+
     def append(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
         """Append an entry without waiting.  A refusal calls `done` before the return."""
         ...
@@ -192,6 +197,10 @@ class TopicLogs(Protocol):
 
         Raise NotFoundError, or FencedError if another broker takes it over at the same time.
         """
+        ...
+
+    async def apply(self, policies: EffectivePolicies, logs: Iterable[TopicLog]) -> None:
+        """Keep these logs as the policies say from now on."""
         ...
 
     async def delete(self, log: TopicLog) -> None: ...

@@ -7,9 +7,7 @@ A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if
 its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from itertools import count
 from random import Random
 from typing import assert_never
@@ -17,6 +15,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
+from daybook.broker.dispatch.watch import DispatchWatch
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -27,6 +26,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.limits import TopicLimits
 from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.deduplication import GENERATED
 from daybook.broker.protocol.topics import (
@@ -43,6 +43,7 @@ from daybook.broker.protocol.topics import (
 )
 from daybook.broker.topics import deduplication
 from daybook.broker.topics.deduplication import Deduplication
+from daybook.broker.topics.policy_updates import PolicyUpdates
 from daybook.broker.topics.rates import PERIOD_S
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs
@@ -52,7 +53,6 @@ from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 
-_POLICIES_S = 5.0  # A changed policy of a namespace applies to its loaded topics after this time.
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
 
 
@@ -114,6 +114,16 @@ class Topics:
         self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
+        self.watch = DispatchWatch(
+            self._loaded.values, stalled_s=self.limits.stalled_s, clock=clock, log=log
+        )
+        self._policy_updates = PolicyUpdates(
+            policies,
+            logs,
+            lambda: self._loaded,
+            lambda name: self._start(self.unload, name),
+            interval_s=maintain_interval_s,
+        )
         # For topics with a long list of ledgers: how many sixteenths were used at the last warning.
         self._warned_sixteenths: dict[str, int] = {}
 
@@ -131,7 +141,8 @@ class Topics:
             self._nursery = nursery
             task_status.started()
             nursery.start_soon(self._tick_rates)
-            nursery.start_soon(self._apply_policies)
+            nursery.start_soon(self.watch.run)
+            nursery.start_soon(self._policy_updates.run)
             try:
                 while True:
                     await trio.sleep(self._maintain_interval_s)
@@ -150,22 +161,6 @@ class Topics:
             for topic in self._loaded.values():
                 topic.tick_rates(trio.current_time())
             await trio.sleep(PERIOD_S)
-
-    async def _apply_policies(self) -> None:
-        """Load topics again whose namespace has switched deduplication on or off, forever."""
-        while True:
-            await trio.sleep(_POLICIES_S)
-            # Topics with a policy of their own are loaded again by the request that changes it.
-            following: defaultdict[str, list[Topic]] = defaultdict(list)
-            for topic in self._loaded.values():
-                if topic.own_deduplication is None:
-                    following[topic.name.namespace].append(topic)
-            for namespace, topics in following.items():
-                with suppress(BrokerError):  # The policy in force stays in force.
-                    wanted = (await self._policies.namespace(namespace)).deduplication
-                    for topic in topics:
-                        if wanted != (topic.deduplication is not None):
-                            await self.unload(topic.name)
 
     async def _maintain(self, topic: Topic) -> None:
         """Roll a ledger that is old enough, and trim ledgers that are no longer needed."""
@@ -261,8 +256,32 @@ class Topics:
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create an empty topic.  Raise ConflictError if it exists."""
         self._check_ours(name)
+        await self._check_new(name)
         if not await self.logs.create(name, properties):
             raise ConflictError(f"the topic {name} exists already")
+
+    async def create_partitions(self, name: TopicName) -> int:
+        """Create a partitioned topic if that is how clients of the namespace create topics.
+
+        Return the number of its partitions, 0 if the topic is not partitioned.
+        """
+        policies = await self._policies.effective_in(name.namespace)
+        partitions = policies.auto_topic_creation.partitions
+        if not partitions or name.partition >= 0 or await self.exists(name):
+            return 0
+        await self._check_room(name.namespace, partitions)
+        await self._policies.create_partitioned(name, partitions)
+        return await self._policies.partitions(name)
+
+    async def _check_room(self, namespace: str, more: int) -> None:
+        await self._policies.check_room(namespace, more, lambda: self.names_in(namespace))
+
+    async def _check_new(self, name: TopicName) -> None:
+        """Raise PreconditionError if the topic does not exist and there may not be one more."""
+        # The partitions of a topic were counted when it was created.
+        limited = (await self._policies.effective_in(name.namespace)).max_topics
+        if limited and name.partition < 0 and not await self.exists(name):
+            await self._check_room(name.namespace, 1)
 
     # -- unloading
 
@@ -390,10 +409,12 @@ class Topics:
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
         create = await self._check_partition(name, create)
+        if create:
+            await self._check_new(name)
         log = await self.logs.open(name, create=create)
         try:
-            own = (await self._policies.topic(name)).deduplication
-            known = await self._load_deduplication(name, log, own)
+            policies = await self._policies.effective(name)
+            known = await self._load_deduplication(name, log, policies)
             if not self._owns(name):
                 # The bundle was lost meanwhile.  Its next owner recovers the log.
                 raise NotOwnerError(f"this broker lost {name} while it loaded it: look it up again")
@@ -407,25 +428,19 @@ class Topics:
             limits=self.limits,
             clock=self._clock,
             keys=self._keys,
+            policies=policies,
             deduplication=known,
-            own_deduplication=own,
             on_failed=self._topic_failed,
         )
 
     async def _load_deduplication(
-        self, name: TopicName, log: TopicLog, own: bool | None
+        self, name: TopicName, log: TopicLog, policies: EffectivePolicies
     ) -> Deduplication | None:
-        if await self._is_deduplicated(name, own):
+        if policies.deduplication:
             limits = self.limits.deduplication
             return await deduplication.load(name, log, self.logs, limits)
         await deduplication.remove(name, log)
         return None
-
-    async def _is_deduplicated(self, name: TopicName, own: bool | None) -> bool:
-        """Return the policy in force; `own` is that of the topic itself."""
-        if own is not None:
-            return own
-        return (await self._policies.namespace(name.namespace)).deduplication
 
     async def _check_partition(self, name: TopicName, create: bool) -> bool:
         """Return True if the topic may be created.  Raise NotAllowedError if it cannot exist."""

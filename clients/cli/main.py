@@ -14,6 +14,7 @@ _COMMANDS = {
     "produce": LazyCommand("produce", "Send lines to a topic."),
     "consume": LazyCommand("consume", "Write the messages of a topic to standard output."),
     "topics": LazyCommand("topics", "Create, list, inspect and delete topics."),
+    "explain": LazyCommand("explain", "Say why a subscription delivers nothing."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),
     "bookies": LazyCommand(
         "bookies", "List the bookies of a cluster, remove them, bring them back."

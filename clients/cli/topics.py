@@ -4,35 +4,24 @@ The commands use the admin REST; only the offsets in `stats` come from the broke
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import click
 import trio
 
-from daybook.clients.cli.broker_client import (
-    LIMITS,
-    PATIENCE_S,
-    brokers_at,
-    check_reachable,
-    error_sentence,
-    no_answer,
-    parse_namespace,
-    parse_topic,
-)
+from daybook.clients.cli.admin_request import ask_admin as _ask
+from daybook.clients.cli.broker_client import LIMITS, check_reachable, parse_namespace, parse_topic
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
-from daybook.clients.cli.progress import waiting_for
-from daybook.clients.cli.run import run_async
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import AdminError, BrokerError
 from daybook.clients.python.reader import OffsetRange
 from daybook.wire.topics import TopicName
 
-T = TypeVar("T")
 _Offsets: TypeAlias = Mapping[int, OffsetRange]  # by partition; -1: the topic has no partitions
 _IN_USE = 412
 _OFFSETS_S = 5.0  # for the broker's own port, which may not be reachable where its HTTP port is
@@ -229,19 +218,6 @@ def deduplication(
     name = parse_namespace(namespace)
     _ask(admin_url, lambda admin: admin.set_deduplication(name, enabled), changes=True)
     write_record({"namespace": name, "deduplication": state}, output)
-
-
-def _ask(admin_url: str, question: Callable[[Admin], Awaitable[T]], *, changes: bool = False) -> T:
-    async def ask() -> T:
-        admin = Admin(admin_url, timeout_s=PATIENCE_S)
-        async with waiting_for(brokers_at(admin_url), PATIENCE_S, lambda: admin.trouble):
-            with trio.move_on_after(PATIENCE_S):
-                return await question(admin)
-        raise no_answer(admin_url)
-
-    return run_async(
-        ask, lambda error: error_sentence(error, admin_url, "--admin-url", changes=changes)
-    )
 
 
 async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], _Offsets]:

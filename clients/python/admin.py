@@ -215,6 +215,10 @@ class Admin:
         path = f"{_subscription(topic, subscription)}/resetcursor/{publish_time_ms}"
         await self._do("POST", path)
 
+    async def explain_subscription(self, topic: str, subscription: str) -> Json:
+        """Return why a subscription delivers nothing now: a summary, and all blockers."""
+        return await self._get(f"{_subscription(topic, subscription)}/explain")
+
     # -- brokers
 
     async def brokers(self) -> list[str]:

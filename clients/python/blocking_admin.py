@@ -164,6 +164,10 @@ class Admin(Closing):
             self._admin.reset_subscription_to_time, topic, subscription, publish_time_ms
         )
 
+    @like(trio_admin.Admin.explain_subscription)
+    def explain_subscription(self, topic: str, subscription: str) -> Json:
+        return self._portal.call(self._admin.explain_subscription, topic, subscription)
+
     @like(trio_admin.Admin.brokers)
     def brokers(self) -> list[str]:
         return self._portal.call(self._admin.brokers)

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 
 from daybook.broker.limits import ConnectionLimits, RequestLimits
 from daybook.broker.protocol.session import NOT_OFFERED
-from daybook.broker.service.handlers import topics_hash
+from daybook.broker.protocol.topic_watchers import topics_hash
 from daybook.broker.service.lookup import LookupResult
 from daybook.wire.batch import encode_payload
 from daybook.wire.messages.client import SendReceipt, encode_send
@@ -29,7 +29,7 @@ async def test_the_greeting(autojump_clock: MockClock) -> None:
         assert connected.server_version == "daybook/test"
         assert connected.protocol_version == 20
         assert connected.max_message_size == 5 * 1024 * 1024 - 10 * 1024
-        assert not connected.feature_flags.supports_topic_watchers
+        assert connected.feature_flags.supports_topic_watchers
 
 
 async def test_ping_is_answered(autojump_clock: MockClock) -> None:
@@ -144,11 +144,43 @@ async def test_the_topics_of_a_namespace(autojump_clock: MockClock) -> None:
         again = await client.ask(request, pb.CommandGetTopicsOfNamespaceResponse)
         assert not again.changed
         assert not again.topics
+        for name in ("__change_events", "b__transaction_pending_ack"):
+            await client.producer(producer_id=len(name), topic=name)
+        request = pb.CommandGetTopicsOfNamespace(namespace="public/default")
+        answer = await client.ask(request, pb.CommandGetTopicsOfNamespaceResponse)
+        assert list(answer.topics) == expected  # Pulsar's own topics are not for consumers.
         request = pb.CommandGetTopicsOfNamespace(namespace="no/such")
         answer = await client.ask(request, pb.CommandGetTopicsOfNamespaceResponse)
         assert not answer.topics
         assert answer.changed
         assert answer.topics_hash == topics_hash([])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "filtered", "names"),
+    [
+        ("persistent://public/default/p", True, ["p-partition-0", "p-partition-1"]),
+        ("persistent://public/default/(a|b)", True, ["a"]),
+        ("persistent://public/default/(?=A)", False, ["a", "p-partition-0", "p-partition-1"]),
+        (
+            "persistent://public/default/" + "a" * 300,
+            False,
+            ["a", "p-partition-0", "p-partition-1"],
+        ),
+    ],
+)
+async def test_the_broker_applies_an_expression_if_it_can(
+    autojump_clock: MockClock, pattern: str, filtered: bool, names: list[str]
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(topic="a")
+        cluster.broker.policies.partition_counts["persistent://public/default/p"] = 2
+        request = pb.CommandGetTopicsOfNamespace(namespace="public/default", topics_pattern=pattern)
+        answer = await client.ask(request, pb.CommandGetTopicsOfNamespaceResponse)
+        assert list(answer.topics) == [f"persistent://public/default/{name}" for name in names]
+        assert answer.filtered is filtered
+        assert answer.topics_hash == topics_hash(answer.topics)
 
 
 async def test_an_unknown_consumer_has_no_stats(autojump_clock: MockClock) -> None:
@@ -169,10 +201,6 @@ _FILLED: dict[int, Any] = {
     T.END_TXN_ON_PARTITION: pb.CommandEndTxnOnPartition(request_id=7),
     T.END_TXN_ON_SUBSCRIPTION: pb.CommandEndTxnOnSubscription(request_id=7),
     T.TC_CLIENT_CONNECT_REQUEST: pb.CommandTcClientConnectRequest(request_id=7, tc_id=0),
-    T.WATCH_TOPIC_LIST: pb.CommandWatchTopicList(
-        request_id=7, watcher_id=1, namespace="public/default", topics_pattern=".*"
-    ),
-    T.WATCH_TOPIC_LIST_CLOSE: pb.CommandWatchTopicListClose(request_id=7, watcher_id=1),
     T.SCALABLE_TOPIC_LOOKUP: pb.CommandScalableTopicLookup(session_id=7, topic="t"),
     T.SCALABLE_TOPIC_CLOSE: pb.CommandScalableTopicClose(session_id=7),
     T.SCALABLE_TOPIC_SUBSCRIBE: pb.CommandScalableTopicSubscribe(
@@ -511,6 +539,7 @@ async def test_a_close_is_answered_when_the_opening_is_undone(autojump_clock: Mo
         subscribe.subType = pb.CommandSubscribe.Exclusive
         client.tell(subscribe)
         client.tell(pb.CommandProducer(topic="t", producer_id=1, request_id=12))
+        await client.settle()
         client.tell(pb.CommandCloseConsumer(consumer_id=1, request_id=13))
         client.tell(pb.CommandCloseProducer(producer_id=1, request_id=14))
         await client.settle()

@@ -735,3 +735,29 @@ async def test_the_backlog_is_an_estimate_while_bookies_do_not_answer(
         await topic.read_backlogs()
         backlog = topic.subscriptions.get("sub").backlog
         assert (backlog.messages, backlog.exact) == (10, True)
+
+
+async def test_a_producer_that_leaves_a_cancelled_broker_makes_nobody_its_successor(
+    autojump_clock: MockClock,
+) -> None:
+    """The topic can start no task any more, and admitting the successor would need one."""
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer(1, producer_access_mode=pb.Exclusive)
+        client.tell(
+            pb.CommandProducer(
+                topic=TOPIC,
+                producer_id=2,
+                request_id=900,
+                producer_access_mode=pb.WaitForExclusive,
+            )
+        )
+        await client.settle()
+        (topic,) = cluster.broker.topics.loaded.values()
+        (first,) = topic.producers.by_name.values()
+        topic._nursery.cancel_scope.cancel()  # type: ignore[union-attr]
+        await client.settle()
+        assert topic.closed
+        topic.producers.remove(first)
+        assert topic.producers.waiting <= 1
+        assert not topic.producers.by_name

@@ -13,7 +13,8 @@ from daybook.bookie.registry.registrations import BookieInfo
 from daybook.broker.config import parse as parse_config
 from daybook.broker.errors import BrokerError
 from daybook.broker.namespaces import records as broker_records
-from daybook.broker.namespaces.policies import Persistence, Policies, Retention
+from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.policy_types import Persistence, Retention
 from daybook.broker.namespaces.records import (
     BrokerRecord,
     ClusterData,
@@ -301,6 +302,9 @@ async def _read_policies(values: Mapping[str, bytes]) -> None:
     require(found.bundles.count >= 1, "a namespace without bundles")
     for bundle_hash in (0, 1, (1 << 32) - 1):
         require(found.bundles.range_of(bundle_hash), "a hash in no bundle")
+    in_force = await policies.effective_in("t/n")
+    require(in_force.max_producers >= 0, "a limit below 0")
+    require(in_force == await policies.effective_in("t/n"), "policies that change by themselves")
 
 
 def policies_seeds() -> Mapping[str, bytes]:

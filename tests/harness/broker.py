@@ -2,23 +2,21 @@
 
 import gc
 import random
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import trio
 
-from daybook.broker.config import parse
+from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.context import BrokerContext
 from daybook.broker.dispatch.subscription import Consumer
 from daybook.broker.errors import NotFoundError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
-from daybook.broker.namespaces.policies import (
-    NamespacePolicies,
-    Policies,
-    Retention,
-    TopicPolicies,
-)
+from daybook.broker.namespaces.policies import NamespacePolicies, Policies
+from daybook.broker.namespaces.policy_table import EffectivePolicies, defaults
+from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
@@ -33,6 +31,7 @@ from daybook.wire.logging import silent_log
 from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, encode
+from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
@@ -52,22 +51,31 @@ def connection_of(opened: Producer | Consumer) -> ClientConnection:
 
 
 class FakePolicies(Policies):
-    def __init__(self) -> None:
+    def __init__(self, config: BrokerConfig) -> None:
         self.partition_counts: dict[str, int] = {}
         self.deduplication = False  # the policy of the namespace
         self.topic_deduplication: dict[str, bool] = {}
+        self.of_namespace: dict[str, Any] = {}  # other policies of the namespace
+        self.defaults = defaults(config)
+        self._changed: set[str] = set()
+        self._change = trio.Event()
+        self._store = MemoryStore(VirtualClock()).session("broker")
 
     async def namespace(self, namespace: str) -> NamespacePolicies:
         await trio.lowlevel.checkpoint()
         if namespace != "public/default":
             raise NotFoundError(f"no namespace {namespace}")
-        return NamespacePolicies(
-            Bundles.equal(1), Retention(-1, -1), None, self.deduplication, deleted=False
-        )
+        return NamespacePolicies(Bundles.equal(1), deleted=False)
 
-    async def topic(self, topic: TopicName) -> TopicPolicies:
-        await trio.lowlevel.checkpoint()
-        return TopicPolicies(self.topic_deduplication.get(topic.full))
+    async def effective_in(self, namespace: str) -> EffectivePolicies:
+        await self.namespace(namespace)
+        said = {"deduplication": self.deduplication, **self.of_namespace}
+        return replace(self.defaults, **said)
+
+    async def effective(self, topic: TopicName) -> EffectivePolicies:
+        found = await self.effective_in(topic.namespace)
+        said = self.topic_deduplication.get(topic.full, found.deduplication)
+        return replace(found, deduplication=said)
 
     async def partitions(self, topic: TopicName) -> int:
         await trio.lowlevel.checkpoint()
@@ -116,7 +124,8 @@ class Broker:
         self.config = parse({"keep_alive_s": 30.0, **(settings or {})})
         self.clock = VirtualClock()
         self.logs = FakeLogs(self.clock)
-        self.policies = FakePolicies()
+        self.store = MemoryStore(self.clock)
+        self.policies = FakePolicies(self.config)
         self.ownership = FakeOwnership()
         self.lookups = FakeLookups()
         self.network = SimulatedNetwork(random.Random(1), delay_s=(0.0001, 0.0001))
@@ -140,6 +149,7 @@ class Broker:
             topics=self.topics,
             lookups=self.lookups,
             policies=self.policies,
+            topic_lists=TopicLists(self.store.session("broker"), silent_log()),
             server_version="daybook/test",
             own_urls=("pulsar://broker:6650",),
             log=silent_log(),
@@ -354,6 +364,10 @@ class Cluster:
         self.broker = broker
         self._nursery = nursery
         self._clients = 0
+
+    def start(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task until the test ends."""
+        self._nursery.start_soon(task)
 
     async def client(self, *, connect: bool = True, **options: Any) -> Client:
         self._clients += 1

@@ -4,7 +4,7 @@ A log confirms each append at the next turn of the loop, or, while `held`, when 
 `ledger_entries` entries make a ledger.  `fence` acts as another owner would.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -12,6 +12,7 @@ import trio
 from daybook.bookie.errors import ReadUnknownError
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.errors import NotFoundError
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.topics.topic_log import Done, TopicLog
 from daybook.managed_ledger.behind import Behind
 from daybook.managed_ledger.errors import (
@@ -201,6 +202,9 @@ class FakeLog:
     def entries_between(self, after: Position, through: Position) -> int:
         return max(0, self._index(through) - max(self._index(after), self.trimmed - 1))
 
+    def holders(self, position: Position) -> str:
+        return f"ledger {position.ledger_id} on the bookies b1, b2, b3"
+
     # -- appending
 
     def append(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
@@ -313,6 +317,7 @@ class FakeLogs:
         self.clock = clock
         self.by_name: dict[TopicName, FakeLog] = {}
         self.opened: list[TopicName] = []
+        self.applied: list[tuple[EffectivePolicies, TopicLog]] = []
         self.open_fails: Exception | None = None
         self.gate: trio.Event | None = None  # opening waits for it
         self.reads_fail: Exception | None = None  # the error of reads for statistics
@@ -323,6 +328,10 @@ class FakeLogs:
     async def exists(self, name: TopicName) -> bool:
         await trio.lowlevel.checkpoint()
         return name in self.by_name
+
+    async def apply(self, policies: EffectivePolicies, logs: Iterable[TopicLog]) -> None:
+        await trio.lowlevel.checkpoint()
+        self.applied = [*((policies, log) for log in logs)]
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> bool:
         await trio.lowlevel.checkpoint()

@@ -30,7 +30,7 @@ rootLogger.appenderRef.err.ref=err
 
 @dataclass(frozen=True, slots=True)
 class Apache:
-    """A release of Apache BookKeeper, of Pulsar's managed ledgers or its client, that is here."""
+    """A release of Apache BookKeeper, or of a part of Pulsar, that is here."""
 
     version: str
     jars: Path
@@ -51,6 +51,11 @@ class Apache:
         return cls._found(
             environment, "pulsar-client", environment.get("PULSAR", "4.2.4"), "pulsar-client"
         )
+
+    @classmethod
+    def pulsar_broker(cls, environment: Mapping[str, str]) -> "Apache":
+        version = environment.get("PULSAR", "4.2.4")
+        return cls._found(environment, "pulsar-broker", version, "pulsar-broker")
 
     @classmethod
     def _found(
@@ -84,6 +89,10 @@ def pulsar_here() -> Apache:
 
 def pulsar_client_here() -> Apache:
     return Apache.pulsar_client(os.environ)
+
+
+def pulsar_broker_here() -> Apache:
+    return Apache.pulsar_broker(os.environ)
 
 
 def go_client() -> Path | None:

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Fetches Apache BookKeeper (the release that is named) with all that it needs, from Maven Central,
 # into a cache outside of the repository; and a JDK and Maven where they are missing and may be.
-# With a second word, "pulsar", Apache Pulsar's managed ledgers instead; "pulsar-client", its client.
+# With a second word, "pulsar", Apache Pulsar's managed ledgers instead; "pulsar-client", its client;
+# "pulsar-broker", its broker.
 # Maven compares checksums; what breaks off is tried again; what is not whole is not used.
 set -eu
 version=$1
@@ -13,7 +14,8 @@ case $product in
   bookkeeper) pom=pom.xml title="Apache BookKeeper" size="100 MB" proof=bookkeeper-server ;;
   pulsar) pom=pulsar.xml title="Apache Pulsar's managed ledgers" size="120 MB" proof=managed-ledger ;;
   pulsar-client) pom=pulsar-client.xml title="Apache Pulsar's client" size="50 MB" proof=pulsar-client ;;
-  *) echo "there is no $product to fetch: bookkeeper, pulsar or pulsar-client" >&2 && exit 1 ;;
+  pulsar-broker) pom=pulsar-broker.xml title="Apache Pulsar's broker" size="350 MB" proof=pulsar-broker ;;
+  *) echo "there is no $product to fetch: bookkeeper, pulsar, pulsar-client or pulsar-broker" >&2 && exit 1 ;;
 esac
 
 fail() {

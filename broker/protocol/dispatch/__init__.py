@@ -12,6 +12,8 @@ returns what to read next, and `entries_read` takes the result.
 opaque token.
 
     interface    entries, reads, effects, and the methods that all machines have
+    blockers     why nothing is delivered, as data
+    stall        when a subscription that could deliver counts as stalled
     pending      what all machines share: consumers and permits, unacknowledged entries, replay
     exclusive    one consumer gets everything, in order
     failover     one of several consumers gets everything, until it leaves

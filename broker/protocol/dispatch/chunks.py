@@ -75,6 +75,10 @@ class Chunks:
         self._waiting.setdefault(entry.group, _Waiting()).add(entry.place, at_ms)
         self._group_of[entry.place] = entry.group
 
+    def held_for(self) -> list[tuple[ConsumerKey, int, Place]]:
+        """Return the consumers for which chunks are held, with their number and the first one."""
+        return [(key, len(held), min(held)) for key, held in self._held.items() if held]
+
     def release(self, consumer: ConsumerKey) -> list[Place]:
         """Return the chunks that were held for the consumer, because it can take more now.
 

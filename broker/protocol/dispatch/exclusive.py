@@ -11,6 +11,7 @@ count messages, so they may end below zero by the rest of a batch.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from daybook.broker.protocol.dispatch.blockers import Blocker, Cause
 from daybook.broker.protocol.dispatch.interface import (
     ConsumerKey,
     Deliver,
@@ -62,12 +63,31 @@ class ExclusiveDispatch:
     def delayed(self) -> int:
         return 0
 
+    @property
+    def queued(self) -> int:
+        return 0
+
+    def explain(self) -> list[Blocker]:
+        if self._active is None:
+            return [Blocker(Cause.NO_CONSUMERS)]
+        active = self._consumers[self._active]
+        blockers: list[Blocker] = []
+        if active.permits <= 0:
+            blockers.append(Blocker(Cause.NO_PERMITS, active.key, count=active.permits))
+        if not active.writable:
+            blockers.append(Blocker(Cause.CONNECTION_FULL, active.key))
+        return blockers
+
     def permits_of(self, consumer: ConsumerKey) -> int:
         return self._consumers[consumer].permits
 
     def unacked_of(self, consumer: ConsumerKey) -> int:
         del consumer  # Only the cursor knows what is not acknowledged.
         return 0
+
+    def oldest_unacked_of(self, consumer: ConsumerKey) -> Place | None:
+        del consumer
+        return None
 
     def is_blocked(self, consumer: ConsumerKey) -> bool:
         del consumer
@@ -130,6 +150,10 @@ class ExclusiveDispatch:
 
     def cursor_moved(self) -> list[Effect]:
         return self._rewind()
+
+    def limit(self, limits: DispatchLimits) -> list[Effect]:
+        self._limits = limits
+        return []
 
     def tick(self, now_ms: int) -> list[Effect]:
         del now_ms

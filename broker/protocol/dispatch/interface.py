@@ -9,7 +9,10 @@ the cursor has been rewound since that read began.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from daybook.broker.protocol.dispatch.blockers import Blocker
 
 ConsumerKey: TypeAlias = int
 Place: TypeAlias = tuple[int, int]  # ledger id, entry id
@@ -91,8 +94,9 @@ Effect: TypeAlias = Deliver | Taken | Rewind | Activate
 class DispatchLimits:
     read_entries_max: int = 500
     turn_messages_min: int = 20  # at least so many in a row for one shared consumer
-    unacked_messages_max: int = 50_000  # per shared consumer
-    subscription_unacked_messages_max: int = 200_000  # for all shared consumers together
+    # A policy sets the limits that count; these bound them.
+    unacked_messages_max: int = 1 << 62  # per shared consumer
+    subscription_unacked_messages_max: int = 1 << 62  # for all shared consumers together
     replay_entries_max: int = 100
     delayed_entries_max: int = 100_000  # with more, nothing is read until some are due
     held_entries_max: int = 1_000  # chunks that wait for the consumer that must get them
@@ -152,6 +156,10 @@ class Dispatch(Protocol):
         """
         ...
 
+    def limit(self, limits: DispatchLimits) -> list[Effect]:
+        """Other limits count from now on.  Consumers keep what they have."""
+        ...
+
     def tick(self, now_ms: int) -> list[Effect]:
         """Tell the machine the time.  It is called at `deadline_ms`, or later."""
         ...
@@ -174,6 +182,10 @@ class Dispatch(Protocol):
         """
         ...
 
+    def oldest_unacked_of(self, consumer: ConsumerKey) -> Place | None:
+        """Return the first entry that the consumer has and has not acknowledged, if known."""
+        ...
+
     def is_blocked(self, consumer: ConsumerKey) -> bool:
         """Return True if the consumer gets nothing because it has too much unacknowledged."""
         ...
@@ -186,4 +198,16 @@ class Dispatch(Protocol):
     @property
     def delayed(self) -> int:
         """The number of entries that wait for their time."""
+        ...
+
+    @property
+    def queued(self) -> int:
+        """The number of entries that were read before and could be delivered: given back or held.
+
+        Entries that wait for their time do not count.
+        """
+        ...
+
+    def explain(self) -> list["Blocker"]:
+        """Return what keeps entries from consumers now; see `dispatch.blockers`."""
         ...

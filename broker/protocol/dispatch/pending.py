@@ -62,6 +62,10 @@ class Unacked:
         """Return the number of messages that the consumer has."""
         return self._messages[consumer]
 
+    def oldest_of(self, consumer: ConsumerKey) -> Place | None:
+        """Return the lowest entry that the consumer has."""
+        return min(self._entries[consumer], default=None)
+
     def messages_of(self, consumer: ConsumerKey, place: Place) -> int:
         """Return how many permits the entry took from the consumer, or 0 if it does not have it."""
         return self._entries[consumer].get(place, 0)
@@ -212,6 +216,10 @@ class Delayed:
 
     def add(self, at_ms: int, place: Place) -> None:
         heappush(self._heap, (at_ms, place))
+
+    def first(self) -> tuple[int, Place]:
+        """Return the entry that is due next, with its time.  There must be one."""
+        return self._heap[0]
 
     def due(self, now_ms: int) -> list[Place]:
         """Remove and return the first entries that are due; the next `tick` takes the others."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from daybook.broker.protocol.dispatch.blockers import BLOCKERS_MAX, Blocker, Cause
 from daybook.broker.protocol.dispatch.chunks import Chunks
 from daybook.broker.protocol.dispatch.interface import (
     ConsumerKey,
@@ -87,11 +88,54 @@ class SharedDispatch:
     def blocked(self) -> bool:
         return self._blocked
 
+    @property
+    def queued(self) -> int:
+        return len(self._replay) + self._chunks.held
+
+    def explain(self) -> list[Blocker]:
+        if not self._by_key:
+            return [Blocker(Cause.NO_CONSUMERS)]
+        limits, unacked = self._limits, self._unacked
+        blockers: list[Blocker] = []
+        if self._blocked:
+            most = limits.subscription_unacked_messages_max
+            blockers.append(Blocker(Cause.SUBSCRIPTION_UNACKED, None, unacked.messages, most))
+        for key in list(self._by_key)[:BLOCKERS_MAX]:
+            blockers += self._explain_consumer(self._by_key[key])
+        if len(self._delayed):
+            full = len(self._delayed) >= limits.delayed_entries_max and not len(self._replay)
+            cause = Cause.DELAYED_FULL if full else Cause.DELAYED
+            due_ms, place = self._delayed.first()
+            most = limits.delayed_entries_max
+            blockers.append(Blocker(cause, None, len(self._delayed), most, place, due_ms))
+        for consumer, count, place in self._chunks.held_for():
+            blockers.append(Blocker(Cause.CHUNK_HELD, consumer, count, None, place))
+        if self._chunks.held >= limits.held_entries_max and not len(self._replay):
+            most = limits.held_entries_max
+            blockers.append(Blocker(Cause.CHUNKS_FULL, None, self._chunks.held, most))
+        return blockers
+
+    def _explain_consumer(self, consumer: SharedConsumer) -> list[Blocker]:
+        key, unacked = consumer.key, self._unacked
+        blockers: list[Blocker] = []
+        if consumer.blocked:
+            count, most = unacked.count_of(key), self._limits.unacked_messages_max
+            oldest = unacked.oldest_of(key)
+            blockers.append(Blocker(Cause.CONSUMER_UNACKED, key, count, most, oldest))
+        if consumer.permits <= 0:
+            blockers.append(Blocker(Cause.NO_PERMITS, key, consumer.permits))
+        if not consumer.writable:
+            blockers.append(Blocker(Cause.CONNECTION_FULL, key))
+        return blockers
+
     def permits_of(self, consumer: ConsumerKey) -> int:
         return self._by_key[consumer].permits
 
     def unacked_of(self, consumer: ConsumerKey) -> int:
         return self._unacked.count_of(consumer)
+
+    def oldest_unacked_of(self, consumer: ConsumerKey) -> Place | None:
+        return self._unacked.oldest_of(consumer)
 
     def is_blocked(self, consumer: ConsumerKey) -> bool:
         return self._by_key[consumer].blocked
@@ -174,6 +218,11 @@ class SharedDispatch:
     def cursor_moved(self) -> list[Effect]:
         self._clear()
         return [Rewind()]
+
+    def limit(self, limits: DispatchLimits) -> list[Effect]:
+        self._limits = limits
+        self._block()
+        return []
 
     def tick(self, now_ms: int) -> list[Effect]:
         self._replay.add(self._delayed.due(now_ms))
@@ -328,6 +377,19 @@ class SharedDispatch:
             at = 0
         self._last_served = available[at]
         return self._by_key[available[at][1]]
+
+    def _block(self) -> None:
+        """Block, by other limits than before, what has too much unacknowledged now."""
+        limits = self._limits
+        self._blocked = self._unacked.messages >= limits.subscription_unacked_messages_max
+        self._some_blocked = self._blocked
+        self._over.clear()
+        for key, consumer in self._by_key.items():
+            consumer.blocked = self._unacked.count_of(key) >= limits.unacked_messages_max
+            if consumer.blocked:
+                self._over[key] = None
+                self._some_blocked = True
+            self._may_take(key)
 
     def _unblock(self) -> None:
         if not self._some_blocked:

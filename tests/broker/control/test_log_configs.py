@@ -7,11 +7,15 @@ from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.errors import NotFoundError
-from daybook.broker.namespaces.policies import Persistence, Retention
+from daybook.broker.namespaces.policy_table import PERSISTENCE, RETENTION
+from daybook.broker.namespaces.policy_types import Persistence, Retention
 from daybook.broker.topics.managed_ledger_factory import LogConfigs
 from daybook.managed_ledger.protocol import trim
 from daybook.wire.logging import silent_log
+from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import ControlPlane, open_cluster
+
+TOPIC = TopicName.parse("public/default/t")
 
 
 def configs_of(broker: ControlPlane, config: BrokerConfig) -> LogConfigs:
@@ -35,7 +39,7 @@ async def test_as_many_copies_as_bookies_allow(
         one = await cluster.start("one")
         configs = configs_of(one, BrokerConfig())
         await add_bookies(one, bookies)
-        assert (await configs.for_namespace("public/default")).quorums == quorums
+        assert (await configs.for_topic(TOPIC)).quorums == quorums
 
 
 async def test_settings_and_policies_go_first(autojump_clock: MockClock) -> None:
@@ -43,18 +47,18 @@ async def test_settings_and_policies_go_first(autojump_clock: MockClock) -> None
         one = await cluster.start("one")
         settings = parse({"quorums": {"ensemble": 2, "write": 2, "ack": 1}})
         configs = configs_of(one, settings)
-        assert (await configs.for_namespace("public/default")).quorums == Quorums(2, 2, 1)
-        await one.tenancy.set_persistence("public/default", Persistence(5, 3, 2))
-        assert (await configs.for_namespace("public/default")).quorums == Quorums(5, 3, 2)
+        assert (await configs.for_topic(TOPIC)).quorums == Quorums(2, 2, 1)
+        await one.tenancy.set_policy("public/default", PERSISTENCE, Persistence(5, 3, 2))
+        assert (await configs.for_topic(TOPIC)).quorums == Quorums(5, 3, 2)
         with pytest.raises(NotFoundError):
-            await configs.for_namespace("public/none")
+            await configs.for_topic(TopicName.parse("public/none/t"))
 
 
 async def test_when_ledgers_are_full_is_a_setting(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         one = await cluster.start("one")
         settings = parse({"roll_entries": 10, "roll_age_s": 20, "cursor_roll_records": 30})
-        config = await configs_of(one, settings).for_namespace("public/default")
+        config = await configs_of(one, settings).for_topic(TOPIC)
         assert (config.roll_entries, config.roll_age_s, config.cursor_roll_records) == (10, 20, 30)
 
 
@@ -64,10 +68,10 @@ async def test_how_often_cursors_write_snapshots_is_a_setting(autojump_clock: Mo
         settings = parse(
             {"cursor_snapshot_records": 7, "cursor_snapshot_s": 8, "max_message_size": 9000}
         )
-        config = await configs_of(one, settings).for_namespace("public/default")
+        config = await configs_of(one, settings).for_topic(TOPIC)
         assert (config.cursor_snapshot_records, config.cursor_snapshot_s) == (7, 8)
         assert config.cursor_snapshot_bytes_max == 9000  # bounded by the bookies' frame
-        config = await configs_of(one, parse({})).for_namespace("public/default")
+        config = await configs_of(one, parse({})).for_topic(TOPIC)
         assert (config.cursor_snapshot_records, config.cursor_snapshot_s) == (1_000, 30)
         assert config.cursor_snapshot_bytes_max == 4 << 20
 
@@ -88,5 +92,5 @@ async def test_retention(
     async with open_cluster() as cluster:
         one = await cluster.start("one")
         configs = configs_of(one, BrokerConfig())
-        await one.tenancy.set_retention("public/default", policy)
-        assert (await configs.for_namespace("public/default")).retention == expected
+        await one.tenancy.set_policy("public/default", RETENTION, policy)
+        assert (await configs.for_topic(TOPIC)).retention == expected

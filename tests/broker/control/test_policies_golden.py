@@ -1,11 +1,22 @@
 """The policies of a namespace, byte by byte: ours, and those that a Pulsar broker may have left."""
 
+import json
+
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.namespaces.policies import Persistence, Retention
-from daybook.broker.namespaces.records import policies_path
+from daybook.broker.namespaces import policy_table
+from daybook.broker.namespaces.policy_table import PERSISTENCE as PERSISTENCE_POLICY
+from daybook.broker.namespaces.policy_table import RETENTION as RETENTION_POLICY
+from daybook.broker.namespaces.policy_types import (
+    DelayedDelivery,
+    Persistence,
+    PublishRate,
+    Retention,
+)
+from daybook.broker.namespaces.records import policies_path, topic_policies_path
 from daybook.broker.protocol.bundles import Bundles
+from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import ControlPlane, open_cluster
 from tests.broker.control.test_records import GOLDEN
 
@@ -30,13 +41,16 @@ async def test_policies_are_written_and_read_as_they_were_released(
         await one.tenancy.create_namespace(
             "public/golden",
             bundles=Bundles.equal(2),
-            retention=RETENTION,
-            persistence=PERSISTENCE,
+            policies={
+                "retention_policies": RETENTION_POLICY.to_json(RETENTION),
+                "persistence": PERSISTENCE_POLICY.to_json(PERSISTENCE),
+            },
         )
         assert await stored(one, "public/golden") == golden("policies")
-        found = await one.policies.namespace("public/golden")
+        found = await one.policies.effective_in("public/golden")
         assert (found.retention, found.persistence) == (RETENTION, PERSISTENCE)
-        assert found.bundles == Bundles.equal(2)
+        namespace = await one.policies.namespace("public/golden")
+        assert namespace.bundles == Bundles.equal(2)
         await one.tenancy.mark_deleted("public/golden", deleted=True)
         assert await stored(one, "public/golden") == golden("policies_deleted")
 
@@ -47,6 +61,34 @@ async def test_what_is_not_ours_stays_when_policies_are_changed(autojump_clock: 
         path = policies_path("public/theirs")
         await one.session.create(path, golden("policies_of_others"), make_parents=True)
         with trio.fail_after(5):
-            assert (await one.policies.namespace("public/theirs")).retention == Retention(5, 6)
-            await one.tenancy.set_retention("public/theirs", RETENTION)
+            assert (await one.policies.effective_in("public/theirs")).retention == Retention(5, 6)
+            await one.tenancy.set_policy("public/theirs", RETENTION_POLICY, RETENTION)
         assert await stored(one, "public/theirs") == golden("policies_of_others_changed")
+
+
+async def test_policies_of_a_topic_are_written_and_read_as_they_were_released(
+    autojump_clock: MockClock,
+) -> None:
+    topic = TopicName.parse("public/default/golden")
+    values: dict[policy_table.Policy, object] = {
+        policy_table.MAX_PRODUCERS: 3,
+        policy_table.RETENTION: RETENTION,
+        policy_table.SUBSCRIPTION_TYPES: {"Shared", "Failover"},
+        policy_table.DELAYED_DELIVERY: DelayedDelivery(max_delivery_delay_in_millis=5000),
+        policy_table.PUBLISH_RATE: PublishRate(publish_throttling_rate_in_msg=10),
+    }
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        path = topic_policies_path(topic)
+        await one.session.create(path, b'{"theirs":5}', make_parents=True)
+        for policy, value in values.items():
+            await one.policies.set_topic_policy(topic, policy, value)
+        record = await one.session.get(path)
+        assert record is not None
+        assert json.loads(record.value) == json.loads(golden("topic_policies"))
+        await one.session.set(path, golden("topic_policies"), -1)
+        found = await one.policies.effective(topic)
+        assert (found.max_producers, found.retention) == (3, RETENTION)
+        assert found.subscription_types == {"Shared", "Failover"}
+        assert found.delayed_delivery.max_delivery_delay_in_millis == 5000
+        assert found.publish_rate.publish_throttling_rate_in_msg == 10

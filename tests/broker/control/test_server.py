@@ -18,7 +18,8 @@ from daybook.broker.errors import (
     PreconditionError,
     SubscriptionNotFoundError,
 )
-from daybook.broker.namespaces.policies import Retention
+from daybook.broker.namespaces.policy_table import RETENTION
+from daybook.broker.namespaces.policy_types import Retention
 from daybook.broker.namespaces.records import TenantInfo
 from daybook.broker.server import RunningBroker, run_broker
 from daybook.clients.python.client import Client
@@ -217,7 +218,7 @@ def test_retention_of_the_namespace_reaches_loaded_topics() -> None:
             assert len(await ledgers(broker)) == 2
             await trio.sleep(5)
             assert len(await ledgers(broker)) == 2
-            await ops.tenancy.set_retention("public/default", Retention(0, 0))
+            await ops.tenancy.set_policy("public/default", RETENTION, Retention(0, 0))
             await trio.sleep(5)
             assert len(await ledgers(broker)) == 1
 
@@ -231,22 +232,22 @@ def test_metrics_have_pulsars_names_and_parse() -> None:
         async with world.client("one") as client:
             await send(client, ORDERS.full, 5)
         text = broker.metrics.exposition().decode()
+        named = ("cause", "command", "subscription", "topic")
         values = {
             (
                 sample.name,
-                sample.labels.get("topic"),
-                sample.labels.get("subscription") or sample.labels.get("command"),
+                *(v for k, v in sorted(sample.labels.items()) if k in named),
             ): sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
         }
         assert len(values) == sum(not line.startswith("#") for line in text.splitlines())
-        assert values["pulsar_broker_topics_count", None, None] == 1
-        assert values["pulsar_in_messages_total", ORDERS.full, None] == 5
-        assert values["pulsar_msg_backlog", ORDERS.full, None] == 5
-        assert values["pulsar_subscription_back_log", ORDERS.full, "s"] == 5
-        assert values["daybook_broker_in_contact", None, None] == 1
-        assert values["daybook_broker_commands_total", None, "PRODUCER"] == 1
+        assert values["pulsar_broker_topics_count",] == 1
+        assert values["pulsar_in_messages_total", ORDERS.full] == 5
+        assert values["pulsar_msg_backlog", ORDERS.full] == 5
+        assert values["pulsar_subscription_back_log", "s", ORDERS.full] == 5
+        assert values["daybook_broker_in_contact",] == 1
+        assert values["daybook_broker_commands_total", "PRODUCER"] == 1
 
     simulated(story)
 

@@ -11,7 +11,8 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.namespaces.policies import Persistence, Retention
+from daybook.broker.namespaces.policy_table import PERSISTENCE, RETENTION
+from daybook.broker.namespaces.policy_types import Persistence, Retention
 from daybook.broker.namespaces.records import TenantInfo, policies_path
 from daybook.broker.protocol.bundles import Bundles
 from daybook.wire.topics import TopicName
@@ -26,7 +27,8 @@ async def test_public_default_is_there_from_the_start(autojump_clock: MockClock)
         assert await one.tenancy.namespaces("public") == ["public/default"]
         policies = await one.policies.namespace("public/default")
         assert policies.bundles.count == 16
-        assert policies.retention == Retention(7 * 24 * 60, -1)
+        effective = await one.policies.effective_in("public/default")
+        assert effective.retention == Retention(7 * 24 * 60, -1)
 
 
 async def test_tenants_and_namespaces_come_and_go(autojump_clock: MockClock) -> None:
@@ -67,10 +69,10 @@ async def test_another_broker_sees_a_change_at_once(autojump_clock: MockClock) -
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
         await two.policies.namespace("public/default")
-        await one.tenancy.set_retention("public/default", Retention(60, 100))
-        assert (await two.policies.namespace("public/default")).retention == Retention(60, 100)
-        await one.tenancy.set_retention("public/default", None)
-        assert (await two.policies.namespace("public/default")).retention == Retention(10080, -1)
+        await one.tenancy.set_policy("public/default", RETENTION, Retention(60, 100))
+        assert (await two.policies.effective_in("public/default")).retention == Retention(60, 100)
+        await one.tenancy.set_policy("public/default", RETENTION, None)
+        assert (await two.policies.effective_in("public/default")).retention == Retention(10080, -1)
 
 
 async def test_policies_of_others_are_kept(autojump_clock: MockClock) -> None:
@@ -78,12 +80,13 @@ async def test_policies_of_others_are_kept(autojump_clock: MockClock) -> None:
         one = await cluster.start("one")
         path = policies_path("public/theirs")
         await one.session.create(path, b'{"deduplicationEnabled":true,"bundles":null}')
-        await one.tenancy.set_persistence("public/theirs", Persistence(3, 2, 2))
+        await one.tenancy.set_policy("public/theirs", PERSISTENCE, Persistence(3, 2, 2))
         record = await one.session.get(path)
         assert record is not None
         assert b'"deduplicationEnabled":true' in record.value
+        effective = await one.policies.effective_in("public/theirs")
+        assert effective.persistence == Persistence(3, 2, 2)
         policies = await one.policies.namespace("public/theirs")
-        assert policies.persistence == Persistence(3, 2, 2)
         assert policies.bundles.count == 4
 
 
@@ -92,17 +95,19 @@ async def test_a_change_without_an_answer_is_made(applied: bool, autojump_clock:
     async with open_cluster() as cluster:
         one = await cluster.start("one")
         one.session.link.lose_next(applied=applied, operation="set")  # type: ignore[attr-defined]
-        await one.tenancy.set_retention("public/default", Retention(1, 1))
-        assert (await one.policies.namespace("public/default")).retention == Retention(1, 1)
+        await one.tenancy.set_policy("public/default", RETENTION, Retention(1, 1))
+        assert (await one.policies.effective_in("public/default")).retention == Retention(1, 1)
 
 
 async def test_changes_made_at_once_do_not_undo_each_other(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         one, two = await cluster.start("one"), await cluster.start("two")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(one.tenancy.set_retention, "public/default", Retention(1, 1))
-            nursery.start_soon(two.tenancy.set_persistence, "public/default", Persistence(1, 1, 1))
-        policies = await one.policies.namespace("public/default")
+            nursery.start_soon(one.tenancy.set_policy, "public/default", RETENTION, Retention(1, 1))
+            nursery.start_soon(
+                two.tenancy.set_policy, "public/default", PERSISTENCE, Persistence(1, 1, 1)
+            )
+        policies = await one.policies.effective_in("public/default")
         assert policies.retention == Retention(1, 1)
         assert policies.persistence == Persistence(1, 1, 1)
 
@@ -116,7 +121,7 @@ async def test_retention_that_makes_no_sense(
     async with open_cluster() as cluster:
         one = await cluster.start("one")
         with pytest.raises(PreconditionError):
-            await one.tenancy.set_retention("public/default", retention)
+            await one.tenancy.set_policy("public/default", RETENTION, retention)
 
 
 async def test_out_of_contact_the_last_known_policies_count(autojump_clock: MockClock) -> None:

@@ -1,0 +1,299 @@
+"""REST of the policies of namespaces and topics: one table of paths for each level.
+
+A policy that this broker enforces has a row that names it in `namespaces.policy_table`.  Policies
+for which this broker has no use are listed in `namespaces.unused_policies`: their values that ask
+for nothing are accepted, kept and shown, and any other value is refused (405) with the reason.
+
+GET answers with the value of this level, and nothing (204) if it has none.  At a topic, `applied`
+asks for the value that counts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from daybook.broker.admin.handling import Call, Handler
+from daybook.broker.admin.operations import Operations
+from daybook.broker.errors import NotAllowedError, PreconditionError
+from daybook.broker.limits import check_properties
+from daybook.broker.namespaces import policy_table as table
+from daybook.broker.namespaces.policy_table import Fields, Policy, Slot
+from daybook.broker.namespaces.unused_policies import (
+    ALONE,
+    UNUSED,
+    UnusedPolicy,
+    check_clusters,
+    is_empty,
+)
+
+OpsCall = Call[Operations]
+Handlers = Mapping[str, Handler[Operations]]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPath:
+    """The path of a policy that is enforced.
+
+    `method` sets it, with the value in the body, or in the parameter `query` if that is named.
+    `unset` is the answer if there is no value.
+    """
+
+    policy: Policy
+    method: str = "POST"
+    query: str = ""
+    unset: object = None
+
+
+NAMESPACE: Mapping[str, PolicyPath] = {
+    "retention": PolicyPath(table.RETENTION),
+    "persistence": PolicyPath(table.PERSISTENCE),
+    "deduplication": PolicyPath(table.DEDUPLICATION),
+    "maxProducersPerTopic": PolicyPath(table.MAX_PRODUCERS),
+    "maxConsumersPerTopic": PolicyPath(table.MAX_CONSUMERS),
+    "maxConsumersPerSubscription": PolicyPath(table.MAX_CONSUMERS_PER_SUBSCRIPTION),
+    "maxSubscriptionsPerTopic": PolicyPath(table.MAX_SUBSCRIPTIONS),
+    "maxTopicsPerNamespace": PolicyPath(table.MAX_TOPICS),
+    "maxUnackedMessagesPerConsumer": PolicyPath(table.MAX_UNACKED_PER_CONSUMER),
+    "maxUnackedMessagesPerSubscription": PolicyPath(table.MAX_UNACKED_PER_SUBSCRIPTION),
+    "subscriptionTypesEnabled": PolicyPath(table.SUBSCRIPTION_TYPES, unset=[]),
+    "delayedDelivery": PolicyPath(table.DELAYED_DELIVERY),
+    "autoTopicCreation": PolicyPath(table.AUTO_TOPIC_CREATION),
+    "autoSubscriptionCreation": PolicyPath(table.AUTO_SUBSCRIPTION_CREATION),
+    "publishRate": PolicyPath(table.PUBLISH_RATE),
+    "compactionThreshold": PolicyPath(table.COMPACTION_THRESHOLD, "PUT"),
+    "schemaCompatibilityStrategy": PolicyPath(table.SCHEMA_COMPATIBILITY, "PUT", unset="UNDEFINED"),
+    "schemaAutoUpdateCompatibilityStrategy": PolicyPath(table.SCHEMA_AUTO_UPDATE, "PUT"),
+    "isAllowAutoUpdateSchema": PolicyPath(table.SCHEMA_AUTO_UPDATE_ALLOWED),
+    "schemaValidationEnforced": PolicyPath(table.SCHEMA_VALIDATION_ENFORCED, unset=False),
+}
+TOPIC: Mapping[str, PolicyPath] = {
+    "retention": PolicyPath(table.RETENTION),
+    "persistence": PolicyPath(table.PERSISTENCE),
+    "deduplicationEnabled": PolicyPath(table.DEDUPLICATION),
+    "maxProducers": PolicyPath(table.MAX_PRODUCERS),
+    "maxConsumers": PolicyPath(table.MAX_CONSUMERS),
+    "maxConsumersPerSubscription": PolicyPath(table.MAX_CONSUMERS_PER_SUBSCRIPTION),
+    "maxSubscriptionsPerTopic": PolicyPath(table.MAX_SUBSCRIPTIONS),
+    "maxUnackedMessagesOnConsumer": PolicyPath(table.MAX_UNACKED_PER_CONSUMER),
+    "maxUnackedMessagesOnSubscription": PolicyPath(table.MAX_UNACKED_PER_SUBSCRIPTION),
+    "maxMessageSize": PolicyPath(table.MAX_MESSAGE_BYTES),
+    "subscriptionTypesEnabled": PolicyPath(table.SUBSCRIPTION_TYPES),
+    "delayedDelivery": PolicyPath(table.DELAYED_DELIVERY),
+    "autoSubscriptionCreation": PolicyPath(table.AUTO_SUBSCRIPTION_CREATION),
+    "publishRate": PolicyPath(table.PUBLISH_RATE),
+    "compactionThreshold": PolicyPath(table.COMPACTION_THRESHOLD),
+    "schemaCompatibilityStrategy": PolicyPath(table.SCHEMA_COMPATIBILITY, "PUT"),
+    "schemaValidationEnforced": PolicyPath(table.SCHEMA_VALIDATION_ENFORCED),
+}
+
+
+_UNUSED_OF_TOPICS: Mapping[str, UnusedPolicy] = {
+    path: policy
+    for policy in UNUSED
+    for path in (policy.path,)
+    if path
+    in (
+        "dispatchRate",
+        "subscriptionDispatchRate",
+        "replicatorDispatchRate",
+        "subscribeRate",
+        "offloadPolicies",
+        "deduplicationSnapshotInterval",
+        "entryFilters",
+        "dispatcherPauseOnAckStatePersistent",
+    )
+}
+
+
+def of_namespaces() -> dict[str, Handlers]:
+    """Return the handlers by path, below the path of a namespace."""
+    found: dict[str, Handlers] = {
+        path: {
+            "GET": partial(_get_of_namespace, each),
+            each.method: partial(_set_of_namespace, each),
+            "DELETE": partial(_remove_of_namespace, each),
+        }
+        for path, each in NAMESPACE.items()
+    }
+    for unused in UNUSED:
+        if unused.path:
+            store = partial(_set_unused, unused)
+            found[unused.path] = {
+                "GET": partial(_get_unused, unused),
+                "POST": store,
+                "PUT": store,
+                "DELETE": partial(_remove_unused, unused),
+            }
+    found["replication"] = {"GET": _clusters, "POST": _set_clusters}
+    found["permissions"] = {"GET": _permissions}
+    found["permissions/subscription"] = {"GET": _permissions}
+    found["properties"] = {
+        "GET": _properties,
+        "PUT": _add_properties,
+        "DELETE": _clear_properties,
+    }
+    found["property/{key}/{value}"] = {"PUT": _add_property}
+    found["property/{key}"] = {"GET": _property, "DELETE": _remove_property}
+    return found
+
+
+def of_topics() -> dict[str, Handlers]:
+    """Return the handlers by path, below the path of a topic."""
+    found: dict[str, Handlers] = {
+        path: {
+            "GET": partial(_get_of_topic, each),
+            each.method: partial(_set_of_topic, each),
+            "DELETE": partial(_remove_of_topic, each),
+        }
+        for path, each in TOPIC.items()
+    }
+    for path, unused in _UNUSED_OF_TOPICS.items():
+        refuse = partial(_refuse_of_topic, unused)
+        found[path] = {"GET": _nothing_of_topic, "POST": refuse, "DELETE": _nothing_of_topic}
+    return found
+
+
+# -- namespaces
+
+
+async def _get_of_namespace(path: PolicyPath, call: OpsCall) -> object:
+    value = await call.parts.policies.namespace_policy(call.namespace, path.policy)
+    return path.unset if path.policy.says_nothing(value) else value
+
+
+async def _set_of_namespace(path: PolicyPath, call: OpsCall) -> None:
+    await call.parts.tenancy.set_policy(call.namespace, path.policy, await _value(path, call))
+
+
+async def _remove_of_namespace(path: PolicyPath, call: OpsCall) -> None:
+    await call.parts.tenancy.set_policy(call.namespace, path.policy, None)
+
+
+async def _value(path: PolicyPath, call: OpsCall) -> object:
+    """Return the value that the request sets; None if it means that there is none."""
+    if path.query and (text := call.query(path.query)):
+        try:
+            value: object = int(text)
+        except ValueError:
+            raise PreconditionError(f"{path.query} must be a number, not {text!r}") from None
+    else:
+        value = await call.optional_body(cast("type[object]", Any))
+    return None if path.policy.says_nothing(value) else value
+
+
+async def _get_unused(policy: UnusedPolicy, call: OpsCall) -> object:
+    value = await call.parts.policies.namespace_field(call.namespace, policy.key)
+    return policy.harmless[0] if is_empty(value) else value
+
+
+async def _set_unused(policy: UnusedPolicy, call: OpsCall) -> None:
+    value = await call.optional_body(cast("type[object]", Any))
+    policy.check(value)
+    await _change_field(call, policy.key, value)
+
+
+async def _remove_unused(policy: UnusedPolicy, call: OpsCall) -> None:
+    await _change_field(call, policy.key, None)
+
+
+async def _change_field(call: OpsCall, key: str, value: object) -> None:
+    slot, cluster = Slot(key), call.parts.cluster
+    await call.parts.policies.change_namespace(
+        call.namespace, lambda fields: slot.put(fields, value, cluster)
+    )
+
+
+async def _clusters(call: OpsCall) -> object:
+    clusters = await call.parts.policies.namespace_field(call.namespace, "replication_clusters")
+    return clusters or [call.parts.cluster]
+
+
+async def _set_clusters(call: OpsCall) -> None:
+    clusters = await call.body(list[str])
+    check_clusters("replication_clusters", clusters, call.parts.cluster)
+    await _change_field(call, "replication_clusters", clusters)
+
+
+async def _permissions(call: OpsCall) -> object:
+    await call.parts.policies.namespace(call.namespace)
+    return {}
+
+
+# -- properties of namespaces
+
+
+async def _properties(call: OpsCall) -> dict[str, str]:
+    found = await call.parts.policies.namespace_field(call.namespace, "properties")
+    return cast("dict[str, str]", found) if isinstance(found, dict) else {}
+
+
+async def _add_properties(call: OpsCall) -> None:
+    await _change_properties(call, partial(_add, await call.body(dict[str, str])))
+
+
+async def _add_property(call: OpsCall) -> None:
+    await _change_properties(call, partial(_add, {call.path("key"): call.path("value")}))
+
+
+def _add(more: dict[str, str], properties: dict[str, str]) -> dict[str, str]:
+    return properties | more
+
+
+async def _property(call: OpsCall) -> object:
+    return (await _properties(call)).get(call.path("key"))
+
+
+async def _remove_property(call: OpsCall) -> object:
+    key = call.path("key")
+    removed = (await _properties(call)).get(key)
+    await _change_properties(call, lambda found: {k: v for k, v in found.items() if k != key})
+    return removed
+
+
+async def _clear_properties(call: OpsCall) -> None:
+    await _change_properties(call, lambda _: {})
+
+
+async def _change_properties(
+    call: OpsCall, change: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    def changed(fields: Fields) -> None:
+        found = fields.get("properties")
+        properties = change(cast("dict[str, str]", found) if isinstance(found, dict) else {})
+        check_properties(f"namespace {call.namespace}", properties)
+        fields["properties"] = properties
+
+    await call.parts.policies.change_namespace(call.namespace, changed)
+
+
+# -- topics
+
+
+def _check_local(call: OpsCall) -> None:
+    if call.flag("isGlobal"):
+        raise NotAllowedError(f"isGlobal is not offered: {ALONE}")
+
+
+async def _get_of_topic(path: PolicyPath, call: OpsCall) -> object:
+    _check_local(call)
+    return await call.parts.topic_policy(call.topic, path.policy, applied=call.flag("applied"))
+
+
+async def _set_of_topic(path: PolicyPath, call: OpsCall) -> None:
+    _check_local(call)
+    await call.parts.set_topic_policy(call.topic, path.policy, await _value(path, call))
+
+
+async def _remove_of_topic(path: PolicyPath, call: OpsCall) -> None:
+    _check_local(call)
+    await call.parts.set_topic_policy(call.topic, path.policy, None)
+
+
+async def _nothing_of_topic(call: OpsCall) -> None:
+    await call.parts.check_exists(call.topic)
+
+
+async def _refuse_of_topic(policy: UnusedPolicy, call: OpsCall) -> None:
+    await call.parts.check_exists(call.topic)
+    policy.check(await call.optional_body(cast("type[object]", Any)))
