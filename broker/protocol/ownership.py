@@ -403,16 +403,20 @@ class OwnershipProtocol:
 
     # -- releasing a bundle
 
-    def release(self, bundle: BundleName, *, give: bool = False) -> list[Effect]:
-        """Give the bundle up, with `give` to a successor that knows.
+    def release(self, bundle: BundleName) -> list[Effect]:
+        """Give the bundle up.  `Released` tells the caller, now or later."""
+        return self._begin_release(bundle, given=False)
 
-        `Released` tells the caller, now or later.
-        """
+    def hand_over(self, bundle: BundleName) -> list[Effect]:
+        """Give the bundle up to a successor, which expects it.  `Released` tells the caller."""
+        return self._begin_release(bundle, given=True)
+
+    def _begin_release(self, bundle: BundleName, *, given: bool) -> list[Effect]:
         match self.state_of(bundle):
             case None:
                 self._emit(Released(bundle, done=True))
             case BundleState.OWNED if self.contact:
-                ask = self._hold(bundle, BundleState.CLOSING, given=give)
+                ask = self._hold(bundle, BundleState.CLOSING, given=given)
                 self._emit(CloseTopics(bundle, ask))
             case (
                 BundleState.OWNED
@@ -471,9 +475,7 @@ class OwnershipProtocol:
             self._emit(Released(bundle, done=False))
         return self._pop_effects()
 
-    def split_done(
-        self, bundle: BundleName, ask: int, parts: Sequence[BundleName]
-    ) -> list[Effect]:
+    def split_done(self, bundle: BundleName, ask: int, parts: Sequence[BundleName]) -> list[Effect]:
         """The records of the parts are ours, and that of the bundle is gone."""
         if self._state_at(bundle, ask) is not None:
             del self._held[bundle]
