@@ -103,7 +103,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Store each message of a producer once, even if it is sent again (by producer name and sequence
     # id).  A policy of the namespace or of the topic overrides this.
     deduplication: bool = False
+    # Key_shared subscriptions spread keys by consistent hashing, with so many points for each
+    # consumer.  With 0, a newcomer gets half of the largest range of hashes instead.
+    key_shared_points: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 100
     partitions_max: Positive = 1024  # the partitions of one topic
+    schema_versions_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1_000  # one topic
+    schema_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 10, le=4 << 20)] = (
+        1 << 20
+    )  # the largest one
 
     max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame without headers
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room

@@ -6,6 +6,7 @@ import trio
 
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.topic_lists import TopicLists
+from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.service.connection import ConnectionContext
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.service.request_turns import RequestTurns
@@ -20,6 +21,7 @@ class BrokerContext(ConnectionContext):
     lookups: Lookups
     policies: Policies
     topic_lists: TopicLists
+    schemas: SchemaAdmission
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
 

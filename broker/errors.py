@@ -13,7 +13,10 @@ again, and a status of the admin REST.
       UnavailableError         ServiceNotReady         503   not possible now: look up again
         NotOwnerError          ServiceNotReady         307   another broker serves the topic
       BusyError                ConsumerBusy, ...       409   another client holds it
+      ConsumerAssignError      ConsumerAssignError     409   its key_shared policy does not fit
       TopicTerminatedError     TopicTerminatedError    409   the topic accepts no more messages
+      InvalidSchemaError       IncompatibleSchema      422   the schema itself is not valid
+      IncompatibleSchemaError  IncompatibleSchema      409   it does not fit those of the topic
       CannotJoinError          MetadataError           500   the settings of this broker are wrong
       StorageFailedError       PersistenceError        500   stored data cannot be parsed
       RefusedError             any                           a protocol machine chose the code
@@ -99,6 +102,13 @@ class ConsumerBusyError(BusyError):
     code = pb.ConsumerBusy
 
 
+class ConsumerAssignError(BrokerError):
+    """The key_shared policy or the hash ranges of a consumer do not fit those of the others."""
+
+    code = pb.ConsumerAssignError
+    status = 409
+
+
 class ProducerBusyError(BusyError):
     code = pb.ProducerBusy
 
@@ -115,6 +125,20 @@ class StorageFailedError(BrokerError):
 
     code = pb.PersistenceError
     status = 500
+
+
+class InvalidSchemaError(BrokerError):
+    """The schema cannot be stored.  The code is the only one at which no client asks again."""
+
+    code = pb.IncompatibleSchema
+    status = 422
+
+
+class IncompatibleSchemaError(BrokerError):
+    """The schema does not fit the schemas that the topic has."""
+
+    code = pb.IncompatibleSchema
+    status = 409
 
 
 class CannotJoinError(BrokerError):

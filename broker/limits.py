@@ -68,12 +68,22 @@ class ConnectionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaLimits:
+    cache_bytes_max: int = 32 << 20  # versions that were read, with what was parsed of them
+    locators_bytes_max: int = 32 << 20  # records of topics; further ones are read each time
+    reads_at_once: int = 16
+    read_s: float = 20.0  # for one version
+    write_s: float = 20.0  # for the ledger of a new version
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerLimits:
     """Limits that are not settings.  The simulator draws smaller values, so that they are met."""
 
     topics: TopicLimits = field(default_factory=TopicLimits)
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     logs: LogConfig = field(default_factory=LogConfig)
+    schemas: SchemaLimits = field(default_factory=SchemaLimits)
 
 
 PROPERTIES_BYTES_MAX = 64 << 10  # properties share their records with other growing data

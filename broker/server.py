@@ -31,7 +31,7 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.limits import BrokerLimits
+from daybook.broker.limits import BrokerLimits, TopicLimits
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -51,6 +51,10 @@ from daybook.broker.ownership.peers import (
     server_version,
     why_not_served,
 )
+from daybook.broker.schemas.admission import SchemaAdmission
+from daybook.broker.schemas.ledgers import SchemaLedgers
+from daybook.broker.schemas.orphans import SchemaOrphans
+from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
@@ -212,7 +216,19 @@ class _Broker:
             log=log,
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
-            limits=replace(limits.topics, stalled_s=config.dispatch_stalled_s),
+            limits=_topic_limits(limits, config),
+        )
+        self.schemas = SchemaAdmission(
+            SchemaRegistry(
+                store,
+                SchemaLedgers(
+                    client, self.configs.quorums, lambda: ledgers.tree, limits.schemas, log
+                ),
+                clock,
+                versions_max=config.schema_versions_max,
+                schema_bytes_max=config.schema_bytes_max,
+                limits=limits.schemas,
+            )
         )
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
@@ -246,6 +262,7 @@ class _Broker:
             lookups=self.lookups,
             leader=self.leader,
             topics=self.topics,
+            schemas=self.schemas.registry,
             peer_calls=self.peer_calls,
             bundles=BundleOperations(
                 store,
@@ -274,6 +291,7 @@ class _Broker:
             lookups=self.lookups,
             policies=self.policies,
             topic_lists=TopicLists(store, log),
+            schemas=self.schemas,
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,
@@ -290,6 +308,7 @@ class _Broker:
         self.orphans = OrphanRemoval(
             ledgers,
             self._leads,
+            SchemaOrphans(store, client, clock).remove,
             interval_s=config.orphan_interval_s,
             age_s=config.orphan_age_s,
             log=log,
@@ -308,6 +327,7 @@ class _Broker:
         await self._bind()
         await self._prepare_cluster()
         await nursery.start(self.formats.run)
+        await nursery.start(self.schemas.registry.run)
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
         # The port answers before the join: peers that see the registration connect at once.
@@ -459,6 +479,11 @@ def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Ran
         service_url=f"pulsar://{shown}:{port}",
         http_url=None if http is None else f"http://{shown}:{http.port}",
     )
+
+
+def _topic_limits(limits: BrokerLimits, config: BrokerConfig) -> TopicLimits:
+    dispatch = replace(limits.topics.dispatch, key_shared_points=config.key_shared_points)
+    return replace(limits.topics, dispatch=dispatch, stalled_s=config.dispatch_stalled_s)
 
 
 def _registration(identity: Identity, clock: WallClock) -> BrokerRecord:

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.messages import MessageId as MessageId
     from daybook.clients.python.messages import Offset as Offset
     from daybook.clients.python.producer import Producer as Producer
+    from daybook.clients.python.protocol.letters import DeadLetterPolicy as DeadLetterPolicy
     from daybook.clients.python.reader import OffsetRange as OffsetRange
     from daybook.clients.python.reader import Reader as Reader
     from daybook.wire.version import __version__ as __version__
@@ -86,6 +87,7 @@ _NAMES = {
     "daybook.clients.python.limits": "ClientLimits",
     "daybook.clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
     "daybook.clients.python.producer": "Producer",
+    "daybook.clients.python.protocol.letters": "DeadLetterPolicy",
     "daybook.clients.python.reader": "OffsetRange Reader",
     "daybook.wire.version": "__version__",
 }

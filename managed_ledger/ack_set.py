@@ -44,6 +44,62 @@ class AckSet:
         self._count += 1
         return True
 
+    def discard(self, position: Position) -> bool:
+        """Remove a position; return False if it was not in the set."""
+        bits = self._ledgers.get(position.ledger_id)
+        if bits is None or not bits.has(position.entry_id):
+            return False
+        byte, bit = divmod(position.entry_id - bits.base, 8)
+        bits.bits[byte] &= ~(1 << bit)
+        self._count -= 1
+        if not self._count:
+            self._ledgers.clear()
+        return True
+
+    def discard_range(self, ledger_id: int, first: int, last: int) -> None:
+        """Remove the entries first to last of a ledger."""
+        bits = self._ledgers.get(ledger_id)
+        if bits is not None:
+            self._count -= bits.clear(first, last)
+            if not self._count:
+                self._ledgers.clear()
+
+    def next_from(self, position: Position) -> Position | None:
+        """Return the first position in the set at or behind `position`; None if there is none."""
+        for ledger_id in sorted(self._ledgers):
+            if ledger_id >= position.ledger_id:
+                first = position.entry_id if ledger_id == position.ledger_id else 0
+                entry_id = self._ledgers[ledger_id].next_from(first)
+                if entry_id is not None:
+                    return Position(ledger_id, entry_id)
+        return None
+
+    def highest(self) -> Position | None:
+        """Return the highest position in the set; None if it is empty."""
+        for ledger_id in sorted(self._ledgers, reverse=True):
+            bits = self._ledgers[ledger_id]
+            data = bytes(bits.bits).rstrip(b"\0")
+            if data:
+                return Position(
+                    ledger_id, bits.base + 8 * (len(data) - 1) + data[-1].bit_length() - 1
+                )
+        return None
+
+    def gaps(self, ledger_id: int, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yield (first, last) of each run of entries from first to last that is not in the set."""
+        bits = self._ledgers.get(ledger_id)
+        at = first
+        for run in () if bits is None else bits.runs():
+            if run[0] > last:
+                break
+            if run[1] < at:
+                continue
+            if run[0] > at:
+                yield at, run[0] - 1
+            at = run[1] + 1
+        if at <= last:
+            yield at, last
+
     def add_range(self, ledger_id: int, first: int, last: int) -> None:
         """Add the entries first to last of a ledger; add none if `last` is below `first`."""
         if last < first:
@@ -161,6 +217,31 @@ class _Bits:
         after = before | int.from_bytes(bits, "little")
         self.bits[part] = after.to_bytes(len(bits), "little")
         return after.bit_count() - before.bit_count()
+
+    def clear(self, first: int, last: int) -> int:
+        """Clear the bits of entries first to last; return the number of those that were set."""
+        first, last = max(first, self.base), min(last, self.base + 8 * len(self.bits) - 1)
+        if last < first:
+            return 0
+        start = (first - self.base) // 8
+        part = slice(start, (last - self.base) // 8 + 1)
+        before = int.from_bytes(self.bits[part], "little")
+        ones = ((1 << (last - first + 1)) - 1) << (first - self.base - 8 * start)
+        after = before & ~ones
+        self.bits[part] = after.to_bytes(part.stop - part.start, "little")
+        return before.bit_count() - after.bit_count()
+
+    def next_from(self, entry_id: int) -> int | None:
+        """Return the first entry at or behind `entry_id` that is set; None if there is none."""
+        byte, bit = divmod(max(0, entry_id - self.base), 8)
+        rest = bytes(self.bits[byte:])
+        if rest:  # The bits below `entry_id` do not count.
+            rest = bytes((rest[0] >> bit << bit,)) + rest[1:]
+        stripped = rest.lstrip(b"\0")
+        if not stripped:
+            return None
+        lowest = (stripped[0] & -stripped[0]).bit_length() - 1
+        return self.base + 8 * (byte + len(rest) - len(stripped)) + lowest
 
     def cut(self, end: int) -> int:
         """Clear all bits below entry `end`; return the number of those that were set."""

@@ -4,6 +4,9 @@ Entries are counted.  Messages are counted by offsets, which are known where led
 Between two such places every entry is assumed to have the average number of messages, so the number
 is an estimate if the position lies inside a ledger that has batches.  The bytes inside of a ledger
 are always estimated in the same way.
+
+An entry that was read tells both exactly: it states its offset, and its header states how many
+bytes its ledger has up to it.  That is an `EntryStart`.
 """
 
 from dataclasses import dataclass
@@ -23,6 +26,21 @@ class Behind:
     messages: int
     bytes: int
     exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStart:
+    """Where an entry begins: the offset of its first message, and the bytes before it.
+
+    `ledger_bytes` counts the bytes of its ledger.  The entry itself has `messages` and `bytes`.
+    """
+
+    position: Position
+    first_offset: int
+    ledger_bytes: int
+    publish_ms: int
+    messages: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

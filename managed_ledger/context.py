@@ -16,6 +16,7 @@ from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.ledger.reader import LedgerReader
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
+from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import FencedError, LogCorruptError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.stalled import Backoffs
@@ -37,6 +38,7 @@ CACHE_OVERHEAD_BYTES = 200  # for each entry
 _RETRY_S = (0.05, 0.3)
 _DELETIONS_AT_ONCE = 16
 _RENEWALS_AT_ONCE = 16
+_RECOUNTS_AT_ONCE = 4
 _AWAITED_S = 5.0  # an entry that was read ahead counts as that for so long
 
 
@@ -158,9 +160,14 @@ class LogContext:
     cache: EntryCache
     nursery: trio.Nursery
     allows: Callable[[str], bool]
+    sizes: EntrySizes = field(default_factory=EntrySizes)
     backoffs: Backoffs = field(default_factory=Backoffs)
     instance: str | None = None  # the INSTANCEID of the ledgers, if brokers have bound it
     tree: str | None = None  # the id of the tree of logs; see `tree`
+    # Cursors whose holes are counted at a time.
+    recounts: trio.CapacityLimiter = field(
+        default_factory=lambda: trio.CapacityLimiter(_RECOUNTS_AT_ONCE)
+    )
     # At the end of a rolling upgrade all cursors need a new ledger within one tick of the timer.
     renewals: trio.CapacityLimiter = field(
         default_factory=lambda: trio.CapacityLimiter(_RENEWALS_AT_ONCE)

@@ -34,6 +34,7 @@ from daybook.managed_ledger.cursor_ledger import (
     CursorRecord,
     encode_change,
     encode_change_1,
+    encode_holes,
     encode_properties,
     encode_snapshot,
     folded,
@@ -51,7 +52,8 @@ from daybook.managed_ledger.errors import (
 )
 from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
-from daybook.managed_ledger.protocol.cursor import Change, CursorState
+from daybook.managed_ledger.protocol.cursor import Change, CursorState, Run
+from daybook.managed_ledger.protocol.holes import HoleCount
 from daybook.managed_ledger.records import LedgerOwner, check_cursor_name, log_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
 from daybook.managed_ledger.stalled import StallWatch
@@ -84,6 +86,7 @@ class Cursor:
         durable: bool,
         acked: AckSet | None = None,
         partial: Mapping[Position, int] = MappingProxyType({}),
+        holes: HoleCount | None = None,
     ) -> None:
         log_name = ledgers.owner.log
         self.name = name
@@ -101,8 +104,11 @@ class Cursor:
             ledgers.next_position,
             recording=durable,
             parts_bytes_max=config().partial_bytes_max,
+            sizes=context.sizes,
+            spans=ledgers.spans,
         )
         self._state.take_parts(partial)
+        self._state.take_count(holes)
         self._record = CursorRecord(context, ledgers, name)
         self._writer: LedgerWriter | None = None
         self._new_writer: LedgerWriter | None = None  # its snapshot is not durable yet
@@ -163,6 +169,29 @@ class Cursor:
         """The number of entries that are not acknowledged."""
         between = self._ledgers.entries_between(self.mark_delete, self._ledgers.last_confirmed)
         return max(0, between - len(self._state.acked))
+
+    @property
+    def holes_top(self) -> Position:
+        """The position behind which nothing is acknowledged."""
+        return self._state.holes.top if self._state.holes.open else self.mark_delete
+
+    @property
+    def holes(self) -> tuple[int, int]:
+        """The messages and bytes that are not acknowledged up to `holes_top`, if counted."""
+        return self._state.holes.messages, self._state.holes.bytes
+
+    @property
+    def uncounted(self) -> AckSet:
+        """The entries up to `holes_top` that are not in `holes`, because no size was known."""
+        return self._state.holes.uncounted
+
+    def count(self, position: Position, messages: int, size: int) -> None:
+        """Tell the size of an entry that was uncounted."""
+        self._state.count(position, messages, size)
+
+    def count_run(self, run: Run, messages: int, size: int) -> bool:
+        """Tell the size of several entries that were uncounted; see `CursorState.count_run`."""
+        return self._state.count_run(run, messages, size)
 
     @property
     def ledger_id(self) -> int:
@@ -345,7 +374,8 @@ class Cursor:
         if change is None or whole:
             records = self._snapshot()
         elif new:
-            records = [encode_change(change, encode_properties(self.properties))]
+            holes = encode_holes(self._state.count_of_holes())
+            records = [encode_change(change, encode_properties(self.properties), holes)]
             self._new_properties = False
         else:
             records = [encode_change_1(change)]
@@ -390,6 +420,7 @@ class Cursor:
             parts=self._state.parts.sets(),
             version=version,
             whole_bytes_max=whole_bytes_max,
+            holes=encode_holes(self._state.count_of_holes()),
         )
         self._state.take_change()  # The snapshot contains it.
         self._new_properties = False
@@ -576,7 +607,8 @@ class Cursor:
             return
         mark_delete, old_id = self.mark_delete, self.ledger_id
         runs = list(self._state.acked.ranges())
-        whole = folded(self._record.info, mark_delete, runs, self.properties)
+        holes = encode_holes(self._state.count_of_holes())
+        whole = folded(self._record.info, mark_delete, runs, self.properties, holes)
         if whole.ByteSize() > RECORD_BYTES_MAX:  # The last record of its ledger is the state then.
             await self._start_ledger()
             return
@@ -652,6 +684,7 @@ class Cursors:
         durable: bool,
         acked: AckSet | None = None,
         partial: Mapping[Position, int] = MappingProxyType({}),
+        holes: HoleCount | None = None,
     ) -> Cursor:
         """Return a cursor at the nearest position to `mark_delete` where one may stand."""
         return Cursor(
@@ -664,6 +697,7 @@ class Cursors:
             durable=durable,
             acked=acked,
             partial=partial,
+            holes=holes,
         )
 
     async def open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
@@ -721,7 +755,14 @@ class Cursors:
             for position, left in recovered.partial.items()
             if position.entry_id < lengths.get(position.ledger_id, 0)
         }
-        cursor = self.new(name, recovered.mark_delete, durable=True, acked=acked, partial=partial)
+        cursor = self.new(
+            name,
+            recovered.mark_delete,
+            durable=True,
+            acked=acked,
+            partial=partial,
+            holes=recovered.holes,
+        )
         cursor.properties = recovered.properties
         cursor.restore(info, version, recovered.old_records)
         return cursor

@@ -13,6 +13,13 @@ Daybook's own say what a record really is:
                                those partly acknowledged entries that changed
     part    1001  part         version 2, number of the part, number of parts (varints), then bytes
                                of a snapshot that is too large for one entry
+    holes   1002  in addition  version 1, mark-delete position, top (each: ledger, entry + 1), the
+                               number of acknowledged entries above mark-delete, and messages and
+                               bytes of the holes between mark-delete and top - all varints.  It is
+                               there if there are holes, and their size is known
+
+A record of the metadata store that has the whole state of a cursor has field 1002, too.  Pulsar
+skips it.  A reader uses it only for the state that it names (`protocol.holes`).
 
 Version 1 of changes and parts began with a zero byte, which Pulsar's parser skips.  Pulsar took
 what follows for fields, and skipped messages.  Version 1 is read, and it is written while a broker
@@ -42,6 +49,7 @@ from daybook.managed_ledger.errors import FencedError, LogCorruptError
 from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change, Part, Run, apply_change
+from daybook.managed_ledger.protocol.holes import HoleCount
 from daybook.managed_ledger.records import (
     LedgerOwner,
     cursor_path,
@@ -86,8 +94,11 @@ RANGES_MAX = 100  # With more runs than this the dense form is the smaller one.
 _READ_ENTRIES = 1000
 _READ_BYTES = 8 << 20
 
+_HOLES_VERSION = 1
+
 _LEDGER_TAG, _ENTRY_TAG = encode_tag(1, VARINT), encode_tag(2, VARINT)
 _CHANGE_TAG, _PART_TAG = encode_tag(1000, DELIMITED), encode_tag(1001, DELIMITED)
+_HOLES_TAG = encode_tag(1002, DELIMITED)
 
 
 # -- records of the ledger: encoding
@@ -101,11 +112,13 @@ def encode_snapshot(
     parts: Iterable[Part] = (),
     version: int = VERSION,
     whole_bytes_max: int | None = None,
+    holes: bytes = b"",
 ) -> list[bytes]:
     """Return a snapshot as one record, or cut into parts.
 
     `version` is the version of parts; a whole snapshot is a record of Pulsar's own.  A snapshot of
-    more than `whole_bytes_max` bytes (None: PART_BYTES_MAX) is cut.
+    more than `whole_bytes_max` bytes (None: PART_BYTES_MAX) is cut.  `holes` is the result of
+    `encode_holes`.
     """
     info = PositionInfo(ledgerId=mark_delete.ledger_id, entryId=mark_delete.entry_id)
     for name, value in sorted(properties.items()):
@@ -117,6 +130,8 @@ def encode_snapshot(
     else:
         info.individualDeletedMessages.extend(message_ranges(acked.ranges()))
     _add_parts(info, parts)
+    if holes:
+        info.holes = holes
     data = info.SerializeToString()
     whole_bytes_max = whole_bytes_max or PART_BYTES_MAX
     if len(data) <= whole_bytes_max:
@@ -145,8 +160,46 @@ def encode_properties(properties: dict[str, int]) -> bytes:
     return info.SerializePartialToString()
 
 
-def encode_change(change: Change, properties: bytes = b"") -> bytes:
-    """Return a change record of version 2.  `properties` is the result of `encode_properties`."""
+def encode_holes(count: HoleCount | None) -> bytes:
+    """Return the value of field 1002; empty if there are no holes, or their size is not known."""
+    if count is None or count.top <= count.mark_delete:
+        return b""
+    numbers = (
+        _HOLES_VERSION,
+        count.mark_delete.ledger_id,
+        count.mark_delete.entry_id + 1,
+        count.top.ledger_id,
+        count.top.entry_id + 1,
+        count.acked,
+        count.messages,
+        count.bytes,
+    )
+    return b"".join(map(encode_varint, numbers))
+
+
+def decode_holes(data: bytes) -> HoleCount | None:
+    """Decode field 1002.  Return None if it is empty, of another version, or not valid.
+
+    Nothing depends on it but a number for people, and that can be counted again.
+    """
+    try:
+        version, ledger_id, entry, top_id, top, acked, messages, size = _varints(
+            data, 0, at_least=8
+        )
+    except (LogCorruptError, ValueError):
+        return None
+    if version != _HOLES_VERSION:
+        return None
+    return HoleCount(
+        Position(ledger_id, entry - 1), Position(top_id, top - 1), acked, messages, size
+    )
+
+
+def encode_change(change: Change, properties: bytes = b"", holes: bytes = b"") -> bytes:
+    """Return a change record of version 2.
+
+    `properties` and `holes` are the results of `encode_properties` and `encode_holes`.
+    """
     body = bytearray((VERSION, _CHANGE, int(change.reset)))
     _add_runs(body, change.runs)
     fields = properties
@@ -154,7 +207,8 @@ def encode_change(change: Change, properties: bytes = b"") -> bytes:
         info = PositionInfo()
         _add_parts(info, change.parts)
         fields += info.SerializePartialToString()
-    return _head(change.mark_delete, fields) + _delimited(_CHANGE_TAG, body)
+    record = _head(change.mark_delete, fields) + _delimited(_CHANGE_TAG, body)
+    return record + _delimited(_HOLES_TAG, holes) if holes else record
 
 
 def encode_change_1(change: Change) -> bytes:
@@ -255,6 +309,7 @@ class Recovered:
         self.acked = AckSet()
         self.partial: dict[Position, int] = {}  # pending messages; some entries may be done by now
         self.properties: dict[str, int] = {}
+        self.holes: HoleCount | None = None  # as the last record states it
         self.old_records = 0
         self._parts: list[bytes] = []
 
@@ -266,6 +321,7 @@ class Recovered:
         self.properties = {p.name: p.value for p in info.properties}
         add_ranges(self.acked, info.individualDeletedMessages, self._lengths)
         self.acked.discard_through(self.mark_delete)
+        self.holes = decode_holes(info.holes)
         # Pulsar writes these when it closes a cursor.
         self.partial = dict(_parts_of(info.batchedEntryDeletionIndexInfo))
 
@@ -282,6 +338,7 @@ class Recovered:
             change = decode_change(Position(info.ledgerId, info.entryId), info.change)
             if self.mark_delete is not None:
                 self._change(change)
+                self.holes = decode_holes(info.holes)
                 self.properties = {p.name: p.value for p in info.properties}
                 if change.reset:
                     self.partial.clear()
@@ -296,6 +353,7 @@ class Recovered:
                 " topic"
             )
         self.old_records += 1
+        self.holes = None
         if data[2] == _PART:
             self._part(data, 3)
         elif data[2] == _CHANGE:
@@ -338,6 +396,7 @@ class Recovered:
         self._parts = []
         self.mark_delete = Position(info.ledgerId, info.entryId)
         self.properties = {p.name: p.value for p in info.properties}
+        self.holes = decode_holes(info.holes)
         self.partial = dict(_parts_of(info.batchedEntryDeletionIndexInfo))
         self.acked = AckSet()
         add_ranges(self.acked, info.individualDeletedMessages, self._lengths)
@@ -502,6 +561,7 @@ def _at(
     made.properties.extend(LongProperty(name=n, value=v) for n, v in sorted(properties.items()))
     del made.individualDeletedMessages[:]
     del made.batchedEntryDeletionIndexInfo[:]
+    made.ClearField("holes")
     return made
 
 
@@ -510,10 +570,13 @@ def folded(
     mark_delete: Position,
     runs: Iterable[tuple[int, int, int]],
     properties: Mapping[str, int],
+    holes: bytes = b"",
 ) -> ManagedCursorInfo:
     """Return the record of a cursor whose whole state is in the record."""
     made = _at(info, IN_RECORD, mark_delete, properties)
     made.individualDeletedMessages.extend(message_ranges(runs))
+    if holes:
+        made.holes = holes
     return made
 
 

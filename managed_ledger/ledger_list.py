@@ -175,6 +175,26 @@ class LedgerList:
             count -= min(after.entry_id + 1, self.sealed[first].entries)
         return count
 
+    def spans(self, after: Position, through: Position) -> list[tuple[int, int, int]]:
+        """Return the entries behind `after`, up to and including `through`.
+
+        Each span is (ledger, first entry, last entry).
+        """
+        found: list[tuple[int, int, int]] = []
+        for ledger_id in self.ids[bisect_left(self.ids, after.ledger_id) :]:
+            if ledger_id > through.ledger_id:
+                break
+            first = after.entry_id + 1 if ledger_id == after.ledger_id else 0
+            sealed = self.find_sealed(ledger_id)
+            last = through.entry_id if sealed is None else sealed.entries - 1
+            if ledger_id == through.ledger_id:
+                last = min(last, through.entry_id)
+            elif sealed is None:
+                break  # The present ledger is the last one that has entries.
+            if first <= last:
+                found.append((ledger_id, first, last))
+        return found
+
     def bytes_from(self, first: int) -> int:
         """Return the number of bytes in the sealed ledgers from index `first` on."""
         return self._byte_sums[-1] - self._byte_sums[first]

@@ -26,9 +26,10 @@ import trio
 from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.writer import LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
-from daybook.managed_ledger.behind import Behind, LogEnd, behind
+from daybook.managed_ledger.behind import Behind, EntryStart, LogEnd, behind
 from daybook.managed_ledger.context import LogConfig, LogContext
 from daybook.managed_ledger.cursor import Cursor, Cursors
+from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
@@ -58,6 +59,7 @@ from daybook.managed_ledger.records import get_property, nested, position_of, se
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from daybook.managed_ledger.stalled import StallWatch
 from daybook.wire.batch import broker_entry_metadata
+from daybook.wire.entry import Entry
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.transport import Buffer
 
@@ -172,6 +174,12 @@ class ManagedLedger:
         """Return how much lies behind `position`, up to the last confirmed entry."""
         end = LogEnd(self.ledgers, self._confirmed_offset, self.current_bytes, *self._opened_behind)
         return behind(end, position)
+
+    def bytes_after(self, start: EntryStart) -> int:
+        """Return the bytes of the confirmed entries from `start` on."""
+        ledgers = self.ledgers
+        first = ledgers.first_sealed(start.position.ledger_id)
+        return max(0, ledgers.bytes_from(first) + self.current_bytes - start.ledger_bytes)
 
     @property
     def before_first(self) -> Position:
@@ -548,6 +556,17 @@ class ManagedLedger:
             max_bytes=max_bytes,
             shared=len(self.cursors) > 1,
         )
+
+    async def read_one(self, position: Position) -> Entry | None:
+        """Return an entry with its header; None if there is none, or no longer."""
+        if not self.ledgers.lists(position.ledger_id) or position > self.last_confirmed:
+            return None
+        return await self._reader.read_one(position, self.last_confirmed)
+
+    @property
+    def sizes(self) -> EntrySizes:
+        """The sizes of recent entries, of all logs of this host."""
+        return self.context.sizes
 
     async def wait_changed(self) -> None:
         """Wait until entries are confirmed, or the state may have changed."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from daybook.bookie.errors import LedgerError
+from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.context import LogContext
 from daybook.managed_ledger.errors import LogCorruptError, ManagedLedgerError
 from daybook.managed_ledger.ledger_list import LedgerList, stored_offset
@@ -76,6 +77,33 @@ async def offset_before(log: ManagedLedger, position: Position) -> int:
         return (await facts_at(log, following)).first_offset - 1
 
     return await _untrimmed(look)
+
+
+async def start_of(log: ManagedLedger, position: Position) -> EntryStart | None:
+    """Return where the entry at a position begins; None if there is none, or no longer.
+
+    One entry is read for that.  Raise LedgerError, ManagedLedgerError.
+    """
+    entry = await log.read_one(position)
+    if entry is None:
+        return None
+    try:
+        stated = facts(entry.payload)
+    except WireError as error:
+        raise LogCorruptError(
+            f"{log.name}: the entry at {position} cannot be read: {error}"
+        ) from error
+    if stated.last_offset < 0:
+        stated = await _numbered(log, position, stated)
+    size = len(entry.payload)
+    return EntryStart(
+        position,
+        stated.first_offset,
+        entry.length - size,
+        stated.publish_ms,
+        stated.messages,
+        size,
+    )
 
 
 async def position_of_offset(log: ManagedLedger, offset: int) -> Position:

@@ -58,7 +58,7 @@ from daybook.managed_ledger.ledger_list import (
 )
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.offsets import last_offset_of
-from daybook.managed_ledger.orphans import remove_orphans
+from daybook.managed_ledger.orphans import RemoveOther, remove_orphans
 from daybook.managed_ledger.protocol.orphans import Suspects
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.protocol.trim import SealedLedger, trimmable
@@ -108,6 +108,11 @@ class ManagedLedgers:
     @property
     def cache(self) -> EntryCache:
         return self._context.cache
+
+    @property
+    def tree(self) -> str | None:
+        """The id of the tree of logs; None until `name_tree` has set it."""
+        return self._context.tree
 
     def bind(self, instance_id: str) -> None:
         """Set the INSTANCEID of the ledgers: lists that name another one are refused."""
@@ -194,14 +199,23 @@ class ManagedLedgers:
             self._opened_max = max(_OPENED_MIN, 2 * len(self._opened))
 
     async def remove_orphans(
-        self, *, age_s: float = 0.0, of_gone_logs: bool = False
+        self,
+        *,
+        age_s: float = 0.0,
+        of_gone_logs: bool = False,
+        remove_other: RemoveOther | None = None,
     ) -> Sequence[int]:
         """Remove ledgers that nothing names, and return their ids; see `orphans.remove_orphans`.
 
         Raise MetadataError.
         """
         return await remove_orphans(
-            self._context, self._opened, self._suspects, age_s=age_s, of_gone_logs=of_gone_logs
+            self._context,
+            self._opened,
+            self._suspects,
+            age_s=age_s,
+            of_gone_logs=of_gone_logs,
+            remove_other=remove_other,
         )
 
     def abandon(self) -> None:

@@ -5,7 +5,8 @@ store.  The version of an open log's list is checked right before the removal.  
 only after the server has synced.  If a fact is not known now, the next pass looks again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TypeAlias
 
 import trio
 
@@ -25,6 +26,11 @@ from daybook.wire.metadata.store import MetadataError
 
 _READS_PER_S = 200  # A pass is not urgent, and must not load the store.
 
+RemoveOther: TypeAlias = Callable[[int, StoredMetadata, str, int], Awaitable[bool]]
+"""Removes a ledger that belongs to no log, if it is an orphan.
+
+The arguments are its id and metadata, the tree of logs, and the least age in milliseconds."""
+
 
 async def remove_orphans(
     context: LogContext,
@@ -33,10 +39,12 @@ async def remove_orphans(
     *,
     age_s: float,
     of_gone_logs: bool,
+    remove_other: RemoveOther | None = None,
 ) -> list[int]:
     """Look at all ledgers of the cluster once, and return the ids of those that were removed.
 
-    With `of_gone_logs`, ledgers of logs that do not exist any more are removed, too.  Raise
+    With `of_gone_logs`, ledgers of logs that do not exist any more are removed, too, and
+    `remove_other` is asked about the ledgers that belong to no log.  Raise
     MetadataError if the ledgers cannot be listed and none was removed.
     """
     if context.tree is None:
@@ -53,9 +61,17 @@ async def remove_orphans(
             # The ids of ledgers grow, and no later ledger can be an orphan of an open log.
             if ledger_id >= newest and not of_gone_logs:
                 break
-            owner = await a_pass.owner_of_orphan(ledger_id, of_gone_logs=of_gone_logs)
-            if owner is not None and await context.delete_ledger(ledger_id, owner):
-                removed.append(ledger_id)
+            stored = await a_pass.metadata(ledger_id)
+            if stored is not None:
+                candidate = _candidate(ledger_id, stored)
+                if candidate is not None:
+                    gone = await a_pass.remove(candidate, of_gone_logs=of_gone_logs)
+                else:
+                    gone = of_gone_logs and await a_pass.remove_other(
+                        ledger_id, stored, remove_other
+                    )
+                if gone:
+                    removed.append(ledger_id)
             await trio.sleep(1 / _READS_PER_S)
     except MetadataError:
         if not removed:
@@ -80,11 +96,35 @@ class _Pass:
         self._suspects = suspects
         self._age_ms = age_ms
 
-    async def owner_of_orphan(self, ledger_id: int, *, of_gone_logs: bool) -> LedgerOwner | None:
+    async def metadata(self, ledger_id: int) -> StoredMetadata | None:
+        """Return the metadata of a ledger; None if they cannot be read now."""
+        try:
+            return await self._context.client.stored_metadata(ledger_id)
+        except (LedgerError, MetadataError):
+            return None
+
+    async def remove(self, candidate: Candidate, *, of_gone_logs: bool) -> bool:
+        """Remove a ledger of a log if it is an orphan; return True if it was removed."""
+        owner = await self._owner_of_orphan(candidate, of_gone_logs=of_gone_logs)
+        return owner is not None and await self._context.delete_ledger(candidate.ledger_id, owner)
+
+    async def remove_other(
+        self, ledger_id: int, stored: StoredMetadata, remove: RemoveOther | None
+    ) -> bool:
+        """Remove a ledger that belongs to no log if it is an orphan."""
+        if remove is None:
+            return False
+        try:
+            return await remove(ledger_id, stored, self._tree, self._age_ms)
+        except (LedgerError, MetadataError):
+            return False  # A later pass will know.
+
+    async def _owner_of_orphan(
+        self, candidate: Candidate, *, of_gone_logs: bool
+    ) -> LedgerOwner | None:
         """Return the owner of an orphan; None if the ledger is no orphan, or that is not known."""
         try:
-            candidate = _candidate(ledger_id, await self._context.client.stored_metadata(ledger_id))
-            if candidate is None or not self._may_be(candidate):
+            if not self._may_be(candidate):
                 return None
             log = self.logs.get(candidate.log)
             if log is not None:

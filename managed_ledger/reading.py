@@ -21,6 +21,7 @@ from daybook.managed_ledger.context import LogContext
 from daybook.managed_ledger.errors import LogCorruptError
 from daybook.managed_ledger.ledger_list import LedgerList
 from daybook.managed_ledger.position import Position
+from daybook.wire.entry import Entry
 from daybook.wire.metadata.store import MetadataError
 
 _log = logging.getLogger(__name__)
@@ -113,6 +114,19 @@ class LogReader:
         self._has_read(stream, found, end)
         return found
 
+    async def read_one(self, at: Position, end: Position) -> Entry | None:
+        """Read an entry with its header from the bookies; None if its ledger was trimmed.
+
+        The header has the length of the ledger, which the cache does not keep.  Raise LedgerError.
+        """
+        try:
+            found = await self._fetch_whole(at, end, at.entry_id, 1)
+        except LedgerError:
+            if self._ledgers.lists(at.ledger_id):
+                raise
+            return None
+        return found[0]
+
     def holders(self, position: Position) -> str:
         """Return where an entry is, in words: its ledger, and bookies that are slow or away."""
         ledger = f"ledger {position.ledger_id}"
@@ -132,10 +146,16 @@ class LogReader:
         self, at: Position, end: Position, last: int, max_bytes: int
     ) -> list[LogEntry]:
         """Read entries of one ledger, up to the entry `last`."""
+        entries = await self._fetch_whole(at, end, last, max_bytes)
+        return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
+
+    async def _fetch_whole(
+        self, at: Position, end: Position, last: int, max_bytes: int
+    ) -> list[Entry]:
         last = min(last, self._last_in(at.ledger_id, end))
         try:
             source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id, last)
-            entries = await source.read(at.entry_id, last, max_bytes=max_bytes)
+            entries: list[Entry] = await source.read(at.entry_id, last, max_bytes=max_bytes)
         except MetadataError as error:
             raise ReadUnknownError(at.ledger_id, at.entry_id, f"no metadata: {error}") from error
         except LogCorruptError as error:
@@ -145,7 +165,7 @@ class LogReader:
                 self._foreign.add(at.ledger_id)
                 _log.error("%s cannot be read: %s", self._ledgers.owner, error)
             raise ReadUnknownError(at.ledger_id, at.entry_id, str(error)) from error
-        return [LogEntry(Position(at.ledger_id, e.entry_id), e.payload) for e in entries]
+        return entries
 
     def _last_in(self, ledger_id: int, end: Position) -> int:
         """Return the last entry of a ledger that may be read."""

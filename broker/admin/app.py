@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from daybook.broker.admin import bundles, namespaces, subscriptions, topics
+from daybook.broker.admin import bundles, namespaces, schemas, subscriptions, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
@@ -67,6 +67,7 @@ def create_app(
             Route("/status.html", healthz),
             *bundles.routes(endpoints),
             *namespaces.routes(endpoints),
+            *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log)),
             *subscriptions.routes(of_subscriptions),
             *topics.routes(endpoints),  # It ends with a route for all that is not offered.
         ],

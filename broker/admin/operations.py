@@ -16,12 +16,14 @@ All operations raise only `BrokerError`s.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias, cast
 
 import msgspec
 import trio
 
 from daybook.broker.admin.bundle_operations import BundleOperations
+from daybook.broker.admin.schemas import SchemaParts
 from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.errors import (
     BrokerError,
@@ -42,7 +44,9 @@ from daybook.broker.ownership.membership import members, owners
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.lookup import LookupResult, Lookups
+from daybook.broker.topics.growth import Subscriptions, grow, stored_subscriptions
 from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
@@ -130,6 +134,7 @@ class Operations:
         lookups: Lookups,
         leader: Leader,
         topics: Topics,
+        schemas: SchemaRegistry,
         peer_calls: PeerCalls,
         bundles: BundleOperations,
     ) -> None:
@@ -137,6 +142,7 @@ class Operations:
         self.tenancy = tenancy
         self.policies = policies
         self.bundles = bundles
+        self.schemas = SchemaParts(schemas, policies)
         self._partitions_max = partitions_max
         self._store = store
         self._ownership = ownership
@@ -208,6 +214,7 @@ class Operations:
             await self._each(rest, self._delete_forced, RestCall("DELETE", "", _FORCED))
             with suppress(BrokerError):  # A bundle that stays owned is harmless.
                 await self.bundles.unload_namespace(namespace, hand_over=False)
+            await self.schemas.registry.delete_namespace(namespace)
             await self.tenancy.delete_namespace_records(namespace)
         except BrokerError:
             await self.tenancy.mark_deleted(namespace, deleted=False)
@@ -287,23 +294,43 @@ class Operations:
         if await self.policies.partitions(topic) or await self.exists(topic):
             raise ConflictError(f"the topic {topic} exists already")
 
-    async def update_partitions(self, topic: TopicName, partitions: int) -> None:
-        """Add partitions.  Their number never falls: data would be lost."""
+    async def update_partitions(
+        self, topic: TopicName, partitions: int, *, force: bool = False
+    ) -> None:
+        """Add partitions, with the topic's subscriptions from their beginning on.
+
+        The number of partitions never falls: data would be lost.  Raise ConflictError if a topic
+        has the name of a new partition already, unless `force` makes it that partition.
+        """
         if partitions > self._partitions_max:
             raise PartitionUpdateError(
                 f"a topic has at most {self._partitions_max} partitions (partitions_max), not"
                 f" {partitions}"
             )
 
-        def change(record: PartitionedTopic) -> PartitionedTopic:
+        def check(record: PartitionedTopic) -> int:
             if partitions < record.partitions:
                 raise PartitionUpdateError(
                     f"{topic} has {record.partitions} partitions already, and their number cannot"
                     " fall"
                 )
-            return PartitionedTopic(partitions, record.deleted, record.properties)
+            return partitions
 
-        await self.policies.change_partitioned(topic, change)
+        new, subscriptions = await grow(self._store, topic, check, force=force)
+        names = [topic.partition_name(index) for index in new]
+        # Subscriptions may have been created meanwhile, and a topic that existed lacks all of them.
+        known: Subscriptions = {} if force else subscriptions
+        present: Subscriptions
+        present = await stored_subscriptions(self._store, topic, new.start) if names else {}
+        for name, properties in sorted(present.items()):
+            if name not in known:
+                start = Start(-1, -1, properties=dict(properties) or None)
+                await self._each(
+                    names,
+                    partial(self.create_subscription_here, name=name, start=start),
+                    RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+                    missing=ConflictError,
+                )
 
     async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
         """Delete all partitions.  Raise PreconditionError while one is in use, unless `force`."""
@@ -315,6 +342,7 @@ class Operations:
         )
         await self.policies.delete_partitioned(topic)
         await self.policies.delete_topic_policies(topic)
+        await self.schemas.registry.delete_all(topic)
 
     # -- one topic, or each of its partitions
 
@@ -327,8 +355,10 @@ class Operations:
 
     async def _delete_with_policies(self, topic: TopicName, *, force: bool) -> None:
         await self.delete_here(topic, force=force)
-        if topic.partition < 0:  # Partitions share the policies of their topic.
+        if topic.partition < 0:  # Partitions share the policies and schemas of their topic.
             await self.policies.delete_topic_policies(topic)
+            # The schemas come last: what the topic held could not be read without them.
+            await self.schemas.registry.delete_all(topic)
 
     async def topic_policy(self, topic: TopicName, policy: Policy, *, applied: bool) -> object:
         """Return the topic's own policy in JSON, or with `applied` the one that is in force."""

@@ -136,7 +136,9 @@ async def _create_partitioned(call: OpsCall) -> None:
 
 
 async def _update_partitions(call: OpsCall) -> None:
-    await call.parts.update_partitions(call.topic, await call.body(int))
+    # There is one cluster, so both values of `updateLocalTopicOnly` mean the same.
+    call.flag("updateLocalTopicOnly")
+    await call.parts.update_partitions(call.topic, await call.body(int), force=call.flag("force"))
 
 
 async def _delete_partitioned(call: OpsCall) -> None:

@@ -1,74 +1,135 @@
-"""How far a subscription is behind: in messages, entries and bytes.
+"""How far a subscription is behind: in messages, entries and bytes, and since when.
 
-Messages behind the mark-delete position are counted by offsets.  The offset at that position is
-read from the log when statistics are asked for.  Before that, the number is an estimate if the log
-has batches.
+    acknowledged | holes, which the cursor counts | nothing acknowledged
+                mark-delete                      top               end of the log
 
-The broker does not remember how many messages an entry had that is acknowledged above mark-delete.
-Each such entry counts as the mean of all entries behind mark-delete.  A batch that is acknowledged
-in part counts whole.  `exact` is True if the number depends on none of these estimates.
+The cursor knows the size of the holes (`managed_ledger.protocol.holes`).  The entry behind the top
+states its offset and the length of its ledger, so one read tells exactly what lies behind the top,
+in messages and bytes.  The first entry that is not acknowledged tells since when the subscription
+is behind.  Both entries are read when somebody asks, and again only when the subscription has moved
+on.
+
+Before they are read, and while some holes are uncounted, the numbers are estimates: `exact` and
+`bytes_exact` say so.
 """
 
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from daybook.broker.topics.topic_log import TopicCursor, TopicLog
+import trio
+
+from daybook.broker.errors import BrokerError
+from daybook.broker.topics.topic_log import TopicCursor
+from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.position import Position
+
+if TYPE_CHECKING:
+    from daybook.broker.topics.topic import Topic
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogSize:
-    """`exact` is True if `messages` is a count.  `bytes` is always an estimate."""
+    """`exact` is True if `messages` is a count, and `bytes_exact` if `bytes` is.
+
+    `oldest_ms` is the publish time of the first message that is not acknowledged; None if there is
+    none, or it was not read yet.
+    """
 
     messages: int
     entries: int
     bytes: int
     exact: bool
+    bytes_exact: bool = True
+    oldest_ms: int | None = None
 
 
 class Backlog:
-    """One instance per subscription.
+    """One instance per subscription."""
 
-    `offset_before` returns the offset of the last message at or before a position.
-    """
-
-    def __init__(
-        self,
-        log: TopicLog,
-        cursor: TopicCursor,
-        offset_before: Callable[[Position], Awaitable[int]],
-    ) -> None:
-        self._log = log
+    def __init__(self, topic: "Topic", cursor: TopicCursor) -> None:
+        self._topic = topic
+        self._log = topic.log
         self._cursor = cursor
-        self._offset_before = offset_before
-        self._read: tuple[Position, int] | None = None  # a mark-delete position, and its offset
+        self._behind: EntryStart | None = None  # the entry behind the top, when it was read
+        self._oldest: EntryStart | None = None  # the first entry that is not acknowledged
+        self._recounted: trio.Event | None = None  # set when the count that is under way has ended
 
     async def read(self) -> None:
-        """Find the offset at the mark-delete position, by reading one entry at most."""
-        mark_delete = self._cursor.mark_delete
-        known = self._read is not None and self._read[0] == mark_delete
-        if not known and not self._log.behind(mark_delete).exact:
-            self._read = mark_delete, await self._offset_before(mark_delete)
+        """Make the size exact, as far as the log can be read.  Raise BrokerError."""
+        if self._cursor.uncounted:
+            await self._recount()
+        log = self._log
+        for _ in range(2):  # Acknowledgements may come during a read.
+            first, behind = self._first, self._first_behind
+            if first <= log.last_confirmed and not _is_at(self._oldest, first):
+                self._oldest = await self._topic.entry_start(first)
+            if behind <= log.last_confirmed and not _is_at(self._behind, behind):
+                self._behind = (
+                    self._oldest if first == behind else await self._topic.entry_start(behind)
+                )
+            if (first, behind) == (self._first, self._first_behind):
+                return
 
-    def size(self, *, partly_acked: bool) -> BacklogSize:
-        """Return the size.
+    async def _recount(self) -> None:
+        """Wait until the holes are counted.  That continues when the caller stops waiting."""
+        if self._recounted is None:
+            self._recounted = trio.Event()
+            self._topic.start_task(self._count)
+        await self._recounted.wait()
 
-        `partly_acked` tells whether some batches are acknowledged in part.
-        """
+    async def _count(self) -> None:
+        assert self._recounted is not None
+        try:
+            with suppress(BrokerError):  # The size stays an estimate.
+                await self._topic.recount(self._cursor)
+        finally:
+            self._recounted.set()
+            self._recounted = None
+
+    @property
+    def _first(self) -> Position:
+        return self._log.next_position(self._cursor.mark_delete)
+
+    @property
+    def _first_behind(self) -> Position:
+        return self._log.next_position(self._cursor.holes_top)
+
+    def size(self) -> BacklogSize:
+        """Return the size as it is known now."""
         log, cursor = self._log, self._cursor
-        behind = log.behind(cursor.mark_delete)
-        messages, exact = behind.messages, behind.exact
-        if not exact and self._read is not None and self._read[0] == cursor.mark_delete:
-            messages, exact = max(0, log.confirmed_offset - self._read[1]), True
-        entries = min(cursor.backlog_entries, behind.entries)
-        if not entries:
+        entries = cursor.backlog_entries
+        if entries <= 0:
             return BacklogSize(0, 0, 0, exact=True)
-        if messages != behind.entries:  # Some entries are batches, so the mean is needed.
-            exact = exact and entries == behind.entries
-        share = entries / behind.entries
+        messages, size = cursor.holes
+        behind = log.behind(cursor.holes_top)
+        start = self._behind
+        exact = bytes_exact = True
+        if not behind.entries:
+            pass
+        elif start is not None and start.position == self._first_behind:
+            messages += log.confirmed_offset + 1 - start.first_offset
+            size += log.bytes_after(start)
+        else:
+            messages, exact = messages + behind.messages, behind.exact
+            size, bytes_exact = size + behind.bytes, False
+        if uncounted := len(cursor.uncounted):
+            # As many as the other entries have, on average.
+            counted = entries - uncounted
+            messages += uncounted * messages // counted if counted > 0 else uncounted
+            size += uncounted * size // counted if counted > 0 else 0
+            exact = bytes_exact = False
+        oldest = self._oldest
+        known = oldest is not None and oldest.position == self._first
         return BacklogSize(
-            max(entries, round(messages * share)),
-            entries,
-            round(behind.bytes * share),
-            exact and not partly_acked,
+            messages=max(messages, 0),
+            entries=entries,
+            bytes=max(size, 0),
+            exact=exact,
+            bytes_exact=bytes_exact,
+            oldest_ms=oldest.publish_ms if oldest is not None and known else None,
         )
+
+
+def _is_at(start: EntryStart | None, position: Position) -> bool:
+    return start is not None and start.position == position

@@ -14,7 +14,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.broker.dispatch.entries import delivered_head
+from daybook.broker.dispatch.entries import delivered_head, keyed_head
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import (
     Activate,
@@ -67,6 +67,7 @@ class Dispatcher:
     ) -> None:
         self.dispatch = dispatch
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
+        self.keyed = False  # then entries go to the consumers of their keys
         self.delayed_delivery = True  # a policy: if it is off, entries never wait for their time
         self._log = log
         self._cursor = cursor
@@ -262,12 +263,23 @@ class Dispatcher:
         some_in_part = cursor.partly_acked > 0
         # Most reads are above everything acknowledged; then no entry has to be looked up.
         some_acked = cursor.acked_above or raw[0].position <= cursor.mark_delete
+        head_of = keyed_head if self.keyed else delivered_head
         visible: list[Entry] = []
+        # The sizes of a run are noted at once, and only by the first subscription that reads it.
+        first, last = raw[0].position, raw[-1].position
+        noting = (
+            last.entry_id - first.entry_id == len(raw) - 1
+            and last.ledger_id == first.ledger_id
+            and not self._log.sizes.knows(first.ledger_id, first.entry_id, last.entry_id)
+        )
+        counts: list[int] = []
         for each in raw:
             position = each.position
             if some_acked and cursor.is_acked(position):
+                counts.append(0)  # Its size will not be needed.
                 continue
-            head = delivered_head(each.data)
+            head = head_of(each.data)
+            counts.append(head.messages)
             if head.marker:
                 cursor.ack([position])
                 continue
@@ -285,7 +297,11 @@ class Dispatcher:
                 if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():
                     entry.deliver_at_ms = due_ms
                 entry.group, entry.group_ends = head.group, head.group_ends
+                entry.key = head.key
             visible.append(entry)
+        if noting:
+            sizes = [len(each.data) for each in raw]
+            self._log.sizes.note(first.ledger_id, first.entry_id, counts, sizes)
         return visible
 
     def _perform(self, effect: Effect) -> None:

@@ -3,11 +3,15 @@
 The bytes of an entry are passed on as they were stored; nothing here changes them.
 """
 
+from base64 import b64decode
 from dataclasses import dataclass
 
+from daybook.broker.protocol.dispatch.murmur import murmur3
 from daybook.wire.batch import messages_counted, peek_metadata
 from daybook.wire.errors import MalformedError, TruncatedError
 from daybook.wire.proto import pulsar_pb2 as pb
+
+_NO_KEY = b"NONE_KEY"
 
 
 @dataclass(slots=True)
@@ -25,6 +29,7 @@ class EntryHead:
     deliver_at_ms: int = 0
     group: str | None = None  # if the entry is a chunk: the id of its message
     group_ends: bool = False  # the entry is the last chunk
+    key: int = 0  # the hash of its key; `keyed_head` only
 
 
 def entry_head(data: memoryview) -> EntryHead:
@@ -46,6 +51,42 @@ def _head(start: int, metadata: pb.MessageMetadata) -> EntryHead:
         head.group = str(metadata.uuid)
         head.group_ends = metadata.chunk_id == metadata.num_chunks_from_msg - 1
     return head
+
+
+def keyed_head(data: memoryview) -> EntryHead:
+    """Return the facts about a stored entry as `delivered_head` does, and the hash of its key."""
+    try:
+        start, metadata = peek_metadata(data)
+    except (TruncatedError, MalformedError):
+        return EntryHead(0, 1, key=murmur3(_NO_KEY))
+    head = _head(start, metadata)
+    head.key = murmur3(sticky_key(metadata))
+    return head
+
+
+def sticky_key(metadata: pb.MessageMetadata) -> bytes:
+    """Return the key by which the messages of a key_shared subscription are ordered.
+
+    A message without a key has one of its own, the same for all its chunks.
+    """
+    if metadata.HasField("ordering_key"):
+        return metadata.ordering_key
+    if metadata.HasField("partition_key"):
+        key = _bytes(metadata.partition_key)
+        if metadata.partition_key_b64_encoded:
+            try:
+                return b64decode(key, validate=True)
+            except ValueError:
+                pass  # The producer has not kept its word, so its text is the key.
+        return key
+    if metadata.producer_name:
+        return b"%b-%d" % (_bytes(metadata.producer_name), metadata.sequence_id)
+    return _NO_KEY
+
+
+def _bytes(text: str | bytes) -> bytes:
+    """Return a text of the metadata; the parser passes on bytes that are not UTF-8."""
+    return text if isinstance(text, bytes) else text.encode()
 
 
 def delivered_head(data: memoryview) -> EntryHead:

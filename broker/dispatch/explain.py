@@ -229,6 +229,16 @@ def _text(blocker: Blocker, consumer: Consumer | None, since_ms: int | None, now
             text = f"{count} chunks wait for their consumers, and at most {limit} may wait"
         case Cause.KEY_WAITS:
             text = f"{count} entries from {place} on wait for {whom}: {blocker.detail}"
+        case Cause.KEY_UNCOVERED:
+            text = (
+                f"{count} entries from {place} on wait for a consumer: no consumer has"
+                f" {blocker.detail} in its hash ranges"
+            )
+        case Cause.LOOK_AHEAD_FULL:
+            text = (
+                f"{count} entries wait for the consumers of their keys, the first one is {place},"
+                f" and nothing more is read, because at most {limit} may wait"
+            )
         case Cause.READING:
             text = f"the entry {place} is being read from the log{since}: {blocker.detail}"
         case Cause.READ_FAILS:

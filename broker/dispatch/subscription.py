@@ -24,6 +24,7 @@ from daybook.broker.dispatch.backlog import Backlog, BacklogSize
 from daybook.broker.dispatch.dispatcher import Dispatcher
 from daybook.broker.errors import (
     BrokerError,
+    ConsumerAssignError,
     ConsumerBusyError,
     NotAllowedError,
     PreconditionError,
@@ -39,6 +40,8 @@ from daybook.broker.protocol.dispatch.interface import (
     Entry,
     Place,
 )
+from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, KeySharedDispatch
+from daybook.broker.protocol.dispatch.ranges import ranges_problem
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from daybook.broker.protocol.dispatch.stall import StallWatch
 from daybook.broker.to_the_end import to_the_end
@@ -53,10 +56,11 @@ from daybook.wire.transport import Buffer
 if TYPE_CHECKING:
     from daybook.broker.topics.topic import Topic
 
-EXCLUSIVE, SHARED, FAILOVER = (
+EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
     int(pb.CommandSubscribe.Exclusive),
     int(pb.CommandSubscribe.Shared),
     int(pb.CommandSubscribe.Failover),
+    int(pb.CommandSubscribe.Key_Shared),
 )
 # C++ clients discard an entry with these errors in the ACK, and return one permit for it.
 _UNREAD = (
@@ -65,7 +69,12 @@ _UNREAD = (
     int(pb.CommandAck.ChecksumMismatch),
     int(pb.CommandAck.DecryptionError),
 )
-TYPE_NAMES = {EXCLUSIVE: "Exclusive", SHARED: "Shared", FAILOVER: "Failover"}
+TYPE_NAMES = {
+    EXCLUSIVE: "Exclusive",
+    SHARED: "Shared",
+    FAILOVER: "Failover",
+    KEY_SHARED: "Key_Shared",
+}
 MOVED = "daybook.moved"  # a property of the cursor: the number of its latest move
 NOWHERE: Place = (-1, -1)
 _REGISTERED_S = 0.25  # so long after the answer to SUBSCRIBE a client surely knows its consumer
@@ -94,6 +103,8 @@ class Consumer:
         priority: int = 0,
         epoch: int | None = None,
         metadata: dict[str, str] | None = None,
+        schema_type: int = pb.Schema.NoSchema,
+        keys: KeyPolicy | None = None,
     ) -> None:
         self.key = key
         self.consumer_id = consumer_id
@@ -103,6 +114,8 @@ class Consumer:
         self.subscription = subscription
         self.epoch = epoch
         self.metadata = metadata or {}
+        self.schema_type = schema_type
+        self.keys = keys or KeyPolicy()  # for a key_shared subscription
         self.closed = False
         self.messages = 0
         self.bytes = 0
@@ -268,7 +281,7 @@ class Subscription:
             on_end=self.check_end,
         )
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
-        self._backlog = Backlog(topic.log, cursor, topic.offset_before)
+        self._backlog = Backlog(topic, cursor)
         self.stall = StallWatch()
         self.alone_ms = topic.clock.now_ms()  # since then it has no consumer, if it has none
         self._moving: trio.Event | None = None  # set when the move is done
@@ -290,16 +303,23 @@ class Subscription:
 
     @property
     def backlog(self) -> BacklogSize:
-        return self._backlog.size(partly_acked=bool(self.cursor.partly_acked))
+        return self._backlog.size()
 
     async def read_backlog(self) -> None:
-        """Make the backlog exact, by reading one entry at most.  Raise BrokerError."""
+        """Make the backlog exact, by reading two entries at most.  Raise BrokerError.
+
+        More is read only if sizes of entries are not known; that goes on if the caller gives up.
+        """
         await self._backlog.read()
 
     # -- consumers
 
-    async def make_way(self, wanted: int, connection: ConnectedClient) -> None:
+    async def make_way(
+        self, wanted: int, connection: ConnectedClient, keys: KeyPolicy | None = None
+    ) -> None:
         """Return when a consumer of the wanted type can join, or raise ConsumerBusyError.
+
+        Raise ConsumerAssignError if the policy or the ranges of a key_shared consumer do not fit.
 
         Consumers in the way whose clients do not answer are taken for dead.  The client that asks
         is alive, so its own consumers stay.  When this returns, the cursor is not being moved.
@@ -316,8 +336,12 @@ class Subscription:
                 f"the subscription {self.name} has {len(self.consumers)} consumers, which is the"
                 " limit: close some, or raise the policy maxConsumersPerSubscription"
             )
-        in_the_way = self._in_the_way(wanted)
+        keys = keys or KeyPolicy()
+        if wanted == KEY_SHARED and keys.sticky and (problem := ranges_problem(keys.ranges)):
+            raise ConsumerAssignError(f"{problem}: correct the ranges")
+        in_the_way = self._in_the_way(wanted, keys)
         if not in_the_way:
+            self._check_assignable(wanted, keys)
             return
         others: dict[ConnectedClient, list[Consumer]] = {}
         for consumer in in_the_way:
@@ -327,12 +351,35 @@ class Subscription:
             for other, consumers in others.items():
                 nursery.start_soon(self._probe, other, consumers)
         await self._wait_moved()  # A move may have begun meanwhile.
-        if self._in_the_way(wanted):
+        if self._in_the_way(wanted, keys):
+            if wanted == self.type == KEY_SHARED:
+                raise self._not_assignable(keys)
             kind = TYPE_NAMES[self.type or EXCLUSIVE]
             raise ConsumerBusyError(
                 f"the subscription {self.name} is {kind} and has a consumer already: close that"
                 " one first"
             )
+        self._check_assignable(wanted, keys)
+
+    def _check_assignable(self, wanted: int, keys: KeyPolicy) -> None:
+        dispatch = self.dispatch
+        if wanted == KEY_SHARED and self.consumers and isinstance(dispatch, KeySharedDispatch):
+            refusal = dispatch.refusal(keys.ranges)
+            if refusal is not None:
+                raise ConsumerAssignError(f"no consumer can join {self.name}: {refusal}")
+
+    def _not_assignable(self, keys: KeyPolicy) -> ConsumerAssignError:
+        assert isinstance(self.dispatch, KeySharedDispatch)
+        policy = self.dispatch.policy
+        if policy.agrees(keys):
+            return ConsumerAssignError(
+                f"{self.dispatch.refusal(keys.ranges)}: choose other ranges for this consumer of"
+                f" {self.name}, or close the other one first"
+            )
+        return ConsumerAssignError(
+            f"the subscription {self.name} has consumers with the key_shared policy {policy}, and"
+            f" this one asks for {keys}: use the same policy for all, or close the others first"
+        )
 
     async def _wait_moved(self) -> None:
         """Wait while the cursor is moved.
@@ -349,8 +396,13 @@ class Subscription:
                 f"the subscription {self.name} is being moved to another position: try again"
             )
 
-    def _in_the_way(self, wanted: int) -> list[Consumer]:
+    def _in_the_way(self, wanted: int, keys: KeyPolicy) -> list[Consumer]:
         """Return the consumers that exclude a new one of the wanted type."""
+        dispatch = self.dispatch
+        if self.type == wanted == KEY_SHARED and isinstance(dispatch, KeySharedDispatch):
+            if dispatch.policy.agrees(keys):
+                return [self.consumers[key] for key in dispatch.in_the_way(keys.ranges)]
+            return list(self.consumers.values())
         if self.type == wanted and wanted != EXCLUSIVE:
             return []
         return list(self.consumers.values())
@@ -374,16 +426,19 @@ class Subscription:
         The caller has awaited `make_way`, and has not reached a checkpoint since.
         """
         assert self._moving is None
-        assert not self._in_the_way(wanted)
+        assert not self._in_the_way(wanted, consumer.keys)
         assert consumer.key not in self.consumers
         if not self.consumers:
             self.type = wanted
-            self.dispatcher.dispatch = self._new_dispatch(wanted)
-            self.dispatcher.shared = wanted == SHARED
+            self.dispatcher.dispatch = self._new_dispatch(wanted, consumer.keys)
+            self.dispatcher.shared = wanted in (SHARED, KEY_SHARED)
+            self.dispatcher.keyed = wanted == KEY_SHARED
         self._awaits_return = False
         self.consumers[consumer.key] = self._untold[consumer.key] = consumer
         self.dispatcher.perform_all(
-            self.dispatch.joined(consumer.key, consumer.name, consumer.priority)
+            self.dispatch.joined(
+                consumer.key, consumer.name, consumer.priority, consumer.keys.ranges
+            )
         )
         self.dispatcher.start()
         if wanted == FAILOVER:
@@ -397,12 +452,14 @@ class Subscription:
         await trio.sleep(_REGISTERED_S)
         consumer.note_registered()
 
-    def _new_dispatch(self, wanted: int) -> Dispatch:
+    def _new_dispatch(self, wanted: int, keys: KeyPolicy) -> Dispatch:
         limits, name = self._dispatch_limits(self.topic.policies), self.topic.name
         if wanted == EXCLUSIVE:
             return ExclusiveDispatch(limits)
         if wanted == FAILOVER:
             return FailoverDispatch(limits, topic=name.full, partition=name.partition)
+        if wanted == KEY_SHARED:
+            return KeySharedDispatch(limits, keys)
         return SharedDispatch(limits)
 
     def _dispatch_limits(self, policies: EffectivePolicies) -> DispatchLimits:
@@ -567,9 +624,10 @@ class Subscription:
                 self.dispatcher.wake()  # A shared consumer may have had too much unacknowledged.
 
     def _ack_cumulative(self, ack: Ack) -> None:
-        if self.type == SHARED:
+        if self.type in (SHARED, KEY_SHARED):
+            kind = "shared" if self.type == SHARED else "key_shared"
             raise NotAllowedError(
-                "messages of a shared subscription cannot be acknowledged cumulatively:"
+                f"messages of a {kind} subscription cannot be acknowledged cumulatively:"
                 " acknowledge them one by one"
             )
         if len(ack.ids) != 1:

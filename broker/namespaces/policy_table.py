@@ -33,6 +33,7 @@ from daybook.broker.namespaces.policy_types import (
     Retention,
     SubscriptionType,
 )
+from daybook.broker.protocol.schemas.compatibility import AUTO_UPDATE
 
 Fields = dict[str, object]  # a JSON object, unknown keys included
 ALL_TYPES = frozenset[str](get_args(SubscriptionType))
@@ -59,7 +60,7 @@ class EffectivePolicies:
     auto_subscription_creation: AutoSubscriptionCreation
     publish_rate: PublishRate
     compaction_threshold: int  # bytes; 0: no compaction by itself
-    schema_compatibility: str  # a CompatibilityStrategy; UNDEFINED: by `schema_auto_update`
+    schema_compatibility: str  # a CompatibilityStrategy, also if it was set in its older form
     schema_auto_update: str | None  # an AutoUpdateStrategy, the older form of the same policy
     schema_auto_update_allowed: bool
     schema_validation_enforced: bool
@@ -385,6 +386,9 @@ class Layer:
                 self._invalid(policy, str(error))
             else:
                 self.values[policy.name] = policy.from_json(parsed) if policy.from_json else parsed
+        older = self.values.get("schema_auto_update")
+        if older is not None:  # It counts unless the namespace has the newer form.
+            self.values.setdefault("schema_compatibility", AUTO_UPDATE[str(older)])
 
     def _invalid(self, policy: Policy, why: str) -> None:
         match policy.on_invalid:

@@ -210,7 +210,8 @@ class Ownership:
 
     def _bundle_of(self, topic: TopicName) -> BundleName | None:
         for bundle in self._points:  # The watch may report the parts before the answer comes.
-            if contains(bundle, topic.namespace, topic.bundle_hash):
+            inside = contains(bundle, topic.namespace, topic.bundle_hash)
+            if inside and self._protocol.owns(bundle):
                 return bundle
         return self._policies.known_bundle_of(topic)
 

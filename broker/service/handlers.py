@@ -43,10 +43,12 @@ from daybook.broker.namespaces.topic_lists import is_system, matching
 from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.protocol.deduplication import NOTHING, RESERVED
+from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.patterns import PatternError, TopicPattern
 from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
 from daybook.broker.protocol.topic_watchers import topics_hash
+from daybook.broker.schemas.admission import UNVERSIONED, typed
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
@@ -78,9 +80,9 @@ _LOOKUPS = (
     T.PARTITIONED_METADATA,
     T.GET_TOPICS_OF_NAMESPACE,
     T.CONSUMER_STATS,
+    T.GET_SCHEMA,
 )
 _OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
-_UNTYPED = (int(pb.Schema.NoSchema), int(pb.Schema.AutoConsume))
 
 FRAME_PADDING_BYTES = 10 * 1024
 # Clients compare `max_message_size` with the message, without its properties and key.  A frame that
@@ -368,30 +370,8 @@ class Handlers:
                 self._watchers.open(body, frame_bytes)
             case T.WATCH_TOPIC_LIST_CLOSE:
                 self._watchers.close(body)
-            case T.GET_SCHEMA:
-                # Clients read this code as "the topic has no schema", any other as a failure.
-                none = RefusedError(
-                    pb.TopicNotFound, f"the topic {body.topic[:1024]} has no schema"
-                )
-                self.refuse(command.type, body, none)
-            case T.GET_OR_CREATE_SCHEMA:
-                self._on_new_schema(body)
             case _:
                 self._begin_request(command.type, body, frame_bytes)
-
-    def _on_new_schema(self, body: pb.CommandGetOrCreateSchema) -> None:
-        """Answer that the topic has no schema, which only an untyped producer accepts."""
-        if body.schema.type == pb.Schema.NoSchema:
-            answer = pb.CommandGetOrCreateSchemaResponse(
-                request_id=body.request_id, schema_version=b""
-            )
-            self._connection.send_command(answer)
-            return
-        # Java's client repeats the request forever, without a pause, after any other code.
-        error = RefusedError(
-            pb.IncompatibleSchema, "this broker does not offer schemas: send bytes"
-        )
-        self.refuse(T.GET_OR_CREATE_SCHEMA, body, error)
 
     def _on_flow(self, body: pb.CommandFlow) -> None:
         if not body.messagePermits:
@@ -523,7 +503,6 @@ class Handlers:
 
     async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
         broker = self._broker
-        _check_untyped(body)
         if body.txn_enabled:
             raise NotAllowedError("this broker does not offer transactions")
         self._check_chars(body.producer_name, body.initial_subscription_name)
@@ -533,6 +512,7 @@ class Handlers:
             )
         name = topic_name(body.topic)
         topic = await broker.topics.get(name, create=await self._may_create(name))
+        schema_version = await broker.schemas.producer(topic, _schema(body))
         if body.initial_subscription_name:
             await topic.subscriptions.ensure(body.initial_subscription_name)
         request = ProducerRequest(
@@ -541,10 +521,11 @@ class Handlers:
             AccessMode(body.producer_access_mode),
             body.topic_epoch if body.HasField("topic_epoch") else None,
             _pairs(body.metadata),
+            schema_version,
         )
 
         def must_wait() -> None:
-            success = _success(body.request_id, request.name, NOTHING)
+            success = _success(body.request_id, request.name, NOTHING, schema_version)
             success.producer_ready = False
             self._connection.send_command(success)
             # This one waits for as long as another producer stays.  It gives its place to
@@ -638,7 +619,6 @@ class Handlers:
         self, body: pb.CommandSubscribe, request: ConsumerRequest
     ) -> tuple[Topic, Subscription]:
         broker = self._broker
-        _check_untyped(body)
         if body.subType not in TYPE_NAMES:
             raise NotAllowedError(
                 f"this broker has no subscriptions of type {body.subType}, only"
@@ -656,6 +636,7 @@ class Handlers:
         name = topic_name(body.topic)
         create = body.force_topic_creation and await self._may_create(name)
         topic = await broker.topics.get(name, create=create)
+        await broker.schemas.consumer(topic, _schema(body))
         return topic, await topic.subscriptions.prepare(request, self._connection.client)
 
     async def _may_create(self, name: TopicName) -> bool:
@@ -707,6 +688,10 @@ class Handlers:
                     answer = await self._topics_of_namespace(body)
                 case T.GET_LAST_MESSAGE_ID:
                     answer = await self._last_message_id(body, consumer)
+                case T.GET_SCHEMA:
+                    answer = await self._broker.schemas.get(topic_name(body.topic), body)
+                case T.GET_OR_CREATE_SCHEMA:
+                    answer = await self._get_or_create_schema(body)
                 case T.CONSUMER_STATS:
                     known = self._known(body.consumer_id, consumer, pb.ConsumerNotFound)
                     now_ms = self._broker.clock.now_ms()
@@ -785,6 +770,15 @@ class Handlers:
             answer.topics.extend(names)
         if answer.ByteSize() > broker.config.max_message_size:
             raise NotAllowedError(f"{namespace} has too many topics for one answer")
+        return answer
+
+    async def _get_or_create_schema(self, body: pb.CommandGetOrCreateSchema) -> Message:
+        answer = pb.CommandGetOrCreateSchemaResponse(request_id=body.request_id)
+        answer.schema_version = UNVERSIONED
+        if typed(body.schema) is not None:
+            # A client that is told to look the topic up again would repeat this forever.
+            topic = await self._broker.topics.get(topic_name(body.topic), create=False)
+            answer.schema_version = await self._broker.schemas.producer(topic, body.schema)
         return answer
 
     async def _last_message_id(
@@ -892,12 +886,23 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         body.consumer_epoch if body.HasField("consumer_epoch") else None,
         _pairs(body.metadata),
         _pairs(body.subscription_properties),
+        int(body.schema.type) if body.HasField("schema") else int(pb.Schema.NoSchema),
+        _key_policy(body),
     )
 
 
-def _check_untyped(body: pb.CommandProducer | pb.CommandSubscribe) -> None:
-    if body.HasField("schema") and body.schema.type not in _UNTYPED:
-        raise NotAllowedError("this broker does not offer schemas: send bytes")
+def _key_policy(body: pb.CommandSubscribe) -> KeyPolicy | None:
+    """Return how a key_shared consumer wants keys to be shared; None for other consumers."""
+    if body.subType != pb.CommandSubscribe.Key_Shared:
+        return None
+    meta = body.keySharedMeta
+    sticky = meta.keySharedMode == pb.STICKY
+    ranges = tuple((each.start, each.end) for each in meta.hashRanges) if sticky else ()
+    return KeyPolicy(sticky, meta.allowOutOfOrderDelivery, ranges)
+
+
+def _schema(body: pb.CommandProducer | pb.CommandSubscribe) -> pb.Schema | None:
+    return body.schema if body.HasField("schema") else None
 
 
 def _position(message_id: pb.MessageIdData) -> Position:
@@ -913,18 +918,22 @@ def _pairs(pairs: Iterable[pb.KeyValue]) -> dict[str, str]:
 
 
 def _producer_success(request_id: int, producer: Producer) -> pb.CommandProducerSuccess:
-    success = _success(request_id, producer.name, producer.last_sequence_id)
+    success = _success(
+        request_id, producer.name, producer.last_sequence_id, producer.schema_version
+    )
     if producer.epoch is not None:
         success.topic_epoch = producer.epoch
     return success
 
 
-def _success(request_id: int, name: str, last_sequence_id: int) -> pb.CommandProducerSuccess:
+def _success(
+    request_id: int, name: str, last_sequence_id: int, schema_version: bytes
+) -> pb.CommandProducerSuccess:
     return pb.CommandProducerSuccess(
         request_id=request_id,
         producer_name=name,
         last_sequence_id=last_sequence_id,
-        schema_version=b"",
+        schema_version=schema_version,
     )
 
 

@@ -27,8 +27,9 @@ from daybook.broker.errors import (
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.namespaces.policy_types import Persistence, Retention
-from daybook.broker.topics.topic_log import TopicLog
+from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger import offsets
+from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.context import LogConfig
 from daybook.managed_ledger.cursor import Cursor
 from daybook.managed_ledger.cursor_ledger import IN_RECORD
@@ -43,6 +44,7 @@ from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.open import ManagedLedgers
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol import trim
+from daybook.managed_ledger.recount import recount
 from daybook.wire.errors import WireError
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
@@ -122,6 +124,10 @@ class LogConfigs:
         The deletion, which is under way, might miss a new log.
         """
         return not (await self._policies.namespace(namespace)).deleted
+
+    async def quorums(self, topic: TopicName) -> Quorums:
+        """Return the quorums of new ledgers.  Raise NotFoundError or UnavailableError."""
+        return await self._quorums((await self._policies.effective(topic)).persistence)
 
     async def _quorums(self, persistence: Persistence | None) -> Quorums:
         if persistence is not None:
@@ -223,10 +229,16 @@ class ManagedLedgerFactory:
         async with translated(managed.name):
             return await offsets.position_of_time(managed, publish_ms)
 
-    async def offset_before(self, log: TopicLog, position: Position) -> int:
+    async def entry_start(self, log: TopicLog, position: Position) -> EntryStart | None:
         managed = _managed(log)
         async with translated(managed.name):
-            return await offsets.offset_before(managed, position)
+            return await offsets.start_of(managed, position)
+
+    async def recount(self, log: TopicLog, cursor: TopicCursor) -> None:
+        managed = _managed(log)
+        assert isinstance(cursor, Cursor)
+        async with translated(managed.name):
+            await recount(managed, cursor)
 
     async def first_offset(self, log: TopicLog) -> int:
         managed = _managed(log)

@@ -1,7 +1,8 @@
 """Periodic removal of ledgers that no log names: it calls `managed_ledger.orphans`.
 
 Each broker removes the orphaned ledgers of the logs that it has open, because only the owner of a
-log is certain that no list is about to name them.  The leader also removes those of deleted logs.
+log is certain that no list is about to name them.  The leader also removes those of deleted logs,
+and those of schemas (`broker.schemas.orphans`).
 Two leaders, or none, do no harm.
 """
 
@@ -11,6 +12,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError, RegistryError
 from daybook.managed_ledger.open import ManagedLedgers
+from daybook.managed_ledger.orphans import RemoveOther
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError
 
@@ -24,6 +26,7 @@ class OrphanRemoval:
         self,
         ledgers: ManagedLedgers,
         leads: Callable[[], Awaitable[bool]],
+        remove_other: RemoveOther,
         *,
         interval_s: float,
         age_s: float,
@@ -32,6 +35,7 @@ class OrphanRemoval:
         self.removed = 0
         self._ledgers = ledgers
         self._leads = leads
+        self._remove_other = remove_other
         self._interval_s = interval_s
         self._age_s = age_s
         self._log = log
@@ -41,7 +45,9 @@ class OrphanRemoval:
             await trio.sleep(self._interval_s)
             try:
                 leads = await self._leads()
-                ids = await self._ledgers.remove_orphans(age_s=self._age_s, of_gone_logs=leads)
+                ids = await self._ledgers.remove_orphans(
+                    age_s=self._age_s, of_gone_logs=leads, remove_other=self._remove_other
+                )
             except (MetadataError, LedgerError, RegistryError) as error:
                 self._log.info(
                     "the search for orphaned ledgers failed; the next one follows",

@@ -61,6 +61,7 @@ class Producer:
         *,
         access_mode: int = pb.Shared,
         metadata: dict[str, str] | None = None,
+        schema_version: bytes = b"",
     ) -> None:
         self.key = key
         self.producer_id = producer_id
@@ -69,6 +70,7 @@ class Producer:
         self.topic = topic
         self.access_mode = access_mode
         self.metadata = metadata or {}
+        self.schema_version = schema_version  # empty if it has no schema
         self.epoch: int | None = None  # the topic's, when this producer was admitted
         self.last_sequence_id = NOTHING  # the last stored one, when this producer was admitted
         self.closed = False

@@ -4,17 +4,20 @@
 this broker counts nothing are left out.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
 
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.protocol.access import AccessMode
+from daybook.broker.protocol.dispatch.key_shared import KeySharedDispatch
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import NOTHING, OutCounters
 from daybook.broker.topics.topic import Topic
 from daybook.wire.proto import pulsar_pb2 as pb
+
+_DRAINING_MAX = 100  # slots that are listed for one consumer
 
 
 class _Record(msgspec.Struct, frozen=True, rename="camel"):
@@ -34,6 +37,11 @@ class PublisherStats(_Record, frozen=True):
     metadata: dict[str, str]
 
 
+class DrainingHash(_Record, frozen=True):
+    hash: int  # a slot
+    unack_msgs: int  # entries of its waiting keys that the consumer has
+
+
 class ConsumerStats(_Record, frozen=True):
     consumer_name: str
     address: str
@@ -48,6 +56,11 @@ class ConsumerStats(_Record, frozen=True):
     last_acked_timestamp: int
     last_consumed_timestamp: int
     metadata: dict[str, str]
+    key_hash_ranges: list[str]  # first and last slot of each range; key_shared only
+    key_hash_range_arrays: list[tuple[int, int]]
+    draining_hashes_count: int  # slots whose entries wait until this consumer has no more of them
+    draining_hashes_unacked_messages: int  # entries
+    draining_hashes: list[DrainingHash]  # the first of these slots
 
 
 class SubscriptionStats(_Record, frozen=True):
@@ -56,7 +69,11 @@ class SubscriptionStats(_Record, frozen=True):
     msg_backlog: int  # messages; an estimate unless `backlog_exact` (see `dispatch.backlog`)
     backlog_exact: bool
     backlog_entries: int
-    backlog_size: int  # bytes, an estimate
+    backlog_size: int  # bytes; an estimate unless `backlog_size_exact`
+    backlog_size_exact: bool
+    # The publish time of the first message that is not acknowledged; 0 if there is none, or it was
+    # not read.
+    earliest_msg_publish_time_in_backlog: int
     msg_rate_out: float
     msg_throughput_out: float
     msg_rate_redeliver: float
@@ -64,6 +81,12 @@ class SubscriptionStats(_Record, frozen=True):
     bytes_out_counter: int
     unacked_messages: int
     msg_delayed: int
+    key_shared_mode: str | None  # AUTO_SPLIT or STICKY; None for other types
+    allow_out_of_order_delivery: bool
+    msg_waiting_for_consumer: (
+        int  # entries of key_shared that were read and wait for their consumer
+    )
+    look_ahead_full: bool  # so many wait that nothing new is read
     active_consumer_name: str
     last_acked_timestamp: int
     consumers: list[ConsumerStats]
@@ -81,7 +104,7 @@ class TopicStats(_Record, frozen=True):
     bytes_out_counter: int
     average_msg_size: float
     storage_size: int
-    backlog_size: int  # bytes, an estimate, for the subscription that is farthest behind
+    backlog_size: int  # bytes, for the subscription that is farthest behind
     publishers: list[PublisherStats]
     msg_chunk_published: bool
     waiting_publishers: int
@@ -159,6 +182,8 @@ def _publisher(producer: Producer) -> PublisherStats:
 def _subscription(subscription: Subscription, rates: OutCounters) -> SubscriptionStats:
     consumers = list(subscription.consumers.values())
     active = subscription.dispatch.active
+    keyed = _keyed(subscription)
+    draining = {} if keyed is None else keyed.draining()
     backlog = subscription.backlog
     name = "" if active is None else subscription.consumers[active].name
     return SubscriptionStats(
@@ -168,6 +193,8 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         backlog_exact=backlog.exact,
         backlog_entries=backlog.entries,
         backlog_size=backlog.bytes,
+        backlog_size_exact=backlog.bytes_exact,
+        earliest_msg_publish_time_in_backlog=backlog.oldest_ms or 0,
         msg_rate_out=rates.messages,
         msg_throughput_out=rates.bytes,
         msg_rate_redeliver=rates.redelivered,
@@ -175,19 +202,30 @@ def _subscription(subscription: Subscription, rates: OutCounters) -> Subscriptio
         bytes_out_counter=subscription.bytes,
         unacked_messages=sum(_unacked(consumers)),
         msg_delayed=subscription.dispatch.delayed,
+        key_shared_mode=None if keyed is None else keyed.policy.mode,
+        allow_out_of_order_delivery=keyed is not None and keyed.policy.out_of_order,
+        msg_waiting_for_consumer=0 if keyed is None else keyed.waiting,
+        look_ahead_full=keyed is not None and keyed.look_ahead_full,
         active_consumer_name=name,
         last_acked_timestamp=subscription.acked_ms,
-        consumers=[_consumer(c) for c in consumers],
+        consumers=[_consumer(c, draining.get(c.key, {})) for c in consumers],
         subscription_properties=subscription.properties,
     )
+
+
+def _keyed(subscription: Subscription) -> KeySharedDispatch | None:
+    dispatch = subscription.dispatch
+    return dispatch if isinstance(dispatch, KeySharedDispatch) else None
 
 
 def _unacked(consumers: Iterable[Consumer]) -> Iterable[int]:
     return (c.subscription.dispatch.unacked_of(c.key) for c in consumers)
 
 
-def _consumer(consumer: Consumer) -> ConsumerStats:
+def _consumer(consumer: Consumer, draining: Mapping[int, int]) -> ConsumerStats:
     connection, dispatch = consumer.connection, consumer.subscription.dispatch
+    keyed = _keyed(consumer.subscription)
+    ranges = [] if keyed is None else keyed.ranges_of(consumer.key)
     return ConsumerStats(
         consumer_name=consumer.name,
         address=f"/{connection.peer}",
@@ -202,6 +240,11 @@ def _consumer(consumer: Consumer) -> ConsumerStats:
         last_acked_timestamp=consumer.acked_ms,
         last_consumed_timestamp=consumer.consumed_ms,
         metadata=consumer.metadata,
+        key_hash_ranges=[f"[{first}, {last}]" for first, last in ranges],
+        key_hash_range_arrays=ranges,
+        draining_hashes_count=len(draining),
+        draining_hashes_unacked_messages=sum(draining.values()),
+        draining_hashes=[DrainingHash(*each) for each in sorted(draining.items())[:_DRAINING_MAX]],
     )
 
 

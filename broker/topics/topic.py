@@ -52,16 +52,19 @@ from daybook.broker.protocol.access import (
     StoreEpoch,
     Wait,
 )
+from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.publish_rate import PublishRateLimit
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
+from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import check_cursor_name
 from daybook.wire.clock import WallClock
+from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
 T = TypeVar("T")
@@ -144,19 +147,20 @@ class Topic:
         log.on_confirmed = self._confirmed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                if self.deduplication is not None:
-                    nursery.start_soon(self.deduplication.run)
-                task_status.started()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            if self.deduplication is not None:
+                nursery.start_soon(self.deduplication.run)
+            task_status.started()
+            try:
                 # The log may have been lost before: `_finish` found no nursery to cancel.
                 if not self.closed:
                     await trio.sleep_forever()
-        finally:
-            # A broker that is cancelled closes no topic.  Clients that leave later must not find
-            # an open one, because it can start no task any more.
-            self.drop()
+            finally:
+                # A broker that is cancelled closes no topic.  The topic is dropped before its
+                # nursery ends, because a client that leaves later must find no open topic: it
+                # could start no task any more.
+                self.drop()
 
     def start_task(self, task: Callable[..., Awaitable[None]], *args: object) -> None:
         """Run a task until the topic is closed."""
@@ -301,10 +305,15 @@ class Topic:
             return log.next_position(log.last_confirmed)
         return log.next_position(log.previous_position(position))
 
-    async def offset_before(self, position: Position) -> int:
-        """Return the offset of the last message at or before a position."""
+    async def entry_start(self, position: Position) -> EntryStart | None:
+        """Return where an entry begins; None if there is none, or no longer."""
         with translated(self.name):
-            return await self.logs.offset_before(self.log, position)
+            return await self.logs.entry_start(self.log, position)
+
+    async def recount(self, cursor: TopicCursor) -> None:
+        """Count the entries of a cursor whose size is not known, by reading them."""
+        with translated(self.name):
+            await self.logs.recount(self.log, cursor)
 
     async def first_offset(self) -> int:
         with translated(self.name):
@@ -445,6 +454,7 @@ class ProducerRequest:
     access_mode: AccessMode = AccessMode.SHARED
     topic_epoch: int | None = None
     metadata: Mapping[str, str] | None = None
+    schema_version: bytes = b""
 
 
 class _Applicant:
@@ -504,6 +514,7 @@ class TopicProducers:
             self._topic,
             access_mode=request.access_mode.value,
             metadata=dict(request.metadata or {}),
+            schema_version=request.schema_version,
         )
         # No checkpoint since `_prepare`, so the name is still free.
         applicant = self._applicants[producer.key] = _Applicant(producer, on_wait)
@@ -707,6 +718,8 @@ class ConsumerRequest:
     epoch: int | None = None
     metadata: Mapping[str, str] | None = None
     properties: Mapping[str, str] | None = None
+    schema_type: int = pb.Schema.NoSchema
+    keys: KeyPolicy | None = None  # for a key_shared consumer
 
 
 class TopicSubscriptions:
@@ -743,14 +756,14 @@ class TopicSubscriptions:
         self._check_consumers(request)
         subscription = await self._get_or_create(request)
         try:
-            await subscription.make_way(request.type, connection)
+            await subscription.make_way(request.type, connection, request.keys)
         except UnavailableError:
             if request.durable or not subscription.gone:
                 raise
             # A volatile subscription is removed together with its last consumer.  Here the last
             # consumer was dead and has just been removed, so a new subscription takes its place.
             subscription = await self._get_or_create(request)
-            await subscription.make_way(request.type, connection)
+            await subscription.make_way(request.type, connection, request.keys)
         self._topic.check_serving()
         self._check_consumers(request)
         return subscription
@@ -789,6 +802,8 @@ class TopicSubscriptions:
             priority=request.priority,
             epoch=request.epoch,
             metadata=dict(request.metadata or {}),
+            schema_type=request.schema_type,
+            keys=request.keys,
         )
         subscription.add(consumer, request.type)
         return consumer

@@ -12,7 +12,9 @@ from typing import Protocol, TypeAlias
 from daybook.bookie.errors import LedgerError
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces.policy_table import EffectivePolicies
-from daybook.managed_ledger.behind import Behind
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.behind import Behind, EntryStart
+from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
@@ -64,6 +66,21 @@ class TopicCursor(Protocol):
         """Return the bits of the pending messages of an entry, or None for all of them."""
         ...
 
+    @property
+    def holes_top(self) -> Position:
+        """The position behind which nothing is acknowledged."""
+        ...
+
+    @property
+    def holes(self) -> tuple[int, int]:
+        """The messages and bytes that are not acknowledged up to `holes_top`."""
+        ...
+
+    @property
+    def uncounted(self) -> AckSet:
+        """The entries up to `holes_top` that are not acknowledged and not in `holes`."""
+        ...
+
     def is_acked(self, position: Position) -> bool: ...
 
     def ack(self, positions: Sequence[Position]) -> None: ...
@@ -113,6 +130,15 @@ class TopicLog(Protocol):
 
     @property
     def before_first(self) -> Position: ...
+
+    @property
+    def sizes(self) -> EntrySizes:
+        """The sizes of recent entries, which readers note and cursors look up."""
+        ...
+
+    def bytes_after(self, start: EntryStart) -> int:
+        """Return the bytes of the confirmed entries from `start` on."""
+        ...
 
     @property
     def size_bytes(self) -> int: ...
@@ -216,8 +242,12 @@ class TopicLogs(Protocol):
         """Return the position behind the newest entry that was published before that time."""
         ...
 
-    async def offset_before(self, log: TopicLog, position: Position) -> int:
-        """Return the offset of the last message at or before a position."""
+    async def entry_start(self, log: TopicLog, position: Position) -> EntryStart | None:
+        """Return where an entry begins; None if there is none, or no longer."""
+        ...
+
+    async def recount(self, log: TopicLog, cursor: TopicCursor) -> None:
+        """Count the entries that are `uncounted`, by reading them."""
         ...
 
     async def first_offset(self, log: TopicLog) -> int:

@@ -83,13 +83,13 @@ def _position(context: click.Context, parameter: click.Parameter, value: str) ->
 @click.option(
     "--type",
     "kind",
-    type=click.Choice(["exclusive", "failover", "shared"]),
+    type=click.Choice(["exclusive", "failover", "shared", "key_shared"]),
     default="exclusive",
     show_default=True,
     help="How the consumers of the subscription share its messages. exclusive: there is one"
     " consumer, and a second one is refused. failover: one consumer gets all messages, and another"
     " one takes over when it leaves. shared: each message goes to one of the consumers, in no"
-    " particular order.",
+    " particular order. key_shared: the messages of one key go to one of the consumers, in order.",
 )
 @click.option("--print-key", is_flag=True, help="Write the key and a separator first.")
 @click.option(

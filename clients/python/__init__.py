@@ -4,6 +4,7 @@
     client.py              the client: answers questions, opens producers, consumers and readers
     producer.py            a producer of a topic or of all its partitions
     consumer.py            a consumer of a topic or of all its partitions; the base of readers
+    multi_topic.py         a consumer of several topics; topic_choice.py has lists and patterns
     reader.py              a reader, which starts anywhere and needs no subscription
     messages.py            a message, its id, its offset
     blocking.py            the same client without trio; also blocking_producer.py
@@ -20,8 +21,10 @@ Behind these:
     topic_consumer.py      ... a consumer: permits, deliveries, seeks
     message_queue.py       messages that have arrived, of all partitions; entries.py unpacks them
     acknowledger.py        sends acknowledgements; redelivery.py asks for messages again
+    dead_letters.py        sends messages that are given up to retry and dead letter topics
     start_position.py      where a reader starts and where a seek leads
     lookup.py, pool.py     which broker serves a topic, and the connections to brokers
     connection.py          one connection: requests, answers, keep-alive
-    protocol/              the rules, pure: batching, sends, acks, permits, routing, retry
+    protocol/              the rules, pure: batching, sends, acks, ack timeouts, permits, routing,
+                           retry (of attempts), letters (retry and dead letter topics)
 """

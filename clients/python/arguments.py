@@ -4,7 +4,7 @@ The checks raise ValueError for an unknown name or a value out of range, and Typ
 the argument, for a value of the wrong type.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeAlias
 
@@ -13,7 +13,9 @@ from daybook.wire.errors import MalformedError
 from daybook.wire.topics import TopicName
 
 Compression: TypeAlias = Literal["none", "lz4", "zlib", "zstd", "snappy"]
-SubscriptionTypeName: TypeAlias = Literal["exclusive", "failover", "shared"]
+Batching: TypeAlias = bool | Literal["by_key"]
+SubscriptionTypeName: TypeAlias = Literal["exclusive", "failover", "shared", "key_shared"]
+KEY_SLOTS = 1 << 16  # the hashes of keys, by which key_shared subscriptions spread them
 InitialPosition: TypeAlias = Literal["earliest", "latest"]
 
 
@@ -58,6 +60,30 @@ def check_subscription(subscription: str) -> None:
         raise ValueError("subscription is empty: give it a name")
 
 
+def check_key_ranges(
+    ranges: Sequence[tuple[int, int]] | None, *, type_name: str, out_of_order: bool
+) -> tuple[tuple[int, int], ...]:
+    """Return the hash ranges of a key_shared consumer."""
+    if type_name != "key_shared" and (ranges is not None or out_of_order):
+        raise ValueError(
+            f"key_ranges and out_of_order are for key_shared subscriptions, not for {type_name}"
+        )
+    if ranges is None:
+        return ()
+    found = tuple((first, last) for first, last in ranges)
+    if not found:
+        raise ValueError("key_ranges is empty: name a range, or leave key_ranges out")
+    for first, last in found:
+        _check_integer("a hash in key_ranges", first)
+        _check_integer("a hash in key_ranges", last)
+        if not 0 <= first <= last < KEY_SLOTS:
+            raise ValueError(
+                f"each of the key_ranges must be first and last hash from 0 to {KEY_SLOTS - 1}, not"
+                f" {first} and {last}"
+            )
+    return found
+
+
 def check_properties(properties: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
     """Return the items; keys and values must be text."""
     if properties is None:
@@ -79,12 +105,37 @@ def check_message(data: object, key: object, properties: Mapping[str, str] | Non
         check_properties(properties)
 
 
+def check_ordering_key(key: object) -> None:
+    """Raise TypeError unless the ordering key is None or bytes."""
+    if key is not None and not isinstance(key, bytes):
+        raise TypeError(f"ordering_key must be bytes, not {type(key).__name__}")
+
+
+def check_batching(batching: object) -> None:
+    """Raise ValueError unless messages are batched, batched by key, or sent alone."""
+    if not isinstance(batching, bool) and batching != "by_key":
+        raise ValueError(f"batching must be True, False or 'by_key', not {batching!r}")
+
+
 def check_details(event_time_ms: object, sequence_id: object, on_result: object) -> None:
     """Check the optional arguments of a message."""
     _check_number("event_time_ms", event_time_ms, "; write round(when.timestamp() * 1000)")
     _check_number("sequence_id", sequence_id)
     if on_result is not None and not callable(on_result):
         raise TypeError(f"on_result must be a function, not {type(on_result).__name__}")
+
+
+def check_delay(deliver_at_ms: object, deliver_after_s: object) -> None:
+    """Check when a message is to be delivered: at a time, or after a number of seconds."""
+    if deliver_at_ms is not None and deliver_after_s is not None:
+        raise ValueError("give deliver_at_ms or deliver_after_s, not both")
+    _check_number("deliver_at_ms", deliver_at_ms, "; write round(when.timestamp() * 1000)")
+    check_timeout("deliver_after_s", deliver_after_s)
+
+
+def _check_integer(argument: str, value: object) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"{argument} must be an integer, not {type(value).__name__}")
 
 
 def _check_number(argument: str, value: object, advice_for_times: str = "") -> None:

@@ -15,7 +15,7 @@ Objects may be used from any thread, but not in a process that was forked.
 
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -29,6 +29,7 @@ from daybook.clients.python import connect as trio_connect
 from daybook.clients.python import consumer as trio_consumer
 from daybook.clients.python import reader as trio_reader
 from daybook.clients.python.arguments import (
+    Batching,
     Compression,
     InitialPosition,
     SubscriptionTypeName,
@@ -42,8 +43,10 @@ from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicEr
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
 from daybook.clients.python.portal import Block, Closing, Portal, like
+from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.reader import OffsetRange
 from daybook.clients.python.start_position import Start
+from daybook.clients.python.topic_choice import Topics
 
 __all__ = [
     "EARLIEST",
@@ -69,13 +72,14 @@ class ProducerOptions(TypedDict, total=False):
 
     name: str | None
     compression: Compression
-    batching: bool
+    batching: Batching
     batch_messages_max: int
     batch_bytes_max: int
     batch_delay_s: float
     pending_bytes_max: int
     send_timeout_s: float | None
     initial_sequence_id: int | None
+    initial_subscription: str | None
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -88,7 +92,14 @@ class ConsumerOptions(TypedDict, total=False):
     ack_receipts: bool
     ack_group_s: float
     nack_delay_s: float
+    key_ranges: Sequence[tuple[int, int]] | None
+    out_of_order: bool
     properties: dict[str, str] | None
+    discovery_s: float
+    nack_delay_max_s: float | None
+    ack_timeout_s: float | None
+    dead_letter: DeadLetterPolicy | None
+    retry: bool
 
 
 class ReaderOptions(TypedDict, total=False):
@@ -183,13 +194,15 @@ class Client(Closing):
 
     @like(trio_client.Client.subscribe)
     def subscribe(
-        self, topic: str, subscription: str, **options: Unpack[ConsumerOptions]
+        self, topic: Topics, subscription: str, **options: Unpack[ConsumerOptions]
     ) -> "Consumer":
         made = self._portal.call(
             lambda: self._client.subscribe(topic, subscription, **options),
             unwanted=trio_consumer.Consumer.abandon,
         )
-        return Consumer(self._portal, made, receipts=bool(options.get("ack_receipts")))
+        # The time for an acknowledgement begins when a message is fetched: fetch one by one then.
+        ahead = 1 if options.get("ack_timeout_s") is not None else _FETCHED_MAX
+        return Consumer(self._portal, made, receipts=bool(options.get("ack_receipts")), ahead=ahead)
 
     @like(trio_client.Client.create_reader)
     def create_reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "Reader":
@@ -230,8 +243,11 @@ class Client(Closing):
 class _Source(Closing):
     """The common base of consumers and readers."""
 
-    def __init__(self, portal: Portal, source: trio_consumer.MessageSource) -> None:
+    def __init__(
+        self, portal: Portal, source: trio_consumer.MessageSource, ahead: int = _FETCHED_MAX
+    ) -> None:
         self._portal = portal
+        self._ahead = ahead  # how many messages `receive` fetches at once
         self._source = source
         self._fetched: deque[Message] = deque()
         self._fetching = threading.Lock()  # One thread fetches, for all threads that wait.
@@ -242,6 +258,10 @@ class _Source(Closing):
     @property
     def topic(self) -> str:
         return self._source.topic
+
+    @property
+    def topics(self) -> list[str]:
+        return self._source.topics
 
     @property
     def name(self) -> str:
@@ -265,7 +285,7 @@ class _Source(Closing):
             return self._fetched.popleft()
         except IndexError:
             pass
-        messages, in_time = self._take(1, _FETCHED_MAX, timeout_s)
+        messages, in_time = self._take(1, self._ahead, timeout_s)
         if not in_time:
             raise TimeoutError(
                 f"{self.topic}: no message arrived in {timeout_s:g} s"
@@ -365,8 +385,10 @@ def _lock_s(seconds: float) -> float:
 class Consumer(_Source):
     """See `clients.python.consumer`."""
 
-    def __init__(self, portal: Portal, consumer: trio_consumer.Consumer, *, receipts: bool) -> None:
-        super().__init__(portal, consumer)
+    def __init__(
+        self, portal: Portal, consumer: trio_consumer.Consumer, *, receipts: bool, ahead: int
+    ) -> None:
+        super().__init__(portal, consumer, ahead)
         self._consumer = consumer
         self._receipts = receipts
         self._failure: BrokerError | None = None  # the failure of an `ack` that did not wait
@@ -399,6 +421,15 @@ class Consumer(_Source):
             self._consumer.nack(message)
 
         self._portal.call(nack)
+
+    @like(trio_consumer.Consumer.reconsume_later)
+    def reconsume_later(
+        self,
+        message: Message,
+        delay_s: float = 0.0,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._portal.call(self._consumer.reconsume_later, message, delay_s, properties)
 
     @like(trio_consumer.Consumer.flush_acks)
     def flush_acks(self) -> None:

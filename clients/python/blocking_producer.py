@@ -11,7 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from daybook.clients.python import producer as trio_producer
-from daybook.clients.python.arguments import check_details, check_message
+from daybook.clients.python.arguments import (
+    check_delay,
+    check_details,
+    check_message,
+    check_ordering_key,
+)
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.portal import Closing, Drain, Portal, like
@@ -28,10 +33,13 @@ class _Handed:
 
     data: Buffer | None
     key: str | bytes | None
+    ordering_key: bytes | None
     properties: Mapping[str, str] | None
     event_time_ms: int | None
     sequence_id: int | None
     on_result: OnResult | None
+    deliver_at_ms: int | None
+    deliver_after_s: float | None
 
     @property
     def size(self) -> int:
@@ -88,9 +96,12 @@ class Producer(Closing):
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
+        deliver_at_ms: int | None = None,
+        deliver_after_s: float | None = None,
     ) -> MessageId:
 
         async def send() -> MessageId:
@@ -98,9 +109,12 @@ class Producer(Closing):
             return await self._producer.send(
                 data,
                 key=key,
+                ordering_key=ordering_key,
                 properties=properties,
                 event_time_ms=event_time_ms,
                 sequence_id=sequence_id,
+                deliver_at_ms=deliver_at_ms,
+                deliver_after_s=deliver_after_s,
             )
 
         return self._portal.call(send)
@@ -110,9 +124,12 @@ class Producer(Closing):
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
+        deliver_at_ms: int | None = None,
+        deliver_after_s: float | None = None,
         on_result: OnResult | None = None,
     ) -> None:
         """Queue a message; wait only while more is queued than memory is meant for.
@@ -123,13 +140,25 @@ class Producer(Closing):
         producer is closed.
         """
         check_message(data, key, properties)
+        check_ordering_key(ordering_key)
         check_details(event_time_ms, sequence_id, on_result)
+        check_delay(deliver_at_ms, deliver_after_s)
         # Copied now: the caller may change mutable arguments as soon as this returns.
         if data is not None and type(data) is not bytes:
             data = bytes(data)
         if properties is not None:
             properties = dict(properties)
-        message = _Handed(data, key, properties, event_time_ms, sequence_id, on_result)
+        message = _Handed(
+            data,
+            key,
+            ordering_key,
+            properties,
+            event_time_ms,
+            sequence_id,
+            on_result,
+            deliver_at_ms,
+            deliver_after_s,
+        )
         self._portal.check_process()
         # Wait before the message is queued: an error of the wait then means "not sent".
         if self._handed_bytes > _HANDED_BYTES_MAX and not self._portal.is_here:
@@ -230,9 +259,12 @@ class Producer(Closing):
             self._producer.send_nowait(
                 message.data,
                 key=message.key,
+                ordering_key=message.ordering_key,
                 properties=message.properties,
                 event_time_ms=message.event_time_ms,
                 sequence_id=message.sequence_id,
+                deliver_at_ms=message.deliver_at_ms,
+                deliver_after_s=message.deliver_after_s,
                 on_result=message.on_result,
             )
         except Exception as error:  # No exception may end the thread of the client.

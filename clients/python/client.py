@@ -16,9 +16,12 @@ from typing import TypeVar
 import trio
 
 from daybook.clients.python.arguments import (
+    Batching,
     Compression,
     InitialPosition,
     SubscriptionTypeName,
+    check_batching,
+    check_key_ranges,
     check_name,
     check_properties,
     check_subscription,
@@ -28,17 +31,21 @@ from daybook.clients.python.arguments import (
 )
 from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.consumer import Consumer, MessageSource
+from daybook.clients.python.dead_letters import DeadLetters, check_dead_letters
 from daybook.clients.python.errors import BrokerError, Remedy, UnavailableError
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId
+from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
+from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolicy
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader
 from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.topic_choice import TopicChoice, Topics, topic_choice
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
 from daybook.wire.clock import WallClock
@@ -172,20 +179,22 @@ class Client:
         *,
         name: str | None = None,
         compression: Compression = "none",
-        batching: bool = True,
+        batching: Batching = True,
         batch_messages_max: int = _PRODUCER.batch_messages_max,
         batch_bytes_max: int = _PRODUCER.batch_bytes_max,
         batch_delay_s: float = _PRODUCER.batch_delay_s,
         pending_bytes_max: int = _PRODUCER.pending_bytes_max,
         send_timeout_s: float | None = _PRODUCER.send_timeout_s,
         initial_sequence_id: int | None = None,
+        initial_subscription: str | None = None,
     ) -> Producer:
         """Return a producer that is attached to its broker, or to the brokers of all partitions.
 
         `name`: of the producer; two producers of a topic cannot have the same one.  The broker
             chooses a name if it is None.
         `compression`: none, lz4, zlib, zstd or snappy; batches are stored compressed.
-        `batching`: False sends each message alone.
+        `batching`: False sends each message alone.  "by_key" makes batches of messages with one
+            key (or ordering key), so that key_shared consumers get each key in order.
         `batch_messages_max`, `batch_bytes_max`, `batch_delay_s`: a batch is sent when it has so
             many messages or bytes, or after this time if earlier batches have no receipt yet.
         `pending_bytes_max`: how much may have no receipt; then sending waits (`send`), or raises
@@ -193,12 +202,16 @@ class Client:
         `send_timeout_s`: after this time without a receipt a message fails; None never gives up.
         `initial_sequence_id`: the sequence id of the first message.  If it is None, the producer
             goes on behind the last id that the broker knows under this name.
+        `initial_subscription`: a subscription that is created with the topic, so that its messages
+            are kept for it.
         """
         settings = ProducerLimits(
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
         )
         packing = compression_type(compression)
         check_name("name", name)
+        check_name("initial_subscription", initial_subscription)
+        check_batching(batching)
         check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
 
@@ -218,6 +231,7 @@ class Client:
                     initial_sequence_id=initial_sequence_id,
                     budget=budget,
                     on_batch=partial(router.batch_ended, index),
+                    initial_subscription=initial_subscription,
                 )
                 for index, each in enumerate(topics, first)
             ]
@@ -236,7 +250,7 @@ class Client:
 
     async def subscribe(
         self,
-        topic: str,
+        topic: Topics,
         subscription: str,
         *,
         type: SubscriptionTypeName = "exclusive",  # noqa: A002  (that is what it is called)
@@ -246,35 +260,73 @@ class Client:
         ack_receipts: bool = False,
         ack_group_s: float = _CONSUMER.ack_group_s,
         nack_delay_s: float = _CONSUMER.nack_delay_s,
+        key_ranges: Sequence[tuple[int, int]] | None = None,
+        out_of_order: bool = False,
         properties: dict[str, str] | None = None,
+        discovery_s: float = _CONSUMER.discovery_s,
+        nack_delay_max_s: float | None = None,
+        ack_timeout_s: float | None = None,
+        dead_letter: DeadLetterPolicy | None = None,
+        retry: bool = False,
     ) -> Consumer:
         """Return a consumer of a durable subscription, which is created if it does not exist.
 
+        `topic`: the name of a topic; or a list of names; or a pattern, as of `re.compile`, for the
+            names of topics in one namespace.  The consumer of a pattern also receives from topics
+            that come later, from their first message on.
         `type`: exclusive allows one consumer, failover sends messages to one of several consumers,
-            shared to all of them in turn.
+            shared to all of them in turn, key_shared those of one key to one of them, in order.
         `initial_position`: where a new subscription starts: earliest or latest.
         `consumer_name`: among consumers of a failover subscription, the names decide who is active.
         `receiver_queue_size`: how many messages the broker may send ahead of demand.
         `ack_receipts`: `ack` returns when the broker has made the acknowledgement durable.
         `ack_group_s`: without receipts, acknowledgements are sent together once in this time.
         `nack_delay_s`: after this time a message comes again that was given to `nack`.
+        `key_ranges`: a key_shared consumer gets keys with these hashes only: pairs of first and
+            last, from 0 to 65535.  If it is None, the broker spreads keys over the consumers.
+        `out_of_order`: a key of a key_shared subscription may move to a new consumer while another
+            one still has messages of it.
         `properties`: shown in the statistics of the topic.
+        `discovery_s`: how often the consumer of a pattern looks for new topics.
+        `nack_delay_max_s`: the delay of `nack` doubles with each redelivery, up to this time.
+        `ack_timeout_s`: a message comes again that is not acknowledged in this time.
+        `dead_letter`: when a message is given up, and where it is sent then.
+        `retry`: `reconsume_later` may be called: the consumer also receives from the retry topic.
         """
         try:
             kind = SubscriptionType(type)
         except ValueError:
-            raise ValueError(f"type must be exclusive, failover or shared, not {type!r}") from None
+            raise ValueError(
+                f"type must be exclusive, failover, shared or key_shared, not {type!r}"
+            ) from None
         if initial_position not in ("earliest", "latest"):
             raise ValueError(
                 f"initial_position must be earliest or latest, not {initial_position!r}"
             )
         check_subscription(subscription)
         check_name("consumer_name", consumer_name)
-        limits = ConsumerLimits(ack_group_s=ack_group_s, nack_delay_s=nack_delay_s)
+        check_timeout("nack_delay_max_s", nack_delay_max_s)
+        check_timeout("ack_timeout_s", ack_timeout_s)
+        limits = ConsumerLimits(
+            ack_group_s=ack_group_s,
+            nack_delay_s=nack_delay_s,
+            nack_delay_max_s=nack_delay_max_s,
+            ack_timeout_s=ack_timeout_s,
+        )
+        choice = topic_choice([topic] if isinstance(topic, str) else topic)
+        letters: DeadLetters | None = None
+        if dead_letter is not None or retry:
+            policy = dead_letter or DeadLetterPolicy(RETRIES_MAX)
+            counted = kind.shares
+            check_dead_letters(policy, choice, counted=counted, retry=retry)
+            letters = DeadLetters(
+                policy, choice.first, subscription, self._letter_producer, limits.dead_letters_max
+            )
+            if retry:
+                choice = choice.with_topic(topic_name(letters.retry_topic))
         if receiver_queue_size is None:
-            shared = kind is SubscriptionType.SHARED
             receiver_queue_size = (
-                limits.receiver_queue_size_shared if shared else limits.receiver_queue_size
+                limits.receiver_queue_size_shared if kind.shares else limits.receiver_queue_size
             )
         settings = ConsumerSettings(
             subscription,
@@ -286,20 +338,65 @@ class Client:
             limits=limits,
             ack_receipts=ack_receipts,
             properties=check_properties(properties),
+            dead_letters=letters,
+            retry=retry,
+            key_ranges=check_key_ranges(key_ranges, type_name=type, out_of_order=out_of_order),
+            out_of_order=out_of_order,
         )
-        name, queue = topic_name(topic), MessageQueue()
+        consumer = await self._open_consumer(choice, settings, discovery_s)
+        if letters is not None:
+            self._nursery.start_soon(letters.run)
+        return consumer
+
+    async def _open_consumer(
+        self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
+    ) -> Consumer:
+        if choice.pattern is not None or len(choice.names) > 1:
+            check_timeout("discovery_s", discovery_s)
+            return await self._subscribe_several(choice, settings, discovery_s)
+        name, queue = choice.first, MessageQueue()
+        assert name is not None
         topics = await self._topics_of(name)
-        consumers = await self._open_consumers(settings, queue, len(topics), topics)
+        consumers = await self._open_consumers(settings, queue, topics)
         consumer = Consumer(
             name,
             settings.consumer_name,
             consumers,
             queue,
-            partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
+            partial(self._open_consumers, replace(settings, start=EARLIEST), queue),
             self._sources.remove,
             settings,
         )
         self._sources.append(consumer)
+        return consumer
+
+    async def _letter_producer(self, topic: str, initial_subscription: str | None) -> Producer:
+        return await self.create_producer(
+            topic, batching=False, initial_subscription=initial_subscription
+        )
+
+    async def _subscribe_several(
+        self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
+    ) -> MultiTopicConsumer:
+        consumer = MultiTopicConsumer(
+            choice,
+            settings,
+            TopicFinder(
+                lambda namespace: self._persist(lambda: self._lookups.topics(namespace)),
+                lambda name: self._persist(
+                    lambda: self._lookups.partitions(name, create=choice.pattern is None)
+                ),
+            ),
+            self._open_consumers,
+            self._sources.remove,
+        )
+        self._sources.append(consumer)
+        try:
+            await consumer.refresh(settings)
+        except BaseException:
+            consumer.abandon()  # The caller does not get it, and so could not close it.
+            raise
+        self._nursery.start_soon(consumer.watch, discovery_s)
         return consumer
 
     async def create_reader(
@@ -346,13 +443,13 @@ class Client:
                 " partition"
             )
         queue = MessageQueue()
-        consumers = await self._open_consumers(settings, queue, len(topics), topics)
+        consumers = await self._open_consumers(settings, queue, topics)
         reader = Reader(
             topic_name(topic),
             name,
             consumers,
             queue,
-            partial(self._open_consumers, replace(settings, start=EARLIEST), queue, len(topics)),
+            partial(self._open_consumers, replace(settings, start=EARLIEST), queue),
             self._sources.remove,
         )
         self._sources.append(reader)
@@ -375,11 +472,8 @@ class Client:
         self,
         settings: ConsumerSettings,
         queue: MessageQueue,
-        shares: int,
         topics: list[TopicName],
     ) -> list[TopicConsumer]:
-        size = settings.queue_size
-        share = replace(settings, queue_size=max(1, size // shares) if size else 0)
         consumers: list[TopicConsumer] = []
         for topic in topics:
             consumer = TopicConsumer(
@@ -388,7 +482,7 @@ class Client:
                 limits=self._limits,
                 rng=self._rng,
                 consumer_id=self._next_consumer_id,
-                settings=share,
+                settings=settings,
                 queue=queue,
             )
             self._next_consumer_id += 1

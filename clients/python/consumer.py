@@ -13,12 +13,14 @@ it returns when the acknowledgement is durable, and then the message never comes
 receive from one consumer: each message goes to one of them, and all of them hear of the end.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeAlias
 
 import trio
 
+from daybook.clients.python.arguments import check_properties, check_timeout
 from daybook.clients.python.errors import (
     BrokerError,
     ClosedError,
@@ -27,7 +29,8 @@ from daybook.clients.python.errors import (
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, Entry, Message, MessageId, Offset
 from daybook.clients.python.start_position import Start, parse_start
-from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
+from daybook.clients.python.topic_choice import TopicChoice
+from daybook.clients.python.topic_consumer import ConsumerSettings, TopicConsumer
 from daybook.wire.topics import TopicName
 
 Ackable: TypeAlias = Message | MessageId
@@ -40,14 +43,14 @@ class MessageSource:
 
     def __init__(
         self,
-        topic: TopicName,
+        topic: TopicName | TopicChoice,
         name: str,
         consumers: list[TopicConsumer],
         queue: MessageQueue,
         open_partitions: OpenPartitions,
         on_closed: Callable[["MessageSource"], None],
     ) -> None:
-        self.topic = topic.full
+        self.topic = str(topic)
         self._topic_name = topic
         self._open_partitions = open_partitions
         self.name = name
@@ -72,6 +75,11 @@ class MessageSource:
         return "connected" if self.connected else "not connected"
 
     @property
+    def topics(self) -> list[str]:
+        """The full names of the topics that it receives from, without partitions."""
+        return [self.topic]
+
+    @property
     def closed(self) -> bool:
         """Return True if it was closed by its owner."""
         return self._closed
@@ -87,6 +95,7 @@ class MessageSource:
 
     async def grow(self, partitions: int) -> None:
         """Receive from the new partitions, too, from their first message on."""
+        assert isinstance(self._topic_name, TopicName)
         known = range(len(self._partition_consumers), partitions)
         consumers = await self._open_partitions(
             [self._topic_name.partition_name(index) for index in known]
@@ -143,7 +152,7 @@ class MessageSource:
         where = parse_start(start)
         consumers = self._partition_consumers
         if isinstance(where, MessageId) and where not in (EARLIEST, LATEST):
-            consumers = [self._consumer_of(where.partition)]
+            consumers = [self._consumer_of(where)]
         elif isinstance(where, Offset) and len(consumers) > 1:
             raise ValueError(
                 "an offset is a position in one partition: seek to a time or to a message"
@@ -195,11 +204,11 @@ class MessageSource:
         else:
             self.abandon()
 
-    def _consumer_of(self, partition: int) -> TopicConsumer:
+    def _consumer_of(self, place: MessageId) -> TopicConsumer:
         for consumer in self._partition_consumers:
-            if consumer.topic.partition == partition or len(self._partition_consumers) == 1:
+            if consumer.topic.partition == place.partition or len(self._partition_consumers) == 1:
                 return consumer
-        raise ValueError(f"{self.topic} has no partition {partition}")
+        raise ValueError(f"{self.topic} has no partition {place.partition}")
 
 
 class Consumer(MessageSource):
@@ -207,7 +216,7 @@ class Consumer(MessageSource):
 
     def __init__(
         self,
-        topic: TopicName,
+        topic: TopicName | TopicChoice,
         name: str,
         consumers: list[TopicConsumer],
         queue: MessageQueue,
@@ -219,6 +228,8 @@ class Consumer(MessageSource):
         self.subscription = settings.subscription
         self.type = settings.type
         self._ack_receipts = settings.ack_receipts
+        self._dead_letters = settings.dead_letters
+        self._retry = settings.retry
 
     @property
     def _subject(self) -> str:
@@ -262,7 +273,7 @@ class Consumer(MessageSource):
                 entry, first, last = each.entry, index, index
             else:
                 _check_ackable(each, "messages")
-                consumer = self._consumer_of(each.partition)
+                consumer = self._consumer_of(each)
                 consumer.ack((each.ledger_id, each.entry_id), each.batch_index)
                 _note(consumer, told)
         if entry is not None:
@@ -272,10 +283,10 @@ class Consumer(MessageSource):
     async def ack_cumulative(self, message: Ackable) -> None:
         """Acknowledge this message and all before it in its partition."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self.type is SubscriptionType.SHARED:
+        if self.type.shares:
             raise ValueError(
-                "a shared subscription has no cumulative acknowledgements: acknowledge its"
-                " messages one by one"
+                f"a {self.type.value} subscription has no cumulative acknowledgements: acknowledge"
+                " its messages one by one"
             )
         _check_ackable(message)
         if isinstance(message, Message):
@@ -286,7 +297,7 @@ class Consumer(MessageSource):
             else:
                 consumer.ack_too_late(entry.generation)
         else:
-            consumer = self._consumer_of(message.partition)
+            consumer = self._consumer_of(message)
             consumer.ack_cumulative((message.ledger_id, message.entry_id), message.batch_index)
         if self._ack_receipts:
             await consumer.flush_acks()
@@ -294,17 +305,61 @@ class Consumer(MessageSource):
     def nack(self, message: Ackable) -> None:
         """Have this message delivered again, after `nack_delay_s`.
 
-        On a shared subscription its whole batch comes again; on any other, everything behind it,
-        too.  Messages that are acknowledged do not come again.
+        On a shared or key_shared subscription its whole batch comes again; on any other, everything
+        behind it, too.  Messages that are acknowledged do not come again.
         """
         _check_ackable(message)
         if isinstance(message, Message):
             entry = message.entry
             consumer = _live_consumer(entry)
-            if entry.generation == consumer.generation:
-                consumer.nack((entry.ledger_id, entry.entry_id))
+            if entry.generation != consumer.generation:
+                return
+            dead, count = self._dead_letters, entry.redelivery_count
+            again = partial(consumer.nack, (entry.ledger_id, entry.entry_id), count)
+            if dead is not None and dead.policy.is_last(count) and dead.has_room:
+                dead.give_up(message, partial(self.ack_nowait, message), again)
+            else:
+                again()
         else:
-            self._consumer_of(message.partition).nack((message.ledger_id, message.entry_id))
+            self._consumer_of(message).nack((message.ledger_id, message.entry_id))
+
+    async def reconsume_later(
+        self,
+        message: Message,
+        delay_s: float = 0.0,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Have a message delivered again after `delay_s`, by way of the retry topic.
+
+        Return when it is stored there; the original is acknowledged then.  After
+        `max_redeliveries` retries it is stored in the dead letter topic instead.  On subscriptions
+        that are not shared the broker does not wait.  `properties` are added to the message.
+        """
+        check_timeout("delay_s", delay_s)
+        added = dict(check_properties(properties))
+        if self._dead_letters is None or not self._retry:
+            raise ValueError("this consumer has no retry topic: subscribe with retry=True")
+        if not isinstance(message, Message):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"message must be a Message, not {type(message).__name__}")
+        consumer = _live_consumer(message.entry)
+        await self._dead_letters.send_retry(
+            message, delay_s, added, partial(self.ack_nowait, message)
+        )
+        if self._ack_receipts:
+            await consumer.flush_acks()
+
+    async def aclose(self) -> None:
+        """Send the acknowledgements that wait, then close."""
+        if self._dead_letters is not None and not self._closed:
+            # First, because the receipts of letters acknowledge their originals.
+            await self._dead_letters.aclose()
+        await super().aclose()
+
+    def abandon(self) -> None:
+        """Close without waiting for the broker.  Idempotent, also after `aclose`."""
+        super().abandon()
+        if self._dead_letters is not None:
+            self._dead_letters.abandon()
 
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable.

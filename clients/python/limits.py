@@ -37,7 +37,7 @@ class ConsumerLimits:
 
     receiver_queue_size: int = 10_000  # messages that the broker may send ahead
     receiver_queue_size_shared: int = (
-        1000  # the same, on a shared subscription: other consumers could process them
+        1000  # the same, on a shared or key_shared one: other consumers could process them
     )
     receiver_queue_bytes_max: int = 32 << 20
     ack_group_s: float = 0.1
@@ -46,3 +46,7 @@ class ConsumerLimits:
     acks_in_doubt_max: int = 100_000  # entries
     given_back_max: int = 10_000  # batches given back, which another consumer may finish
     nack_delay_s: float = 1.0
+    nack_delay_max_s: float | None = None  # with a value, the delay doubles up to it
+    ack_timeout_s: float | None = None  # an entry that is not acknowledged in it comes again
+    dead_letters_max: int = 1000  # rejected messages that wait for their dead letters
+    discovery_s: float = 60.0  # how often a pattern is compared with the topics that exist

@@ -1,7 +1,10 @@
 """The messages of a consumer or reader that have arrived and were not received yet.
 
-One queue per consumer or reader, for all its partitions.  Partition consumers put entries in as the
-broker delivers them; an entry is unpacked when the application gets to it.
+One queue per consumer or reader, for all its topics and partitions.  Partition consumers put
+entries in as the broker delivers them; an entry is unpacked when the application gets to it.
+
+Topics take turns, one entry each.  So a message of a quiet topic waits behind one entry of every
+busy topic, and not behind all that the busy ones have sent ahead.
 """
 
 from collections import deque
@@ -10,8 +13,13 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from daybook.clients.python.errors import CorruptMessageError
+from daybook.clients.python.errors import (
+    BrokerError,
+    CorruptMessageError,
+    TopicNotFoundError,
+)
 from daybook.clients.python.messages import Message
+from daybook.clients.python.protocol.permits import Shares
 from daybook.wire.messages.consumer import Delivery
 
 if TYPE_CHECKING:
@@ -33,8 +41,13 @@ class Waiting:
 class MessageQueue:
     """One instance per consumer or reader."""
 
-    def __init__(self) -> None:
-        self._entries: deque[Waiting] = deque()
+    def __init__(self, *, endless: bool = False) -> None:
+        """`endless`: more topics may join, so that the end of all present ones is not the end."""
+        self.shares = Shares()
+        self._endless = endless
+        # The entries of each topic or partition; only those that have any are in the dictionary,
+        # in the order of their turns.
+        self._entries: dict[TopicConsumer, deque[Waiting]] = {}
         self._ready: deque[Message] = deque()
         self._arrived = trio.Event()
         self._failure: CorruptMessageError | None = None
@@ -44,18 +57,19 @@ class MessageQueue:
 
     def put(self, waiting: Waiting) -> None:
         """Append an entry."""
-        self._entries.append(waiting)
+        entries = self._entries.get(waiting.source)
+        if entries is None:
+            entries = self._entries[waiting.source] = deque()
+        entries.append(waiting)
         self._arrived.set()
 
     def waiting_of(self, source: "TopicConsumer") -> list[Waiting]:
         """Return the entries of this consumer that were not unpacked yet."""
-        return [each for each in self._entries if each.source is source]
+        return list(self._entries.get(source, ()))
 
     def drop(self, source: "TopicConsumer") -> list[Waiting]:
         """Drop the messages of this consumer; return its entries that were not unpacked yet."""
-        dropped = self.waiting_of(source)
-        if dropped:
-            self._entries = deque(each for each in self._entries if each.source is not source)
+        dropped = list(self._entries.pop(source, ()))
         if self._ready:
             self._ready = deque(m for m in self._ready if m.entry.source() is not source)
         return dropped
@@ -152,12 +166,16 @@ class MessageQueue:
                 self._unpack()
                 continue
             for source in sources:
-                if source.failure is not None:
+                if source.failure is not None and not self._is_left_out(source.failure):
                     raise source.failure
-            if all(source.end_of_topic for source in sources):
+            if not self._endless and all(source.end_of_topic for source in sources):
                 return False
             raise trio.WouldBlock
         return True
+
+    def _is_left_out(self, failure: BrokerError) -> bool:
+        """Return True if a topic was deleted whose absence is no error: that of a pattern."""
+        return self._endless and isinstance(failure, TopicNotFoundError)
 
     async def _wait_for_news(self) -> None:
         """Wait until something arrives or ends; all waiting tasks wake up and look again."""
@@ -166,5 +184,10 @@ class MessageQueue:
         await self._arrived.wait()
 
     def _unpack(self) -> None:
-        waiting = self._entries.popleft()
-        self._ready.extend(waiting.source.unpack(waiting))
+        source, entries = next(iter(self._entries.items()))
+        waiting = entries.popleft()
+        if not entries or len(self._entries) > 1:
+            del self._entries[source]
+            if entries:  # Its next turn comes behind those of the others.
+                self._entries[source] = entries
+        self._ready.extend(source.unpack(waiting))

@@ -25,8 +25,12 @@ _LAST = (1 << 63) - 1
 _U64 = (1 << 64) - 1
 
 
-class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
+class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
     """The place of a message.  `batch_index` and `partition` are -1 where there is none.
+
+    `topic` is the full name of the topic, or of the partition; it is None for an id that was
+    decoded from bytes without it.  Ids are compared without their topics: a ledger belongs to one
+    topic only.
 
     A structure of msgspec, like `Message`: every receipt of a message makes one.
     """
@@ -35,6 +39,29 @@ class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
     entry_id: int
     batch_index: int = -1
     partition: int = -1
+    topic: str | None = None
+
+    @property
+    def _place(self) -> tuple[int, int, int, int]:
+        return self.ledger_id, self.entry_id, self.batch_index, self.partition
+
+    def __eq__(self, other: object) -> bool:
+        return self._place == other._place if isinstance(other, MessageId) else NotImplemented
+
+    def __lt__(self, other: "MessageId") -> bool:
+        return self._place < other._place
+
+    def __le__(self, other: "MessageId") -> bool:
+        return self._place <= other._place
+
+    def __gt__(self, other: "MessageId") -> bool:
+        return self._place > other._place
+
+    def __ge__(self, other: "MessageId") -> bool:
+        return self._place >= other._place
+
+    def __hash__(self) -> int:
+        return hash(self._place)
 
     @property
     def stored_before(self) -> bool:
@@ -45,12 +72,15 @@ class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
         return self.ledger_id < 0
 
     def encode(self) -> bytes:
-        """Return the id as bytes, in the format of other Pulsar clients."""
+        """Return the id as bytes, in the format of other Pulsar clients, which lacks the topic."""
         return self.to_proto().SerializeToString()
 
     @classmethod
-    def decode(cls, data: bytes) -> Self:
-        """Return the id that `encode` made these bytes of; raise MalformedError."""
+    def decode(cls, data: bytes, topic: str | None = None) -> Self:
+        """Return the id that `encode` made these bytes of; raise MalformedError.
+
+        `topic`: the full name of its topic, which a consumer of several topics needs.
+        """
         try:
             parsed = pb.MessageIdData.FromString(data)
         except DecodeError as error:
@@ -59,12 +89,14 @@ class MessageId(msgspec.Struct, frozen=True, order=True, gc=False):
             raise MalformedError(
                 "the bytes are not a message id: the ledger or the entry is missing"
             )
-        return cls.of_proto(parsed)
+        return cls.of_proto(parsed, topic=topic)
 
     @classmethod
-    def of_proto(cls, data: pb.MessageIdData, *, partition: int | None = None) -> Self:
+    def of_proto(
+        cls, data: pb.MessageIdData, *, partition: int | None = None, topic: str | None = None
+    ) -> Self:
         where = data.partition if partition is None else partition
-        return cls(signed(data.ledgerId), signed(data.entryId), data.batch_index, where)
+        return cls(signed(data.ledgerId), signed(data.entryId), data.batch_index, where, topic)
 
     def to_proto(self) -> pb.MessageIdData:
         data = pb.MessageIdData(ledgerId=self.ledger_id & _U64, entryId=self.entry_id & _U64)
@@ -136,7 +168,9 @@ class Message(msgspec.Struct, eq=False, gc=False):
     @property
     def message_id(self) -> MessageId:
         entry = self.entry
-        return MessageId(entry.ledger_id, entry.entry_id, self.batch_index, entry.partition)
+        return MessageId(
+            entry.ledger_id, entry.entry_id, self.batch_index, entry.partition, entry.topic
+        )
 
     @property
     def offset(self) -> int | None:
@@ -159,6 +193,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return self._single.key
 
     @property
+    def key_is_bytes(self) -> bool:
+        """True if the key was given as bytes."""
+        return self._single.key_is_base64
+
+    @property
     def key_bytes(self) -> bytes | None:
         key = self._single.key
         if key is None or not self._single.key_is_base64:
@@ -167,6 +206,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
             return b64decode(key, validate=True)
         except (Base64Error, ValueError):
             return key.encode()
+
+    @property
+    def ordering_key(self) -> bytes | None:
+        """The key by which key_shared consumers share messages, if it is not `key`."""
+        return self._single.ordering_key
 
     @property
     def properties(self) -> Mapping[str, str]:

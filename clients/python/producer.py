@@ -20,7 +20,7 @@ from typing import Self, TypeAlias, cast
 
 import trio
 
-from daybook.clients.python.arguments import check_details
+from daybook.clients.python.arguments import check_delay, check_details
 from daybook.clients.python.errors import BrokerError, ClosedError, QueueFullError
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.protocol.routing import Router
@@ -64,6 +64,11 @@ class Producer:
         if self._closed:
             return "closed"
         return "connected" if self.connected else "not connected"
+
+    @property
+    def closed(self) -> bool:
+        """Return True if it was closed, or refused for good."""
+        return self._closed or any(each.failure is not None for each in self._partition_producers)
 
     @property
     def name(self) -> str:
@@ -126,9 +131,12 @@ class Producer:
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
+        deliver_at_ms: int | None = None,
+        deliver_after_s: float | None = None,
         on_result: OnResult | None = None,
     ) -> None:
         """Queue a message.  See the module.  `on_result` is called once, in the trio thread.
@@ -147,26 +155,46 @@ class Producer:
             data = _as_value(data)
         if event_time_ms is not None or sequence_id is not None or on_result is not None:
             check_details(event_time_ms, sequence_id, on_result)
+        if deliver_at_ms is not None or deliver_after_s is not None:
+            check_delay(deliver_at_ms, deliver_after_s)
+            if deliver_after_s is not None:
+                now_ms = self._partition_producers[0].now_ms
+                deliver_at_ms = now_ms + round(deliver_after_s * 1000)
         producer = self._only
         if producer is None:
             router = self._router
             producer = self._partition_producers[
                 router.turn if key is None else router.for_key(key)
             ]
-        producer.send(data, key, properties, event_time_ms, sequence_id, on_result)
+        producer.send(
+            data,
+            key,
+            properties,
+            event_time_ms,
+            sequence_id,
+            on_result,
+            deliver_at_ms,
+            ordering_key,
+        )
 
     async def send(
         self,
         data: Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
+        deliver_at_ms: int | None = None,
+        deliver_after_s: float | None = None,
     ) -> MessageId:
         """Send a message; return its id when it is stored.
 
         `data` None sends a tombstone, a message without a value: it says that its key was deleted.
+        `deliver_at_ms` or `deliver_after_s`: shared subscriptions deliver the message then, not
+        before; others deliver it in its turn.
+        `ordering_key` takes the place of the key where key_shared consumers share the messages.
 
         Raise a BrokerError; its `outcome` says whether the message may be stored nevertheless.  A
         cancellation ends only the wait: the message is sent.
@@ -176,9 +204,12 @@ class Producer:
         self.send_nowait(
             data,
             key=key,
+            ordering_key=ordering_key,
             properties=properties,
             event_time_ms=event_time_ms,
             sequence_id=sequence_id,
+            deliver_at_ms=deliver_at_ms,
+            deliver_after_s=deliver_after_s,
             on_result=result.set,
         )
         await result.arrived.wait()

@@ -1,9 +1,10 @@
 """Asks the broker to deliver again the messages that the application gave to `nack`, after a delay.
 
-On a shared subscription the request names entries.  On any other, the broker goes back to the first
-entry that is not acknowledged and delivers everything from there on again: messages that wait in
-the queue are dropped, and messages under way are recognised by their older epoch.  Acknowledgements
-are sent before the request; otherwise acknowledged messages would be delivered again, too.
+On a shared or key_shared subscription the request names entries.  On any other, the broker goes
+back to the first entry that is not acknowledged and delivers everything from there on again:
+messages that wait in the queue are dropped, and messages under way are recognised by their older
+epoch.  Acknowledgements are sent before the request; otherwise acknowledged messages would be
+delivered again, too.
 
 While no broker is attached, no request is needed: on attachment the broker delivers everything that
 is not acknowledged.
@@ -16,6 +17,7 @@ import trio
 from daybook.clients.python.acknowledger import Acknowledger
 from daybook.clients.python.connection import BrokerConnection
 from daybook.clients.python.connection_handler import ConnectionHandler
+from daybook.clients.python.limits import ConsumerLimits
 from daybook.clients.python.protocol.acks import NackTracker
 from daybook.clients.python.protocol.acks_in_doubt import EntryKey
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -29,7 +31,7 @@ class Redelivery:
         handler: ConnectionHandler,
         consumer_id: int,
         acks: Acknowledger,
-        delay_s: float,
+        limits: ConsumerLimits,
         *,
         by_entry: bool,
         drop: Callable[[], None],
@@ -40,12 +42,21 @@ class Redelivery:
         self._acks = acks
         self._by_entry = by_entry
         self._drop = drop
-        self._nacks = NackTracker(delay_s)
+        self._nacks = NackTracker(limits.nack_delay_s, limits.nack_delay_max_s)
         self._waiting = trio.Event()
 
-    def nack(self, key: EntryKey) -> None:
-        self._nacks.nack(key, trio.current_time())
+    def nack(self, key: EntryKey, redeliveries: int = 0) -> None:
+        """Ask for an entry again, after a delay that depends on how often it came before."""
+        self._nacks.nack(key, trio.current_time(), redeliveries)
         self._waiting.set()
+
+    async def ask_now(self, keys: Sequence[EntryKey]) -> None:
+        """Ask for entries again, without a delay."""
+        # Before the request: the broker delivers again what it does not know as acknowledged.
+        await self._acks.send_or_flush()
+        connection = self._handler.connection
+        if keys and connection is not None:
+            self._ask(connection, keys)
 
     def forget(self) -> None:
         """Forget all entries: they come again anyhow, or are no longer of interest."""
@@ -58,13 +69,12 @@ class Redelivery:
                 self._waiting = trio.Event()
                 await self._waiting.wait()
                 continue
-            await trio.sleep_until(deadline)
-            due = self._nacks.due(trio.current_time())
-            # Before the request: the broker delivers again what it does not know as acknowledged.
-            await self._acks.send_or_flush()
-            connection = self._handler.connection
-            if due and connection is not None:
-                self._ask(connection, due)
+            # An entry that is added meanwhile may be due earlier, if it came less often.
+            with trio.move_on_at(deadline):
+                self._waiting = trio.Event()
+                await self._waiting.wait()
+                continue
+            await self.ask_now(self._nacks.due(trio.current_time()))
 
     def _ask(self, connection: BrokerConnection, keys: Sequence[EntryKey]) -> None:
         request = pb.CommandRedeliverUnacknowledgedMessages(consumer_id=self._id)

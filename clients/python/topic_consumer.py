@@ -13,6 +13,7 @@ behind the entry that came last, and keeps the entries that wait.
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
 from random import Random
 
 import trio
@@ -20,6 +21,7 @@ import trio
 from daybook.clients.python.acknowledger import Acknowledger
 from daybook.clients.python.connection import BrokerConnection
 from daybook.clients.python.connection_handler import ConnectionHandler
+from daybook.clients.python.dead_letters import DeadLetters
 from daybook.clients.python.entries import EntryReader, permits_of
 from daybook.clients.python.errors import (
     BrokerError,
@@ -30,6 +32,7 @@ from daybook.clients.python.limits import ClientLimits, ConsumerLimits
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue, Waiting
 from daybook.clients.python.messages import EARLIEST, Entry, Message, MessageId, Offset
+from daybook.clients.python.protocol.ack_timeouts import AckTimeouts
 from daybook.clients.python.protocol.permits import Permits
 from daybook.clients.python.redelivery import Redelivery
 from daybook.clients.python.start_position import Start, StartPosition, milliseconds
@@ -47,12 +50,19 @@ class SubscriptionType(Enum):
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
     FAILOVER = "failover"
+    KEY_SHARED = "key_shared"
+
+    @property
+    def shares(self) -> bool:
+        """True if several consumers get messages at the same time, and each its own."""
+        return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 
 
 _SUB_TYPES = {
     SubscriptionType.EXCLUSIVE: pb.CommandSubscribe.Exclusive,
     SubscriptionType.SHARED: pb.CommandSubscribe.Shared,
     SubscriptionType.FAILOVER: pb.CommandSubscribe.Failover,
+    SubscriptionType.KEY_SHARED: pb.CommandSubscribe.Key_Shared,
 }
 
 
@@ -69,7 +79,12 @@ class ConsumerSettings:
     limits: ConsumerLimits
     ack_receipts: bool
     read_compacted: bool = False
+    dead_letters: DeadLetters | None = None
+    retry: bool = False
+    create: bool = True  # the topic, if it does not exist and the policies allow it
     properties: tuple[tuple[str, str], ...] = ()
+    key_ranges: tuple[tuple[int, int], ...] = ()  # a key_shared consumer gets these hashes only
+    out_of_order: bool = False
 
     def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
         """Return the request to subscribe, without the start position of a reader."""
@@ -83,11 +98,19 @@ class ConsumerSettings:
             initialPosition=pb.CommandSubscribe.Latest,
             read_compacted=self.read_compacted,
         )
+        if not self.create:
+            request.force_topic_creation = False
         if self.start == EARLIEST:
             request.initialPosition = pb.CommandSubscribe.Earliest
         for key, value in self.properties:
             request.metadata.add(key=key, value=value)
-        if self.type is not SubscriptionType.SHARED:
+        if self.type is SubscriptionType.KEY_SHARED:
+            meta = request.keySharedMeta
+            meta.keySharedMode = pb.STICKY if self.key_ranges else pb.AUTO_SPLIT
+            meta.allowOutOfOrderDelivery = self.out_of_order
+            for first, last in self.key_ranges:
+                meta.hashRanges.add(start=first, end=last)
+        if not self.type.shares:
             request.consumer_epoch = epoch  # From 0 on, so that the broker stamps all it sends.
         return request
 
@@ -114,7 +137,10 @@ class TopicConsumer(ConnectionHandler):
         self._settings = settings
         self._queue = queue
         self._partition = topic.partition
-        self._permits = Permits(settings.queue_size, settings.limits.receiver_queue_bytes_max)
+        queue.shares.count += 1
+        self._permits = Permits(
+            settings.queue_size, settings.limits.receiver_queue_bytes_max, queue.shares
+        )
         self._acks = Acknowledger(
             self,
             consumer_id,
@@ -125,10 +151,14 @@ class TopicConsumer(ConnectionHandler):
             self,
             consumer_id,
             self._acks,
-            settings.limits.nack_delay_s,
-            by_entry=settings.type is SubscriptionType.SHARED,
+            settings.limits,
+            by_entry=settings.type.shares,
             drop=self._drop,
         )
+        timeout_s = settings.limits.ack_timeout_s
+        self._timeouts = None if timeout_s is None else AckTimeouts(timeout_s)
+        self._timed = trio.Event()  # the first entry has a deadline
+        self._attachments = 0
         self._entries = EntryReader(topic.full, topic.partition, self)
         self._start = StartPosition(settings.start, durable=settings.durable)
         self._seeking = False
@@ -183,10 +213,48 @@ class TopicConsumer(ConnectionHandler):
             unpacked = self._entries.unpack(delivery, payload, self.generation)
         except WireError as error:
             self._pay_back(delivery, payload)
-            where = MessageId(delivery.ledger_id, delivery.entry_id, -1, self._partition)
+            where = MessageId(
+                delivery.ledger_id, delivery.entry_id, -1, self._partition, self.topic.full
+            )
             raise CorruptMessageError(str(error), where) from error
+        messages = self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
+        dead = self._settings.dead_letters
+        if dead is not None and messages and dead.policy.is_over(delivery.redelivery_count):
+            self._give_up(dead, messages, unpacked.permits, len(payload))
+            return []
         self._give_permits(unpacked.permits, len(payload))
-        return self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
+        if self._timeouts is not None and messages:
+            self._timeouts.handed_out((delivery.ledger_id, delivery.entry_id), trio.current_time())
+            self._timed.set()
+        return messages
+
+    def _give_up(self, dead: DeadLetters, messages: list[Message], permits: int, size: int) -> None:
+        """Send dead letters for messages of one entry, which the application does not get.
+
+        The permits are given back when all letters are settled: until then the broker sends less.
+        """
+        left, attachment, generation = len(messages), self._attachments, self.generation
+        entry = messages[0].entry
+        key = (entry.ledger_id, entry.entry_id)
+
+        def settled() -> None:
+            nonlocal left
+            left -= 1
+            # The permits of an earlier attachment are void.
+            if not left and attachment == self._attachments:
+                self._give_permits(permits, size)
+
+        def acknowledge(index: int) -> None:
+            if generation == self.generation:
+                self.ack_run(key, index, index, is_batch=entry.is_batch)
+
+        for message in messages:
+            dead.give_up(
+                message,
+                partial(acknowledge, message.index),
+                partial(self.nack, key, entry.redelivery_count),
+                settled,
+            )
 
     def _wanted(self, entry: Entry, messages: list[Message], ack_set: int | None) -> list[Message]:
         """Return the messages without those that are acknowledged or before the start position."""
@@ -232,6 +300,7 @@ class TopicConsumer(ConnectionHandler):
         """Acknowledge a message."""
         self._acks.tracker.ack(key, batch_index)
         self._acks.changed()
+        self._settle_timeout(key)
 
     def ack_run(self, key: tuple[int, int], first: int, last: int, *, is_batch: bool) -> None:
         """Acknowledge the messages `first` to `last` of one entry."""
@@ -240,6 +309,11 @@ class TopicConsumer(ConnectionHandler):
         else:
             self._acks.tracker.ack(key, -1)
         self._acks.changed()
+        self._settle_timeout(key)
+
+    def _settle_timeout(self, key: tuple[int, int]) -> None:
+        if self._timeouts is not None and not self._acks.tracker.is_pending(key):
+            self._timeouts.settled(key)
 
     def ack_too_late(self, generation: int) -> None:
         """Note an acknowledgement of a message from before a move: it may be void."""
@@ -249,13 +323,19 @@ class TopicConsumer(ConnectionHandler):
     def ack_cumulative(self, key: tuple[int, int], batch_index: int) -> None:
         self._acks.tracker.ack_cumulative(key, batch_index)
         self._acks.changed()
+        if self._timeouts is not None:
+            self._timeouts.settled_up_to((key[0], key[1] - 1))
+            self._settle_timeout(key)
 
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable."""
         await self._acks.flush()
 
-    def nack(self, key: tuple[int, int]) -> None:
-        self._redelivery.nack(key)
+    def nack(self, key: tuple[int, int], redeliveries: int = 0) -> None:
+        """Have an entry delivered again that was redelivered so often before."""
+        if self._timeouts is not None:
+            self._timeouts.settled(key)
+        self._redelivery.nack(key, redeliveries)
 
     # -- its tasks
 
@@ -263,14 +343,29 @@ class TopicConsumer(ConnectionHandler):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._acks.run)
             nursery.start_soon(self._redelivery.run)
+            if self._timeouts is not None:
+                nursery.start_soon(self._watch_timeouts, self._timeouts)
             await super().run()
             nursery.cancel_scope.cancel()
+
+    async def _watch_timeouts(self, timeouts: AckTimeouts) -> None:
+        """Ask again for entries that were not acknowledged in time."""
+        while True:
+            deadline = timeouts.deadline
+            if deadline is None:
+                self._timed = trio.Event()
+                await self._timed.wait()
+                continue
+            await trio.sleep_until(deadline)
+            await self._redelivery.ask_now(timeouts.expired(trio.current_time()))
 
     def _drop(self) -> None:
         """Drop the entries that wait here, and give back their permits."""
         for waiting in self._queue.drop(self):
             self._pay_back(waiting.delivery, waiting.payload)
         self._acks.tracker.dropped()
+        if self._timeouts is not None:
+            self._timeouts.forget()
 
     # -- positions
 
@@ -331,7 +426,9 @@ class TopicConsumer(ConnectionHandler):
             return found
 
         answer = await self.persist(ask)
-        last = MessageId.of_proto(answer.last_message_id, partition=self._partition)
+        last = MessageId.of_proto(
+            answer.last_message_id, partition=self._partition, topic=self.topic.full
+        )
         return last, answer
 
     async def unsubscribe(self) -> None:
@@ -397,6 +494,9 @@ class TopicConsumer(ConnectionHandler):
 
     def _attached(self, connection: BrokerConnection) -> None:
         self._seeking = False
+        self._attachments += 1
+        if self._timeouts is not None:
+            self._timeouts.forget()  # The broker delivers all of it anyhow.
         self._start.attached()
         if self._settings.durable:
             self._redelivery.forget()  # The broker delivers all of it anyhow.
@@ -422,6 +522,7 @@ class TopicConsumer(ConnectionHandler):
 
     def _ended(self, failure: BrokerError) -> None:
         del failure
+        self._queue.shares.count -= 1
         self._queue.wake()
 
     # -- what else the connection calls

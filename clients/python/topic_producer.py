@@ -16,7 +16,12 @@ from typing import TypeAlias
 
 import trio
 
-from daybook.clients.python.arguments import check_key, check_properties
+from daybook.clients.python.arguments import (
+    Batching,
+    check_key,
+    check_ordering_key,
+    check_properties,
+)
 from daybook.clients.python.connection import BrokerConnection
 from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.errors import (
@@ -33,7 +38,12 @@ from daybook.clients.python.errors import (
 from daybook.clients.python.limits import ClientLimits, ProducerLimits
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.messages import MessageId
-from daybook.clients.python.protocol.batching import Batch, BatchBuilder, text_key
+from daybook.clients.python.protocol.batching import (
+    Batch,
+    BatchBuilder,
+    KeyedBatches,
+    text_key,
+)
 from daybook.clients.python.protocol.sends import PendingSend, PendingSends, Surprise
 from daybook.wire.batch import encode_payload_head
 from daybook.wire.clock import WallClock
@@ -113,10 +123,11 @@ class TopicProducer(ConnectionHandler):
         name: str | None,
         settings: ProducerLimits,
         compression: CompressionType,
-        batching: bool,
+        batching: Batching,
         initial_sequence_id: int | None,
         budget: SendBudget,
         on_batch: Callable[[], None],
+        initial_subscription: str | None = None,
     ) -> None:
         super().__init__(topic, lookups=lookups, limits=limits, rng=rng)
         self.name = name or ""
@@ -126,16 +137,21 @@ class TopicProducer(ConnectionHandler):
         self._epoch = 0
         self._settings = settings
         self._compression = compression
-        self._batching = batching
+        self._batching = batching is not False
         self._budget = budget
         self._on_batch = on_batch
         self._initial_sequence_id = initial_sequence_id
+        self._initial_subscription = initial_subscription
         self._next_sequence_id: int = 0 if initial_sequence_id is None else initial_sequence_id
         # The broker has the messages before this id.  No batch spans it: it would be refused.
         self._first_new_id = 0
         self._max_bytes = 0
         self._partition = topic.partition
-        self._builder = BatchBuilder(settings.batch_messages_max, settings.batch_bytes_max)
+        batch_limits = settings.batch_messages_max, settings.batch_bytes_max
+        by_key = batching == "by_key"
+        self._keyed: KeyedBatches[OnResult] | None = KeyedBatches(*batch_limits) if by_key else None
+        self._plain = BatchBuilder(*batch_limits)  # used unless messages are batched by key
+        self._builder = self._keyed or self._plain
         self._results: list[tuple[int, OnResult]] = []
         self._metadata = pb.MessageMetadata()
         self._pending = PendingSends()
@@ -143,6 +159,11 @@ class TopicProducer(ConnectionHandler):
         self._idle = trio.Event()  # no send waits for a receipt
         self._idle.set()
         self._shipped = 0  # entries so far: `_ship_in_time` sees whether its batch is gone
+
+    @property
+    def now_ms(self) -> int:
+        """The present time, by the clock of this client."""
+        return self._clock.now_ms()
 
     @property
     def last_sequence_id(self) -> int:
@@ -173,13 +194,19 @@ class TopicProducer(ConnectionHandler):
         event_time_ms: int | None,
         sequence_id: int | None,
         on_result: OnResult | None,
+        deliver_at_ms: int | None = None,
+        ordering_key: bytes | None = None,
     ) -> None:
         """Put a message into the batch.  If this raises, the message was not taken."""
         builder = self._builder
         size = 0 if data is None else len(data)
+        if ordering_key is not None:
+            check_ordering_key(ordering_key)
+            size += len(ordering_key)
         if properties or (key is not None and (type(key) is not str or len(key) > _KEY_CHARS)):
             size += _size_beside(key, properties)
-        alone = size >= builder.bytes_max or not self._batching
+        # A delayed message is alone in its entry, for which the broker keeps one time.
+        alone = size >= builder.bytes_max or not self._batching or deliver_at_ms is not None
         if size > self._max_bytes:
             raise MessageTooLargeError(
                 f"the message has {size} bytes with its key and properties, and the broker takes at"
@@ -187,6 +214,7 @@ class TopicProducer(ConnectionHandler):
             )
         if self.failure is not None:
             raise self.failure
+        numbered = sequence_id is not None
         if sequence_id is None:
             sequence_id = self._next_sequence_id
         elif sequence_id < self._next_sequence_id:
@@ -201,15 +229,43 @@ class TopicProducer(ConnectionHandler):
             self.ship()  # With this message the entry would be too large for the broker.
         if alone:
             self.ship()  # The messages before this one are sent before it.
-            self._ship_single(data, key, properties, event_time_ms, sequence_id, on_result)
+            self._ship_single(
+                data,
+                key,
+                properties,
+                event_time_ms,
+                sequence_id,
+                on_result,
+                deliver_at_ms,
+                ordering_key,
+            )
             self._next_sequence_id = sequence_id + 1
             return
-        index = builder.count
-        if properties is None and event_time_ms is None and data is not None:
-            full = builder.add(data, key, sequence_id)
+        if self._keyed is not None:
+            if numbered:
+                self.ship()  # It is alone in its batch, because others would change its number.
+            index, special = self._keyed.count, properties or _NO_PROPERTIES
+            full = self._keyed.add(
+                data, key, ordering_key, special, event_time_ms, sequence_id, on_result
+            )
+            self._next_sequence_id = sequence_id + 1
+            if full or numbered:
+                self.ship()
+            elif not index:
+                self._begun.set()
+            return
+        plain = self._plain
+        index = plain.count
+        if (
+            properties is None
+            and event_time_ms is None
+            and data is not None
+            and (ordering_key is None)
+        ):
+            full = plain.add(data, key, sequence_id)
         else:
-            full = builder.add_special(
-                data, key, properties or _NO_PROPERTIES, event_time_ms, sequence_id
+            full = plain.add_special(
+                data, key, properties or _NO_PROPERTIES, event_time_ms, sequence_id, ordering_key
             )
         # After `add`, which may raise: a message that was not taken must leave no trace.
         self._next_sequence_id = sequence_id + 1
@@ -221,11 +277,18 @@ class TopicProducer(ConnectionHandler):
             self._begun.set()
 
     def ship(self) -> None:
-        """Send the batch with the messages that it has."""
+        """Send the batch with the messages that it has, or the batch of each key."""
         if not self._builder.count:
             return
-        batch = self._builder.take()
-        results, self._results = self._results, []
+        if self._keyed is not None:
+            for batch, results in self._keyed.take():
+                self._ship_batch(batch, results)
+        else:
+            results, self._results = self._results, []
+            self._ship_batch(self._plain.take(), results)
+        self._on_batch()
+
+    def _ship_batch(self, batch: Batch, results: list[tuple[int, OnResult]]) -> None:
         metadata = self._metadata
         metadata.num_messages_in_batch = batch.count
         if batch.key is None:
@@ -236,8 +299,11 @@ class TopicProducer(ConnectionHandler):
             metadata.partition_key_b64_encoded = True
         else:
             metadata.ClearField("partition_key_b64_encoded")
+        if batch.ordering_key is None:
+            metadata.ClearField("ordering_key")
+        else:
+            metadata.ordering_key = batch.ordering_key
         self._push(metadata, batch, results)
-        self._on_batch()
 
     def _ship_single(
         self,
@@ -247,9 +313,16 @@ class TopicProducer(ConnectionHandler):
         event_time_ms: int | None,
         sequence_id: int,
         on_result: OnResult | None,
+        deliver_at_ms: int | None,
+        ordering_key: bytes | None,
     ) -> None:
         text, is_base64 = text_key(key)
-        metadata = pb.MessageMetadata(partition_key=text, event_time=event_time_ms)
+        metadata = pb.MessageMetadata(
+            partition_key=text,
+            event_time=event_time_ms,
+            deliver_at_time=deliver_at_ms,
+            ordering_key=ordering_key,
+        )
         if is_base64:
             metadata.partition_key_b64_encoded = True
         if data is None:
@@ -367,6 +440,8 @@ class TopicProducer(ConnectionHandler):
         )
         if self.name:
             request.producer_name = self.name
+        if self._initial_subscription is not None:
+            request.initial_subscription_name = self._initial_subscription
         self._epoch += 1  # With a larger epoch the broker replaces the producer that it may have.
         connection.producers[self._id] = self
         success = await connection.request(request)
@@ -427,10 +502,10 @@ class TopicProducer(ConnectionHandler):
             self._resolved(send)
             if send.results:
                 ledger_id, entry_id = receipt.ledger_id, receipt.entry_id
-                partition = self._partition
+                partition, topic = self._partition, self.topic.full
                 for index, on_result in send.results:
                     try:
-                        on_result(MessageId(ledger_id, entry_id, index, partition), None)
+                        on_result(MessageId(ledger_id, entry_id, index, partition, topic), None)
                     except Exception as error:
                         self._note_failure(error)
             self._budget.changed()

@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.partial_acks import BYTES_MAX as PARTS_BYTES_MAX
 from daybook.managed_ledger.partial_acks import PartialAcks
 from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.holes import HoleCount, Holes, Spans
 
 Run = tuple[int, int, int]  # ledger, first entry, last entry
 Part = tuple[Position, int]  # an entry, and the bits of its messages that are pending
@@ -47,8 +49,10 @@ class CursorSnapshot:
 class CursorState:
     """The acknowledgements of one cursor.
 
-    `next_position` returns the position behind another one in the log.  With `recording` False no
-    changes are kept, since none will be taken.
+    `next_position` returns the position behind another one in the log, and `spans` the entries
+    between two positions.  With `recording` False no changes are kept, since none will be taken.
+    `holes` counts what is not acknowledged below the highest acknowledgement; without `spans` it
+    counts nothing.
     """
 
     def __init__(
@@ -59,7 +63,10 @@ class CursorState:
         *,
         recording: bool = True,
         parts_bytes_max: int = PARTS_BYTES_MAX,
+        sizes: EntrySizes | None = None,
+        spans: Spans | None = None,
     ) -> None:
+        self.holes = Holes(sizes or EntrySizes(0), spans or _no_spans)
         self.mark_delete = mark_delete
         self.acked = acked
         self.parts = PartialAcks(parts_bytes_max)
@@ -71,22 +78,29 @@ class CursorState:
         self._reset = False
         self._taken_mark_delete = mark_delete
         self._advance()
+        self._find_holes()
 
     def ack(self, positions: Sequence[Position]) -> bool:
         """Acknowledge single positions; return False if none of them was new."""
-        before = self.changes
+        before, holes = self.changes, self.holes
         following = self._next_position(self.mark_delete)
         for position in positions:
             if position == following:  # In order: the ack set is not needed.
+                # If there are no holes, this makes none.
+                known = not holes.open or self._fill(position)
                 self.mark_delete = position
                 self.changes += 1
-                if self.acked:
+                if holes.open:
                     self._advance()
+                    if not known:
+                        self._lose_count()
                 following = self._next_position(self.mark_delete)
             elif position > self.mark_delete and self.acked.add(position):
                 self.changes += 1
                 if self._recording:
                     self._fresh.add(position)
+                if not self._fill(position):
+                    self._lose_count()
         if self.parts:
             self.parts.done(positions)
             self.parts.done_up_to(self.mark_delete)
@@ -99,10 +113,17 @@ class CursorState:
         """
         if self.is_acked(position):
             return False
-        before = self.parts.pending(position)
-        if self.parts.ack(position, pending):
+        before, kept = self.parts.pending(position), len(self.parts)
+        done = self.parts.ack(position, pending)
+        after = self.parts.pending(position)
+        # Without room, the parts of another entry were forgotten, or even these.
+        forgotten = not done and len(self.parts) < kept + (before is None)
+        known = self.holes.part_acked(position, before, after, self.mark_delete)
+        if forgotten or not known:
+            self._lose_count()
+        if done:
             return True
-        if self.parts.pending(position) != before:
+        if after != before:
             self.changes += 1
             if self._recording:
                 self._fresh_parts.add(position)
@@ -112,9 +133,13 @@ class CursorState:
         """Acknowledge everything up to and including `position`."""
         if position <= self.mark_delete:
             return False
+        parts = self.parts.sets() if self.parts and self.holes.open else ()
+        known = self.holes.passed(self.mark_delete, position, self.acked, parts)
         self.mark_delete = position
         self.changes += 1
         self._advance()
+        if not known:
+            self._lose_count()
         return True
 
     def reset(self, mark_delete: Position) -> None:
@@ -122,6 +147,7 @@ class CursorState:
         self.mark_delete = mark_delete
         self.acked = AckSet()
         self.parts.clear()
+        self.holes.close()
         self._fresh = AckSet()
         self._fresh_parts.clear()
         self._reset = True
@@ -153,6 +179,56 @@ class CursorState:
         for position, left in parts.items():
             if not self.is_acked(position):
                 self.parts.ack(position, left)
+        self._find_holes()
+
+    # -- how much is not acknowledged
+
+    def take_count(self, count: HoleCount | None) -> None:
+        """Take over the count of the holes that was recorded, if it is one of this state.
+
+        A Pulsar broker that has served the topic meanwhile knows nothing of the count, and may have
+        kept it: the count says which state it is for.
+        """
+        holes, acked = self.holes, len(self.acked)
+        top = holes.top if holes.open else self.mark_delete
+        if count is not None and (count.mark_delete, count.top, count.acked) == (
+            self.mark_delete,
+            top,
+            acked,
+        ):
+            holes.adopt(count)
+
+    def count_of_holes(self) -> HoleCount | None:
+        """Return the count of the holes; None if some of them are uncounted."""
+        return self.holes.counted(self.mark_delete, len(self.acked))
+
+    def count(self, position: Position, messages: int, size: int) -> None:
+        """Tell the size of an entry that was uncounted."""
+        self.holes.count(position, self.parts.pending(position), messages, size)
+
+    def count_run(self, run: Run, messages: int, size: int) -> bool:
+        """Tell the size of entries that were uncounted; return False if that comes too late.
+
+        That is so if some of them were acknowledged meanwhile, even in part.
+        """
+        ledger_id, first, last = run
+        for position, _ in self.parts.sets():
+            if position.ledger_id == ledger_id and first <= position.entry_id <= last:
+                return False
+        return self.holes.count_run(run, messages, size)
+
+    def _fill(self, position: Position) -> bool:
+        pending = self.parts.pending(position) if self.parts else None
+        return self.holes.acked(position, pending, self.mark_delete)
+
+    def _lose_count(self) -> None:
+        self.holes.lose(self.mark_delete, self.acked)
+
+    def _find_holes(self) -> None:
+        """Find the holes of a state that was recovered; they are uncounted."""
+        tops = [self.acked.highest(), *(position for position, _ in self.parts.sets())]
+        top = max((each for each in tops if each is not None), default=self.mark_delete)
+        self.holes.lose(self.mark_delete, self.acked, max(top, self.mark_delete))
 
     def _changed_parts(self) -> tuple[Part, ...]:
         """Return the parts that changed since the last call; an entry that is done has none."""
@@ -172,6 +248,7 @@ class CursorState:
             self.mark_delete = moved
             self.acked.discard_through(moved)
         self.parts.done_up_to(moved)
+        self.holes.moved(moved)
         # Invariant: the position behind mark-delete is never acknowledged.
 
     def snapshot(self) -> CursorSnapshot:
@@ -198,9 +275,14 @@ class CursorState:
         for position, left in snapshot.parts:
             self.parts.ack(position, left)
         self._fresh_parts = set(snapshot.fresh_parts)
+        self._find_holes()
 
     def canonical(self) -> CursorSnapshot:
         return self.snapshot()
+
+
+def _no_spans(_after: Position, _through: Position) -> tuple[Run, ...]:
+    return ()
 
 
 def apply_change(mark_delete: Position, acked: AckSet, change: Change) -> tuple[Position, AckSet]:

@@ -41,12 +41,13 @@ async def test_a_typed_schema_is_refused_in_a_way_that_is_final_for_clients(
 ) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()
+        await client.producer(topic="t")
         request = new_schema(pb.Schema.Json, b"{}")
         answer = await client.ask(request, pb.CommandGetOrCreateSchemaResponse)
         assert answer.error_code == pb.IncompatibleSchema
 
 
-async def test_no_topic_has_a_schema(autojump_clock: MockClock) -> None:
+async def test_a_topic_without_a_schema_is_told_from_a_failure(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()
         request = pb.CommandGetSchema(topic="t")

@@ -170,10 +170,9 @@ async def test_the_type_may_change_when_nobody_is_left(autojump_clock: MockClock
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"kind": pb.CommandSubscribe.Key_Shared}, pb.NotAllowedError),
         ({"read_compacted": True}, pb.NotAllowedError),
         ({"replicate_subscription_state": True}, pb.NotAllowedError),
-        ({"schema": pb.Schema(name="s", schema_data=b"", type=pb.Schema.String)}, 22),
+        ({"schema": pb.Schema(name="s", schema_data=b"", type=pb.Schema.Json)}, 18),
         ({"start_offset": 1}, pb.NotAllowedError),
         ({"name": ""}, pb.NotAllowedError),
         ({"name": " "}, pb.NotAllowedError),

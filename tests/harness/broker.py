@@ -18,6 +18,8 @@ from daybook.broker.namespaces.policies import NamespacePolicies, Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies, defaults
 from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.protocol.bundles import BundleName, Bundles
+from daybook.broker.schemas.admission import SchemaAdmission
+from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
 from daybook.broker.service.lookup import LookupResult, Lookups
@@ -38,6 +40,7 @@ from daybook.wire.topics import TopicName
 from tests.harness.clocks import EPOCH_MS, VirtualClock
 from tests.harness.fake_log import FakeLog, FakeLogs
 from tests.harness.network import SimulatedNetwork
+from tests.harness.schemas import FakeSchemaLedgers
 
 HOST, PORT = "broker", 6650
 TOPIC = "persistent://public/default/t"
@@ -141,6 +144,15 @@ class Broker:
             limits=topic_limits,
         )
         self.topics.attach(owns=self.ownership.owns, may_load=self.ownership.may_load)
+        self.session = self.store.session("broker")
+        self.schema_ledgers = FakeSchemaLedgers(self.session)
+        self.schemas = SchemaRegistry(
+            self.session,
+            self.schema_ledgers,
+            self.clock,
+            versions_max=self.config.schema_versions_max,
+            schema_bytes_max=self.config.schema_bytes_max,
+        )
         self.context = BrokerContext(
             config=self.config,
             clock=self.clock,
@@ -150,6 +162,7 @@ class Broker:
             lookups=self.lookups,
             policies=self.policies,
             topic_lists=TopicLists(self.store.session("broker"), silent_log()),
+            schemas=SchemaAdmission(self.schemas),
             server_version="daybook/test",
             own_urls=("pulsar://broker:6650",),
             log=silent_log(),
@@ -166,6 +179,7 @@ class Broker:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.context.run)
             await nursery.start(self.topics.run)
+            await nursery.start(self.schemas.run)
             task_status.started()
             while True:
                 nursery.start_soon(self._serve, await listener.accept())

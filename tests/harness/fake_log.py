@@ -13,8 +13,10 @@ from daybook.bookie.errors import ReadUnknownError
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.errors import NotFoundError
 from daybook.broker.namespaces.policy_table import EffectivePolicies
-from daybook.broker.topics.topic_log import Done, TopicLog
-from daybook.managed_ledger.behind import Behind
+from daybook.broker.topics.topic_log import Done, TopicCursor, TopicLog
+from daybook.managed_ledger.ack_set import AckSet
+from daybook.managed_ledger.behind import Behind, EntryStart
+from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
@@ -24,6 +26,7 @@ from daybook.managed_ledger.errors import (
 )
 from daybook.managed_ledger.partial_acks import PartialAcks
 from daybook.managed_ledger.position import Position
+from daybook.managed_ledger.protocol.holes import pending_messages
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
@@ -67,6 +70,27 @@ class FakeCursor:
 
     def ack_part(self, position: Position, pending: int) -> bool:
         return not self.is_acked(position) and self.parts.ack(position, pending)
+
+    @property
+    def holes_top(self) -> Position:
+        parts = [position for position, _ in self.parts.sets()]
+        return max([self.mark_delete, *self.acked, *parts])
+
+    @property
+    def holes(self) -> tuple[int, int]:
+        log, at, messages, size = self._log, self.read_start, 0, 0
+        while at <= self.holes_top:
+            if at not in self.acked:
+                data = log.entries[log._index(at)]
+                count = delivered_head(memoryview(data)).messages
+                messages += pending_messages(self.parts.pending(at), count)
+                size += len(data)
+            at = log.next_position(at)
+        return messages, size
+
+    @property
+    def uncounted(self) -> AckSet:
+        return AckSet()
 
     def is_acked(self, position: Position) -> bool:
         return position <= self.mark_delete or position in self.acked
@@ -140,6 +164,7 @@ class FakeLog:
         self.on_fenced = _nothing
         self.on_confirmed = _nothing
         self._pending: list[tuple[bytes, Done]] = []
+        self.sizes = EntrySizes()
         self._room = trio.Event()
 
     def __hash__(self) -> int:
@@ -198,6 +223,9 @@ class FakeLog:
         exact = messages == entries
         # A log knows no more than the mean, and not always that.
         return Behind(entries, messages if exact else entries, sum(map(len, data)), exact)
+
+    def bytes_after(self, start: EntryStart) -> int:
+        return sum(map(len, self.entries[self._index(start.position) :]))
 
     def entries_between(self, after: Position, through: Position) -> int:
         return max(0, self._index(through) - max(self._index(after), self.trimmed - 1))
@@ -389,15 +417,22 @@ class FakeLogs:
                 return log._position(index)
         return log.next_position(log.last_confirmed)
 
-    async def offset_before(self, log: TopicLog, position: Position) -> int:
+    async def entry_start(self, log: TopicLog, position: Position) -> EntryStart | None:
         assert isinstance(log, FakeLog)
         await trio.lowlevel.checkpoint()
         if self.reads_fail is not None:
             raise self.reads_fail
-        entries = log.entries_between(position, log.last_confirmed)
-        data = log.entries[len(log.entries) - entries :]
-        messages = sum(delivered_head(memoryview(each)).messages for each in data)
-        return log.confirmed_offset - messages
+        index = log._index(position)
+        if not log.trimmed <= index < len(log.entries):
+            return None
+        data = memoryview(log.entries[index])
+        head, last = delivered_head(data), split_broker_metadata(data)[1]
+        assert last is not None
+        first = last - head.messages + 1
+        return EntryStart(position, first, 0, head.publish_time_ms, head.messages, len(data))
+
+    async def recount(self, log: TopicLog, cursor: TopicCursor) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def position_of_time(self, log: TopicLog, publish_ms: int) -> Position:
         assert isinstance(log, FakeLog)

@@ -22,6 +22,7 @@ from daybook.managed_ledger.cursor_ledger import (
     CHANGE_2,
     encode_change,
     encode_change_1,
+    encode_holes,
     encode_properties,
     encode_snapshot,
 )
@@ -29,6 +30,7 @@ from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
 from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.managed_ledger.protocol.cursor import Change
+from daybook.managed_ledger.protocol.holes import HoleCount
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import SystemClock
 from daybook.wire.metadata.zookeeper import open_zookeeper
@@ -61,6 +63,13 @@ def random_change(rng: random.Random) -> Change:
     return Change(random_position(rng), tuple(runs), reset=rng.random() < 0.1)
 
 
+def random_holes(rng: random.Random, mark_delete: Position) -> bytes:
+    """Return the field with the size of the holes, which half of the records have."""
+    top = Position(mark_delete.ledger_id + rng.randrange(2), rng.randrange(1 << 40))
+    sizes = (rng.getrandbits(20), rng.getrandbits(40), rng.getrandbits(60))
+    return encode_holes(HoleCount(mark_delete, top, *sizes)) if rng.random() < 0.5 else b""
+
+
 def records_of_version_2(seed: int, count: int) -> Iterator[tuple[Position, bytes]]:
     """Yield changes, seeks, and some snapshots and their parts, with the mark-delete position."""
     rng = random.Random(seed)
@@ -68,7 +77,8 @@ def records_of_version_2(seed: int, count: int) -> Iterator[tuple[Position, byte
     while made < count:
         change = random_change(rng)
         properties = {f"p{n}": rng.getrandbits(63) for n in range(rng.choice([0, 0, 0, 2]))}
-        records = [encode_change(change, encode_properties(properties))]
+        holes = random_holes(rng, change.mark_delete)
+        records = [encode_change(change, encode_properties(properties), holes)]
         if rng.random() < 0.001:
             acked = AckSet()
             for _ in range(rng.choice([3, 300])):
@@ -76,7 +86,11 @@ def records_of_version_2(seed: int, count: int) -> Iterator[tuple[Position, byte
                 acked.add_range(change.mark_delete.ledger_id, first, first + rng.randrange(9))
             whole_bytes_max = rng.choice([50, 1 << 20])
             records += encode_snapshot(
-                change.mark_delete, acked, properties, whole_bytes_max=whole_bytes_max
+                change.mark_delete,
+                acked,
+                properties,
+                whole_bytes_max=whole_bytes_max,
+                holes=holes,
             )
         for record in records[: count - made]:
             yield change.mark_delete, record

@@ -11,9 +11,11 @@ from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.cursor_ledger import (
     PART_BYTES_MAX,
     RANGES_MAX,
+    Recovered,
     decode_change_1,
     encode_change,
     encode_change_1,
+    encode_holes,
     encode_properties,
     encode_snapshot,
     folded,
@@ -23,6 +25,7 @@ from daybook.managed_ledger.cursor_ledger import (
 from daybook.managed_ledger.ledger_list import set_sealed
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import Change
+from daybook.managed_ledger.protocol.holes import HoleCount
 from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.records import (
     INDEX,
@@ -97,6 +100,9 @@ WRITTEN = {
 }
 
 
+HOLES = HoleCount(Position(17, 41), Position(18, 0), acked=11, messages=300, bytes=70_000)
+
+
 def parts_2() -> list[bytes]:
     return encode_snapshot(
         Position(17, 41), acked([(17, 50, 59)]), {"a": 1}, version=2, whole_bytes_max=16
@@ -111,6 +117,19 @@ WRITTEN_2 = {
     "change_reset": encode_change(Change(Position(17, -1), (), reset=True)),
     "part_0": parts_2()[0],
     "part_1": parts_2()[1],
+    "change_holes": encode_change(
+        Change(Position(17, 41), ((17, 50, 59), (18, 0, 0))), b"", encode_holes(HOLES)
+    ),
+    "snapshot_holes": encode_snapshot(
+        Position(17, 41), acked([(17, 50, 59), (18, 0, 0)]), {}, holes=encode_holes(HOLES)
+    )[0],
+    "cursor_folded_holes": folded(
+        ManagedCursorInfo(),
+        Position(17, 41),
+        [(17, 50, 59), (18, 0, 0)],
+        {},
+        encode_holes(HOLES),
+    ).SerializeToString(),
 }
 
 
@@ -134,6 +153,14 @@ def test_changes_that_were_written_in_version_2_are_read(name: str) -> None:
     assert found.old_records == 0
     found.apply(golden_2("change_reset"))
     assert (found.mark_delete, len(found.acked)) == (Position(17, -1), 0)
+
+
+def test_counts_of_holes_that_were_written_are_read() -> None:
+    assert recover([golden("snapshot"), golden_2("change_holes")], LENGTHS).holes == HOLES
+    assert recover([golden_2("snapshot_holes")], LENGTHS).holes == HOLES
+    state = Recovered(LENGTHS)
+    state.start(parse(ManagedCursorInfo(), golden_2("cursor_folded_holes"), "cursor"))
+    assert state.holes == HOLES
 
 
 def test_parts_that_were_written_in_version_2_are_read() -> None:

@@ -3,6 +3,7 @@
 storm      the work goes on while faults strike
 calm       everything is healed; receivers get all that exists, before anybody sends or opens
            anything; then clients come to their end
+count      a backlog that says that it is exact equals a full count
 drain      topics take messages again and are read, and subscriptions are emptied: liveness; the
            clients' ledgers are closed and read
 stop       brokers stop in order, and no task or connection of them is left
@@ -28,6 +29,7 @@ from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Quiet
 from tests.simulation import scheduler
 from tests.simulation.acts import Join
 from tests.simulation.audit import MetadataAudit, audit_copies
+from tests.simulation.backlogs import wrong_backlogs
 from tests.simulation.caretaker import close_all, mended, reclaim, replicate
 from tests.simulation.cluster import Cluster, Life, Main
 from tests.simulation.faults import Nemesis
@@ -227,6 +229,7 @@ class _Simulation:
             if (life := cluster.lives.get(name)) is not None:
                 await within(LIVENESS_S, f"the end of {name}", life.ended.wait)
         await self._clients_gone()
+        await within(LIVENESS_S, "counting backlogs", self._count_backlogs)
         await self._drain()
         await self._stop_brokers()
         await self._mend()
@@ -237,6 +240,10 @@ class _Simulation:
                 await within(LIVENESS_S, f"starting {name}", partial(cluster.revive, name))
             await within(LIVENESS_S, "the end of limbo", self._nothing_in_limbo)
         await audit_copies(cluster, self._audit, scene.recorder("auditor"))
+
+    async def _count_backlogs(self) -> None:
+        names = self._plan.shape.broker_names()
+        self._outcome.violations += await wrong_backlogs(self._cluster, names)
 
     async def _receive_all(self) -> None:
         """Wait, with no other work, until each receiver is attached and has all that it is owed."""

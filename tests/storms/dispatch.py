@@ -22,6 +22,7 @@ from daybook.broker.protocol.dispatch.interface import (
     Read,
     Replay,
     Rewind,
+    SlotRange,
     Taken,
     Want,
 )
@@ -41,7 +42,7 @@ from tests.storms.dispatch_rules import (
 )
 from tests.storms.storm import OFTEN, SOME
 
-TYPES = ("exclusive", "failover", "shared")
+TYPES = ("exclusive", "failover", "shared", "key_shared")
 AT_ONCE_MAX = 4
 PARTIAL_BYTES_MAX = 10_000
 TURNS_AT_END = 4000
@@ -116,8 +117,14 @@ class DispatchStorm(DispatchRules):
         group, ends = None, False
         if self.chance.happens(self._groups):
             group, ends, at_ms = self._chunk(at_ms)
-        self.log.append(Message(index, place, messages, at_ms, group, ends))
+        key = self._draw_key(index, group)
+        self.log.append(Message(index, place, messages, at_ms, group, ends, key))
         self._truth[place] = 0
+
+    def _draw_key(self, index: int, group: str | None) -> int:
+        """Return the hash of the key of a new entry, which counts if the storm is key_shared."""
+        del index, group
+        return 0
 
     def _chunk(self, at_ms: int) -> tuple[str, bool, int]:
         """Return the next chunk of one of two large messages: group, True if it is the last, time.
@@ -142,9 +149,16 @@ class DispatchStorm(DispatchRules):
         self._came += 1
         priority = self.chance.below(2) if self.chance.happens(0.3) else 0
         consumer = Consumer(self, self._came, priority)
-        self.say(f"{consumer.name} joins, {TYPES[self.type]}, priority {priority}")
+        ranges = self._draw_ranges()
+        if ranges is None:
+            return
+        self.say(f"{consumer.name} joins, {TYPES[self.type]}, priority {priority}, {ranges or ''}")
         alive[consumer.key] = consumer
-        self._step(self._machine.joined(consumer.key, consumer.name, priority))
+        self._step(self._machine.joined(consumer.key, consumer.name, priority, ranges))
+
+    def _draw_ranges(self) -> Sequence[SlotRange] | None:
+        """Return the hash ranges of a newcomer; None if it cannot join."""
+        return ()
 
     def _begin(self) -> None:
         """Draw the type of the subscription, which its first consumer sets."""
@@ -273,7 +287,7 @@ class DispatchStorm(DispatchRules):
         """Take entries back for redelivery: these, or all of the consumer's if none is named."""
         self.mark("given back")
         self.say(f"{consumer.name} -> broker: give again {list(places) or 'all'}")
-        if self.type == SHARED:
+        if self.shared:
             for place in [p for p in consumer.holds if not places or p in places]:
                 del consumer.holds[place]
                 self._given_back[place] = self._given_back.get(place, 0) + 1
@@ -346,7 +360,8 @@ class DispatchStorm(DispatchRules):
         pending = self._partial.pending(Position(*message.place))
         pending = message.all if pending is None else pending & message.all
         entry = Entry(message.place, pending.bit_count(), pending)
-        if self.type == SHARED:
+        entry.key = message.key
+        if self.shared:
             if message.at_ms > self.now_ms:
                 self.mark("delayed")
                 entry.deliver_at_ms = message.at_ms

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """An entry of the log: `messages` of them, due at `at_ms`; or a chunk, if it has a `group`."""
+    """An entry of the log: `messages` of them, due at `at_ms`; or a chunk, if it has a `group`.
+
+    `key` counts on key_shared subscriptions.
+    """
 
     index: int
     place: Place
@@ -20,6 +23,7 @@ class Message:
     at_ms: int
     group: str | None
     ends: bool
+    key: int = 0
 
     @property
     def all(self) -> int:
@@ -37,7 +41,7 @@ class Consumer:
         self.priority = priority
         self.alive = True
         self.permits = 0
-        self.holds: dict[Place, int] = {}  # messages by entry; only on a shared subscription
+        self.holds: dict[Place, int] = {}  # messages by entry; only if shared
         self.active = True
         self.writable = True
         self._inbox: dict[Place, int] = {}  # entries, with their unacknowledged messages as bits

@@ -11,7 +11,7 @@ from tests.storms.dispatch_consumer import Consumer, Message
 from tests.storms.network import Network
 from tests.storms.storm import Storm
 
-EXCLUSIVE, FAILOVER, SHARED = range(3)
+EXCLUSIVE, FAILOVER, SHARED, KEY_SHARED = range(4)
 BROKER = 0
 CONSUMERS_MAX = 24
 LEDGER_ENTRIES = 4
@@ -45,7 +45,7 @@ class DispatchRules(Storm):
 
     @property
     def shared(self) -> bool:
-        return self.type == SHARED
+        return self.type in (SHARED, KEY_SHARED)
 
     def message(self, place: Place) -> Message:
         return self.log[(place[0] - 1) * LEDGER_ENTRIES + place[1]]
@@ -65,7 +65,7 @@ class DispatchRules(Storm):
         consumer.permits -= entry.messages
         if consumer.permits < 0:
             self.mark("overdrawn")
-        if self.type == SHARED:
+        if self.shared:
             self._check_shared(consumer, message, redeliveries)
             consumer.holds[message.place] = entry.messages
         else:

@@ -6,6 +6,7 @@ A walk takes twenty times as long as another storm and checks more in each step,
 from tests.storms.chain import ChainStorm
 from tests.storms.cursor import CursorStorm
 from tests.storms.dispatch import DispatchStorm
+from tests.storms.key_shared import KeySharedStorm
 from tests.storms.ledger import LedgerStorm
 from tests.storms.ledger_deferred import DeferredStorm
 from tests.storms.ownership import OwnershipStorm
@@ -20,6 +21,7 @@ KINDS: dict[str, type[Storm]] = {
         ChainStorm,
         CursorStorm,
         DispatchStorm,
+        KeySharedStorm,
         ProducerStorm,
         OwnershipStorm,
     )
@@ -29,7 +31,8 @@ SHARES = {
     "deferred": 240,
     "chain": 10,
     "cursor": 350,
-    "dispatch": 225,
+    "dispatch": 125,
+    "key_shared": 100,
     "producer": 120,
     "ownership": 15,
 }

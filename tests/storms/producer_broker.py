@@ -8,7 +8,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from daybook.broker.config import BrokerConfig
 from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.namespaces.policy_table import defaults
 from daybook.broker.protocol import access, producing
 from daybook.broker.protocol.deduplication import DeduplicationState, EntryIds, Verdict
 from daybook.broker.protocol.producing import Sending
@@ -203,6 +205,9 @@ class Deduplicated:
         self.count = position.entry_id + 1
 
 
+_POLICIES = defaults(BrokerConfig())
+
+
 class Topic:
     """One instance per load of the topic: from a takeover of its log to the next one."""
 
@@ -219,6 +224,7 @@ class Topic:
         self._unsettled: list[tuple[Producer, Connection, int]] = []
         self.closing = False
         self.termination = None
+        self.policies = _POLICIES
         self.log = cast("Any", None)  # Nobody reads here.
         self.by_name: dict[str, Producer] = {}
         self.access = access.AccessProtocol(epoch)

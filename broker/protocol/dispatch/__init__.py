@@ -18,5 +18,8 @@ opaque token.
     exclusive    one consumer gets everything, in order
     failover     one of several consumers gets everything, until it leaves
     shared       each entry goes to one of the consumers that have permits
+    key_shared   each entry goes to the consumer of its key, in the order of the key
+    ranges       which consumer serves which keys
+    keys         the entries of one key: those that are out, and those that wait
     chunks       the chunks of one message go to one shared consumer
 """

@@ -28,7 +28,9 @@ class Cause(Enum):
     DELAYED_FULL = "delayedFull"  # so many of them that nothing more is read
     CHUNK_HELD = "chunkHeld"  # chunks that only one consumer may get
     CHUNKS_FULL = "chunksFull"  # so many of them that nothing more is read
-    KEY_WAITS = "keyWaits"  # entries whose key another consumer still has
+    KEY_WAITS = "keyWaits"  # entries that wait for the consumer of their key, or for its last one
+    KEY_UNCOVERED = "keyUncovered"  # entries whose key is in the hash ranges of no consumer
+    LOOK_AHEAD_FULL = "lookAheadFull"  # so many entries wait for keys that nothing more is read
     # Reasons of the shell.
     READING = "reading"  # a read of the log is under way
     READ_FAILS = "readFails"  # the log cannot be read, and the read is repeated
@@ -61,6 +63,7 @@ _STOP_ALL = frozenset(
         Cause.SUBSCRIPTION_UNACKED,
         Cause.DELAYED_FULL,
         Cause.CHUNKS_FULL,
+        Cause.LOOK_AHEAD_FULL,
         Cause.MOVING,
         Cause.TOPIC_CLOSED,
     }

@@ -21,6 +21,7 @@ from daybook.broker.protocol.dispatch.interface import (
     Place,
     Read,
     Rewind,
+    SlotRange,
     Taken,
     Want,
 )
@@ -104,7 +105,14 @@ class ExclusiveDispatch:
 
     # -- inputs
 
-    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Effect]:
+    def joined(
+        self,
+        consumer: ConsumerKey,
+        name: str = "",
+        priority: int = 0,
+        ranges: Sequence[SlotRange] = (),
+    ) -> list[Effect]:
+        del ranges
         assert self._active is None, "an exclusive subscription has one consumer"
         self._consumers[consumer] = Served(consumer, name, priority)
         return self._serve(consumer)

@@ -14,10 +14,17 @@ active one delivers entries twice.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch, Served
-from daybook.broker.protocol.dispatch.interface import Activate, ConsumerKey, DispatchLimits, Effect
+from daybook.broker.protocol.dispatch.interface import (
+    Activate,
+    ConsumerKey,
+    DispatchLimits,
+    Effect,
+    SlotRange,
+)
 from daybook.broker.protocol.dispatch.murmur import murmur3, murmur3_each
 
 _POINTS = [str(point).encode() for point in range(100)]
@@ -49,7 +56,14 @@ class FailoverDispatch(ExclusiveDispatch):
             return 0
         return self._deadline_ms
 
-    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Effect]:
+    def joined(
+        self,
+        consumer: ConsumerKey,
+        name: str = "",
+        priority: int = 0,
+        ranges: Sequence[SlotRange] = (),
+    ) -> list[Effect]:
+        del ranges
         served = self._consumers[consumer] = Served(consumer, name, priority)
         rank = self._rank[consumer] = self._rank_of(served)
         insort(self._ranks, rank)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ConsumerKey: TypeAlias = int
 Place: TypeAlias = tuple[int, int]  # ledger id, entry id
+SlotRange: TypeAlias = tuple[int, int]  # first and last slot of hashed keys
 
 
 @dataclass(slots=True)
@@ -25,9 +26,10 @@ class Entry:
     place: Place
     messages: int  # permits that it takes
     token: Any
-    deliver_at_ms: int = 0  # not before this time, if the subscription is shared
+    deliver_at_ms: int = 0  # not before this time, if the subscription is shared or key_shared
     group: str | None = None  # the id of a message in chunks, which stay together
     group_ends: bool = False  # the entry is the last chunk of its message
+    key: int = 0  # the hash of its key, if the subscription is key_shared
 
 
 # -- reads
@@ -100,6 +102,9 @@ class DispatchLimits:
     replay_entries_max: int = 100
     delayed_entries_max: int = 100_000  # with more, nothing is read until some are due
     held_entries_max: int = 1_000  # chunks that wait for the consumer that must get them
+    # Entries of key_shared subscriptions that wait for their consumer, while reading goes on.
+    waiting_entries_max: int = 50_000
+    key_shared_points: int = 100  # a consumer has so many on the ring; 0: ranges are split
     failover_delay_ms: int = 1_000
 
 
@@ -109,7 +114,15 @@ class Dispatch(Protocol):
     The methods that return effects are the inputs.  Only `entries_read` delivers entries.
     """
 
-    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Effect]: ...
+    def joined(
+        self,
+        consumer: ConsumerKey,
+        name: str = "",
+        priority: int = 0,
+        ranges: Sequence[SlotRange] = (),
+    ) -> list[Effect]:
+        """Serve one more consumer.  A sticky key_shared consumer names its `ranges`."""
+        ...
 
     def left(self, consumer: ConsumerKey) -> list[Effect]: ...
 

@@ -26,6 +26,7 @@ from daybook.broker.protocol.dispatch.interface import (
     Read,
     Replay,
     Rewind,
+    SlotRange,
     Taken,
     Want,
 )
@@ -157,8 +158,14 @@ class SharedDispatch:
 
     # -- inputs
 
-    def joined(self, consumer: ConsumerKey, name: str = "", priority: int = 0) -> list[Effect]:
-        del name  # Consumers take turns by priority and key.
+    def joined(
+        self,
+        consumer: ConsumerKey,
+        name: str = "",
+        priority: int = 0,
+        ranges: Sequence[SlotRange] = (),
+    ) -> list[Effect]:
+        del name, ranges  # Consumers take turns by priority and key.
         first = not self._by_key
         self._by_key[consumer] = SharedConsumer(consumer, priority)
         self._unacked.join(consumer)
@@ -170,7 +177,7 @@ class SharedDispatch:
         self._count(left)
         self._over.pop(consumer, None)
         # Chunks that were held for it are free to choose another consumer.
-        self._replay.add([*self._unacked.leave(consumer), *self._chunks.leave(consumer)])
+        self._return([*self._unacked.leave(consumer), *self._chunks.leave(consumer)])
         if not self._by_key:
             self._clear()  # The next consumer begins at the first entry not acknowledged.
         self._unblock()
@@ -195,7 +202,7 @@ class SharedDispatch:
     def redelivery_requested(
         self, consumer: ConsumerKey, places: Sequence[Place] = ()
     ) -> list[Effect]:
-        self._replay.add(self._unacked.give_back(consumer, places))
+        self._return(self._unacked.give_back(consumer, places))
         self._unblock()
         return []
 
@@ -227,6 +234,10 @@ class SharedDispatch:
     def tick(self, now_ms: int) -> list[Effect]:
         self._replay.add(self._delayed.due(now_ms))
         return []
+
+    def _return(self, places: Sequence[Place]) -> None:
+        """Have entries delivered again that a consumer had."""
+        self._replay.add(places)
 
     def _clear(self) -> None:
         """Forget all entries, but no consumer."""
@@ -269,7 +280,7 @@ class SharedDispatch:
             return []  # The cursor was rewound during the read.
         match want:
             case Read():
-                given = _Given()
+                given = Given()
                 count = self._assign(entries, given)
                 return [*given.effects(), Taken(count)]
             case Replay(places):
@@ -285,13 +296,13 @@ class SharedDispatch:
         wanted = [entry for entry in entries if entry.place in self._replay]
         for entry in wanted:
             self._replay.remove(entry.place)
-        given = _Given()
+        given = Given()
         count = self._assign(wanted, given)
         # No consumer could take the rest.  Delayed and held entries are kept elsewhere.
         self._replay.add([entry.place for entry in wanted[count:]])
         return given.effects()
 
-    def _assign(self, entries: Sequence[Entry], given: "_Given") -> int:
+    def _assign(self, entries: Sequence[Entry], given: "Given") -> int:
         """Assign entries while there is a consumer to take them, and return how many were handled.
 
         A handled entry is assigned, delayed or held; it need not be read again with the others.
@@ -349,7 +360,7 @@ class SharedDispatch:
         if entry.group is not None:
             self._chunks.wait(entry, at_ms)
 
-    def _give(self, consumer: SharedConsumer, entry: Entry, given: "_Given") -> None:
+    def _give(self, consumer: SharedConsumer, entry: Entry, given: "Given") -> None:
         redeliveries = self._unacked.deliver(consumer.key, entry.place, entry.messages)
         # Entries are delivered whole, so permits may end below zero.
         consumer.permits -= entry.messages
@@ -409,7 +420,7 @@ class SharedDispatch:
             self._may_take(key)
 
 
-class _Given:
+class Given:
     """The entries of one read that are assigned, by consumer."""
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ case, for a bounded number of batches: one that is forgotten is delivered again 
 it, whole in the worst case.
 """
 
-from collections import deque
 from collections.abc import Sequence
+from heapq import heappop, heappush
 
 from daybook.clients.python.protocol.acks_in_doubt import AcksInDoubt, AckTuple, EntryKey
 
@@ -96,6 +96,10 @@ class AckTracker:
     def _is_needed(self, key: EntryKey) -> bool:
         """Return True if an acknowledgement of a part of this batch is not confirmed."""
         return key in self._changed or key in self.in_doubt
+
+    def is_pending(self, key: EntryKey) -> bool:
+        """Return True if messages of this batch are not acknowledged."""
+        return key in self._pending
 
     @property
     def pending_batches(self) -> int:
@@ -275,20 +279,27 @@ class AckTracker:
         return void
 
 
+_DOUBLINGS_MAX = 60  # beyond that every delay is at its maximum
+
+
 class NackTracker:
-    """Entries to be delivered again, after a delay."""
+    """Entries to be delivered again, after a delay, which doubles with each redelivery."""
 
-    __slots__ = ("_delay_s", "_due", "_known")
+    __slots__ = ("_delay_max_s", "_delay_s", "_due", "_known")
 
-    def __init__(self, delay_s: float) -> None:
+    def __init__(self, delay_s: float, delay_max_s: float | None = None) -> None:
+        """Without `delay_max_s` the delay is always the same."""
         self._delay_s = delay_s
-        self._due: deque[tuple[float, EntryKey]] = deque()
+        self._delay_max_s = delay_s if delay_max_s is None else max(delay_s, delay_max_s)
+        self._due: list[tuple[float, EntryKey]] = []  # a heap
         self._known: set[EntryKey] = set()  # never iterated
 
-    def nack(self, key: EntryKey, now: float) -> None:
+    def nack(self, key: EntryKey, now: float, redeliveries: int = 0) -> None:
+        """Have an entry delivered again that was redelivered so often before."""
         if key not in self._known:
             self._known.add(key)
-            self._due.append((now + self._delay_s, key))
+            delay_s = self._delay_s * 2.0 ** min(redeliveries, _DOUBLINGS_MAX)
+            heappush(self._due, (now + min(delay_s, self._delay_max_s), key))
 
     @property
     def deadline(self) -> float | None:
@@ -298,7 +309,7 @@ class NackTracker:
         """Return the entries to ask for now, in order."""
         found: list[EntryKey] = []
         while self._due and self._due[0][0] <= now:
-            key = self._due.popleft()[1]
+            key = heappop(self._due)[1]
             self._known.discard(key)
             found.append(key)
         return sorted(found)

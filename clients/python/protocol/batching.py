@@ -8,10 +8,13 @@ time, so they are cached.  (`wire.batch` describes the layout of a batch.)
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from daybook.wire.fields import U32, encode_varint
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer
+
+T = TypeVar("T")
 
 _KNOWN_MAX = 4096  # encoded metadata that are kept, by size and key
 
@@ -26,6 +29,7 @@ class Batch:
     highest_sequence_id: int
     key: str | None  # the first message's
     key_is_base64: bool
+    ordering_key: bytes | None = None  # the first message's
 
 
 def text_key(key: str | bytes | None) -> tuple[str | None, bool]:
@@ -40,6 +44,7 @@ class BatchBuilder:
 
     __slots__ = (
         "_first_key",
+        "_first_ordering_key",
         "_first_sequence_id",
         "_known",
         "_parts",
@@ -57,6 +62,7 @@ class BatchBuilder:
         self._parts: list[Buffer] = []
         self._known: dict[object, bytes] = {}
         self._first_key: str | bytes | None = None
+        self._first_ordering_key: bytes | None = None
         self._first_sequence_id = 0
 
     def add(self, data: bytes, key: str | bytes | None, sequence_id: int) -> bool:
@@ -71,6 +77,7 @@ class BatchBuilder:
         if not parts:
             self._first_sequence_id = sequence_id
             self._first_key = key
+            self._first_ordering_key = None
         parts.append(prefix)
         parts.append(data)
         self.count = count = self.count + 1
@@ -84,8 +91,9 @@ class BatchBuilder:
         properties: Mapping[str, str],
         event_time_ms: int | None,
         sequence_id: int,
+        ordering_key: bytes | None = None,
     ) -> bool:
-        """Add a message with properties or an event time, or without a value."""
+        """Add a message that has more than a key and a value, or no value."""
         text, is_base64 = text_key(key)
         content = data or b""
         single = pb.SingleMessageMetadata(
@@ -94,6 +102,7 @@ class BatchBuilder:
             partition_key_b64_encoded=is_base64 or None,
             event_time=event_time_ms,
             null_value=True if data is None else None,
+            ordering_key=ordering_key,
         )
         for name, value in properties.items():
             single.properties.add(key=name, value=value)
@@ -101,6 +110,7 @@ class BatchBuilder:
         if not self._parts:
             self._first_sequence_id = sequence_id
             self._first_key = key
+            self._first_ordering_key = ordering_key
         self._parts += (U32.pack(len(fields)), fields, content)
         self.count += 1
         self.size += len(content) + len(fields) + U32.size
@@ -112,7 +122,8 @@ class BatchBuilder:
         body = b"".join(self._parts)
         text, is_base64 = text_key(self._first_key)
         first = self._first_sequence_id
-        batch = Batch(body, self.count, first, first + self.count - 1, text, is_base64)
+        last, ordering_key = first + self.count - 1, self._first_ordering_key
+        batch = Batch(body, self.count, first, last, text, is_base64, ordering_key)
         self._parts = []
         self.count = self.size = 0
         return batch
@@ -133,3 +144,69 @@ class BatchBuilder:
             self._known.clear()
         self._known[known] = prefix
         return prefix
+
+
+@dataclass(slots=True)
+class _OfKey(Generic[T]):
+    builder: BatchBuilder
+    results: list[tuple[int, T]]
+
+
+class KeyedBatches(Generic[T]):
+    """Collects messages in a batch for each key, until all together reach a limit.
+
+    The ordering key counts if a message has one, else the key.  All batches leave together, the one
+    with the oldest message first.  Messages get their sequence ids when they leave, in that order,
+    so the ids of each batch have no gaps.  `T` is what the caller wants to know messages by.
+    """
+
+    def __init__(self, messages_max: int, bytes_max: int) -> None:
+        self.messages_max = messages_max
+        self.bytes_max = bytes_max
+        self.count = 0
+        self.size = 0
+        self._first_sequence_id = 0
+        self._batches: dict[bytes | None, _OfKey[T]] = {}
+
+    def add(
+        self,
+        data: bytes | None,
+        key: str | bytes | None,
+        ordering_key: bytes | None,
+        properties: Mapping[str, str],
+        event_time_ms: int | None,
+        sequence_id: int,
+        result: T | None,
+    ) -> bool:
+        """Add a message; return True if the batches are full.  The sequence ids have no gaps."""
+        text = key.encode() if isinstance(key, str) else key
+        group = text if ordering_key is None else ordering_key
+        batch = self._batches.get(group)
+        if batch is None:
+            batch = _OfKey[T](BatchBuilder(self.messages_max, self.bytes_max), [])
+        builder, index, size = batch.builder, batch.builder.count, batch.builder.size
+        if data is None or properties or event_time_ms is not None or ordering_key is not None:
+            builder.add_special(data, key, properties, event_time_ms, sequence_id, ordering_key)
+        else:
+            builder.add(data, key, sequence_id)
+        # From here on nothing raises: a message that was not taken leaves no trace.
+        self._batches[group] = batch
+        if not self.count:
+            self._first_sequence_id = sequence_id
+        if result is not None:
+            batch.results.append((index, result))
+        self.count += 1
+        self.size += builder.size - size
+        return self.size >= self.bytes_max or self.count >= self.messages_max
+
+    def take(self) -> list[tuple[Batch, list[tuple[int, T]]]]:
+        """Return the batches, each with the messages by which the caller knows some."""
+        first, taken = self._first_sequence_id, list[tuple[Batch, list[tuple[int, T]]]]()
+        for each in self._batches.values():
+            batch = each.builder.take()
+            batch.sequence_id, first = first, first + batch.count
+            batch.highest_sequence_id = first - 1
+            taken.append((batch, each.results))
+        self._batches = {}
+        self.count = self.size = 0
+        return taken

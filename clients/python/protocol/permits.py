@@ -8,6 +8,9 @@ small.
 The permits of an entry are given back exactly as the broker has counted them, whatever became of
 the entry: the broker would wait forever for permits that are not given back.
 
+The topics of one consumer share its size and its bytes in equal parts.  When a topic joins, the
+others grant less from their next grant on.
+
 An entry is delivered whole, so one batch more than permitted may arrive.  A consumer of size 0
 grants no permits: it asks questions and gets no messages.
 """
@@ -16,13 +19,23 @@ _CAUTIOUS = 64  # messages, before their size is known
 _MEMORY = 0.875  # how much of the mean stays when another entry comes
 
 
+class Shares:
+    """The number of topics that share the queue of one consumer."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
+
+
 class Permits:
     """The permits of one consumer on one topic."""
 
-    __slots__ = ("_bytes_max", "_mean", "_outstanding", "_size")
+    __slots__ = ("_bytes_max", "_mean", "_outstanding", "_shares", "_size")
 
-    def __init__(self, size: int, bytes_max: int) -> None:
+    def __init__(self, size: int, bytes_max: int, shares: Shares | None = None) -> None:
         assert size >= 0
+        self._shares = shares or Shares(1)
         self._size = size
         self._bytes_max = bytes_max
         self._mean = 0.0
@@ -30,9 +43,11 @@ class Permits:
 
     @property
     def target(self) -> int:
+        shares = self._shares.count or 1
+        size = max(1, self._size // shares) if self._size else 0
         if not self._mean:
-            return min(self._size, _CAUTIOUS)
-        return min(self._size, max(1, int(self._bytes_max / self._mean)))
+            return min(size, _CAUTIOUS)
+        return min(size, max(1, int(self._bytes_max / shares / self._mean)))
 
     def restart(self, waiting: int = 0) -> int:
         """Start again after an attachment; return the grant.  `waiting` messages wait here."""

@@ -31,6 +31,7 @@ from daybook.wire.topics import TopicName
 from daybook.wire.transport import Stream
 from tests.harness.clocks import EPOCH_MS, FixedClock
 from tests.harness.network import SimulatedNetwork
+from tests.harness.schemas import registry
 
 PORT = 6650
 CONFIG = parse({"cluster": "test"})
@@ -80,6 +81,7 @@ class ControlPlane:
         )
         self.peer_probe = PeerProbe(self.network, self.arenas, self.flusher)
         self.policies = Policies(self.session, config)
+        self.schemas = registry(self.session, cluster.clock)
         self.tenancy = Tenancy(self.session, self.policies, config)
         self.formats = Formats(self.session, readable)
         self.ownership = Ownership(
@@ -106,6 +108,7 @@ class ControlPlane:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.flusher.run)
                 await nursery.start(self._listen)
+                await nursery.start(self.schemas.run)
                 await self.tenancy.bootstrap()
                 await nursery.start(self.formats.run)
                 await nursery.start(self.ownership.run)
@@ -150,7 +153,8 @@ class Cluster:
     def __init__(self, nursery: trio.Nursery, config: BrokerConfig) -> None:
         self.nursery = nursery
         self.config = config
-        self.store = MemoryStore(FixedClock(EPOCH_MS))
+        self.clock = FixedClock(EPOCH_MS)
+        self.store = MemoryStore(self.clock)
         self.network = SimulatedNetwork(random.Random(7))
         self.lives = 0
 

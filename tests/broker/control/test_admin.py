@@ -141,6 +141,7 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
         lookups=broker.lookups,
         leader=broker.leader,
         topics=broker.topics,
+        schemas=broker.schemas,
         peer_calls=PeerCalls(TcpNetwork()),
         bundles=BundleOperations(
             broker.session,

@@ -343,3 +343,63 @@ def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
                 )
 
     simulated(story)
+
+
+def test_nothing_that_is_published_into_a_new_partition_is_missed() -> None:
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await ops.create_partitioned(ORDERS, 1)
+        await ops.create_subscription(ORDERS, "s", Start.latest())
+        await ops.update_partitions(ORDERS, 3)
+        new = TopicName.parse("orders-partition-2")
+        async with world.client("one") as client:
+            await send(client, new.full, 3)
+            async with await client.subscribe(new.full, "s", type="shared") as consumer:
+                messages = [await consumer.receive() for _ in range(3)]
+                assert [message.data for message in messages] == [b"0", b"1", b"2"]
+                # The cursor still stands before its first ledger when this is stored.
+                await consumer.ack(messages[1])
+                await consumer.flush_acks()
+            await ops.unload_topic(new)
+            async with await client.subscribe(new.full, "s", type="shared") as consumer:
+                again = [await consumer.receive() for _ in range(2)]
+                assert [message.data for message in again] == [b"0", b"2"]
+        stats: Any = await ops.stats(new)
+        assert stats["subscriptions"]["s"]["msgBacklog"] == 2
+
+    simulated(story)
+
+
+def test_a_subscription_that_comes_while_a_topic_grows_has_all_partitions() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        ops = broker.operations
+        await ops.create_partitioned(ORDERS, 1)
+        await ops.create_subscription(ORDERS, "s", Start.latest())
+        store = broker.operations._store
+        multi = store.multi
+
+        async def late(operations: Any) -> Any:
+            store.multi = multi  # type: ignore[method-assign]
+            await ops.create_subscription(ORDERS, "late", Start.latest())
+            return await multi(operations)
+
+        store.multi = late  # type: ignore[method-assign]
+        await ops.update_partitions(ORDERS, 2)
+        assert await ops.subscriptions(TopicName.parse("orders-partition-1")) == ["late", "s"]
+
+    simulated(story)
+
+
+def test_a_topic_that_becomes_a_partition_gets_the_subscriptions() -> None:
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await ops.create_partitioned(ORDERS, 1)
+        await ops.create_subscription(ORDERS, "s", Start.latest())
+        await ops._topics.logs.create(TopicName.parse("orders-partition-1"), {})
+        with pytest.raises(ConflictError):
+            await ops.update_partitions(ORDERS, 2)
+        await ops.update_partitions(ORDERS, 2, force=True)
+        assert await ops.subscriptions(TopicName.parse("orders-partition-1")) == ["s"]
+
+    simulated(story)

@@ -1,7 +1,7 @@
 """The distribution of entries: the left has the inputs of a machine, the right its actions.
 
 Entries are numbered: `read 0-3` brings the entries 0 to 3, one message each; `read 5:10` brings
-entry 5 with 10 messages.
+entry 5 with 10 messages, and `read 5~3` entry 5 with key 3.
 """
 
 from collections.abc import Sequence
@@ -430,6 +430,7 @@ class Script:
                 first, last = map(int, word.split("-"))
                 found += [Entry((7, n), 1, n) for n in range(first, last + 1)]
                 continue
+            word, _, key = word.partition("~")
             word, _, group = word.partition("#")
             word, _, at = word.partition("@")
             number, _, messages = word.partition(":")
@@ -437,9 +438,9 @@ class Script:
             if group:
                 self.groups[place] = (group.rstrip("."), group.endswith("."))
             name, ends = self.groups.get(place, (None, False))
-            found.append(
-                Entry((7, place), int(messages or 1), place, int(at or 0), name, group_ends=ends)
-            )
+            entry = Entry((7, place), int(messages or 1), place, int(at or 0), name, ends)
+            entry.key = int(key or 0)
+            found.append(entry)
         return found
 
     def wanted(self) -> str:

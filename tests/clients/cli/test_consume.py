@@ -229,7 +229,7 @@ def test_it_says_that_it_waits_for_new_messages(
 def test_the_help_says_what_is_committed_and_how_consumers_share(daybook: Daybook) -> None:
     said = " ".join(daybook("consume", "--help")[1].split())
     assert "Without --subscription nothing is committed" in said
-    for kind in ("exclusive:", "failover:", "shared:"):
+    for kind in ("exclusive:", "failover:", "shared:", "key_shared:"):
         assert kind in said
 
 
