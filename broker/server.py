@@ -276,7 +276,7 @@ class _Broker:
         )
         self.balancer = Balancer(
             store,
-            self.ownership,
+            self.hand_overs,
             self.leader,
             self.peer_calls,
             interval_s=config.balance_interval_s,

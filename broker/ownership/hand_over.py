@@ -31,7 +31,7 @@ from daybook.broker.protocol.bundles import BundleName
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
-_AT_ONCE = 4  # bundles; few, so that each of them is away for a short time
+_AT_ONCE = 1  # bundles; more at once are all away for longer
 _PATH = "/admin/v2/daybook/bundles"
 
 
@@ -114,6 +114,13 @@ class HandOvers:
             to=to.broker_id,
             ms=round((trio.current_time() - began) * 1000),
         )
+
+    async def move(self, bundle: BundleName, to: Member) -> None:
+        """Hand a bundle of ours over, or release it if that broker takes none."""
+        if to.session in {member.session for member in await self.candidates()}:
+            await self.hand_over(bundle, to)
+        else:
+            await self._ownership.release(bundle)
 
     async def _give(self, bundle: BundleName, url: str, ticket: Ticket) -> None:
         body = TicketBody(ticket.guard, ticket.created_txid)

@@ -546,7 +546,13 @@ async def test_the_leader_evens_out_what_brokers_own(autojump_clock: MockClock) 
         for broker in (one, two):
             balancer = Balancer(
                 broker.session,
-                broker.ownership,
+                HandOvers(
+                    broker.session,
+                    broker.ownership,
+                    broker.peers,
+                    PeerCalls(TcpNetwork()),
+                    silent_log(),
+                ),
                 broker.leader,
                 PeerCalls(TcpNetwork()),
                 interval_s=60,

@@ -210,16 +210,50 @@ async def test_only_an_expected_bundle_is_taken(autojump_clock: MockClock) -> No
 async def test_the_giver_does_not_delete_the_record_of_the_taker(
     autojump_clock: MockClock,
 ) -> None:
-    """The owner gives up while the request of its successor is under way."""
+    """The successor takes the record between the owner's last look at it and the deletion."""
     async with open_cluster() as cluster:
         one, two = await start_two(cluster)
+        tickets: list[Ticket] = []
 
-        async def take_and_be_silent(ticket: Ticket) -> None:
-            await two.ownership.take(A, ticket)
-            raise UnavailableError("the answer was lost")
+        async def fail(ticket: Ticket) -> None:
+            tickets.append(ticket)
+            raise UnavailableError("no answer")
 
-        await hand_over(one, two, take_and_be_silent)
+        real = one.session.get
+
+        async def get(path: str, watch: object = None) -> object:
+            found = await real(path, watch)  # type: ignore[arg-type]
+            if tickets and path == records.owner_path(A):
+                await two.ownership.take(A, tickets.pop())
+            return found
+
+        one.session.get = get  # type: ignore[method-assign, assignment]
+        await hand_over(one, two, fail)
         assert await owner_sessions(two) == {A: two.session_id}
+        await trio.sleep(1)
+        assert (one.ownership.owned, two.ownership.owned) == ([], [A])
+
+
+async def test_a_deletion_that_meets_a_taking_is_refused(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await start_two(cluster)
+        tickets: list[Ticket] = []
+
+        async def fail(ticket: Ticket) -> None:
+            tickets.append(ticket)
+            raise UnavailableError("no answer")
+
+        real = one.session.multi
+
+        async def multi(operations: object) -> None:
+            if tickets:
+                await two.ownership.take(A, tickets.pop())
+            await real(operations)  # type: ignore[arg-type]
+
+        one.session.multi = multi  # type: ignore[method-assign, assignment]
+        await hand_over(one, two, fail)
+        assert await owner_sessions(two) == {A: two.session_id}
+        await trio.sleep(1)
         assert (one.ownership.owned, two.ownership.owned) == ([], [A])
 
 
