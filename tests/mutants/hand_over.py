@@ -65,9 +65,7 @@ MUTANTS = [
         rule="a taking that meets another one is tried again -> it fails",
         module=_SHELL,
         name="Ownership._take",
-        replacement=Edit(
-            "continue  # Another bundle of the same broker was given at the same time.", "break"
-        ),
+        replacement=Edit("continue", "break"),
         caught_by=f"{_TESTS} -k several",
     ),
     Mutant(
@@ -84,7 +82,7 @@ MUTANTS = [
         module=_LOOKUP,
         name="Lookups.lookup_bundle",
         replacement=Edit(" or self._ownership.expects(bundle)", ""),
-        caught_by=f"{_TESTS} -k lookups_name",
+        caught_by=f"{_TESTS} -k before_the_owner_begins",
     ),
     Mutant(
         id="HV09",
@@ -108,7 +106,8 @@ MUTANTS = [
         module=_SHELL,
         name="Ownership._create",
         replacement=Edit(
-            "                Check(records.local_policies_path(namespace), version),\n", ""
+            "Check(records.local_policies_path(namespace), version)",
+            "Check(records.local_policies_path(namespace), ANY)",
         ),
         caught_by=f"{_TESTS} -k was_split",
     ),
@@ -135,9 +134,7 @@ MUTANTS = [
         rule="a split that meets another one is tried again -> it fails",
         module=_SHELL,
         name="Ownership._split",
-        replacement=Edit(
-            "continue  # Another bundle of the namespace was split at the same time.", "break"
-        ),
+        replacement=Edit("continue", "break"),
         caught_by=f"{_TESTS} -k two_bundles",
     ),
     Mutant(
@@ -173,6 +170,6 @@ MUTANTS = [
             "guard is None or record is None or record.stat.owner != self._store.session_id",
             "guard is None or record is None",
         ),
-        caught_by=f"{_TESTS} -k does_not_delete",
+        caught_by=f"{_TESTS} -k leaves_the_record",
     ),
 ]

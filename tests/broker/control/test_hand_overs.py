@@ -234,6 +234,39 @@ async def test_the_giver_does_not_delete_the_record_of_the_taker(
         assert (one.ownership.owned, two.ownership.owned) == ([], [A])
 
 
+async def test_the_giver_leaves_the_record_that_was_taken(autojump_clock: MockClock) -> None:
+    """The record is taken after the owner has decided to delete it, and before it looks again."""
+    async with open_cluster() as cluster:
+        one, two = await start_two(cluster)
+        tickets: list[Ticket] = []
+
+        async def fail(ticket: Ticket) -> None:
+            tickets.append(ticket)
+            raise UnavailableError("no answer")
+
+        real = one.session.get
+
+        async def get(path: str, watch: object = None) -> object:
+            if tickets and path == tickets[0].guard:
+                await two.ownership.take(A, tickets.pop())
+            return await real(path, watch)  # type: ignore[arg-type]
+
+        one.session.get = get  # type: ignore[method-assign, assignment]
+        await hand_over(one, two, fail)
+        assert await owner_sessions(two) == {A: two.session_id}
+        assert not tickets
+
+
+async def test_the_next_owner_answers_lookups_before_the_owner_begins(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        _, two = await start_two(cluster)
+        two.ownership.expect(A)
+        found = await two.lookups.lookup_bundle(A, authoritative=False)
+        assert found.service_url == two.identity.service_url
+
+
 async def test_a_deletion_that_meets_a_taking_is_refused(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         one, two = await start_two(cluster)
