@@ -156,8 +156,8 @@ class Ownership:
         self._watched: set[BundleName] = set()  # their records have a watch
         self._leaving: dict[BundleName, _HandOver] = {}  # handed over to another broker
         self._expected: dict[BundleName, trio.Event] = {}  # handed over to us; set at the end
-        self._tickets: dict[BundleName, Ticket] = {}  # of the bundles that are to be taken
-        self._points: dict[BundleName, Sequence[int]] = {}  # of the bundles that are being split
+        self._tickets: dict[BundleName, Ticket] = {}  # for bundles that are to be taken
+        self._points: dict[BundleName, Sequence[int]] = {}  # for bundles that are being split
         self._bound: InstanceBinding | None = None
         self._joining = trio.Lock()
         self._joined = trio.Event()

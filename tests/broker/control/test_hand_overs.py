@@ -384,7 +384,8 @@ async def test_a_topic_belongs_to_its_owner_in_every_turn_of_a_split(
         done = False
 
         class Watch(trio.abc.Instrument):
-            def after_task_step(self, _: trio.lowlevel.Task) -> None:
+            def after_task_step(self, task: trio.lowlevel.Task) -> None:
+                del task
                 seen.append(one.ownership.owns(TOPIC) and one.ownership.may_load(TOPIC))
 
         watch = Watch()
