@@ -53,6 +53,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # How entries are kept.  "auto": three copies, or as many as there are bookies.
     quorums: QuorumsConfig | Literal["auto"] = "auto"
     bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4  # the bundles of a new namespace
+    # A namespace is not split into more bundles than this.
+    namespace_bundles_max: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 128
     default_namespace_bundles: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 16  # public/default
 
     # The retention of namespaces created from now on; existing ones keep their policies.

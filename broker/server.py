@@ -26,6 +26,7 @@ from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.admin.app import create_app
+from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.operations import Operations
 from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
@@ -38,6 +39,7 @@ from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, Cluster
 from daybook.broker.namespaces.tenancy import Tenancy
 from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.ownership.balancer import Balancer
+from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity, Member, check_others
 from daybook.broker.ownership.ownership import Ownership
@@ -241,12 +243,17 @@ class _Broker:
             is_dead=self._is_dead,
             log=log,
         )
-        self.topics.attach(owns=self.ownership.owns, may_load=self.ownership.may_load)
+        self.topics.attach(
+            owns=self.ownership.owns,
+            may_load=self.ownership.may_load,
+            wait_handed_over=self.ownership.wait_handed_over,
+        )
         self.peers = Peers(store, identity, self.peer_probe, log)
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
         self.peer_calls = PeerCalls(network)
+        self.hand_overs = HandOvers(store, self.ownership, self.peers, self.peer_calls, log)
         self.operations = Operations(
             cluster=config.cluster,
             partitions_max=config.partitions_max,
@@ -260,10 +267,19 @@ class _Broker:
             schemas=self.schemas.registry,
             peer_calls=self.peer_calls,
             settings={name: str(value) for name, value in msgspec.structs.asdict(config).items()},
+            bundles=BundleOperations(
+                store,
+                self.policies,
+                self.ownership,
+                self.topics,
+                self.hand_overs,
+                self.peer_calls,
+                bundles_max=config.namespace_bundles_max,
+            ),
         )
         self.balancer = Balancer(
             store,
-            self.ownership,
+            self.hand_overs,
             self.leader,
             self.peer_calls,
             interval_s=config.balance_interval_s,
@@ -367,6 +383,7 @@ class _Broker:
         # Withdraw first: otherwise lookups would place bundles here while they are released.
         self._leading.cancel()
         await self.ownership.withdraw()
+        await self.hand_overs.drain()
         await self.ownership.release_all()
         await self.topics.close_all()
         await self.ownership.leave()

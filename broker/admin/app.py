@@ -21,7 +21,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from daybook.broker.admin import namespaces, schemas, subscriptions, topics
+from daybook.broker.admin import bundles, namespaces, schemas, subscriptions, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
@@ -65,6 +65,7 @@ def create_app(
             Route("/healthz", healthz),
             Route("/readyz", readyz),
             Route("/status.html", healthz),
+            *bundles.routes(endpoints),
             *subscriptions.routes(of_subscriptions),  # before those that end with a route for all
             *namespaces.routes(endpoints),
             *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log)),

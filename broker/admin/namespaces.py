@@ -9,7 +9,7 @@ from daybook.broker.admin.handling import Call, Endpoints, Handler, Text
 from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import NotAllowedError, PreconditionError
 from daybook.broker.namespaces.policy_table import Fields
-from daybook.broker.namespaces.records import BundlesData, ClusterData, TenantInfo
+from daybook.broker.namespaces.records import ClusterData, TenantInfo
 from daybook.broker.namespaces.unused_policies import parse_new_namespace
 from daybook.wire.version import __version__
 
@@ -42,9 +42,6 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
             "DELETE": _delete_namespace,
         },
         "/namespaces/{tenant}/{namespace}/topics": {"GET": _namespace_topics},
-        "/namespaces/{tenant}/{namespace}/bundles": {"GET": _bundles},
-        "/namespaces/{tenant}/{namespace}/unload": {"PUT": _unload_namespace},
-        "/namespaces/{tenant}/{namespace}/{bundle}/unload": {"PUT": _unload_bundle},
         **{
             f"/namespaces/{{tenant}}/{{namespace}}/{path}": handlers
             for path, handlers in policies.of_namespaces().items()
@@ -140,22 +137,6 @@ async def _namespace_topics(call: OpsCall) -> object:
             raise PreconditionError(
                 f"there is no mode {mode}: use PERSISTENT, NON_PERSISTENT or ALL"
             )
-
-
-async def _bundles(call: OpsCall) -> object:
-    return BundlesData.from_bundles(await call.parts.policies.bundles(call.namespace))
-
-
-async def _unload_namespace(call: OpsCall) -> None:
-    await call.parts.unload_namespace(call.namespace)
-
-
-async def _unload_bundle(call: OpsCall) -> None:
-    if call.query("destinationBroker"):
-        raise NotAllowedError(
-            "this broker does not offer destinationBroker: the leader chooses the next broker"
-        )
-    await call.parts.unload_bundle(call.namespace, call.path("bundle"))
 
 
 async def _not_offered(call: OpsCall) -> None:

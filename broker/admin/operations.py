@@ -22,6 +22,7 @@ from typing import TypeAlias, cast
 import msgspec
 import trio
 
+from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.schemas import SchemaParts
 from daybook.broker.compaction.state import CompactionState, compaction_state, most_urgent
 from daybook.broker.dispatch.subscription import Subscription
@@ -35,16 +36,15 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.limits import check_properties
-from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import DEDUPLICATION, Policy
 from daybook.broker.namespaces.records import PartitionedTopic
 from daybook.broker.namespaces.tenancy import Tenancy
 from daybook.broker.ownership.leader import Leader
-from daybook.broker.ownership.membership import members, owner_record, owners
+from daybook.broker.ownership.membership import members, owners
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
-from daybook.broker.protocol.bundles import BundleName, bundle_name
+from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.lookup import LookupResult, Lookups
 from daybook.broker.topics.growth import Subscriptions, grow, stored_subscriptions
@@ -139,11 +139,13 @@ class Operations:
         schemas: SchemaRegistry,
         settings: Mapping[str, str] | None = None,
         peer_calls: PeerCalls,
+        bundles: BundleOperations,
     ) -> None:
         self.cluster = cluster
         self.settings = settings or {}  # those of this broker, as texts
         self.tenancy = tenancy
         self.policies = policies
+        self.bundles = bundles
         self.schemas = SchemaParts(schemas, policies)
         self._partitions_max = partitions_max
         self._store = store
@@ -231,7 +233,7 @@ class Operations:
             rest = [TopicName.parse(name) for name in await self.topics(namespace)]
             await self._each(rest, self._delete_forced, RestCall("DELETE", "", _FORCED))
             with suppress(BrokerError):  # A bundle that stays owned is harmless.
-                await self.unload_namespace(namespace)
+                await self.bundles.unload_namespace(namespace, hand_over=False)
             await self.schemas.registry.delete_namespace(namespace)
             await self.tenancy.delete_namespace_records(namespace)
         except BrokerError:
@@ -240,35 +242,6 @@ class Operations:
 
     async def _delete_forced(self, topic: TopicName) -> None:
         await self._delete_with_policies(topic, force=True)
-
-    async def unload_namespace(self, namespace: str) -> None:
-        """Release all bundles of the namespace, on the brokers that own them."""
-        for range_ in (await self.policies.bundles(namespace)).ranges():
-            try:
-                await self.unload_bundle(namespace, range_)
-            except NotOwnerError as error:
-                if error.http_url is None:
-                    raise
-                path = f"/admin/v2/namespaces/{namespace}/{range_}/unload"
-                await self._peer_calls.call(error.http_url, "PUT", path)
-
-    async def unload_bundle(self, namespace: str, range_: str) -> None:
-        """Close the topics of the bundle, then release it, so that any broker can own it."""
-        if range_ not in (await self.policies.bundles(namespace)).ranges():
-            raise NotFoundError(f"there is no bundle {range_} in {namespace}")
-        bundle = bundle_name(namespace, range_)
-        try:
-            record = await self._store.get(records.owner_path(bundle))
-        except MetadataError as error:
-            raise UnavailableError(
-                f"the owner of the bundle {bundle} cannot be read now: {error}"
-            ) from error
-        if record is None:
-            return
-        if record.stat.owner != self._store.session_id:
-            url = owner_record(record).http_url
-            raise NotOwnerError(f"another broker owns the bundle {bundle}", http_url=url)
-        await self._ownership.release(bundle)
 
     # -- listing and creating topics
 

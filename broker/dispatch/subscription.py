@@ -226,9 +226,10 @@ class Consumer:
         """Close the consumer and tell its client, which then looks the topic up again."""
         if not self.closed:
             self.closed = True
-            self._send(
-                pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=unsigned(-1))
-            )
+            closed = pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=unsigned(-1))
+            if self.subscription.topic.successor_url:
+                closed.assignedBrokerServiceUrl = self.subscription.topic.successor_url
+            self._send(closed)
             self.connection.forget_consumer(self)
 
     def _send(

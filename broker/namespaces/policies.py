@@ -182,6 +182,24 @@ class Policies:
             raise UnavailableError(f"the bundles of {namespace} are being changed: try again")
         return bundles
 
+    async def read_bundles(self, namespace: str) -> tuple[Bundles, int]:
+        """Return the bundles as they are stored now, and the version of their record."""
+        await self.bundles(namespace)
+        path = records.local_policies_path(namespace)
+        try:
+            record = await self._store.get(path)
+        except StoreUnavailableError as error:
+            raise UnavailableError(
+                f"the bundles of {namespace} cannot be read now: {error}"
+            ) from error
+        if record is None:
+            raise NotFoundError(f"the namespace {namespace} does not exist")
+        return _bundles(record.value, path), record.stat.version
+
+    def bundles_changed(self, namespace: str, bundles: Bundles) -> None:
+        """Note a change that this broker has made: it counts before the watch fires."""
+        self._local.replace(records.local_policies_path(namespace), bundles)
+
     async def bundle_of(self, topic: TopicName) -> BundleName:
         bundles = await self.bundles(topic.namespace)
         return bundle_name(topic.namespace, bundles.range_of(topic.bundle_hash))
@@ -500,6 +518,11 @@ class MetadataCache(Generic[ValueT]):
         entry = self._entries.get(path)
         if entry is not None:
             entry.fresh = False
+
+    def replace(self, path: str, value: ValueT) -> None:
+        """Use this value from now on, and read the record again when it is needed next."""
+        if path in self._entries:
+            self._entries[path] = _Entry(value)
 
     def known(self, path: str) -> ValueT | None:
         """Return the last value that was seen, without reading the store."""

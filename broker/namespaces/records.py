@@ -76,6 +76,13 @@ class OwnerRecord(msgspec.Struct, rename="camel"):
     http_url_tls: str | None = None
     disabled: bool = False
     advertised_listeners: dict[str, object] = {}
+    # The broker that takes the bundle over.  Pulsar does not know this key.
+    successor: "Successor | msgspec.UnsetType" = msgspec.UNSET
+
+
+class Successor(msgspec.Struct, rename="camel"):
+    native_url: str
+    http_url: str | None = None
 
 
 class BrokerRecord(msgspec.Struct, rename="camel"):

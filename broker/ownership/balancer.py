@@ -2,16 +2,15 @@
 
 At most one bundle moves in each interval, and none for an interval after a broker came or went.  So
 clients that a failure has just moved are not moved again, and a broker that restarts repeatedly
-causes no moves.  The balancer only releases the bundle; the next lookup places it on the emptiest
-broker.
+causes no moves.  The owner hands the bundle over as planned (`ownership.hand_over`).
 """
 
 import trio
 
 from daybook.broker.errors import BrokerError
+from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Member, owners
-from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.balance import Move, next_move
 from daybook.broker.protocol.bundles import BundleName
@@ -25,7 +24,7 @@ class Balancer:
     def __init__(
         self,
         store: MetadataStore,
-        ownership: Ownership,
+        hand_overs: HandOvers,
         leader: Leader,
         peer_calls: PeerCalls,
         *,
@@ -33,7 +32,7 @@ class Balancer:
         log: Log,
     ) -> None:
         self._store = store
-        self._ownership = ownership
+        self._hand_overs = hand_overs
         self._leader = leader
         self._peer_calls = peer_calls
         self._interval_s = interval_s
@@ -60,18 +59,19 @@ class Balancer:
                 owned[by_session[one.session].broker_id].append(one.bundle)
         move = next_move(owned)
         if move is not None:
-            (source,) = [m for m in live if m.broker_id == move.source]
+            by_id = {member.broker_id: member for member in live}
             self._log.info(
                 "moving a bundle to a broker with fewer bundles",
                 bundle=move.bundle,
                 source=move.source,
                 target=move.target,
             )
-            await self._release(move, source)
+            await self._move(move, by_id[move.source], by_id[move.target])
 
-    async def _release(self, move: Move, source: Member) -> None:
+    async def _move(self, move: Move, source: Member, target: Member) -> None:
         if source.session == self._store.session_id:
-            await self._ownership.release(move.bundle)
+            await self._hand_overs.move(move.bundle, target)
         elif source.record.web_service_url is not None:
             path = f"/admin/v2/namespaces/{move.bundle}/unload"
-            await self._peer_calls.call(source.record.web_service_url, "PUT", path)
+            query = {"destinationBroker": target.broker_id}
+            await self._peer_calls.call(source.record.web_service_url, "PUT", path, query=query)

@@ -3,19 +3,32 @@
 `run` joins the cluster, and joins again after a lost session or when a peer has removed this
 broker.  A lookup calls `acquire`; the loading of a topic asks `may_load`.  The topics of a bundle
 are closed in good order when it is released, and dropped at once when it is lost.
+
+A bundle is handed over in four steps (`hand_over` begins them, see `ownership.hand_over`):
+
+    1  The successor is told to expect the bundle.  Its clients wait there from now on.
+    2  This broker closes the topics.  Its lookups name the successor, and so do its closes.
+    3  The successor takes the record.  One request deletes ours, creates the next one and gives
+       our guard another version, so nobody else can own the bundle in between.
+    4  The successor loads the topics for the clients that wait.
+
+If the successor does not take the record, this broker deletes it.  If this broker dies, its record
+goes with its session or its guard.  In both cases the successor sees that, and acquires the bundle.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import assert_never
 
+import msgspec
 import trio
 
 from daybook.bookie.registry.instance import InstanceBinding
-from daybook.broker.errors import UnavailableError
+from daybook.broker.errors import BrokerError, UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
-from daybook.broker.namespaces.records import BrokerRecord
+from daybook.broker.namespaces.records import BrokerRecord, BundlesData, Successor
 from daybook.broker.ownership.membership import (
     DeathCheck,
     Guard,
@@ -23,10 +36,19 @@ from daybook.broker.ownership.membership import (
     Member,
     delete_under_guard,
     join,
+    owner_record,
     remove,
     withdraw,
 )
-from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.bundles import (
+    BundleName,
+    Bundles,
+    bundle_name,
+    contains,
+    namespace_of,
+    parts_of,
+    range_of,
+)
 from daybook.broker.protocol.ownership import (
     Answer,
     Answered,
@@ -35,6 +57,7 @@ from daybook.broker.protocol.ownership import (
     DeleteRecord,
     DropTopics,
     Effect,
+    GiveRecord,
     Join,
     Membership,
     OwnershipProtocol,
@@ -42,20 +65,26 @@ from daybook.broker.protocol.ownership import (
     ReadRecord,
     RecordOwner,
     Released,
+    SplitRecord,
+    TakeRecord,
 )
 from daybook.broker.topics.topics import Topics
+from daybook.wire.errors import MalformedError
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
     ANY,
     Check,
     Create,
+    Delete,
     MetadataError,
     MetadataStore,
     NoRecordError,
     Operation,
     RecordExistsError,
     SessionState,
+    Set,
     StoreUnavailableError,
+    VersionConflictError,
 )
 from daybook.wire.topics import TopicName
 
@@ -63,6 +92,28 @@ _RETRY_S = 0.1
 _ACQUIRE_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 10.0
 _LEAVE_TIMEOUT_S = 2.0  # then the end of the session does the same
+_EXPECT_S = 15.0  # for the other broker's closing; then a bundle is expected no longer
+_EXPECTED_MAX = 4096
+_RELEASES_AT_ONCE = 32
+_CONFLICTS_MAX = 100  # with other bundles of the same giver, or of the same namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One ownership record of a broker that gives its bundle, in the words of the store.
+
+    `created_txid` is never used twice, so a ticket that comes late fits no later record.
+    """
+
+    guard: str
+    created_txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class _HandOver:
+    successor: Successor
+    give: Callable[[Ticket], Awaitable[None]]
+    ticket: Ticket
 
 
 class _Waiter:
@@ -103,6 +154,10 @@ class Ownership:
         self._acquiring: dict[BundleName, list[_Waiter]] = {}
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # their records have a watch
+        self._leaving: dict[BundleName, _HandOver] = {}  # handed over to another broker
+        self._expected: dict[BundleName, trio.Event] = {}  # handed over to us; set at the end
+        self._tickets: dict[BundleName, Ticket] = {}  # for bundles that are to be taken
+        self._points: dict[BundleName, Sequence[int]] = {}  # for bundles that are being split
         self._bound: InstanceBinding | None = None
         self._joining = trio.Lock()
         self._joined = trio.Event()
@@ -145,13 +200,39 @@ class Ownership:
 
         The answer stays True while the session is suspended.
         """
-        bundle = self._policies.known_bundle_of(topic)
+        bundle = self._bundle_of(topic)
         return bundle is not None and self._protocol.owns(bundle)
 
     def may_load(self, topic: TopicName) -> bool:
         """Return True if the topic may be loaded now, if it is not loaded yet."""
-        bundle = self._policies.known_bundle_of(topic)
+        bundle = self._bundle_of(topic)
         return not self._closing and bundle is not None and self._protocol.may_load(bundle)
+
+    def _bundle_of(self, topic: TopicName) -> BundleName | None:
+        for bundle in self._points:  # The watch may report the parts before the answer comes.
+            inside = contains(bundle, topic.namespace, topic.bundle_hash)
+            if inside and self._protocol.owns(bundle):
+                return bundle
+        return self._policies.known_bundle_of(topic)
+
+    def expects(self, bundle: BundleName) -> bool:
+        """Return True while another broker hands the bundle over to this one."""
+        return bundle in self._expected
+
+    def successor_of(self, bundle: BundleName) -> Successor | None:
+        """Return the broker to which this one hands the bundle over, if it does."""
+        leaving = self._leaving.get(bundle)
+        return None if leaving is None else leaving.successor
+
+    async def wait_handed_over(self, topic: TopicName) -> None:
+        """Return when the topic's bundle is not being handed over to this broker."""
+        bundle = self._policies.known_bundle_of(topic)
+        expected = None if bundle is None else self._expected.get(bundle)
+        if expected is None:
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.move_on_after(_EXPECT_S):
+            await expected.wait()
 
     # -- acquiring and releasing
 
@@ -174,6 +255,117 @@ class Ownership:
         if waiter.answer is not Answer.OURS:
             raise UnavailableError(f"the bundle {bundle} cannot be released now: try again")
 
+    # -- handing a bundle over
+
+    async def hand_over(
+        self, bundle: BundleName, successor: Successor, give: Callable[[Ticket], Awaitable[None]]
+    ) -> None:
+        """Close the bundle's topics, and let the successor, which expects it, take the record.
+
+        `give` asks the successor, and returns when it has the record.  Raise UnavailableError if
+        the bundle cannot be released now; then nothing has changed.
+        """
+        guard = self._guard
+        try:
+            record = await self._store.get(records.owner_path(bundle))
+        except MetadataError as error:
+            raise UnavailableError(f"the bundle {bundle} cannot be moved now: {error}") from error
+        if guard is None or record is None or record.stat.owner != self._store.session_id:
+            raise UnavailableError(f"this broker does not own {bundle}: look it up again")
+        if bundle in self._leaving:
+            raise UnavailableError(f"the bundle {bundle} is being moved already")
+        self._leaving[bundle] = _HandOver(
+            successor, give, Ticket(guard.path, record.stat.created_txid)
+        )
+        try:
+            waiter = _Waiter()
+            timeout_s = _CLOSE_TIMEOUT_S + 2 * _ACQUIRE_TIMEOUT_S
+            await self._wait(self._releasing, bundle, waiter, self._protocol.hand_over, timeout_s)
+        finally:
+            del self._leaving[bundle]
+        if waiter.answer is not Answer.OURS:
+            raise UnavailableError(f"the bundle {bundle} cannot be moved now: try again")
+
+    def expect(self, bundle: BundleName) -> None:
+        """Let clients wait here for the bundle: another broker is about to hand it over.
+
+        Raise UnavailableError if this broker cannot own it.
+        """
+        if self._closing or not self.contact or len(self._expected) >= _EXPECTED_MAX:
+            raise UnavailableError("this broker takes no bundles now")
+        if bundle not in self._expected and not self._protocol.owns(bundle):
+            ended = self._expected[bundle] = trio.Event()
+            self._start(self._follow, bundle, ended)
+
+    def expect_no_longer(self, bundle: BundleName) -> None:
+        """Let clients wait no longer: the other broker has kept the bundle."""
+        ended = self._expected.get(bundle)
+        if ended is not None:
+            del self._expected[bundle]
+            ended.set()
+
+    async def _follow(self, bundle: BundleName, ended: trio.Event) -> None:
+        """Acquire an expected bundle if its record goes; end when it is ours, or in time."""
+        path = records.owner_path(bundle)
+        try:
+            with trio.move_on_after(_EXPECT_S):
+                while not self._protocol.owns(bundle) and not ended.is_set():
+                    touched = trio.Event()
+                    try:
+                        record = await self._store.get(path, touched.set)
+                    except MetadataError:
+                        return
+                    if record is not None and record.stat.owner != self._store.session_id:
+                        await touched.wait()
+                    elif await self.acquire(bundle) is not Answer.OURS:
+                        await trio.sleep(_RETRY_S)
+        finally:
+            if self._expected.get(bundle) is ended:
+                del self._expected[bundle]
+            ended.set()
+
+    async def take(self, bundle: BundleName, ticket: Ticket) -> None:
+        """Take the record of an expected bundle, which its owner gives.
+
+        Raise UnavailableError if this broker does not own the bundle then.
+        """
+        if self._closing or bundle not in self._expected:
+            raise UnavailableError(f"this broker does not expect the bundle {bundle}")
+        self._tickets[bundle] = ticket
+        waiter = _Waiter()
+        try:
+            await self._wait(
+                self._acquiring, bundle, waiter, self._protocol.take, _ACQUIRE_TIMEOUT_S
+            )
+        finally:
+            self._tickets.pop(bundle, None)
+        if waiter.answer is not Answer.OURS:
+            raise UnavailableError(f"this broker could not take the bundle {bundle}")
+
+    # -- splitting a bundle
+
+    async def split(self, bundle: BundleName, points: Sequence[int]) -> None:
+        """Split a bundle of ours; its topics are served all the time.
+
+        Raise UnavailableError if it was not split, or may not have been.
+        """
+        if bundle in self._points:
+            raise UnavailableError(f"the bundle {bundle} is being split already")
+        self._points[bundle] = points
+        try:
+            waiter = _Waiter()
+            await self._wait(
+                self._releasing, bundle, waiter, self._protocol.split, _ACQUIRE_TIMEOUT_S
+            )
+        finally:
+            del self._points[bundle]
+        if waiter.answer is not Answer.OURS:
+            raise UnavailableError(
+                f"the bundle {bundle} may not have been split: list the bundles, and try again"
+            )
+
+    # -- the end
+
     async def withdraw(self) -> None:
         """Begin to leave: no bundle is placed on this broker or acquired by it from now on."""
         self._closing = True  # before any checkpoint: `may_load` and `acquire` refuse from now on
@@ -183,10 +375,16 @@ class Ownership:
             await withdraw(self._store, self.identity.broker_id, self._guard)
 
     async def release_all(self) -> None:
-        """Release all bundles."""
+        """Release all bundles, several at a time."""
+        bundles = self.owned
+
+        async def work(start: int) -> None:
+            for bundle in bundles[start::_RELEASES_AT_ONCE]:
+                await self._try_release(bundle)
+
         async with trio.open_nursery() as nursery:
-            for bundle in self.owned:
-                nursery.start_soon(self._try_release, bundle)
+            for start in range(min(_RELEASES_AT_ONCE, len(bundles))):
+                nursery.start_soon(work, start)
 
     async def leave(self) -> None:
         """Finish leaving: delete our records, so that no peer has to find out that we are gone."""
@@ -249,6 +447,12 @@ class Ownership:
                 self._start(self._read, bundle, ask)
             case DeleteRecord(bundle, ask):
                 self._start(self._delete, bundle, ask)
+            case GiveRecord(bundle, ask):
+                self._start(self._give, bundle, ask)
+            case TakeRecord(bundle, ask):
+                self._start(self._take, bundle, ask)
+            case SplitRecord(bundle, ask):
+                self._start(self._split, bundle, ask)
             case CloseTopics(bundle, ask):
                 self._start(self._close, bundle, ask)
             case DropTopics(bundle):
@@ -315,14 +519,22 @@ class Ownership:
     async def _create(self, bundle: BundleName, ask: int) -> None:
         assert self._guard is not None
         record = records.encode(self.identity.owner_record)
-        operations: list[Operation] = [
-            Check(self._guard.path, ANY),
-            Create(records.owner_path(bundle), record, ephemeral=True),
-        ]
+        namespace = namespace_of(bundle)
         try:
+            # The version proves that the bundle is not split before its record is there.
+            bundles, version = await self._policies.read_bundles(namespace)
+            if range_of(bundle) not in bundles.ranges():
+                self._policies.bundles_changed(namespace, bundles)
+                self._perform_all(self._protocol.create_failed(bundle, ask))
+                return
+            operations: list[Operation] = [
+                Check(self._guard.path, ANY),
+                Check(records.local_policies_path(namespace), version),
+                Create(records.owner_path(bundle), record, ephemeral=True),
+            ]
             await self._ensure_parent(bundle)
             await self._store.multi(operations)
-        except StoreUnavailableError:
+        except (BrokerError, StoreUnavailableError, VersionConflictError):
             self._perform_all(self._protocol.create_failed(bundle, ask))
         except NoRecordError:
             # The check of the guard failed: a peer has removed this broker.
@@ -370,9 +582,18 @@ class Ownership:
         self._perform_all(self._protocol.record_touched(bundle))
 
     async def _delete(self, bundle: BundleName, ask: int) -> None:
+        """Delete our record, but never that of a successor which has taken it meanwhile.
+
+        A taking gives our guard another version.  So the guard is read before the record.
+        """
         assert self._guard is not None
+        path = records.owner_path(bundle)
         try:
-            await self._store.multi(delete_under_guard(self._guard, records.owner_path(bundle)))
+            guard, record = await self._store.get(self._guard.path), await self._store.get(path)
+            if guard is None or record is None or record.stat.owner != self._store.session_id:
+                raise NoRecordError(f"{path} is not ours any more")
+            touch = Set(self._guard.path, guard.value, guard.stat.version)
+            await self._store.multi([touch, Delete(path, record.stat.version)])
         except MetadataError as error:
             # The record may be gone, ours still, or its guard: reading it tells.
             self._perform_all(self._protocol.delete_in_doubt(bundle, ask))
@@ -381,9 +602,129 @@ class Ownership:
         else:
             self._perform_all(self._protocol.deleted(bundle, ask))
 
+    async def _give(self, bundle: BundleName, ask: int) -> None:
+        leaving = self._leaving.get(bundle)
+        try:
+            if leaving is None:  # The caller has given up: nobody knows the successor.
+                raise UnavailableError("there is no successor")
+            await leaving.give(leaving.ticket)
+        except BrokerError as error:
+            self._log.warning(
+                "the next owner of a bundle did not take it; any broker may own it now",
+                bundle=bundle,
+                why=str(error),
+            )
+            self._perform_all(self._protocol.delete_in_doubt(bundle, ask))
+        else:
+            self._perform_all(self._protocol.deleted(bundle, ask))
+
+    async def _take(self, bundle: BundleName, ask: int) -> None:
+        """Replace the giver's record by ours.
+
+        The giver's guard is read before its record, and gets another version in the same step.  So
+        the record is still the giver's own, and a peer that removes the giver meanwhile has read
+        the old version and deletes nothing of ours.
+        """
+        ticket, own = self._tickets.get(bundle), self._guard
+        assert own is not None
+        path = records.owner_path(bundle)
+        try:
+            for _ in range(_CONFLICTS_MAX):
+                guard = None if ticket is None else await self._store.get(ticket.guard)
+                record = await self._store.get(path)
+                if ticket is None or guard is None or record is None:
+                    break
+                theirs = record.stat.owner == guard.stat.owner
+                if not theirs or record.stat.created_txid != ticket.created_txid:
+                    break
+                ours = records.encode(self.identity.owner_record)
+                operations: list[Operation] = [
+                    Check(own.path, ANY),
+                    Set(ticket.guard, guard.value, guard.stat.version),
+                    Delete(path, record.stat.version),
+                    Create(path, ours, ephemeral=True),
+                ]
+                try:
+                    await self._store.multi(operations)
+                except VersionConflictError:
+                    continue  # Another bundle of the same broker was given at the same time.
+                self._perform_all(self._protocol.created(bundle, ask))
+                return
+        except StoreUnavailableError:
+            pass
+        except NoRecordError:
+            # Our guard, or the giver's, is gone.
+            self._perform_all(self._protocol.create_failed(bundle, ask))
+            await self._read_guard(self._protocol.term)
+            return
+        except MetadataError:
+            self._perform_all(self._protocol.create_in_doubt(bundle, ask))
+            return
+        self._perform_all(self._protocol.create_failed(bundle, ask))
+
+    async def _split(self, bundle: BundleName, ask: int) -> None:
+        """Replace the boundaries and our record, in one request under our guard."""
+        assert self._guard is not None
+        # Without points, the caller has given up before this task began.
+        namespace, range_, points = namespace_of(bundle), range_of(bundle), self._points.get(bundle)
+        path = records.local_policies_path(namespace)
+        parts = [bundle_name(namespace, part) for part in parts_of(range_, points or ())]
+        owner = records.encode(self.identity.owner_record)
+        try:
+            for _ in range(_CONFLICTS_MAX):
+                record = await self._store.get(path)
+                if record is None or points is None:
+                    break
+                fields = records.decode(dict[str, object], record.value)
+                old = msgspec.convert(fields["bundles"], BundlesData)
+                new = Bundles.parse(old.boundaries).split(range_, points)
+                fields["bundles"] = BundlesData.from_bundles(new)
+                operations: list[Operation] = [
+                    *delete_under_guard(self._guard, records.owner_path(bundle)),
+                    Set(path, records.encode(fields), record.stat.version),
+                    *(Create(records.owner_path(part), owner, ephemeral=True) for part in parts),
+                ]
+                try:
+                    await self._store.multi(operations)
+                except VersionConflictError:
+                    continue  # Another bundle of the namespace was split at the same time.
+                # No checkpoint between these: topics belong to a bundle of ours all the time.
+                self._policies.bundles_changed(namespace, new)
+                self._perform_all(self._protocol.split_done(bundle, ask, parts))
+                return
+        except (MetadataError, MalformedError, KeyError, ValueError) as error:
+            # A record with bundles that are not valid raises one of the last three.
+            self._log.warning("a bundle may not have been split", bundle=bundle, why=str(error))
+        self._perform_all(self._protocol.split_failed(bundle, ask))
+
+    async def _announce(self, leaving: _HandOver, bundle: BundleName) -> None:
+        """Name the successor in our record, for lookups at other brokers.
+
+        It is not needed, so it is tried once.  The version of the guard shows that the record is
+        still ours.
+        """
+        path = records.owner_path(bundle)
+        with suppress(MetadataError):
+            guard = await self._store.get(leaving.ticket.guard)
+            record = await self._store.get(path)
+            if guard is None or record is None or record.stat.owner != self._store.session_id:
+                return
+            named = owner_record(record)
+            named.disabled, named.successor = True, leaving.successor
+            await self._store.multi(
+                [
+                    Check(leaving.ticket.guard, guard.stat.version),
+                    Set(path, records.encode(named), record.stat.version),
+                ]
+            )
+
     async def _close(self, bundle: BundleName, ask: int) -> None:
+        leaving = self._leaving.get(bundle)
+        url = "" if leaving is None else leaving.successor.native_url
         with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
-            await self._topics.close_bundle(bundle)
+            if leaving is not None:
+                self._start(self._announce, leaving, bundle)
+            await self._topics.close_bundle(bundle, url)
         if scope.cancelled_caught:
             self._topics.drop_bundle(bundle)  # The next owner recovers its ledgers.
         self._perform_all(self._protocol.topics_closed(bundle, ask))

@@ -9,9 +9,14 @@ of ledgers is what makes a second owner harmless.  So the rules aim at speed and
     suspended   The store is out of reach, for however long: keep what is owned, acquire nothing.
     lost        The store ended the session, or our guard is gone: drop everything at once, and
                 join again.
-    release     Planned hand-over: close the topics, then delete the record and give our guard
-                another version in the same step.  A broker that removes us meanwhile has read the
-                old version, so it deletes nothing of our successor.
+    release     Close the topics, then delete the record and give our guard another version in the
+                same step.  A broker that removes us meanwhile has read the old version, so it
+                deletes nothing of our successor.
+    hand over   A release with a successor: when the topics are closed, the successor is asked to
+                *take* the record.  It replaces our record by its own in one step.  If it does not
+                answer, the record is read again, and deleted if it is ours still.
+    split       Replace the boundaries of the namespace, and our record by one for each part, in
+                one step.  The topics are served all the time.
 
     (nothing) --acquire--> ACQUIRING --created--> OWNED
                     in doubt v   ^ nobody's         ^ ours
@@ -19,11 +24,17 @@ of ledgers is what makes a second owner harmless.  So the rules aim at speed and
                    no answer v   ^ contact is back
                            DOUBTFUL
 
-    OWNED --release--> CLOSING --topics_closed--> DELETING --deleted--> (nothing)
+    OWNED --release--> CLOSING --topics_closed--> DELETING --deleted, taken--> (nothing)
                                           in doubt v   ^ ours still
                                               DELETE_CHECKING
                                          no answer v   ^ contact is back
                                               DELETE_DOUBTFUL
+
+    OWNED --split--> SPLITTING --split_done--> each part OWNED
+      ^   in doubt, failed v
+      +--------------------+
+
+`take` is an acquisition that begins with another request: ACQUIRING, and so on.
 
 The *guard* is a record with a name that is never used twice.  A broker that finds this process dead
 deletes the guard and our ownership records in one multi.  The guard exists for as long as the
@@ -34,6 +45,7 @@ Requests about the guard carry a *term*, which counts the guards; requests about
 void.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias, assert_never
@@ -94,6 +106,30 @@ class DeleteRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveRecord:
+    """Ask the successor to take the record.  Our topics of the bundle are closed."""
+
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRecord:
+    """Replace the record of the broker that gives the bundle by ours, in one step."""
+
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRecord:
+    """Replace the boundaries of the namespace, and our record by those of the parts."""
+
+    bundle: BundleName
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
 class CloseTopics:
     """Close the bundle's topics in order."""
 
@@ -118,7 +154,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Answer all callers that wait for the release of the bundle."""
+    """Answer all callers that wait for the release of the bundle, or for its split."""
 
     bundle: BundleName
     done: bool
@@ -130,6 +166,9 @@ Effect: TypeAlias = (
     | CreateRecord
     | ReadRecord
     | DeleteRecord
+    | GiveRecord
+    | TakeRecord
+    | SplitRecord
     | CloseTopics
     | DropTopics
     | Answered
@@ -151,16 +190,22 @@ class BundleState(Enum):
     CHECKING = auto()  # the record is being read to find its owner
     DOUBTFUL = auto()  # the owner is unknown, and the store is out of reach
     OWNED = auto()
+    SPLITTING = auto()  # owned, and its record is being replaced by those of its parts
     CLOSING = auto()  # being released: its topics are being closed
-    DELETING = auto()  # its topics are closed, the record is being deleted
+    DELETING = auto()  # its topics are closed, the record is being deleted or taken
     DELETE_CHECKING = auto()  # the record is being read to see whether it is gone
     DELETE_DOUBTFUL = auto()  # it may be gone, and the store is out of reach
+
+
+_SERVED = (BundleState.OWNED, BundleState.SPLITTING)
+_UNDECIDED = (BundleState.ACQUIRING, BundleState.CHECKING, BundleState.DOUBTFUL)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldBundle:
     state: BundleState
     ask: int  # the latest request about it
+    given: bool = False  # it is being closed for a successor
 
 
 Snapshot: TypeAlias = tuple[
@@ -187,7 +232,7 @@ class OwnershipProtocol:
         return None if held is None else held.state
 
     def owns(self, bundle: BundleName) -> bool:
-        return self.state_of(bundle) is BundleState.OWNED
+        return self.state_of(bundle) in _SERVED
 
     def may_load(self, bundle: BundleName) -> bool:
         """Return True if a topic of the bundle may be loaded that is not loaded yet."""
@@ -195,7 +240,7 @@ class OwnershipProtocol:
 
     @property
     def owned(self) -> list[BundleName]:
-        return sorted(b for b, held in self._held.items() if held.state is BundleState.OWNED)
+        return sorted(b for b, held in self._held.items() if held.state in _SERVED)
 
     def snapshot(self) -> Snapshot:
         held = tuple(sorted(self._held.items(), key=_by_name))
@@ -207,7 +252,7 @@ class OwnershipProtocol:
 
     def canonical(self) -> tuple[object, ...]:
         """Return the state, with asks counted back from the latest one and without terms."""
-        held = tuple((b, h.state, self._asked - h.ask) for b, h in self.snapshot()[-1])
+        held = tuple((b, h.state, self._asked - h.ask, h.given) for b, h in self.snapshot()[-1])
         return self.session, self.membership, self.contact, held
 
     # -- the session and the guard
@@ -279,6 +324,9 @@ class OwnershipProtocol:
             match held.state:
                 case BundleState.OWNED:
                     self._emit(DropTopics(bundle))
+                case BundleState.SPLITTING:
+                    self._emit(DropTopics(bundle))
+                    self._emit(Released(bundle, done=False))
                 case BundleState.CLOSING:
                     self._emit(DropTopics(bundle))
                     self._emit(Released(bundle, done=True))
@@ -299,7 +347,7 @@ class OwnershipProtocol:
         match self.state_of(bundle):
             case None if self.contact:
                 self._create(bundle)
-            case BundleState.OWNED:
+            case BundleState.OWNED | BundleState.SPLITTING:
                 self._emit(Answered(bundle, Answer.OURS))
             case BundleState.ACQUIRING | BundleState.CHECKING:
                 pass  # The answer to the first caller is for all of them.
@@ -308,6 +356,16 @@ class OwnershipProtocol:
             case _:
                 self._emit(Answered(bundle, Answer.UNAVAILABLE))
         return self._pop_effects()
+
+    def take(self, bundle: BundleName) -> list[Effect]:
+        """Own the bundle in place of the broker that gives it.
+
+        `Answered` tells the caller.  The answers to the request are those of a creation.
+        """
+        if self.state_of(bundle) is None and self.contact:
+            self._emit(TakeRecord(bundle, self._hold(bundle, BundleState.ACQUIRING)))
+            return self._pop_effects()
+        return self.acquire(bundle)
 
     def created(self, bundle: BundleName, ask: int) -> list[Effect]:
         if self._state_at(bundle, ask) is not None:
@@ -347,13 +405,22 @@ class OwnershipProtocol:
 
     def release(self, bundle: BundleName) -> list[Effect]:
         """Give the bundle up.  `Released` tells the caller, now or later."""
+        return self._begin_release(bundle, given=False)
+
+    def hand_over(self, bundle: BundleName) -> list[Effect]:
+        """Give the bundle up to a successor, which expects it.  `Released` tells the caller."""
+        return self._begin_release(bundle, given=True)
+
+    def _begin_release(self, bundle: BundleName, *, given: bool) -> list[Effect]:
         match self.state_of(bundle):
             case None:
                 self._emit(Released(bundle, done=True))
             case BundleState.OWNED if self.contact:
-                self._emit(CloseTopics(bundle, self._hold(bundle, BundleState.CLOSING)))
+                ask = self._hold(bundle, BundleState.CLOSING, given=given)
+                self._emit(CloseTopics(bundle, ask))
             case (
                 BundleState.OWNED
+                | BundleState.SPLITTING
                 | BundleState.ACQUIRING
                 | BundleState.CHECKING
                 | BundleState.DOUBTFUL
@@ -365,10 +432,14 @@ class OwnershipProtocol:
 
     def topics_closed(self, bundle: BundleName, ask: int) -> list[Effect]:
         if self._state_at(bundle, ask) is not None:
-            self._delete(bundle)
+            if self._held[bundle].given and self.contact:
+                self._emit(GiveRecord(bundle, self._hold(bundle, BundleState.DELETING)))
+            else:
+                self._delete(bundle)
         return self._pop_effects()
 
     def deleted(self, bundle: BundleName, ask: int) -> list[Effect]:
+        """The record was deleted, or the successor has taken it."""
         if self._state_at(bundle, ask) is not None:
             self._let_go(bundle)
         return self._pop_effects()
@@ -394,12 +465,44 @@ class OwnershipProtocol:
         del self._held[bundle]
         self._emit(Released(bundle, done=True))
 
+    # -- splitting a bundle
+
+    def split(self, bundle: BundleName) -> list[Effect]:
+        """Replace the bundle by its parts.  `Released` tells the caller, now or later."""
+        if self.state_of(bundle) is BundleState.OWNED and self.contact:
+            self._emit(SplitRecord(bundle, self._hold(bundle, BundleState.SPLITTING)))
+        else:
+            self._emit(Released(bundle, done=False))
+        return self._pop_effects()
+
+    def split_done(self, bundle: BundleName, ask: int, parts: Sequence[BundleName]) -> list[Effect]:
+        """The records of the parts are ours, and that of the bundle is gone."""
+        if self._state_at(bundle, ask) is not None:
+            del self._held[bundle]
+            for part in parts:
+                # A lookup may have found our record before this answer came.
+                if self.state_of(part) in (None, *_UNDECIDED):
+                    self._emit(Answered(part, Answer.OURS))
+                    self._read(part, BundleState.OWNED)  # sets the watch
+            self._emit(Released(bundle, done=True))
+        return self._pop_effects()
+
+    def split_failed(self, bundle: BundleName, ask: int) -> list[Effect]:
+        """The request was refused, or has no answer: the record tells, now or by its watch."""
+        if self._state_at(bundle, ask) is not None:
+            if self.contact:
+                self._read(bundle, BundleState.OWNED)
+            else:
+                self._hold(bundle, BundleState.OWNED)
+            self._emit(Released(bundle, done=False))
+        return self._pop_effects()
+
     # -- the record of a bundle
 
     def record_touched(self, bundle: BundleName) -> list[Effect]:
         """The watch on the record of a bundle fired."""
         # In the other states the record is read or written before the next decision.
-        if self.owns(bundle):
+        if self.state_of(bundle) is BundleState.OWNED:
             self._read(bundle, BundleState.OWNED)
         return self._pop_effects()
 
@@ -455,10 +558,10 @@ class OwnershipProtocol:
         held = self._held.get(bundle)
         return held.state if held is not None and held.ask == ask else None
 
-    def _hold(self, bundle: BundleName, state: BundleState) -> int:
+    def _hold(self, bundle: BundleName, state: BundleState, *, given: bool = False) -> int:
         """Set the state, and make all earlier requests about the bundle void."""
         self._asked += 1
-        self._held[bundle] = HeldBundle(state, self._asked)
+        self._held[bundle] = HeldBundle(state, self._asked, given)
         return self._asked
 
     def _emit(self, effect: Effect) -> None:

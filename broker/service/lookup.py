@@ -3,6 +3,7 @@
     the bundle has an owner          Connect to the owner
     this broker owns it, or          Connect to this broker.  It acquires an unowned bundle if the
     should own it                    lookup is authoritative or the leader chooses it.
+    it is being handed over          Connect to the next owner, where the client waits
     unowned, another broker leads    Redirect to the leader, not authoritative
     unowned, this broker leads,      Redirect to the broker that this one chooses, authoritative
     or no broker does
@@ -18,7 +19,7 @@ import trio
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
-from daybook.broker.namespaces.records import OwnerRecord
+from daybook.broker.namespaces.records import OwnerRecord, Successor
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Member, owner_record
 from daybook.broker.ownership.ownership import Ownership
@@ -68,8 +69,13 @@ class Lookups:
     async def lookup_bundle(self, bundle: BundleName, *, authoritative: bool) -> LookupResult:
         for _ in range(_ATTEMPTS):
             # Answered from memory: a busy owner reads no record for its own topics.
-            if self._ownership.owns_bundle(bundle):
+            if self._ownership.owns_bundle(bundle) or self._ownership.expects(bundle):
                 return self._us()
+            successor = self._ownership.successor_of(bundle)
+            if successor is not None:
+                return LookupResult(
+                    successor.native_url, successor.http_url, redirect=False, authoritative=True
+                )
             if not self._ownership.contact:
                 raise UnavailableError(
                     "this broker has no contact with the metadata store, so it cannot look up"
@@ -107,6 +113,9 @@ class Lookups:
 
 
 def _connect(owner: OwnerRecord, bundle: BundleName) -> LookupResult:
+    if isinstance(owner.successor, Successor):
+        # It expects the bundle already, and lets the client wait until it has it.
+        owner = OwnerRecord(owner.successor.native_url, owner.successor.http_url)
     if owner.disabled or not owner.native_url:
         raise UnavailableError(f"the bundle {bundle} is being moved to another broker: try again")
     return _to_owner(owner)

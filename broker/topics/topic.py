@@ -135,6 +135,7 @@ class Topic:
         self.deduplication = deduplication
         self.keys = keys  # numbers for producers and consumers, none of which is used twice
         self.closing = False  # for good, from the begin of a close or a drop on
+        self.successor_url = ""  # the broker to which a close sends the clients, if it is known
         self.closed = False
         self.terminated = logs.is_terminated(log)
         self.termination: _Termination | None = None  # set while the outcome is open

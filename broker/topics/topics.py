@@ -7,7 +7,7 @@ A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if
 its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import count
 from random import Random
 from typing import assert_never
@@ -28,7 +28,7 @@ from daybook.broker.errors import (
 from daybook.broker.limits import TopicLimits
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
-from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.bundles import BundleName, contains
 from daybook.broker.protocol.deduplication import GENERATED
 from daybook.broker.protocol.topics import (
     Abandon,
@@ -58,6 +58,7 @@ from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
+_CLOSES_AT_ONCE = 64
 
 
 def _is_used(topic: Topic) -> bool:
@@ -107,6 +108,7 @@ class Topics:
         self._policies = policies
         self._owns: Callable[[TopicName], bool] = _no_topic
         self._may_load: Callable[[TopicName], bool] = _no_topic
+        self._wait_handed_over: Callable[[TopicName], Awaitable[None]] | None = None
         self._clock = clock
         self._rng = rng
         self._log = log
@@ -155,13 +157,19 @@ class Topics:
         self._warned_sixteenths: dict[str, int] = {}
 
     def attach(
-        self, *, owns: Callable[[TopicName], bool], may_load: Callable[[TopicName], bool]
+        self,
+        *,
+        owns: Callable[[TopicName], bool],
+        may_load: Callable[[TopicName], bool],
+        wait_handed_over: Callable[[TopicName], Awaitable[None]] | None = None,
     ) -> None:
         """Set the rules of ownership, which comes later because it needs the topics itself.
 
-        Before that, no topic is owned, and none may be loaded.
+        Before that, no topic is owned, and none may be loaded.  `wait_handed_over` waits while
+        another broker hands the topic over to this one.
         """
         self._owns, self._may_load = owns, may_load
+        self._wait_handed_over = wait_handed_over
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -277,6 +285,8 @@ class Topics:
             return topic  # The usual case, without a task switch.
         if not name.persistent:
             raise NotAllowedError(f"{name} stores nothing, so it has no such operation")
+        if self._wait_handed_over is not None and not self._may_load(name):
+            await self._wait_handed_over(name)
         self._check_ours(name)
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
@@ -385,12 +395,25 @@ class Topics:
         finally:
             self._deleting_unused.discard(name.full)
 
-    async def close_bundle(self, bundle: BundleName) -> None:
-        """Close all topics of a bundle in order, several at a time."""
+    async def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
+        """Close all topics of a bundle in order, several at a time.
+
+        `successor_url` is the broker to which their clients are sent; "" if it is not known.
+        """
         self.non_persistent.close_bundle(bundle)
+        await self._close_many(self._names_of(bundle), successor_url)
+
+    async def _close_many(self, names: list[str], successor_url: str = "") -> None:
+        async def work(start: int) -> None:
+            for name in names[start::_CLOSES_AT_ONCE]:
+                topic = self._loaded.get(name)
+                if topic is not None:
+                    topic.successor_url = successor_url
+                await self.unload(TopicName.parse(name))
+
         async with trio.open_nursery() as nursery:
-            for name in self._names_of(bundle):
-                nursery.start_soon(self.unload, TopicName.parse(name))
+            for start in range(min(_CLOSES_AT_ONCE, len(names))):
+                nursery.start_soon(work, start)
 
     def drop_bundle(self, bundle: BundleName) -> None:
         """Drop all topics of a bundle, because another broker may own it now."""
@@ -399,15 +422,22 @@ class Topics:
             self._perform(self._protocol.drop(name))
 
     async def close_all(self) -> None:
-        """Close all topics in order."""
+        """Close all topics in order, several at a time."""
         self.non_persistent.close_all()
-        async with trio.open_nursery() as nursery:
-            for name in self._protocol.names:
-                nursery.start_soon(self.unload, TopicName.parse(name))
+        await self._close_many(self._protocol.names)
 
     def _names_of(self, bundle: BundleName) -> list[str]:
-        known = self._policies.known_bundle_of
-        return [n for n in self._protocol.names if known(TopicName.parse(n)) == bundle]
+        """Return the topics in the range of the bundle, even if it has been split since."""
+        found: list[str] = []
+        for full in self._protocol.names:
+            name = TopicName.parse(full)
+            if contains(bundle, name.namespace, name.bundle_hash):
+                found.append(full)
+        return found
+
+    def hashes_of(self, bundle: BundleName) -> list[int]:
+        """Return the hashes of the bundle's topics that are loaded."""
+        return [TopicName.parse(name).bundle_hash for name in self._names_of(bundle)]
 
     # -- the protocol
 

@@ -72,6 +72,10 @@ class ConnectionEnd(Protocol):
         """Handle the end of the connection, or that the broker closed it."""
         ...
 
+    def on_assigned(self, url: str) -> None:
+        """Note which broker serves the topic next; "" if that is not known."""
+        ...
+
 
 class _Answer:
     """The answer to one request, or its error, as soon as there is one."""
@@ -298,10 +302,12 @@ class BrokerConnection:
             case _T.CLOSE_PRODUCER:
                 producer = self.producers.pop(body.producer_id, None)
                 if producer is not None:
+                    producer.on_assigned(body.assignedBrokerServiceUrl)
                     producer.on_detached("the broker closed the producer")
             case _T.CLOSE_CONSUMER:
                 consumer = self.consumers.pop(body.consumer_id, None)
                 if consumer is not None:
+                    consumer.on_assigned(body.assignedBrokerServiceUrl)
                     consumer.on_detached("the broker closed the consumer")
             case _T.ACTIVE_CONSUMER_CHANGE | _T.REACHED_END_OF_TOPIC:
                 consumer = self.consumers.get(body.consumer_id)

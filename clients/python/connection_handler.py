@@ -37,6 +37,7 @@ from daybook.clients.python.protocol.retry import Backoff
 from daybook.wire.topics import TopicName
 
 _CLOSE_TIMEOUT_S = 5.0
+_SHORT_S = 0.05  # brokers that hand a topic over faster than this are not followed at once
 _T = TypeVar("_T")
 
 
@@ -58,6 +59,7 @@ class ConnectionHandler(ABC):
         self._backoff = Backoff(limits.backoff_initial_s, limits.backoff_max_s)
         self._detached = trio.Event()
         self._opened = trio.Event()
+        self._assigned_url = ""  # the broker that serves the topic next, if the last one has said
         self._changed = trio.Event()  # attached again, or ended
         self._ever_attached = False
         self._scope = trio.CancelScope()
@@ -112,8 +114,10 @@ class ConnectionHandler(ABC):
         await self._detached.wait()
         if trio.current_time() - began >= self._limits.backoff_max_s:
             self._backoff.reset()
-        # After a long attachment the first attempt is immediate: this is the usual takeover.
-        if self._backoff.attempts:
+        # After a long attachment the first attempt is immediate: this is the usual takeover.  It is
+        # also immediate if the broker has handed the topic over, and serves it no longer.
+        handed_over = self._assigned_url and trio.current_time() - began >= _SHORT_S
+        if self._backoff.attempts and not handed_over:
             await trio.sleep(self._backoff.next(self._rng.random()))
         self._backoff.attempts += 1
 
@@ -173,6 +177,10 @@ class ConnectionHandler(ABC):
         why = self._lookups.trouble or "it is not attached"
         raise UnavailableError(f"{self.topic}: no broker could serve the topic in time: {why}")
 
+    def on_assigned(self, url: str) -> None:
+        """Note which broker serves the topic next; `on_detached` follows."""
+        self._assigned_url = url
+
     def on_detached(self, reason: str) -> None:
         """Handle the end of the connection, or a close by the broker: `run` attaches again."""
         del reason
@@ -187,7 +195,11 @@ class ConnectionHandler(ABC):
         self._unregister(connection)
 
     async def _attach(self) -> None:
-        connection = await self._lookups.connection(self.topic)
+        # The assignment is good for one attempt; if it leads nowhere, the topic is looked up.
+        url, self._assigned_url = self._assigned_url, ""
+        connection = await self._lookups.assigned(url) if url else None
+        if connection is None:
+            connection = await self._lookups.connection(self.topic)
         detached = self._detached = trio.Event()
         registered = False
         # From the request on, every way out that does not lead to an attachment (an error, a

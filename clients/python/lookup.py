@@ -32,6 +32,7 @@ class Lookups:
         self._pool = pool
         self._limits = limits
         self._trouble: BrokerError | None = None
+        self._through_proxy = False  # in the latest answer
 
     @property
     def trouble(self) -> BrokerError | None:
@@ -46,9 +47,22 @@ class Lookups:
             _log.info("a broker answers again")
         self._trouble = error
 
+    async def assigned(self, url: str) -> BrokerConnection | None:
+        """Return a connection to the broker that another one has named; None if that fails.
+
+        Behind a proxy, only a look-up tells how to reach a broker.
+        """
+        if self._through_proxy:
+            return None
+        try:
+            return await self._connect(url, through_service=False)
+        except BrokerError:
+            return None
+
     async def connection(self, topic: TopicName) -> BrokerConnection:
         """Return a connection to the broker that serves `topic`."""
         url, through_service = await self.find(topic)
+        self._through_proxy = through_service
         return await self._connect(url, through_service=through_service)
 
     async def find(self, topic: TopicName) -> tuple[str, bool]:

@@ -170,9 +170,11 @@ MUTANTS = [
     Mutant(
         id="O23",
         rule="handing over a record changes the guard's version -> only checks that it exists",
-        module="daybook.broker.ownership.membership",
-        name="delete_under_guard",
-        replacement=Edit("Set(guard.path, guard.value, ANY)", "Check(guard.path, ANY)"),
+        module="daybook.broker.ownership.ownership",
+        name="Ownership._delete",
+        replacement=Edit(
+            "Set(self._guard.path, guard.value, guard.stat.version)", "Check(self._guard.path, ANY)"
+        ),
         caught_by="tests:tests/broker/control/test_ownership.py -k removing",
     ),
 ]

@@ -20,6 +20,7 @@ class OwnershipStorm(Walk[OwnershipSettings]):
         "owned": r"^created|RecordOwner.OURS",
         "somebody else's": "RecordOwner.OTHERS",
         "released": "^delete$|^deleted",
+        "given": "is given the bundle",
         "session lost": "session is lost",
         "removed while alive": "removes",
         "contact lost": "breaks",
@@ -32,6 +33,7 @@ class OwnershipStorm(Walk[OwnershipSettings]):
         "owned": 0.5,
         "somebody else's": 0.1,
         "released": 0.03,
+        "given": 0.002,
         "session lost": 0.05,
         "removed while alive": 0.03,
         "contact lost": 0.1,
@@ -49,6 +51,7 @@ class OwnershipStorm(Walk[OwnershipSettings]):
             removals=often,
             lost_answers=often,
             releases=often,
+            gives=self.chance.happens(0.5),
             drops=self.chance.happens(0.5),
         )
 

@@ -43,11 +43,13 @@ class RecordedTopics(Topics):
 
     closed: list[BundleName] = field(default_factory=list)
     dropped: list[BundleName] = field(default_factory=list)
+    sent_to: list[str] = field(default_factory=list)
     closing_takes_s: float = 0.0
 
-    async def close_bundle(self, bundle: BundleName) -> None:
+    async def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
         await trio.sleep(self.closing_takes_s)
         self.closed.append(bundle)
+        self.sent_to.append(successor_url)
 
     def drop_bundle(self, bundle: BundleName) -> None:
         self.dropped.append(bundle)

@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from daybook.broker.admin.app import create_app
+from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.operations import MessageIdData, Operations, Start
 from daybook.broker.errors import (
     BrokerError,
@@ -20,6 +21,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.ownership.balancer import Balancer
+from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.wire.http import HttpPort
 from daybook.wire.logging import silent_log
@@ -152,6 +154,21 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
         topics=broker.topics,
         schemas=broker.schemas,
         peer_calls=PeerCalls(TcpNetwork()),
+        bundles=BundleOperations(
+            broker.session,
+            broker.policies,
+            broker.ownership,
+            broker.topics,
+            HandOvers(
+                broker.session,
+                broker.ownership,
+                broker.peers,
+                PeerCalls(TcpNetwork()),
+                silent_log(),
+            ),
+            PeerCalls(TcpNetwork()),
+            bundles_max=20,
+        ),
     )
     admin = Admin(broker, operations, url)
 
@@ -540,7 +557,13 @@ async def test_the_leader_evens_out_what_brokers_own(autojump_clock: MockClock) 
         for broker in (one, two):
             balancer = Balancer(
                 broker.session,
-                broker.ownership,
+                HandOvers(
+                    broker.session,
+                    broker.ownership,
+                    broker.peers,
+                    PeerCalls(TcpNetwork()),
+                    silent_log(),
+                ),
                 broker.leader,
                 PeerCalls(TcpNetwork()),
                 interval_s=60,

@@ -10,12 +10,15 @@ from daybook.broker.protocol.ownership import (
     DeleteRecord,
     DropTopics,
     Effect,
+    GiveRecord,
     Join,
     OwnershipProtocol,
     ReadGuard,
     ReadRecord,
     RecordOwner,
     Released,
+    SplitRecord,
+    TakeRecord,
 )
 from daybook.wire.metadata.store import SessionState
 
@@ -160,6 +163,104 @@ SCENARIOS = {
         deleted a           -> a is released
         acquire a           -> create a
     """,
+    "a hand-over gives the record when the topics are closed": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        hand over a         -> close a
+        topics of a closed  -> give a
+        acquire a           -> a is unavailable
+        deleted a           -> a is released
+    """,
+    "a record that the successor did not take is deleted": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        hand over a         -> close a
+        topics of a closed  -> give a
+        delete a in doubt   -> read a
+        read a ours         -> delete a
+        deleted a           -> a is released
+    """,
+    "a record that the successor took in silence is not deleted": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        hand over a         -> close a
+        topics of a closed  -> give a
+        delete a in doubt   -> read a
+        read a others       -> a is released
+    """,
+    "what is taken is ours when the request says so": JOIN
+    + """
+        take a              -> take a
+        acquire a           ->
+        created a           -> a is ours, read a
+        take a              -> a is ours
+    """,
+    "a taking in doubt is read": JOIN
+    + """
+        take a              -> take a
+        create a in doubt   -> read a
+        read a others       -> a is others
+        take a              -> take a
+        create a in doubt   -> read a
+        read a ours         -> a is ours
+    """,
+    "the parts of a split bundle are ours, and are watched": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        split a             -> split a
+        acquire a           -> a is ours
+        release a           -> a is not released
+        split a done b c    -> b is ours, read b, c is ours, read c, a is released
+        acquire b           -> b is ours
+        acquire a           -> create a
+    """,
+    "a bundle whose split failed stays ours, and is watched again": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        split a             -> split a
+        split a failed      -> read a, a is not released
+        read a ours         ->
+        acquire a           -> a is ours
+    """,
+    "a split whose answer was lost shows in the record": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        split a             -> split a
+        split a failed      -> read a, a is not released
+        read a nobody       -> drop a
+    """,
+    "a split ends with the session": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        split a             -> split a
+        lost                -> drop a, a is not released
+        split a done b c    ->
+    """,
+    "only an owner that is in contact splits": JOIN
+    + """
+        split a             -> a is not released
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        suspended           ->
+        split a             -> a is not released
+    """,
+    "a part that a lookup has found stays ours": JOIN
+    + """
+        acquire a           -> create a
+        created a           -> a is ours, read a
+        split a             -> split a
+        acquire b           -> create b
+        create b in doubt   -> read b
+        read b ours         -> b is ours
+        split a done b c    -> c is ours, read c, a is released
+    """,
     "a deletion in doubt is read again, and repeated": JOIN
     + """
         acquire a           -> create a
@@ -263,6 +364,8 @@ class Played:
             match effect:
                 case CreateRecord(b, ask) | ReadRecord(b, ask) | DeleteRecord(b, ask):
                     self.older[b], self.asks[b] = self.asks.get(b, -1), ask
+                case GiveRecord(b, ask) | TakeRecord(b, ask) | SplitRecord(b, ask):
+                    self.older[b], self.asks[b] = self.asks.get(b, -1), ask
                 case CloseTopics(b, ask):
                     self.older[b], self.asks[b] = self.asks.get(b, -1), ask
                 case Join(term):
@@ -291,6 +394,17 @@ class Played:
                 return protocol.acquire(BundleName(b))
             case ["release", b]:
                 return protocol.release(BundleName(b))
+            case ["hand", "over", b]:
+                return protocol.hand_over(BundleName(b))
+            case ["take", b]:
+                return protocol.take(BundleName(b))
+            case ["split", b]:
+                return protocol.split(BundleName(b))
+            case ["split", b, "done", one, two]:
+                parts = [BundleName(one), BundleName(two)]
+                return protocol.split_done(BundleName(b), self.asks[b], parts)
+            case ["split", b, "failed"]:
+                return protocol.split_failed(BundleName(b), self.asks[b])
             case ["touched", b]:
                 return protocol.record_touched(BundleName(b))
             case ["topics", "of", b, "closed"]:
@@ -325,6 +439,12 @@ def show(effect: Effect) -> str:
             return f"read {b}"
         case DeleteRecord(b):
             return f"delete {b}"
+        case GiveRecord(b):
+            return f"give {b}"
+        case TakeRecord(b):
+            return f"take {b}"
+        case SplitRecord(b):
+            return f"split {b}"
         case CloseTopics(b):
             return f"close {b}"
         case DropTopics(b):

@@ -17,6 +17,7 @@ from daybook.broker.namespaces.records import (
     LocalPolicies,
     OwnerRecord,
     PartitionedTopic,
+    Successor,
     TenantInfo,
 )
 from daybook.broker.protocol.bundles import Bundles, bundle_name
@@ -31,6 +32,12 @@ RECORDS: dict[str, object] = {
     "local_policies": LocalPolicies(BundlesData.from_bundles(Bundles.equal(4))),
     "partitioned_topic": PartitionedTopic(4, properties={"owner": "team"}),
     "owner": OwnerRecord("pulsar://127.0.0.1:6650", "http://127.0.0.1:8080"),
+    "owner_with_successor": OwnerRecord(
+        "pulsar://127.0.0.1:6650",
+        "http://127.0.0.1:8080",
+        disabled=True,
+        successor=Successor("pulsar://127.0.0.1:6651", "http://127.0.0.1:8081"),
+    ),
     "broker": BrokerRecord(
         "pulsar://127.0.0.1:6650",
         "http://127.0.0.1:8080",

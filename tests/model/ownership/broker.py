@@ -21,6 +21,7 @@ from daybook.broker.protocol.ownership import (
     DeleteRecord,
     DropTopics,
     Effect,
+    GiveRecord,
     HeldBundle,
     Join,
     Membership,
@@ -30,6 +31,8 @@ from daybook.broker.protocol.ownership import (
     RecordOwner,
     Released,
     Snapshot,
+    SplitRecord,
+    TakeRecord,
 )
 from tests.harness.calls import Call, call
 from tests.model.ownership.store import Kind, Reply, Request
@@ -131,6 +134,12 @@ def step(broker: Broker, event: Call) -> tuple[Broker, Done]:
                 requests.append(Request(Kind.READ, ask - moved))
             case DeleteRecord(_, ask):
                 requests.append(Request(Kind.DELETE, ask - moved, guard))
+            case GiveRecord(_, ask):
+                requests.append(Request(Kind.GIVE, ask - moved))
+            case TakeRecord(_, ask):
+                requests.append(Request(Kind.TAKE, ask - moved, guard))
+            case SplitRecord():
+                raise AssertionError("no bundle is split here")
             case CloseTopics(_, ask):
                 requests.append(Request(Kind.CLOSE, ask - moved))
             case DropTopics() | Answered() | Released():
@@ -145,7 +154,9 @@ def _rebased(machine: Snapshot) -> tuple[Snapshot, int]:
     """Renumber the asks so that the latest is `_ASKED`; return also by how much they moved."""
     session, standing, contact, term, asked, held = machine
     moved = asked - _ASKED
-    rebased = tuple((name, HeldBundle(each.state, each.ask - moved)) for name, each in held)
+    rebased = tuple(
+        (name, HeldBundle(each.state, each.ask - moved, each.given)) for name, each in held
+    )
     return (session, standing, contact, term, _ASKED, rebased), moved
 
 
@@ -177,7 +188,13 @@ def heard(request: Request, reply: Reply | RecordOwner) -> list[Waiting]:
             return [call("guard_seen", term, reply is Reply.DONE)]
         case Kind.READ, RecordOwner():
             return [call("record_read", BUNDLE, ask, reply)]
-        case Kind.CREATE, Reply.DONE:
+        case Kind.TAKE, Reply.REFUSED:
+            return [call("create_failed", BUNDLE, ask)]
+        case Kind.GIVE, Reply.DONE:
+            return [call("deleted", BUNDLE, ask)]
+        case Kind.GIVE, _:
+            return [call("delete_in_doubt", BUNDLE, ask)]
+        case ((Kind.CREATE | Kind.TAKE), Reply.DONE):
             return [call("created", BUNDLE, ask)]
         case Kind.CREATE, Reply.REFUSED:
             return [call("create_failed", BUNDLE, ask), GuardTouched(request.guard)]
@@ -193,18 +210,19 @@ def heard(request: Request, reply: Reply | RecordOwner) -> list[Waiting]:
 
 def unanswered(request: Request) -> list[Waiting]:
     """Return the calls after a request whose outcome is unknown."""
-    name = "create_in_doubt" if request.kind is Kind.CREATE else "delete_in_doubt"
+    creates = request.kind in (Kind.CREATE, Kind.TAKE)
+    name = "create_in_doubt" if creates else "delete_in_doubt"
     return [call(name, BUNDLE, request.number)]
 
 
 def failed(request: Request) -> list[Waiting]:
     """Return the calls after a request that was certainly not carried out."""
     match request.kind:
-        case Kind.CREATE:
+        case Kind.CREATE | Kind.TAKE:
             return [call("create_failed", BUNDLE, request.number)]
         case Kind.READ:
             return [call("read_failed", BUNDLE, request.number)]
-        case Kind.DELETE:
+        case Kind.DELETE | Kind.GIVE:
             return [call("delete_in_doubt", BUNDLE, request.number)]
         case _:
             return []
@@ -251,6 +269,12 @@ def _show(effect: Effect) -> str:
             return "reads the record"
         case DeleteRecord():
             return "deletes the record"
+        case GiveRecord():
+            return "gives the record"
+        case TakeRecord():
+            return "takes the record"
+        case SplitRecord():
+            return "splits the record"
         case CloseTopics():
             return "closes its topics"
         case DropTopics():

@@ -29,12 +29,14 @@ class Seat:
     watches_record: bool = False
     had: bool = False
     late: bool = False
+    serves: bool = False  # the broker has topics of the bundle
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
     seats: tuple[Seat, ...]
     owner: int = NOBODY  # the number of the broker whose present session made the record
+    offered: bool = False  # a ticket for this very record is out
 
     def with_seat(self, broker: int, seat: Seat) -> "Store":
         seats = list(self.seats)
@@ -55,6 +57,8 @@ class Kind(Enum):
     CREATE = auto()
     READ = auto()
     DELETE = auto()
+    GIVE = auto()  # ask the successor, which waits for its answer
+    TAKE = auto()
     CLOSE = auto()
 
 
@@ -68,7 +72,7 @@ class Request:
 
     @property
     def writes(self) -> bool:
-        return self.kind in (Kind.CREATE, Kind.DELETE)
+        return self.kind in (Kind.CREATE, Kind.DELETE, Kind.TAKE)
 
     def __str__(self) -> str:
         return self.kind.name.lower()
@@ -101,11 +105,20 @@ def carry_out(
             if store.owner != NOBODY:
                 return store, Reply.EXISTS
             made = store.with_seat(broker, replace(seat, had=True, late=late))
-            return replace(made, owner=broker), Reply.DONE
-        case Kind.DELETE:
-            if not seat.guard or seat.guard != request.guard or store.owner == NOBODY:
+            return replace(made, owner=broker, offered=False), Reply.DONE
+        case Kind.TAKE:
+            if not seat.guard or seat.guard != request.guard or not store.offered:
                 return store, Reply.REFUSED
-            return replace(store, owner=NOBODY), Reply.DONE
+            taken = store.with_seat(broker, replace(seat, had=True, late=late))
+            return replace(taken, owner=broker, offered=False), Reply.DONE
+        case Kind.GIVE:
+            # The ticket is out as soon as the successor was asked; it counts for this record only.
+            gone = store.owner not in (NOBODY, broker)
+            return store, Reply.DONE if gone else Reply.GONE
+        case Kind.DELETE:
+            if not seat.guard or seat.guard != request.guard or store.owner != broker:
+                return store, Reply.REFUSED  # The version of the guard shows that it was taken.
+            return replace(store, owner=NOBODY, offered=False), Reply.DONE
         case Kind.CLOSE:
             return store, Reply.DONE
 
@@ -114,4 +127,5 @@ def without(store: Store, broker: int, *, session: bool) -> Store:
     """Remove guard and record of a broker, for a peer or because its session ended."""
     seat = replace(store.seats[broker], guard=0, alive=not session)
     removed = store.with_seat(broker, seat)
-    return replace(removed, owner=NOBODY) if store.owner == broker else removed
+    gone = replace(removed, owner=NOBODY, offered=False)
+    return gone if store.owner == broker else removed

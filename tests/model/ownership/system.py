@@ -8,6 +8,7 @@ The rules (`safety.md` 1.5, and the contract of `protocol.ownership`):
            broker with a session and nothing under way owns the bundle only if the record says so
     O3     topics are closed or dropped before their bundle is released
     O6     a broker that reports a release no longer has the record
+    O7     a record is taken from its owner only when that one has closed its topics
     L4     a broker with a session and nothing under way is in contact with the store, with a
            guard that stands
 """
@@ -42,6 +43,7 @@ from tests.model.ownership.broker import (
 from tests.model.ownership.store import (
     NOBODY,
     Kind,
+    Reply,
     Request,
     Seat,
     Store,
@@ -59,6 +61,7 @@ class OwnershipSettings:
     removals: int = 0  # brokers that a peer believes dead and removes
     lost_answers: int = 0  # answers to writes, which the store carries out now, later or never
     releases: int = 0
+    gives: bool = False  # releases have a successor, which may take the record
     drops: bool = True  # void answers are dropped from the state
 
     def __str__(self) -> str:
@@ -72,6 +75,8 @@ class OwnershipSettings:
         ]:
             if count:
                 parts.append(f"{text} {count}")
+        if self.gives:
+            parts.append("with a successor")
         if not self.drops:
             parts.append("nothing dropped")
         return ", ".join(parts)
@@ -245,6 +250,12 @@ class OwnershipSystem:
         if view.broker.owns and view.budget[_RELEASES]:
             released = _stepped(view.spent(_RELEASES), call("release", BUNDLE))
             yield name, name, "is to release the bundle", released
+            if self._settings.gives:
+                given = _stepped(view.spent(_RELEASES), call("hand_over", BUNDLE))
+                yield name, name, "is to hand the bundle over", given
+        others = view.store.owner not in (NOBODY, view.number)
+        if view.store.offered and others and view.broker.holding is None:
+            yield name, name, "is given the bundle", _stepped(view, call("take", BUNDLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +277,9 @@ def _stepped(view: View, event: Call) -> View:
         _check_step(view, after, done, event)
     except BrokenRuleError as error:
         return replace(view, broken=error)
+    serves = after.holding in _SERVING
+    if view.seat.serves != serves:
+        view = view.seated(replace(view.seat, serves=serves))
     return replace(view, broker=after)
 
 
@@ -289,6 +303,13 @@ def _request(view: View, name: str, request: Request) -> Iterator[Step]:
     reached = seat.up and seat.alive
     if request.kind is Kind.CLOSE:
         yield name, name, "its topics are closed", _carried_out(gone, request)
+        return
+    if request.kind is Kind.GIVE:
+        # The successor has the ticket from now on.  It may use it when this broker has given up.
+        if view.store.owner == view.number and not view.store.offered:
+            offered = replace(view, store=replace(view.store, offered=True))
+            yield name, "store", "the ticket is out", offered
+        yield name, "store", f"{request} ends", _carried_out(gone, request)
         return
     if reached:
         yield name, "store", f"{request}", _carried_out(gone, request)
@@ -347,7 +368,11 @@ def _lost(view: View) -> View:
 
 
 def _carried_out(view: View, request: Request, *, hears: bool = True, late: bool = False) -> View:
+    owner = view.store.owner
     store, reply = carry_out(view.store, view.number, request, late=late)
+    if request.kind is Kind.TAKE and reply is Reply.DONE and view.store.seats[owner].serves:
+        broken = BrokenRuleError("O7", "the record is taken from a broker that serves the bundle")
+        return replace(view, broken=broken)
     after = _fired(replace(view, store=store), view.store)
     return after.put(heard(request, reply)) if hears else after
 

@@ -113,7 +113,7 @@ class _Act:
                 await self._unload()
             case "unload bundle":
                 with self._actor.hand_over("unload of a namespace"):
-                    await self._anywhere(lambda ops: ops.unload_namespace(namespace))
+                    await self._anywhere(lambda ops: ops.bundles.unload_namespace(namespace))
             case "delete":
                 await self._delete()
             case "create subscription":

@@ -1,0 +1,214 @@
+"""Operations on bundles: listing, moving, splitting.  Each is carried out by the bundle's owner.
+
+A bundle that is unloaded is handed over to the named broker.  Without a name, the owner chooses the
+broker with the fewest bundles; if that is the owner itself, it releases the bundle, and serves it
+again when a client asks.
+"""
+
+from collections.abc import Sequence
+
+import trio
+
+from daybook.broker.errors import (
+    BrokerError,
+    NotFoundError,
+    NotOwnerError,
+    PreconditionError,
+    UnavailableError,
+)
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.policies import Policies
+from daybook.broker.ownership.hand_over import HandOvers, TicketBody
+from daybook.broker.ownership.membership import owner_record
+from daybook.broker.ownership.ownership import Ownership, Ticket
+from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.protocol.balance import BrokerLoad, place
+from daybook.broker.protocol.bundles import (
+    BundleName,
+    Bundles,
+    bundle_name,
+    median,
+    middle,
+    parts_of,
+)
+from daybook.broker.protocol.ownership import Answer
+from daybook.broker.topics.topics import Topics
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+
+ALGORITHMS = (
+    "range_equally_divide",
+    "topic_count_equally_divide",
+    "specified_positions_divide",
+)
+
+
+class BundleOperations:
+    """The operations of one broker on bundles."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        policies: Policies,
+        ownership: Ownership,
+        topics: Topics,
+        hand_overs: HandOvers,
+        peer_calls: PeerCalls,
+        *,
+        bundles_max: int,
+    ) -> None:
+        self._store = store
+        self._policies = policies
+        self._ownership = ownership
+        self._topics = topics
+        self._hand_overs = hand_overs
+        self._peer_calls = peer_calls
+        self._bundles_max = bundles_max
+
+    async def bundles(self, namespace: str) -> Bundles:
+        return await self._policies.bundles(namespace)
+
+    # -- moving
+
+    async def unload_namespace(self, namespace: str, *, hand_over: bool = True) -> None:
+        """Release all bundles of the namespace, on the brokers that own them."""
+        for range_ in (await self._policies.bundles(namespace)).ranges():
+            try:
+                await self.unload(namespace, range_, hand_over=hand_over)
+            except NotOwnerError as error:
+                if error.http_url is None:
+                    raise
+                path = f"/admin/v2/namespaces/{namespace}/{range_}/unload"
+                await self._peer_calls.call(error.http_url, "PUT", path)
+
+    async def unload(
+        self, namespace: str, range_: str, *, destination: str = "", hand_over: bool = True
+    ) -> None:
+        """Close the topics of the bundle, and give it to another broker.
+
+        Nothing happens if no broker owns the bundle.  Raise NotOwnerError, which names the owner.
+        """
+        bundle = await self._checked(namespace, range_)
+        if destination == self._ownership.identity.broker_id:
+            if self._ownership.owns_bundle(bundle):
+                return
+        elif destination:
+            await self._hand_overs.named(destination)  # The error comes before the redirect.
+        if not await self._is_ours(bundle):
+            return
+        if destination:
+            await self._hand_overs.hand_over(bundle, await self._hand_overs.named(destination))
+            return
+        if not (hand_over and await self._hand_over_to_emptiest(bundle)):
+            await self._ownership.release(bundle)
+
+    async def _hand_over_to_emptiest(self, bundle: BundleName) -> bool:
+        """Move the bundle to the broker with the fewest others; False if it is this broker."""
+        own_id = self._ownership.identity.broker_id
+        others = {member.broker_id: member for member in await self._hand_overs.candidates()}
+        counts = await self._hand_overs.counts()
+        counts[own_id] -= 1
+        loads = [BrokerLoad(each, counts[each]) for each in (own_id, *others)]
+        chosen = place(bundle, loads)
+        if chosen is None or chosen == own_id:
+            return False
+        try:
+            await self._hand_overs.hand_over(bundle, others[chosen])
+        except BrokerError:
+            return False  # It is released instead, if it is still ours.
+        return True
+
+    async def _checked(self, namespace: str, range_: str) -> BundleName:
+        if range_ not in (await self._policies.bundles(namespace)).ranges():
+            raise NotFoundError(f"there is no bundle {range_} in {namespace}")
+        return bundle_name(namespace, range_)
+
+    async def _is_ours(self, bundle: BundleName) -> bool:
+        """Return False if no broker owns the bundle.  Raise NotOwnerError if another one does."""
+        try:
+            record = await self._store.get(records.owner_path(bundle))
+        except MetadataError as error:
+            raise UnavailableError(
+                f"the owner of the bundle {bundle} cannot be read now: {error}"
+            ) from error
+        if record is None:
+            return False
+        if record.stat.owner != self._store.session_id:
+            url = owner_record(record).http_url
+            raise NotOwnerError(f"another broker owns the bundle {bundle}", http_url=url)
+        return True
+
+    # -- the other side of a hand-over
+
+    async def expect(self, bundle: BundleName) -> None:
+        """Let the clients of the bundle wait here, because its owner hands it over."""
+        await trio.lowlevel.checkpoint()
+        self._ownership.expect(bundle)
+
+    async def expect_no_longer(self, bundle: BundleName) -> None:
+        await trio.lowlevel.checkpoint()
+        self._ownership.expect_no_longer(bundle)
+
+    async def take(self, bundle: BundleName, ticket: TicketBody) -> None:
+        """Own the bundle in place of the broker that has sent the ticket."""
+        await self._ownership.take(bundle, Ticket(ticket.guard, ticket.created_txid))
+
+    # -- splitting
+
+    async def split(
+        self,
+        namespace: str,
+        range_: str,
+        *,
+        algorithm: str = "",
+        positions: Sequence[int] = (),
+        unload: bool = False,
+    ) -> list[BundleName]:
+        """Split a bundle, and return its parts.  Its topics are served all the time.
+
+        With `unload`, the parts are moved to the brokers with the fewest bundles afterwards.
+        """
+        bundle = await self._checked(namespace, range_)
+        ours = await self._is_ours(bundle)
+        if not ours and await self._ownership.acquire(bundle) is not Answer.OURS:
+            raise UnavailableError(f"the bundle {bundle} has no owner yet: try again")
+        points = self._points(bundle, range_, algorithm or ALGORITHMS[0], positions)
+        bundles = await self._policies.bundles(namespace)
+        if bundles.count + len(points) > self._bundles_max:
+            raise PreconditionError(
+                f"{namespace} has {bundles.count} bundles, and may have {self._bundles_max}"
+                " (namespace_bundles_max)"
+            )
+        try:
+            bundles.split(range_, points)
+        except ValueError as error:
+            raise PreconditionError(str(error)) from None
+        await self._ownership.split(bundle, points)
+        parts = [bundle_name(namespace, part) for part in parts_of(range_, points)]
+        if unload:
+            for part in parts:
+                await self.unload(namespace, part.rpartition("/")[2])
+        return parts
+
+    def _points(
+        self, bundle: BundleName, range_: str, algorithm: str, positions: Sequence[int]
+    ) -> list[int]:
+        match algorithm:
+            case "range_equally_divide":
+                points = middle(range_)
+            case "topic_count_equally_divide":
+                points = median(range_, self._topics.hashes_of(bundle))
+            case "specified_positions_divide":
+                points = sorted(set(positions))
+                if not points:
+                    raise PreconditionError(f"{algorithm} needs the positions as a JSON list")
+            case _:
+                raise PreconditionError(
+                    f"there is no splitAlgorithmName {algorithm}: use one of"
+                    f" {', '.join(ALGORITHMS)}"
+                )
+        if not points:
+            raise PreconditionError(
+                f"the bundle {bundle} cannot be split by {algorithm}: it has too few topics, or its"
+                " range is too narrow"
+            )
+        return points

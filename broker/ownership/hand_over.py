@@ -1,0 +1,163 @@
+"""Planned hand-overs: which broker gets a bundle next, and the calls between both brokers.
+
+    the owner                                     the next owner
+    expect(bundle)  ----------------------------> clients of the bundle wait here from now on
+    closes the topics, and sends clients there
+    take(bundle, ticket)  ----------------------> replaces the ownership record by its own
+    is no longer the owner                        loads the topics for the clients that wait
+
+Both calls go to the admin REST of the next owner.  A broker without a port for HTTP, or one of
+another project, gets no bundle in this way.
+
+A broker that stops hands all of its bundles over.  Each goes to the broker that has the fewest
+bundles at that moment; what cannot be handed over is released.
+"""
+
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+
+import msgspec
+import trio
+
+from daybook.broker.errors import BrokerError, PreconditionError, UnavailableError
+from daybook.broker.namespaces.records import Successor
+from daybook.broker.ownership.membership import Member, members, owners
+from daybook.broker.ownership.ownership import Ownership, Ticket
+from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peers import Peers
+from daybook.broker.protocol.balance import BrokerLoad, place
+from daybook.broker.protocol.bundles import BundleName
+from daybook.wire.logging import Log
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+
+_AT_ONCE = 1  # bundles; more at once are all away for longer
+_PATH = "/admin/v2/daybook/bundles"
+
+
+class TicketBody(msgspec.Struct, frozen=True, rename="camel"):
+    """A ticket as JSON."""
+
+    guard: str
+    created_txid: int
+
+
+class HandOvers:
+    """The hand-overs of one broker to others."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        ownership: Ownership,
+        peers: Peers,
+        peer_calls: PeerCalls,
+        log: Log,
+    ) -> None:
+        self._store = store
+        self._ownership = ownership
+        self._peers = peers
+        self._peer_calls = peer_calls
+        self._log = log
+
+    async def candidates(self) -> list[Member]:
+        """Return the other live brokers that can take a bundle."""
+        try:
+            found = await members(self._store)
+        except MetadataError as error:
+            raise UnavailableError(f"the list of brokers cannot be read now: {error}") from error
+        return [
+            member
+            for member in found
+            if member.session != self._store.session_id
+            and member.record.web_service_url is not None
+            and member.record.incarnation is not None
+            and not self._peers.is_dead(member.session)
+        ]
+
+    async def named(self, broker_id: str) -> Member:
+        """Return the broker with this id.  Raise PreconditionError if it can take no bundle."""
+        found = await self.candidates()
+        for member in found:
+            if member.broker_id == broker_id:
+                return member
+        others = ", ".join(member.broker_id for member in found) or "there is no other broker"
+        raise PreconditionError(
+            f"no bundle can be moved to {broker_id}: name another live broker by its host and HTTP"
+            f" port ({others})"
+        )
+
+    async def counts(self) -> Counter[str]:
+        """Return how many bundles each broker owns."""
+        try:
+            sessions = {member.session: member.broker_id for member in await members(self._store)}
+            owned = await owners(self._store)
+        except MetadataError as error:
+            raise UnavailableError(f"the owners cannot be read now: {error}") from error
+        return Counter(sessions[each.session] for each in owned if each.session in sessions)
+
+    async def hand_over(self, bundle: BundleName, to: Member) -> None:
+        """Move a bundle of ours to another broker.  Raise UnavailableError if it stays."""
+        url = to.record.web_service_url
+        assert url is not None
+        began = trio.current_time()
+        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/expect")
+        successor = Successor(to.record.pulsar_service_url, url)
+        try:
+            await self._ownership.hand_over(bundle, successor, partial(self._give, bundle, url))
+        except BaseException:
+            with trio.move_on_after(1, shield=True):
+                await self._keep(bundle, url)
+            raise
+        self._log.info(
+            "a bundle was handed over",
+            bundle=bundle,
+            to=to.broker_id,
+            ms=round((trio.current_time() - began) * 1000),
+        )
+
+    async def move(self, bundle: BundleName, to: Member) -> None:
+        """Hand a bundle of ours over, or release it if that broker takes none."""
+        if to.session in {member.session for member in await self.candidates()}:
+            await self.hand_over(bundle, to)
+        else:
+            await self._ownership.release(bundle)
+
+    async def _give(self, bundle: BundleName, url: str, ticket: Ticket) -> None:
+        body = TicketBody(ticket.guard, ticket.created_txid)
+        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/take", body=body)
+
+    async def _keep(self, bundle: BundleName, url: str) -> None:
+        """Tell the other broker that this one keeps the bundle."""
+        with suppress(BrokerError):  # After an error it expects the bundle for some seconds more.
+            await self._peer_calls.call(url, "DELETE", f"{_PATH}/{bundle}/expect")
+
+    async def drain(self) -> None:
+        """Hand all bundles over to other brokers.  Those that cannot be moved stay ours."""
+        bundles = self._ownership.owned
+        try:
+            others = {member.broker_id: member for member in await self.candidates()}
+            counts = await self.counts()
+        except BrokerError as error:
+            self._log.warning("no bundle can be handed over", why=str(error))
+            return
+        if not others:
+            return
+
+        async def work(start: int) -> None:
+            for bundle in bundles[start::_AT_ONCE]:
+                chosen = place(bundle, [BrokerLoad(each, counts[each]) for each in others])
+                assert chosen is not None
+                counts[chosen] += 1
+                try:
+                    await self.hand_over(bundle, others[chosen])
+                except BrokerError as error:
+                    self._log.warning(
+                        "a bundle could not be handed over; any broker may own it soon",
+                        bundle=bundle,
+                        to=chosen,
+                        why=str(error),
+                    )
+
+        async with trio.open_nursery() as nursery:
+            for start in range(min(_AT_ONCE, len(bundles))):
+                nursery.start_soon(work, start)

@@ -1,0 +1,175 @@
+"""Rules of planned hand-overs and of splits, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_MACHINE = "daybook.broker.protocol.ownership"
+_SHELL = "daybook.broker.ownership.ownership"
+_LOOKUP = "daybook.broker.service.lookup"
+_BUNDLES = "daybook.broker.protocol.bundles"
+_SCENARIOS = "tests:tests/broker/control/test_ownership_scenarios.py"
+_TESTS = "tests:tests/broker/control/test_hand_overs.py"
+
+MUTANTS = [
+    Mutant(
+        id="HV01",
+        rule="a record is given when the topics are closed -> at once",
+        module=_MACHINE,
+        name="OwnershipProtocol._begin_release",
+        replacement=Edit(
+            "self._emit(CloseTopics(bundle, ask))",
+            "self._emit(GiveRecord(bundle, ask) if given else CloseTopics(bundle, ask))",
+        ),
+        caught_by=_SCENARIOS,
+    ),
+    Mutant(
+        id="HV02",
+        rule="a record that was not taken is deleted -> it counts as taken",
+        module=_SHELL,
+        name="Ownership._give",
+        replacement=Edit(
+            "self._protocol.delete_in_doubt(bundle, ask)", "self._protocol.deleted(bundle, ask)"
+        ),
+        caught_by=f"{_TESTS} -k not_taken",
+    ),
+    Mutant(
+        id="HV03",
+        rule="a ticket fits one record -> any record of that broker",
+        module=_SHELL,
+        name="Ownership._take",
+        replacement=Edit(
+            "not theirs or record.stat.created_txid != ticket.created_txid", "not theirs"
+        ),
+        caught_by=f"{_TESTS} -k ticket",
+    ),
+    Mutant(
+        id="HV04",
+        rule="a taking gives the giver's guard another version -> it only checks the guard",
+        module=_SHELL,
+        name="Ownership._take",
+        replacement=Edit(
+            "Set(ticket.guard, guard.value, guard.stat.version)",
+            "Check(ticket.guard, guard.stat.version)",
+        ),
+        caught_by=f"{_TESTS} -k remover",
+    ),
+    Mutant(
+        id="HV05",
+        rule="only an expected bundle is taken -> any bundle",
+        module=_SHELL,
+        name="Ownership.take",
+        replacement=Edit("self._closing or bundle not in self._expected", "self._closing"),
+        caught_by=f"{_TESTS} -k only_an_expected",
+    ),
+    Mutant(
+        id="HV06",
+        rule="a taking that meets another one is tried again -> it fails",
+        module=_SHELL,
+        name="Ownership._take",
+        replacement=Edit("continue", "break"),
+        caught_by=f"{_TESTS} -k several",
+    ),
+    Mutant(
+        id="HV07",
+        rule="the owner names its successor in lookups -> it says that it has no owner",
+        module=_LOOKUP,
+        name="Lookups.lookup_bundle",
+        replacement=Edit("if successor is not None:", "if False:"),
+        caught_by=f"{_TESTS} -k lookups_name",
+    ),
+    Mutant(
+        id="HV08",
+        rule="the next owner answers lookups from the beginning -> when it is the owner",
+        module=_LOOKUP,
+        name="Lookups.lookup_bundle",
+        replacement=Edit(" or self._ownership.expects(bundle)", ""),
+        caught_by=f"{_TESTS} -k before_the_owner_begins",
+    ),
+    Mutant(
+        id="HV09",
+        rule="the record names the successor -> other brokers send clients to the old owner",
+        module=_SHELL,
+        name="Ownership._announce",
+        replacement=Edit("named.disabled, named.successor = True, leaving.successor", "pass"),
+        caught_by=f"{_TESTS} -k lookups_name",
+    ),
+    Mutant(
+        id="HV10",
+        rule="a broker that expects a bundle acquires it when its record goes -> it waits",
+        module=_SHELL,
+        name="Ownership._follow",
+        replacement=Edit("elif await self.acquire(bundle) is not Answer.OURS:", "else:"),
+        caught_by=f"{_TESTS} -k owner_dies",
+    ),
+    Mutant(
+        id="HV11",
+        rule="a bundle is acquired if it exists at that moment -> if it existed before",
+        module=_SHELL,
+        name="Ownership._create",
+        replacement=Edit(
+            "Check(records.local_policies_path(namespace), version)",
+            "Check(records.local_policies_path(namespace), ANY)",
+        ),
+        caught_by=f"{_TESTS} -k was_split",
+    ),
+    Mutant(
+        id="HV12",
+        rule="the parts are in force with the answer of a split -> when the watch fires",
+        module=_SHELL,
+        name="Ownership._split",
+        replacement=Edit("self._policies.bundles_changed(namespace, new)", "pass"),
+        caught_by=f"{_TESTS} -k every_turn",
+    ),
+    Mutant(
+        id="HV13",
+        rule="a split keeps Pulsar's other fields -> it drops them",
+        module=_SHELL,
+        name="Ownership._split",
+        replacement=Edit(
+            "records.encode(fields)", 'records.encode({"bundles": fields["bundles"]})'
+        ),
+        caught_by=f"{_TESTS} -k pulsar",
+    ),
+    Mutant(
+        id="HV14",
+        rule="a split that meets another one is tried again -> it fails",
+        module=_SHELL,
+        name="Ownership._split",
+        replacement=Edit("continue", "break"),
+        caught_by=f"{_TESTS} -k two_bundles",
+    ),
+    Mutant(
+        id="HV15",
+        rule="the records of parts are watched -> they are not",
+        module=_MACHINE,
+        name="OwnershipProtocol.split_done",
+        replacement=Edit("self._read(part,", "self._hold(part,"),
+        caught_by=_SCENARIOS,
+    ),
+    Mutant(
+        id="HV16",
+        rule="a bundle whose split failed is read -> it is taken for owned",
+        module=_MACHINE,
+        name="OwnershipProtocol.split_failed",
+        replacement=Edit("if self.contact:", "if False:"),
+        caught_by=_SCENARIOS,
+    ),
+    Mutant(
+        id="HV17",
+        rule="the last bundle includes its end -> it does not",
+        module=_BUNDLES,
+        name="contains",
+        replacement=Edit(" or hash_ == high == HASH_MAX", ""),
+        caught_by=f"{_TESTS} -k includes",
+    ),
+    Mutant(
+        id="HV18",
+        rule="an owner deletes no record that was taken from it -> it deletes whatever is there",
+        module=_SHELL,
+        name="Ownership._delete",
+        replacement=Edit(
+            "guard is None or record is None or record.stat.owner != self._store.session_id",
+            "guard is None or record is None",
+        ),
+        caught_by=f"{_TESTS} -k leaves_the_record",
+    ),
+]
