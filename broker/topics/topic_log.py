@@ -189,7 +189,12 @@ class TopicLog(Protocol):
     def entries_between(self, after: Position, through: Position) -> int: ...
 
     async def open_cursor(
-        self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        initial: Position,
+        properties: Mapping[str, str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> TopicCursor: ...
 
     def new_volatile_cursor(self, name: str, initial: Position) -> TopicCursor: ...
