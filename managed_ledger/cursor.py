@@ -605,10 +605,18 @@ class Cursor:
 
     # -- the record in the metadata store
 
-    async def create(self, properties: Mapping[str, str]) -> None:
-        """Create the record of a new durable cursor.  Raise FencedError, MetadataError."""
+    async def create(
+        self, properties: Mapping[str, str], numbers: Mapping[str, int] = MappingProxyType({})
+    ) -> None:
+        """Create the record of a new durable cursor.  Raise FencedError, MetadataError.
+
+        `numbers` are the first `properties` of the cursor; `properties` are texts for people.
+        """
+        self.properties = dict(numbers)
         info = ManagedCursorInfo(cursorsLedgerId=IN_RECORD)
         set_position(info, self.mark_delete)
+        for name, number in sorted(numbers.items()):
+            info.properties.add(name=name, value=number)
         for name, value in sorted(properties.items()):
             info.cursorProperties.add(name=name, value=value)
         await self._record.create(info)
@@ -741,23 +749,43 @@ class Cursors:
             holes=holes,
         )
 
-    async def open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
+    async def open(
+        self,
+        name: str,
+        initial: Position,
+        properties: Mapping[str, str],
+        numbers: Mapping[str, int] = MappingProxyType({}),
+    ) -> Cursor:
         """Return the cursor of that name; a new one starts behind `initial`."""
         check_cursor_name(name)
-        return await self._context.run_to_end(lambda: self._open(name, initial, properties))
+        return await self._context.run_to_end(
+            lambda: self._open(name, initial, properties, numbers)
+        )
 
-    async def _open(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
+    async def _open(
+        self,
+        name: str,
+        initial: Position,
+        properties: Mapping[str, str],
+        numbers: Mapping[str, int],
+    ) -> Cursor:
         async with self._lock:
             cursor = self.by_name.get(name)
             if cursor is None:
-                cursor = await self._create(name, initial, properties)
+                cursor = await self._create(name, initial, properties, numbers)
                 self.adopt(cursor)
             return cursor
 
-    async def _create(self, name: str, initial: Position, properties: Mapping[str, str]) -> Cursor:
+    async def _create(
+        self,
+        name: str,
+        initial: Position,
+        properties: Mapping[str, str],
+        numbers: Mapping[str, int],
+    ) -> Cursor:
         cursor = self._new = self.new(name, initial, durable=True)
         try:
-            await cursor.create(properties)
+            await cursor.create(properties, numbers)
         except FencedError as error:
             self._on_lost(str(error))
             raise

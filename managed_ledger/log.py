@@ -611,14 +611,21 @@ class ManagedLedger:
     # -- cursors
 
     async def open_cursor(
-        self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        initial: Position,
+        properties: Mapping[str, str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> Cursor:
         """Return the durable cursor of that name; a new one starts behind `initial`.
+
+        A new one has `numbers` as its `properties`.
 
         Raise InvalidNameError for a name that no cursor can have.
         """
         self.check()
-        return await self._cursors.open(name, initial, properties or {})
+        return await self._cursors.open(name, initial, properties or {}, numbers or {})
 
     async def recover_cursor(self, encoded: str) -> Cursor:
         """Return the durable cursor of a record; see `Cursors.recover`."""

@@ -10,7 +10,7 @@ object remembers where the subscription stands, and what is acknowledged there. 
 the topic's owner; the subscription then reads that part again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from daybook.broker.compaction.topic_compaction import TopicCompaction
 from daybook.broker.dispatch.entries import EntryHead
@@ -21,12 +21,28 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 
 
+class Standing:
+    """Where a subscription stands in the part of the topic that only the compacted ledger has."""
+
+    def __init__(self, start: Position | None) -> None:
+        self.start = start  # the first entry to read; None: the cursor knows
+        self.read = AckSet()  # the entries that were read
+        self.acked = AckSet()  # those of them that are acknowledged
+
+
+def _nothing() -> None:
+    """Ignore the call."""
+
+
 class CompactedSource:
     """One instance per subscription.
 
     `start` is the position of the first entry to read if that is before everything that the log
     has; None if the cursor knows.  A reader that `resumes` has received everything before its
     start, so it gets every message behind it that the log still has.
+
+    `standing` is what consumers that have left since have acknowledged.  `on_passed` is called when
+    the cursor knows where the subscription stands.
     """
 
     def __init__(
@@ -37,20 +53,20 @@ class CompactedSource:
         start: Position | None = None,
         *,
         resumes: bool = False,
+        standing: "Standing | None" = None,
+        on_passed: Callable[[], None] = _nothing,
     ) -> None:
         self._log = log
         self._cursor = cursor
         self._compaction = compaction
-        self._start = start
+        self.standing = standing if standing is not None and start is None else Standing(start)
         self._known_from = log.before_first.ledger_id  # the cursor knows of these ledgers
-        # The entries of the compacted ledger that were read: those that only it has, and others.
-        self._only_here = AckSet()
-        self._kept = AckSet()
-        self._acked = AckSet()  # those of `_only_here` that are acknowledged
+        self._kept = AckSet()  # the entries that were read of which the log has the original
+        self._on_passed = on_passed
         self._at_end = False  # all entries up to `_through` were read
         self._through: Position | None = None  # the compacted ledger is read up to here
         self._behind = Position(0, 0)  # the entry of the log behind that
-        if start is not None or not resumes:
+        if self.standing.start is not None or not resumes:
             self._adopt_horizon()
 
     def _adopt_horizon(self) -> None:
@@ -70,7 +86,7 @@ class CompactedSource:
 
     @property
     def read_start(self) -> Position:
-        return self._cursor.read_start if self._start is None else self._start
+        return self._cursor.read_start if self.standing.start is None else self.standing.start
 
     async def read(self, start: Position, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
         log = self._log
@@ -82,10 +98,13 @@ class CompactedSource:
                 )
                 if found:
                     self._note_read(found)
+                    # Behind the end of the log nobody reads.
+                    self._at_end |= found[-1].position == through
                     return found
                 start = self._behind
+            if through is not None and not self._at_end:
                 self._at_end = True
-                self._skip_removed()
+                self._note_acked()
             horizon = self._compaction.horizon
             # No checkpoint between this and the read, so nothing more can be trimmed.
             if horizon is None or start > horizon or start.ledger_id >= log.before_first.ledger_id:
@@ -115,7 +134,7 @@ class CompactedSource:
         for entry in entries:
             position = entry.position
             if 0 <= position.entry_id < ENTRIES_MAX:
-                (self._only_here if position.ledger_id < first else self._kept).add(position)
+                (self.standing.read if position.ledger_id < first else self._kept).add(position)
 
     def next_position(self, position: Position) -> Position:
         if self._through is not None and position <= self._through:
@@ -127,7 +146,7 @@ class CompactedSource:
         return True
 
     def is_acked(self, position: Position) -> bool:
-        if position in self._acked:
+        if position in self.standing.acked:
             return True
         return position.ledger_id >= self._known_from and self._cursor.is_acked(position)
 
@@ -138,19 +157,31 @@ class CompactedSource:
     def acked(self, positions: Sequence[Position]) -> None:
         for position in positions:
             # A client may name any position; what was not delivered must not take memory.
-            if position in self._only_here:
-                self._acked.add(position)
-        if self._start is not None and self._at_end and len(self._acked) == len(self._only_here):
-            self._start = None
+            if position in self.standing.read:
+                self.standing.acked.add(position)
+        self._note_acked()
+
+    def _note_acked(self) -> None:
+        standing = self.standing
+        all_acked = self._at_end and len(standing.acked) == len(standing.read)
+        if standing.start is not None and all_acked:
+            self._pass_into_log()
         self._skip_removed()
 
     def acked_up_to(self, position: Position) -> None:
-        self._acked.discard_through(position)
-        self._only_here.discard_through(position)
-        if self._start is not None and position >= self._start:
-            trimmed = position.ledger_id < self._known_from
-            self._start = position.next_in_ledger() if trimmed else None
+        self.standing.acked.discard_through(position)
+        self.standing.read.discard_through(position)
+        if self.standing.start is not None and position >= self.standing.start:
+            if position.ledger_id < self._known_from:
+                self.standing.start = position.next_in_ledger()
+            else:
+                self._pass_into_log()
         self._skip_removed()
+
+    def _pass_into_log(self) -> None:
+        """Note that everything is acknowledged that only the compacted ledger has."""
+        self.standing.start = None
+        self._on_passed()
 
     def _skip_removed(self) -> None:
         """Acknowledge what compaction has removed, up to the next entry that it has kept.
@@ -158,7 +189,7 @@ class CompactedSource:
         Nobody gets these entries, so nobody else would acknowledge them.
         """
         through, cursor, kept = self._through, self._cursor, self._kept
-        if through is None or self._start is not None:
+        if through is None or self.standing.start is not None:
             return
         while (at := cursor.mark_delete) < through:
             kept.discard_through(at)

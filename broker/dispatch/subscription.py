@@ -81,6 +81,9 @@ TYPE_NAMES = {
     KEY_SHARED: "Key_Shared",
 }
 MOVED = "daybook.moved"  # a property of the cursor: the number of its latest move
+# A property of the cursor: 1 if the subscription stands before everything that the log has, in the
+# part of the topic that only the compacted ledger has.  The cursor itself cannot stand there.
+BEFORE_LOG = "daybook.before-log"
 NOWHERE: Place = (-1, -1)
 _REGISTERED_S = 0.25  # so long after the answer to SUBSCRIBE a client surely knows its consumer
 
@@ -295,6 +298,8 @@ class Subscription:
         )
         # Where the subscription stands if that is before everything that the log has.
         self.before_log: Position | None = None
+        if durable and cursor.properties.get(BEFORE_LOG):
+            self.before_log = topic.compaction.before_log(EARLIEST)
         # For consumers with `readCompacted`, since the first of them came.
         self._compacted: CompactedSource | None = None
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
@@ -482,8 +487,20 @@ class Subscription:
         topic = self.topic
         start, self.before_log = self.before_log, None
         self._compacted = CompactedSource(
-            topic.log, self.cursor, topic.compaction, start, resumes=resumes
+            topic.log,
+            self.cursor,
+            topic.compaction,
+            start,
+            resumes=resumes,
+            standing=None if self._compacted is None else self._compacted.standing,
+            on_passed=self._passed_into_log,
         )
+
+    def _passed_into_log(self) -> None:
+        """Store that the subscription stands where its cursor stands."""
+        cursor = self.cursor
+        if self.durable and cursor.properties.get(BEFORE_LOG):
+            cursor.advance(cursor.mark_delete, {**cursor.properties, BEFORE_LOG: 0})
 
     def position_of_id(self, consumer: Consumer, position: Position) -> Position:
         """Return the entry at which a consumer that seeks a message continues."""
@@ -839,7 +856,11 @@ class Subscription:
         self.moved = max(self._clock.now_ms(), (self.moved or 0) + 1)
         try:
             part = (start, pending) if pending else None
-            await self.cursor.reset(mark_delete, {MOVED: self.moved}, part)
+            properties = {MOVED: self.moved}
+            if self.before_log is not None or BEFORE_LOG in self.cursor.properties:
+                properties[BEFORE_LOG] = int(self.before_log is not None)
+            self._compacted = None  # It knows of deliveries before the move.
+            await self.cursor.reset(mark_delete, properties, part)
         except ManagedLedgerError as error:
             raise UnavailableError(
                 f"the subscription {self.name} could not be moved: {error}"

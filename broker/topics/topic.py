@@ -27,7 +27,7 @@ import trio
 from daybook.broker.compaction.topic_compaction import Compactions, TopicCompaction
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.entries import delivered_head
-from daybook.broker.dispatch.subscription import Consumer, Subscription, type_name
+from daybook.broker.dispatch.subscription import BEFORE_LOG, Consumer, Subscription, type_name
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -877,11 +877,13 @@ class TopicSubscriptions:
                     " administrator"
                 )
             properties = dict(request.properties or {})
-            created = await self._create(request.subscription, initial, properties)
-        else:
-            self._check_room()
-            cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
-            created = self._new(request.subscription, cursor, durable=False)
+            before_log = self._before_log(request) is not None
+            return await self._create(
+                request.subscription, initial, properties, before_log=before_log
+            )
+        self._check_room()
+        cursor = self._topic.log.new_volatile_cursor(request.subscription, initial)
+        created = self._new(request.subscription, cursor, durable=False)
         created.before_log = self._before_log(request)
         return created
 
@@ -916,7 +918,12 @@ class TopicSubscriptions:
             await self._create(name, self._topic.log.before_first, {})
 
     async def _create(
-        self, name: str, mark_delete: Position, properties: dict[str, str]
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: dict[str, str],
+        *,
+        before_log: bool = False,
     ) -> Subscription:
         """Create a subscription whose name nobody has and nobody changes at the moment.
 
@@ -930,7 +937,7 @@ class TopicSubscriptions:
         check_properties(f"subscription {name}", properties)
         topic.check_serving()
         creation = self._changing[name] = trio.Event()
-        act = partial(self._finish_creation, name, mark_delete, properties)
+        act = partial(self._finish_creation, name, mark_delete, properties, before_log)
         return await self._to_the_end(name, creation, act)()
 
     def _check_room(self) -> None:
@@ -945,11 +952,16 @@ class TopicSubscriptions:
             )
 
     async def _finish_creation(
-        self, name: str, mark_delete: Position, properties: dict[str, str]
+        self, name: str, mark_delete: Position, properties: dict[str, str], before_log: bool
     ) -> Subscription:
         topic = self._topic
         with translated(topic.name):
-            cursor = await topic.log.open_cursor(name, initial=mark_delete, properties=properties)
+            cursor = await topic.log.open_cursor(
+                name,
+                initial=mark_delete,
+                properties=properties,
+                numbers={BEFORE_LOG: 1} if before_log else {},
+            )
         topic.check_serving()
         return self._new(name, cursor, durable=True, properties=properties)
 

@@ -208,7 +208,12 @@ class TopicLog(Protocol):
         ...
 
     async def open_cursor(
-        self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        initial: Position,
+        properties: Mapping[str, str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> TopicCursor: ...
 
     def new_volatile_cursor(self, name: str, initial: Position) -> TopicCursor: ...

@@ -24,13 +24,20 @@ class SlowStore:
         log.delete_cursor = self._delete_slowly  # type: ignore[method-assign]
 
     async def _open_slowly(
-        self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        initial: Position,
+        properties: Mapping[str, str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> FakeCursor:
         found: list[FakeCursor] = []
 
         async def write() -> None:
             await self.gate.wait()
-            found.append(await self._open(name, initial=initial, properties=properties))
+            found.append(
+                await self._open(name, initial=initial, properties=properties, numbers=numbers)
+            )
 
         await self._write(write)
         return found[0]

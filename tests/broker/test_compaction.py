@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from daybook.bookie.errors import ReadUnknownError
 from daybook.broker.compaction.topic_compaction import CompactionStatus, TopicCompaction
+from daybook.broker.dispatch.subscription import BEFORE_LOG
 from daybook.broker.errors import ConflictError
 from daybook.broker.limits import CompactionLimits, TopicLimits
 from daybook.broker.topics.stats import internal_stats, topic_stats
@@ -742,6 +743,60 @@ def place(position: Position) -> tuple[int, int]:
     return position.ledger_id, position.entry_id
 
 
+@pytest.mark.parametrize("lost", [False, True])
+async def test_what_only_the_compacted_ledger_has_is_kept_for_a_durable_subscription(
+    autojump_clock: MockClock, lost: bool
+) -> None:
+    """The cursor cannot stand there, so the subscription has to remember it."""
+    async with compacting() as world:
+        sent = await world.send(*[(str(n // 2), str(n)) for n in range(12)])
+        await world.compact()
+        world.trim(2)
+        last = [(str(n // 2), str(n)) for n in range(1, 12, 2)]
+        options: dict[str, Any] = {"durable": True, "initialPosition": 1, "name": "d"}
+
+        async def again(client: Client) -> Client:
+            client.tell(pb.CommandCloseConsumer(consumer_id=1, request_id=7))
+            await client.settle()
+            if lost:
+                await world.take_over()
+            return await world.reader(**options)
+
+        client = await world.reader(**options, permits=1)
+        assert await got(client) == last[:1]
+        client = await again(client)
+        assert await got(client) == last
+        client.frames.send([encode_ack(1, [(*place(sent[3]), None)], cumulative=True)])
+        await client.settle()
+        client = await again(client)
+        # The place in that part is in memory only.
+        assert await got(client) == (last if lost else last[2:])
+        acked = [(*place(sent[n]), None) for n in range(1, 12, 2)]
+        client.frames.send([encode_ack(1, acked)])
+        await client.settle()
+        subscription = world.broker.topics.loaded[TOPIC].subscriptions.get("d")
+        assert not subscription.cursor.properties[BEFORE_LOG]
+        assert subscription.cursor.backlog_entries == 0
+        client = await again(client)
+        assert await got(client) == []
+
+
+async def test_a_seek_stores_where_the_subscription_stands(autojump_clock: MockClock) -> None:
+    async with compacting() as world:
+        sent = await world.send(*[(str(n // 2), str(n)) for n in range(12)])
+        await world.compact()
+        world.trim(2)
+        options: dict[str, Any] = {"durable": True, "name": "d"}
+        client = await world.reader(**options)
+        assert await got(client) == []
+        for target, expected in [(EARLIEST_ID, 6), (id_of(sent[11]), 1), (EARLIEST_ID, 6)]:
+            seek = pb.CommandSeek(consumer_id=1, message_id=target)
+            assert isinstance(await client.ask(seek, pb.CommandSuccess), pb.CommandSuccess)
+            await world.take_over()
+            client = await world.reader(**options)
+            assert len(await got(client)) == expected
+
+
 async def test_acknowledged_entries_of_the_trimmed_part_do_not_come_again(
     autojump_clock: MockClock,
 ) -> None:
@@ -838,4 +893,4 @@ async def test_hostile_acknowledgements_take_no_memory(autojump_clock: MockClock
         await client.settle()
         compacted = world.broker.topics.loaded[TOPIC].subscriptions.get("r")._compacted
         assert compacted is not None
-        assert not len(compacted._acked)
+        assert not len(compacted.standing.acked)

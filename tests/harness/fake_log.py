@@ -339,9 +339,17 @@ class FakeLog:
     # -- cursors
 
     async def open_cursor(
-        self, name: str, *, initial: Position, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        initial: Position,
+        properties: Mapping[str, str] | None = None,
+        numbers: Mapping[str, int] | None = None,
     ) -> FakeCursor:
         await trio.lowlevel.checkpoint()
+        if name not in self.by_name:
+            self.by_name[name] = FakeCursor(self, name, initial)
+            self.by_name[name].properties = dict(numbers or {})
         return self.by_name.setdefault(name, FakeCursor(self, name, initial))
 
     def new_volatile_cursor(self, name: str, initial: Position) -> FakeCursor:

@@ -179,3 +179,14 @@ def test_the_compacted_ledger_of_a_deleted_log_is_an_orphan() -> None:
                 await host.client.metadata(ledger_id)
 
     play(scenario)
+
+
+def test_a_cursor_is_created_with_its_numbers_in_one_record() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("one") as host:
+            log = await host.logs.open(NAME, CONFIG)
+            await log.open_cursor("s", initial=log.before_first, numbers={"n": 1})
+            log = await reopened(host, log)
+            assert log.cursors["s"].properties == {"n": 1}
+
+    play(scenario)

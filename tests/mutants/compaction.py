@@ -155,7 +155,7 @@ MUTANTS = [
         rule="a reader that goes on gets the log -> the compacted ledger",
         module=_SOURCE,
         name="CompactedSource.__init__",
-        replacement=Edit("if start is not None or not resumes:", "if True:"),
+        replacement=Edit("if self.standing.start is not None or not resumes:", "if True:"),
         caught_by=_BY_TOPIC,
     ),
     Mutant(
@@ -171,7 +171,7 @@ MUTANTS = [
         rule="removed entries are no backlog -> they are never acknowledged",
         module=_SOURCE,
         name="CompactedSource._skip_removed",
-        replacement=Edit("if through is None or self._start is not None:", "if True:"),
+        replacement=Edit("if through is None or self.standing.start is not None:", "if True:"),
         caught_by=_BY_TOPIC,
     ),
     Mutant(
@@ -186,11 +186,29 @@ MUTANTS = [
         caught_by=_BY_TOPIC,
     ),
     Mutant(
+        id="K14 before",
+        rule="a durable subscription stores that it stands before the log -> it forgets that",
+        module="daybook.broker.topics.topic",
+        name="TopicSubscriptions._finish_creation",
+        replacement=Edit("{BEFORE_LOG: 1} if before_log else {}", "{}"),
+        caught_by=_BY_TOPIC,
+    ),
+    Mutant(
+        id="K14 passed",
+        rule="a subscription that has passed into the log stores that -> it goes back",
+        module="daybook.broker.dispatch.subscription",
+        name="Subscription._passed_into_log",
+        replacement=Edit("BEFORE_LOG: 0", "BEFORE_LOG: 1"),
+        caught_by=_BY_TOPIC,
+    ),
+    Mutant(
         id="K15",
         rule="only delivered entries are remembered as acknowledged -> any that a client names",
         module=_SOURCE,
         name="CompactedSource.acked",
-        replacement=Edit("if position in self._only_here:", "if 0 <= position.entry_id < 2**26:"),
+        replacement=Edit(
+            "if position in self.standing.read:", "if 0 <= position.entry_id < 2**26:"
+        ),
         caught_by=_BY_TOPIC,
     ),
     Mutant(
