@@ -28,7 +28,7 @@ from daybook.broker.errors import (
 from daybook.broker.limits import TopicLimits
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
-from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.bundles import BundleName, contains
 from daybook.broker.protocol.dispatch.interface import Entry
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
@@ -73,6 +73,7 @@ class NonPersistentTopic:
         self.keys = keys
         self.policies = policies
         self.start_task = start_task
+        self.successor_url = ""  # the broker to which a close sends the clients, if it is known
         self.closing = self.closed = False
         self.messages = 0
         self.bytes = 0
@@ -408,10 +409,11 @@ class NonPersistentTopics:
             )
         self._drop(topic)
 
-    def close_bundle(self, bundle: BundleName) -> None:
-        known = self._policies.known_bundle_of
+    def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
+        """Close the topics in the range of the bundle, and send their clients to a broker."""
         for topic in list(self._loaded.values()):
-            if known(topic.name) == bundle:
+            if contains(bundle, topic.name.namespace, topic.name.bundle_hash):
+                topic.successor_url = successor_url
                 self._drop(topic)
 
     def close_all(self) -> None:

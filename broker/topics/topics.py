@@ -400,7 +400,7 @@ class Topics:
 
         `successor_url` is the broker to which their clients are sent; "" if it is not known.
         """
-        self.non_persistent.close_bundle(bundle)
+        self.non_persistent.close_bundle(bundle, successor_url)
         await self._close_many(self._names_of(bundle), successor_url)
 
     async def _close_many(self, names: list[str], successor_url: str = "") -> None:
@@ -417,7 +417,7 @@ class Topics:
 
     def drop_bundle(self, bundle: BundleName) -> None:
         """Drop all topics of a bundle, because another broker may own it now."""
-        self.non_persistent.close_bundle(bundle)
+        self.non_persistent.close_bundle(bundle, successor_url)
         for name in self._names_of(bundle):
             self._perform(self._protocol.drop(name))
 
