@@ -1,11 +1,14 @@
 """Our Python client, as it is, against Apache Pulsar's broker."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
 
 from daybook.clients.python import blocking
 from daybook.clients.python.arguments import Compression
+from daybook.clients.python.errors import NotAllowedError
+from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.processes import PATIENCE_S
 from tests.interop.apache import pulsar_broker_here
@@ -121,3 +124,43 @@ def test_the_admin_client_reads_and_changes_what_pulsar_has(broker: PulsarBroker
         admin.delete_subscription(topic, "s")
         admin.delete_topic(topic)
         admin.delete_namespace("public/admin")
+
+
+def test_dead_letters_retries_and_delays(client: blocking.Client) -> None:
+    policy = DeadLetterPolicy(1, initial_subscription="graves")
+    with (
+        client.subscribe(
+            "dead", "s", type="shared", dead_letter=policy, retry=True, nack_delay_s=0.05
+        ) as consumer,
+        client.create_producer("dead") as producer,
+    ):
+        producer.send(b"bad", key="k")
+        for _ in range(2):
+            consumer.nack(consumer.receive(PATIENCE_S))
+        with client.subscribe("dead-s-DLQ", "graves") as graves:
+            letter = graves.receive(PATIENCE_S)
+            assert (letter.data, letter.key) == (b"bad", "k")
+        producer.send(b"later", deliver_after_s=0.2)
+        consumer.reconsume_later(consumer.receive(PATIENCE_S), 0.2)
+        again = consumer.receive(PATIENCE_S)
+        assert (again.data, again.properties["RECONSUMETIMES"]) == (b"later", "1")
+        consumer.ack(again)
+
+
+def test_patterns(client: blocking.Client) -> None:
+    with client.create_producer("found-1") as producer:
+        producer.send(b"1")
+    with client.subscribe(
+        re.compile("found-.*"), "s", initial_position="earliest", discovery_s=0.2
+    ) as consumer:
+        message = consumer.receive(PATIENCE_S)
+        assert message.data == b"1"
+        consumer.ack(message.message_id)
+        fill(client, "found-2")
+        assert consumer.receive(PATIENCE_S).topic.endswith("found-2")
+
+
+def test_a_pipe_needs_offsets_or_is_at_least_once(client: blocking.Client) -> None:
+    fill(client, "piped")
+    with pytest.raises(NotAllowedError, match="has no deduplication"):
+        client.pipe("piped", "pipe-out", lambda message: message.data, name="p")
