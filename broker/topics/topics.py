@@ -417,7 +417,7 @@ class Topics:
 
     def drop_bundle(self, bundle: BundleName) -> None:
         """Drop all topics of a bundle, because another broker may own it now."""
-        self.non_persistent.close_bundle(bundle, successor_url)
+        self.non_persistent.close_bundle(bundle)
         for name in self._names_of(bundle):
             self._perform(self._protocol.drop(name))
 
