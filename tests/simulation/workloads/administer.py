@@ -67,6 +67,7 @@ ACTS = (
     ("unload", For.ANY),
     ("unload", For.ANY),
     ("unload bundle", For.ANY),
+    ("split bundle", For.ANY),
     ("delete", For.WHOLE),
     ("terminate", For.ANY),
     ("add partition", For.PARTITIONED),
@@ -114,6 +115,8 @@ class _Act:
             case "unload bundle":
                 with self._actor.hand_over("unload of a namespace"):
                     await self._anywhere(lambda ops: ops.bundles.unload_namespace(namespace))
+            case "split bundle":
+                await self._owner(self._split)
             case "delete":
                 await self._delete()
             case "create subscription":
@@ -207,6 +210,10 @@ class _Act:
                 await self._owner(lambda ops, topic: ops.unload_topic(topic))
             except NotFoundError:
                 return
+
+    async def _split(self, operations: Operations, topic: TopicName) -> None:
+        range_ = (await operations.bundles.bundles(topic.namespace)).range_of(topic.bundle_hash)
+        await operations.bundles.split(topic.namespace, range_)
 
     async def _stats(self, operations: Operations, topic: TopicName) -> None:
         try:
