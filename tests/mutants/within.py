@@ -59,7 +59,9 @@ def main() -> int:
     code: int = pytest.ExitCode.INTERNAL_ERROR
     with applied(BY_ID[mutant_id]), suppress(pytest.PytestUnhandledThreadExceptionWarning):
         # Raised after the last test, if the mutant has ended a thread.
-        code = pytest.main(["-x", "-q", "--no-header", *arguments], plugins=[witness])
+        # The mutant's module may have imported a library that has a plugin, such as anyio.
+        options = ["-x", "-q", "--no-header", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        code = pytest.main([*options, *arguments], plugins=[witness])
     if witness.failed:
         print(f"caught by {witness.failed} after {witness.ran} tests")
         return CAUGHT
