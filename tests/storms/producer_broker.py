@@ -225,6 +225,7 @@ class Topic:
         self._unsettled: list[tuple[Producer, Connection, int]] = []
         self.closing = False
         self.termination = None
+        self.successor_url = ""
         self.policies = _POLICIES
         self.log = cast("Any", None)  # Nobody reads here.
         self.by_name: dict[str, Producer] = {}
