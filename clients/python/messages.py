@@ -59,6 +59,10 @@ class MessageId(msgspec.Struct, frozen=True, eq=False, gc=False):
     def __eq__(self, other: object) -> bool:
         return self._place == other._place if isinstance(other, MessageId) else NotImplemented
 
+    def __ne__(self, other: object) -> bool:
+        # The base class has a comparison of its own here, which does not ask `__eq__`.
+        return not self == other
+
     def __lt__(self, other: "MessageId") -> bool:
         return self._place < other._place
 

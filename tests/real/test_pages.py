@@ -36,7 +36,7 @@ def python_snippets(page: str) -> list[tuple[str, str]]:
     return re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", page, re.DOTALL)
 
 
-COMING_FROM = (DOCS / "coming-from.md").read_text()
+COMING_FROM = (DOCS / "coming_from.md").read_text()
 SNIPPETS = python_snippets(PAGE) + python_snippets(COMING_FROM)
 
 

@@ -148,7 +148,7 @@ def test_topics_of_all_brokers_are_listed_and_move_with_their_bundles() -> None:
             for broker, names_here in zip((one, two), here, strict=True):
                 for name in names_here:
                     bundle = await broker.operations.policies.bundle_of(TopicName.parse(name))
-                    await broker.operations.unload_bundle(
+                    await broker.operations.bundles.unload(
                         "public/default", bundle.rpartition("/")[2]
                     )
             for sender in senders:
@@ -185,7 +185,7 @@ def test_nothing_is_invented_and_nothing_overtakes_while_topics_move() -> None:
                 for name in list(broker.topics.non_persistent.loaded):
                     bundle = await broker.operations.policies.bundle_of(TopicName.parse(name))
                     with suppress(NotOwnerError):
-                        await broker.operations.unload_bundle(
+                        await broker.operations.bundles.unload(
                             "public/default", bundle.rpartition("/")[2]
                         )
 

@@ -143,7 +143,7 @@ def test_asyncio_is_told_what_to_use_instead() -> None:
         async with daybook.connect("pulsar://127.0.0.1:1"):
             pass
 
-    with pytest.raises(RuntimeError, match=r"use daybook.blocking: under asyncio"):
+    with pytest.raises(RuntimeError, match=r"use daybook.aio.connect under asyncio"):
         asyncio.run(main())
 
 
@@ -173,7 +173,7 @@ async def test_a_service_url_that_is_no_text_is_named(url: Any, said: str) -> No
         (pb.InvalidTopicName, daybook.RefusedError),
         (pb.TopicNotFound, daybook.TopicNotFoundError),
         (pb.AuthorizationError, daybook.NotAllowedError),
-        (pb.IncompatibleSchema, daybook.RefusedError),
+        (pb.IncompatibleSchema, daybook.IncompatibleSchemaError),
     ],
 )
 async def test_a_refusal_that_is_final_is_raised_at_once(

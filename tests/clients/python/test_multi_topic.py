@@ -216,3 +216,14 @@ def test_a_list_names_no_partition_twice() -> None:
     with pytest.raises(ValueError, match="empty"):
         topic_choice([])
     assert len(topic_choice(["a", FULL + "a"]).names) == 1
+
+
+def test_ids_are_compared_without_their_topics() -> None:
+    one, other = daybook.MessageId(1, 2), daybook.MessageId(1, 3)
+    same = daybook.MessageId(1, 2, topic=FULL + "a")
+    assert one == same
+    assert (one != same) is False  # The base class has a comparison of its own.
+    assert hash(one) == hash(same)
+    assert one != other
+    assert one < other
+    assert len({one, same, other}) == 2
