@@ -29,6 +29,7 @@ from daybook.broker.protocol.bundles import (
     bundle_name,
     median,
     middle,
+    namespace_of,
     parts_of,
 )
 from daybook.broker.protocol.ownership import Answer
@@ -140,8 +141,11 @@ class BundleOperations:
     # -- the other side of a hand-over
 
     async def expect(self, bundle: BundleName) -> None:
-        """Let the clients of the bundle wait here, because its owner hands it over."""
-        await trio.lowlevel.checkpoint()
+        """Let the clients of the bundle wait here, because its owner hands it over.
+
+        They come without a lookup, so this broker has to know already which topics the bundle has.
+        """
+        await self._policies.bundles(namespace_of(bundle))
         self._ownership.expect(bundle)
 
     async def expect_no_longer(self, bundle: BundleName) -> None:

@@ -172,4 +172,12 @@ MUTANTS = [
         ),
         caught_by=f"{_TESTS} -k leaves_the_record",
     ),
+    Mutant(
+        id="HV19",
+        rule="the next owner knows the bundles of the namespace -> it never read them",
+        module="daybook.broker.admin.bundle_operations",
+        name="BundleOperations.expect",
+        replacement=Edit("await self._policies.bundles(namespace_of(bundle))", "pass"),
+        caught_by="tests:tests/simulation/test_scenarios.py -k silent",
+    ),
 ]

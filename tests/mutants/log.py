@@ -125,7 +125,7 @@ OWNERS = [
         id="C74b",
         rule="an unreadable entry is an error -> it is skipped",
         module="daybook.managed_ledger.reading",
-        name="LogReader._fetch_whole",
+        name="LogReader._fetch",
         replacement=Edit(
             "entries = await self._fetch_whole(at, end, last, max_bytes)\n",
             "try:\n"

@@ -56,11 +56,8 @@ MUTANTS = [
         id="O14",
         rule="a record is given up when its topics are closed -> at once",
         module=_OWNERSHIP,
-        name="OwnershipProtocol.release",
-        replacement=Edit(
-            "self._emit(CloseTopics(bundle, self._hold(bundle, BundleState.CLOSING)))",
-            "self._delete(bundle)",
-        ),
+        name="OwnershipProtocol._begin_release",
+        replacement=Edit("self._emit(CloseTopics(bundle, ask))", "self._delete(bundle)"),
         caught_by=_STORMS,
     ),
     Mutant(
