@@ -25,9 +25,7 @@ ADMIN = "http://localhost:8080"
 PATIENCE_S = 60
 SPARK_PATIENCE_S = 300
 ERROR_ROW = re.compile(r"^\| `(\w+Error)` \| (no|unknown) \| ([\w ]+) \|", re.MULTILINE)
-METHOD_ROWS = re.findall(
-    r"^\| (?:topics|statistics|subscriptions|namespaces|brokers) \| (.*) \|$", PAGE, re.MULTILINE
-)
+METHOD_ROWS = PAGE.partition("\n| what | methods |\n")[2].partition("\n\n")[0].splitlines()
 OUTCOMES = {"no": errors.Outcome.NOT_APPLIED, "unknown": errors.Outcome.UNKNOWN}
 
 
