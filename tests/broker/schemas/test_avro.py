@@ -1,7 +1,7 @@
 """Avro schemas: what is accepted, what is the same, and what reads what.
 
-The answers in `CASES` are those of the Avro library in Pulsar's Java client 4.2.4
-(`tests/interop/test_schemas.py` asks it again).  The generated pairs are read by fastavro.
+The answers in `CASES` are those that the Avro library in Pulsar's Java client 4.2.4 gave once.  The
+generated pairs are read by fastavro.
 """
 
 import io
