@@ -56,6 +56,15 @@ class Sending:
     position: Position | None = None
     ended_ns: int = 0
 
+    def is_there_at(self, quiet_ns: int) -> bool:
+        """Return True if the message is stored when all is quiet.
+
+        All sends have an answer then, so a receipt that comes later is that of a repeat: the
+        message was in doubt before, and may not have been stored.
+        """
+        later = self.outcome == "ok" and self.ended_ns > quiet_ns
+        return self.began_ns <= quiet_ns and not later
+
 
 @dataclass(slots=True)
 class Log:

@@ -409,6 +409,15 @@ def test_who_is_there_has_all_that_is_owed_before_anybody_does_anything() -> Non
     assert rules([*story, delivered(1, B), *quiet, *end, *log]) == []
 
 
+def test_nobody_waits_for_a_message_that_was_in_doubt_and_is_sent_again_later() -> None:
+    story = [*subscribed(), *sent(0, A), delivered(0, A), *acked(0, A)]
+    doubt = sent(1, None)
+    quiet: list[Event] = [Healed(), Quiet(("c",))]
+    end = [delivered(1, B), *acked(1, B), Drained(T, "s"), *read((0, A), (1, B))]
+    assert rules([*story, *doubt, *quiet, Ok(T, "p", 1, B), *end]) == []
+    assert rules([*story, *doubt, Ok(T, "p", 1, B), *quiet, *end]) == ["stalled"]
+
+
 def test_what_was_refused_or_received_by_an_earlier_attachment_has_to_come_again() -> None:
     story = [*subscribed(kind="shared"), *sent(0, A), delivered(0, A)]
     quiet: list[Event] = [Quiet(("c",))]

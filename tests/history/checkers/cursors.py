@@ -400,6 +400,8 @@ class _Check:
             them = ", ".join(each.name for each in there)
             for index in subscription.owed_until(at_ns):
                 read = subscription.log.reads[index]
+                if not self._record.sends[read.value].is_there_at(at_ns):
+                    continue
                 if not any(_has(each, topic, read.position) for each in there):
                     about = f"{read.value} {show(read.position)}"
                     yield Violation("stalled", topic, about, f"{them} of {name} did not get it")

@@ -30,7 +30,7 @@ def _check(
     had = [e.event for e in before if isinstance(e.event, Read) and e.event.reader == reader]
     for read in log.reads:
         sending = record.sends.get(read.value)
-        if sending is None or sending.began_ns > quiet_ns:
+        if sending is None or not sending.is_there_at(quiet_ns):
             continue
         if had:
             owed = read.position > had[-1].position
