@@ -748,11 +748,13 @@ class Subscription:
         if self._is_void((last.ledger_id, last.entry_id)):
             return
         position = Position(last.ledger_id, last.entry_id)
-        if last.ack_set:  # The last entry itself is acknowledged in part only.
-            position = self.topic.log.previous_position(position)
-        self._ack_up_to(position)
-        if last.ack_set:
-            self.cursor.ack_part(Position(last.ledger_id, last.entry_id), last.ack_set)
+        if not last.ack_set:
+            self._ack_up_to(position)
+            return
+        # The last entry itself is acknowledged in part, which may be what was left of it.
+        self._ack_up_to(self.topic.log.previous_position(position))
+        if self.cursor.ack_part(position, last.ack_set):
+            self._ack_up_to(position)
 
     def _is_void(self, place: Place) -> bool:
         """Return True if the acknowledged delivery was before the latest move.

@@ -292,6 +292,23 @@ async def test_a_batch_is_acked_when_all_its_messages_are(autojump_clock: MockCl
         assert cursor.mark_delete.entry_id == 0
 
 
+async def test_a_batch_is_acked_when_a_cumulative_ack_covers_its_rest(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        client.send_batch(0, 4)
+        client.send_batch(1, 4)
+        await client.deliveries(2)
+        cursor = cluster.broker.log().by_name["sub"]
+        client.frames.send([encode_ack(1, [(5, 1, 0b0011)])])  # the last two messages
+        client.frames.send([encode_ack(1, [(5, 1, 0b1100)], cumulative=True, request_id=1)])
+        await client.wait(pb.CommandAckResponse)
+        assert cursor.mark_delete.entry_id == 1
+
+
 async def test_a_damaged_message_is_refused_in_its_turn(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()
