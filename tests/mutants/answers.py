@@ -61,4 +61,20 @@ MUTANTS = [
         replacement=Edit("return pb.ChecksumError", "return code"),
         caught_by=f"{_BROKER}/test_produce_consume.py -k too_large",
     ),
+    Mutant(
+        id="AN21",
+        rule="a long name is remembered by its digest -> as it is",
+        module="daybook.broker.protocol.refusals",
+        name="_NAME_CHARS_MAX",
+        replacement=1 << 30,
+        caught_by=f"{_BROKER}/protocol/test_repeats.py -k long_name",
+    ),
+    Mutant(
+        id="AN22",
+        rule="the reason of a refusal has a bound -> it quotes what the client has sent",
+        module="daybook.broker.service.refused_requests",
+        name="RefusedRequests.refuse",
+        replacement=Edit("error.reason[:REASON_CHARS_MAX]", "error.reason"),
+        caught_by=f"{_BROKER}/test_refusals.py -k quote_megabytes",
+    ),
 ]
