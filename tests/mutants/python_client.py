@@ -296,6 +296,17 @@ PIPES = [
     ),
 ]
 
+REPEATED = [
+    Mutant(
+        id="PC62",
+        rule="a pipe repeats an acknowledgement that a takeover has lost -> it does not",
+        module=_PIPE,
+        name="Pipe._carry",
+        replacement=Edit("if message.offset <= acknowledged:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k takeover_has_lost",
+    ),
+]
+
 CHUNKED = [
     Mutant(
         id="PC40",
@@ -353,6 +364,14 @@ CHUNKED = [
         replacement=Edit("(*self._chunked.get(key, ()), key)", "(key,)"),
         caught_by=f"{_BY_CHUNKS} -k as_a_whole",
     ),
+    Mutant(
+        id="PC61",
+        rule="the chunks of a message are given up together -> each at its own time",
+        module="daybook.clients.python.topic_producer",
+        name="TopicProducer._push_chunks",
+        replacement=Edit("            deadline,\n", "            self._deadline(),\n"),
+        caught_by=f"{_BY_CHUNKS} -k given_up_together",
+    ),
 ]
 
-MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *CHUNKED]
+MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *REPEATED, *CHUNKED]

@@ -13,6 +13,7 @@ import daybook
 from daybook.clients.python.arguments import Compression
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.protocol.chunks import Chunks, Joined
+from daybook.clients.python.protocol.sends import PendingSend, PendingSends
 from daybook.wire.batch import parse_metadata, split_broker_metadata
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import FakeCluster, FakeTopic, fake_cluster, until
@@ -90,6 +91,28 @@ async def test_chunks_are_sent_again_in_order_after_a_takeover() -> None:
         with trio.fail_after(60):
             found = [(await reader.receive()).data]  # Chunk 0 came twice, so it began anew.
         assert found == [data]
+
+
+async def test_the_chunks_of_a_message_are_given_up_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A receipt for one that was given up before would else count for the one behind it."""
+    pushed: list[PendingSend] = []
+    push = PendingSends.push
+
+    def slow_push(sends: PendingSends, send: PendingSend) -> None:
+        push(sends, send)
+        pushed.append(send)
+        until_s = trio.current_time() + 0.001
+        while trio.current_time() < until_s:  # as if the chunk were large
+            pass
+
+    monkeypatch.setattr(PendingSends, "push", slow_push)
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", chunking=True)
+        await producer.send(bytes(7_000))
+        assert len(pushed) > 3
+        assert len({send.deadline for send in pushed}) == 1
 
 
 async def test_what_is_rejected_comes_again_as_a_whole() -> None:
