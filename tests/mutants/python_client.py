@@ -156,7 +156,7 @@ REJECTED = [
         id="PC18",
         rule="a batch is in time when all of it is acknowledged -> with its first message",
         module="daybook.clients.python.topic_consumer",
-        name="TopicConsumer._settle_timeout",
+        name="TopicConsumer._settle_entry",
         replacement=Edit("and not self._acks.tracker.is_pending(key)", ""),
         caught_by=f"{_BY_LETTERS} -k batch_is_in_time",
     ),
@@ -371,6 +371,14 @@ CHUNKED = [
         name="TopicProducer._push_chunks",
         replacement=Edit("            deadline,\n", "            self._deadline(),\n"),
         caught_by=f"{_BY_CHUNKS} -k given_up_together",
+    ),
+    Mutant(
+        id="PC63",
+        rule="a cumulative ack covers the messages behind a chunk -> the last of them only",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer.ack_cumulative",
+        replacement=Edit("self.ack(each, -1)", "pass"),
+        caught_by=f"{_BY_CHUNKS} -k behind_a_chunk",
     ),
 ]
 

@@ -149,6 +149,31 @@ async def test_a_cumulative_acknowledgement_leaves_incomplete_messages_alone() -
         assert topic.subscriptions["s"].acked == {*range(last - 1), last}
 
 
+async def test_a_cumulative_acknowledgement_covers_all_messages_behind_a_chunk() -> None:
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe("t", "s", ack_receipts=True)
+        large = await client.create_producer("t", chunking=True)
+        await large.send(bytes(7_000))
+        await consumer.ack(await consumer.receive())
+        topic = cluster.topics[T]
+        before = len(topic.entries)
+        topic.entries.append(topic.entries[0])  # another message, of which chunk 0 is there
+        alone = await client.create_producer("t", batching=False)
+        await alone.send(b"a")
+        await alone.send(b"b")
+        batched = await client.create_producer("t")
+        for data in (b"c", b"d", b"e"):
+            batched.send_nowait(data)
+        await batched.flush()
+        found = [await consumer.receive() for _ in range(5)]
+        assert [each.data for each in found] == [b"a", b"b", b"c", b"d", b"e"]
+        await consumer.ack_cumulative(found[3])
+        subscription = topic.subscriptions["s"]
+        assert subscription.acked == {*range(before), before + 1, before + 2}
+        await consumer.ack(found[4])
+        assert subscription.acked == {*range(before), *range(before + 1, before + 4)}
+
+
 def key(number: int) -> tuple[int, int]:
     return 1, number
 
