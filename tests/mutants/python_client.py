@@ -157,7 +157,10 @@ REJECTED = [
         rule="a batch is in time when all of it is acknowledged -> with its first message",
         module="daybook.clients.python.topic_consumer",
         name="TopicConsumer._settle_entry",
-        replacement=Edit("and not self._acks.tracker.is_pending(key)", ""),
+        replacement=Edit(
+            "self._timeouts is not None and not self._acks.tracker.is_pending(key)",
+            "self._timeouts is not None",
+        ),
         caught_by=f"{_BY_LETTERS} -k batch_is_in_time",
     ),
     Mutant(
