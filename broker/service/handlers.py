@@ -519,6 +519,7 @@ class Handlers:
         if body.txn_enabled:
             raise NotAllowedError("this broker does not offer transactions")
         self._check_chars(body.producer_name, body.initial_subscription_name)
+        self._check_metadata("producer", body.metadata)
         if body.producer_name.startswith(RESERVED):
             raise PreconditionError(
                 f"the producer name {body.producer_name[:64]!r} is reserved: choose another one"
@@ -659,6 +660,7 @@ class Handlers:
                 "a durable subscription cannot start at an offset: use a reader, or seek afterwards"
             )
         self._check_chars(body.subscription, body.consumer_name)
+        self._check_metadata("consumer", body.metadata)
         name = topic_name(body.topic)
         create = body.force_topic_creation and await self._may_create(name)
         topic = await broker.topics.open(name, create=create)
@@ -682,6 +684,15 @@ class Handlers:
                     f"a name has {len(name)} characters, and may have"
                     f" {self._broker.limits.names_chars_max}: {name[:32]!r}..."
                 )
+
+    def _check_metadata(self, what: str, metadata: Iterable[pb.KeyValue]) -> None:
+        """Raise PreconditionError if the metadata, which are kept in memory, are too large."""
+        size = sum(len(pair.key.encode()) + len(pair.value.encode()) for pair in metadata)
+        most = self._broker.limits.metadata_bytes_max
+        if size > most:
+            raise PreconditionError(
+                f"the metadata of the {what} take {size} bytes, and may take {most}: shorten them"
+            )
 
     # -- other requests
 

@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from daybook.broker.dispatch.subscription import EXCLUSIVE
 from daybook.broker.errors import PreconditionError
-from daybook.broker.limits import TopicLimits
+from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
 from daybook.broker.topics.topic import ConsumerRequest, check_name
 from daybook.managed_ledger.position import Position
@@ -102,6 +102,23 @@ async def test_a_volatile_subscription_is_gone_with_its_consumer(autojump_clock:
         topic = cluster.broker.topics.loaded[TOPIC]
         assert not topic.subscriptions.by_name
         assert not cluster.broker.log().by_name
+
+
+async def test_metadata_of_megabytes_are_refused(autojump_clock: MockClock) -> None:
+    """A connection may have ten thousand consumers, each with metadata of its own."""
+    most = ConnectionLimits().metadata_bytes_max
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        for size, code in ((most - 1, None), (most, pb.NotAllowedError)):
+            metadata = [pb.KeyValue(key="k", value="x" * size)]
+            for answer in (
+                await client.subscribe(size, metadata=metadata, name=f"s{size}"),
+                await client.ask(
+                    pb.CommandProducer(topic=TOPIC, producer_id=size, metadata=metadata),
+                    pb.CommandProducerSuccess,
+                ),
+            ):
+                assert (answer.error if isinstance(answer, pb.CommandError) else None) == code
 
 
 async def test_durable_and_volatile_do_not_share_a_name(autojump_clock: MockClock) -> None:

@@ -77,4 +77,12 @@ MUTANTS = [
         replacement=Edit("error.reason[:REASON_CHARS_MAX]", "error.reason"),
         caught_by=f"{_BROKER}/test_refusals.py -k quote_megabytes",
     ),
+    Mutant(
+        id="AN23",
+        rule="metadata of a consumer are small -> of any size",
+        module="daybook.broker.service.handlers",
+        name="Handlers._check_metadata",
+        replacement=Edit("if size > most:", "if False:"),
+        caught_by=f"{_BROKER}/test_subscriptions.py -k metadata_of_megabytes",
+    ),
 ]
