@@ -156,6 +156,7 @@ class Ownership:
         self._watched: set[BundleName] = set()  # their records have a watch
         self._leaving: dict[BundleName, _HandOver] = {}  # handed over to another broker
         self._expected: dict[BundleName, trio.Event] = {}  # handed over to us; set at the end
+        self._noticing: dict[BundleName, trio.Event] = {}  # their records are being read
         self._tickets: dict[BundleName, Ticket] = {}  # for bundles that are to be taken
         self._points: dict[BundleName, Sequence[int]] = {}  # for bundles that are being split
         self._bound: InstanceBinding | None = None
@@ -225,14 +226,39 @@ class Ownership:
         return None if leaving is None else leaving.successor
 
     async def wait_handed_over(self, topic: TopicName) -> None:
-        """Return when the topic's bundle is not being handed over to this broker."""
+        """Return when the topic's bundle is not being handed over to this broker.
+
+        A record that makes the bundle ours, and of which this broker does not know, is noticed
+        here.
+        """
         bundle = self._policies.known_bundle_of(topic)
         expected = None if bundle is None else self._expected.get(bundle)
         if expected is None:
-            await trio.lowlevel.checkpoint()
+            with suppress(BrokerError, MetadataError):  # The client comes again.
+                await self._notice(await self._policies.bundle_of(topic))
             return
         with trio.move_on_after(_EXPECT_S):
             await expected.wait()
+
+    async def _notice(self, bundle: BundleName) -> None:
+        """Own the bundle if its record says so.
+
+        A request without an answer may have been carried out after its record was read.  Other
+        brokers then send clients here, and no lookup would tell this broker that they are right.
+        """
+        if not self.contact or self._closing or self._protocol.state_of(bundle) is not None:
+            return
+        noticing = self._noticing.get(bundle)
+        if noticing is not None:  # One read is for all clients that ask at the same time.
+            await noticing.wait()
+            return
+        self._noticing[bundle] = trio.Event()
+        try:
+            record = await self._store.get(records.owner_path(bundle))
+            if record is not None and record.stat.owner == self._store.session_id:
+                await self.acquire(bundle)
+        finally:
+            self._noticing.pop(bundle).set()
 
     # -- acquiring and releasing
 

@@ -285,8 +285,7 @@ class Topics:
             return topic  # The usual case, without a task switch.
         if not name.persistent:
             raise NotAllowedError(f"{name} stores nothing, so it has no such operation")
-        if self._wait_handed_over is not None and not self._may_load(name):
-            await self._wait_handed_over(name)
+        await self._wait_ours(name)
         self._check_ours(name)
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
@@ -305,7 +304,13 @@ class Topics:
         """Return the topic, of either kind, as `get` does."""
         if name.persistent:
             return await self.get(name, create=create)
+        await self._wait_ours(name)
         return await self.non_persistent.get(name, create=create)
+
+    async def _wait_ours(self, name: TopicName) -> None:
+        """Give this broker time to get the topic, or to notice that it has it."""
+        if self._wait_handed_over is not None and not self._may_load(name):
+            await self._wait_handed_over(name)
 
     def _check_ours(self, name: TopicName) -> None:
         if not self._may_load(name):

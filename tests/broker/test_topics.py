@@ -16,6 +16,7 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.protocol.access import EPOCH_MAX
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.broker.topics.topic import Topic
@@ -182,6 +183,19 @@ async def test_fencing_expels_the_others(autojump_clock: MockClock) -> None:
         await one.wait(pb.CommandCloseProducer)
         error = await one.producer(1)
         assert error.error == pb.ProducerBusy
+
+
+async def test_an_epoch_that_no_topic_has_had_is_refused(autojump_clock: MockClock) -> None:
+    """Otherwise the next epoch would fit into no answer, and the topic would stay like that."""
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        exclusive: dict[str, Any] = {"producer_access_mode": pb.Exclusive}
+        for epoch in (2**64 - 1, EPOCH_MAX + 1):
+            refused = await one.producer(topic_epoch=epoch, **exclusive)
+            assert refused.error == pb.NotAllowedError
+        assert (await one.producer(topic_epoch=EPOCH_MAX, **exclusive)).topic_epoch == EPOCH_MAX
+        fencing = await two.producer(2, producer_access_mode=pb.ExclusiveWithFencing)
+        assert fencing.topic_epoch == EPOCH_MAX + 1
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ _LOOKUP = "daybook.broker.service.lookup"
 _BUNDLES = "daybook.broker.protocol.bundles"
 _SCENARIOS = "tests:tests/broker/control/test_ownership_scenarios.py"
 _TESTS = "tests:tests/broker/control/test_hand_overs.py"
+_NOTICED = "tests:tests/broker/control/test_records_that_nobody_knows.py"
 
 MUTANTS = [
     Mutant(
@@ -179,5 +180,50 @@ MUTANTS = [
         name="BundleOperations.expect",
         replacement=Edit("await self._policies.bundles(namespace_of(bundle))", "pass"),
         caught_by="tests:tests/simulation/test_scenarios.py -k silent",
+    ),
+    Mutant(
+        id="HV20",
+        rule="a record of ours that nobody knows of is noticed -> only at a lookup here",
+        module=_SHELL,
+        name="Ownership._notice",
+        replacement=Edit("await self.acquire(bundle)", "pass"),
+        caught_by=f"{_NOTICED} -k late",
+    ),
+    Mutant(
+        id="HV21",
+        rule="the bundle of a client's topic is the present one -> the one before the split",
+        module=_SHELL,
+        name="Ownership.wait_handed_over",
+        replacement=Edit(
+            "await self._notice(await self._policies.bundle_of(topic))",
+            "await self._notice(bundle) if bundle is not None else None",
+        ),
+        caught_by=f"{_NOTICED} -k split",
+    ),
+    Mutant(
+        id="HV22",
+        rule="a client's question acquires nothing -> it acquires what nobody owns",
+        module=_SHELL,
+        name="Ownership._notice",
+        replacement=Edit(
+            "record is not None and record.stat.owner == self._store.session_id", "True"
+        ),
+        caught_by=f"{_NOTICED} -k stays_there",
+    ),
+    Mutant(
+        id="HV23",
+        rule="one read is for all that ask at once -> each reads",
+        module=_SHELL,
+        name="Ownership._notice",
+        replacement=Edit("noticing is not None", "False"),
+        caught_by=f"{_NOTICED} -k one_read",
+    ),
+    Mutant(
+        id="HV24",
+        rule="clients of topics that store nothing wait for the owner, too -> they do not",
+        module="daybook.broker.topics.topics",
+        name="Topics.open",
+        replacement=Edit("await self._wait_ours(name)", "pass"),
+        caught_by=f"{_NOTICED} -k both_kinds",
     ),
 ]
