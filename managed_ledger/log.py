@@ -55,7 +55,14 @@ from daybook.managed_ledger.protocol.log import (
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.protocol.trim import Retention, SealedLedger, trimmable
 from daybook.managed_ledger.reading import LogEntry, LogReader
-from daybook.managed_ledger.records import get_property, nested, position_of, set_property
+from daybook.managed_ledger.records import (
+    get_property,
+    nested,
+    position_of,
+    properties_of,
+    set_properties,
+    set_property,
+)
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from daybook.managed_ledger.stalled import StallWatch
 from daybook.wire.batch import broker_entry_metadata
@@ -232,10 +239,23 @@ class ManagedLedger:
         """Return a property of the list, which outlives this handle."""
         return get_property(self.ledgers.info.properties, key)
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of the list, those of brokers, too."""
+        return properties_of(self.ledgers.info)
+
     async def set_property(self, key: str, value: str) -> None:
         """Store a property of the list durably.  Raise ManagedLedgerError, MetadataError."""
         self.check()
         await self.update_list(lambda info: set_property(info, key, value))
+
+    async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Replace the properties of the list durably by what `change` makes of them.
+
+        Raise ManagedLedgerError, MetadataError, or an error of `change`: nothing is changed then.
+        """
+        self.check()
+        await self.update_list(lambda info: set_properties(info, change(properties_of(info))))
 
     # -- appending
 
