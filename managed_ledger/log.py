@@ -24,7 +24,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.bookie.ledger.writer import ALWAYS_TAKEN_BYTES, LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
 from daybook.managed_ledger.behind import Behind, EntryStart, LogEnd, behind
 from daybook.managed_ledger.context import LogConfig, LogContext
@@ -275,8 +275,7 @@ class ManagedLedger:
         head = broker_entry_metadata(self._stored_ms, last_offset)
         buffers = [head, *payload]
         size = sum(map(len, buffers))
-        size_max = self._writer.payload_bytes_max
-        if size > size_max:
+        if size > ALWAYS_TAKEN_BYTES and size > (size_max := self._writer.payload_bytes_max):
             # The offsets of a refused entry are not used up.
             done(
                 None,
