@@ -9,7 +9,7 @@ Errors of managed ledgers, ledgers and the metadata store are translated here fo
 `TopicLogs`; for the methods of a log itself, the topic does that (`topic_log.translated`).
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -29,6 +29,7 @@ from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.namespaces.policy_types import Persistence, Retention
 from daybook.broker.topics.log_stats import log_info, log_stats
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
+from daybook.broker.topics.topic_properties import EPOCH, is_reserved, shown
 from daybook.managed_ledger import offsets, stored_times
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.compacted import (
@@ -63,7 +64,6 @@ from daybook.wire.metadata.store import (
 )
 from daybook.wire.topics import TopicName, url_decode
 
-EPOCH = "pulsar.topic.epoch"
 _CREATIONS_MAX = 16  # Each one that fails is another change of the namespace.
 _MINUTE_MS = 60_000
 _MB = 1 << 20
@@ -297,6 +297,20 @@ class ManagedLedgerFactory:
         managed = _managed(log)
         async with translated(managed.name):
             await managed.set_property(EPOCH, str(epoch))
+
+    def properties(self, log: TopicLog) -> dict[str, str]:
+        return shown(_managed(log).properties.items())
+
+    async def change_properties(
+        self, log: TopicLog, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None:
+        def changed(properties: dict[str, str]) -> dict[str, str]:
+            reserved = {name: v for name, v in properties.items() if is_reserved(name)}
+            return change(shown(properties.items())) | reserved
+
+        managed = _managed(log)
+        async with translated(managed.name):
+            await managed.change_properties(changed)
 
     def is_terminated(self, log: TopicLog) -> bool:
         return _managed(log).terminated is not None

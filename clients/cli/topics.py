@@ -18,6 +18,7 @@ from daybook.clients.cli.options import OutputFormat, admin_url_option, output_o
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.topic_backlog import COMMANDS
 from daybook.clients.cli.topic_policies import policies
+from daybook.clients.cli.topic_properties import parse_properties, properties
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import AdminError, BrokerError
@@ -48,6 +49,7 @@ def topics() -> None:
 for command in COMMANDS:
     topics.add_command(command)
 topics.add_command(policies)
+topics.add_command(properties)
 
 
 @topics.command()
@@ -57,14 +59,23 @@ topics.add_command(policies)
     type=click.IntRange(1),
     help="Create a topic with this number of partitions.  [default: no partitions]",
 )
+@click.option(
+    "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property of the topic."
+)
 @admin_url_option
 @output_option
-def create(name: str, partitions: int | None, admin_url: str, output: OutputFormat) -> None:
+def create(
+    name: str,
+    partitions: int | None,
+    pairs: tuple[str, ...],
+    admin_url: str,
+    output: OutputFormat,
+) -> None:
     """Create a topic."""
-    topic = parse_topic(name).full
+    topic, found = parse_topic(name).full, parse_properties(pairs) or None
     _ask(
         admin_url,
-        lambda admin: admin.create_topic(topic, partitions=partitions or 0),
+        lambda admin: admin.create_topic(topic, partitions=partitions or 0, properties=found),
         changes=True,
     )
     write_record({"topic": topic, "partitions": partitions or 0}, output)

@@ -211,3 +211,27 @@ def test_compact_waits_for_the_end(daybook: Daybook, fake_admin: FakeAdmin) -> N
     code, _, err = daybook("topics", "compact", "orders", "--wait")
     assert code == 1
     assert err == f"Error: {NAME} was not compacted: too many keys\n"
+
+
+def test_properties_are_set_shown_and_removed(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    path = f"{ROOT}/orders/properties"
+    fake_admin.answers["GET", path] = 200, {"team": "billing"}
+    fake_admin.answers["PUT", path] = 204, None
+    fake_admin.answers["DELETE", f"{path}?key=team"] = 204, None
+    code, out, _ = daybook("topics", "properties", "get", "orders", "--output", "json")
+    assert (code, json.loads(out)) == (0, {"team": "billing"})
+    assert daybook("topics", "properties", "set", "orders", "team=a=b", "pager=")[0] == 0
+    assert fake_admin.asked[-1][2] == {"team": "a=b", "pager": ""}
+    assert daybook("topics", "properties", "remove", "orders", "team")[0] == 0
+    code, _, err = daybook("topics", "properties", "set", "orders", "team")
+    assert code == 2
+    assert "'team' is no property: write NAME=VALUE." in err
+
+
+def test_a_topic_is_created_with_properties(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    fake_admin.answers["PUT", f"{ROOT}/orders"] = 204, None
+    fake_admin.answers["PUT", f"{ROOT}/orders/partitions"] = 204, None
+    assert daybook("topics", "create", "orders", "--property", "team=billing")[0] == 0
+    daybook("topics", "create", "orders", "--partitions", "2", "--property", "team=billing")
+    both = {"partitions": 2, "properties": {"team": "billing"}}
+    assert [asked[2] for asked in fake_admin.asked] == [{"team": "billing"}, both]

@@ -182,7 +182,7 @@ func large(client pulsar.Client, topic string) {
 	one, two := create(topic), create(topic+"-other")
 	result := make(chan error, 1)
 	one.SendAsync(context.Background(), &pulsar.ProducerMessage{
-		Properties: map[string]string{"large": strings.Repeat("x", 6<<20)},
+		Properties: map[string]string{"large": strings.Repeat("x", 2<<20)},
 	}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { result <- err })
 	for number := 0; number < 10; number++ {
 		_, err := two.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("x")})
