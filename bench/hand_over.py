@@ -22,6 +22,7 @@ from daybook.wire.topics import TopicName
 MOVES = 50
 TOPICS = 1000
 _PAUSE_S = 0.3  # between two moves
+_CONTROL_S = 5.0  # the same is measured before the stop
 _EVERY_S = 0.5  # each of the many topics gets a message in this time
 _SLOWEST_MS = 300.0
 _SILENT_MS = 1000.0
@@ -135,7 +136,13 @@ async def drain(cluster: StandaloneProcess) -> list[Figure]:
         await trio.sleep(3)
         for each in pauses:
             each.begin()
+        await trio.sleep(_CONTROL_S)
+        usual = sorted(each.longest_s * 1000 for each in pauses)
+        for each in pauses:
+            each.begin()
+        began = trio.current_time()
         await trio.to_thread.run_sync(cluster.local, "stop", "broker-2")
+        took_s = trio.current_time() - began
         await trio.sleep(3)
         nursery.cancel_scope.cancel()
     silent = sorted(each.longest_s * 1000 for each in pauses)
@@ -148,7 +155,9 @@ async def drain(cluster: StandaloneProcess) -> list[Figure]:
             "ms",
             f"<= {_SILENT_MS:.0f}",
             silent[-1] <= _SILENT_MS,
-            f"median {silent[len(silent) // 2]:.0f} ms; {over} topics were silent for longer",
+            f"median {silent[len(silent) // 2]:.0f} ms; {over} topics were silent for longer; the"
+            f" stop took {took_s:.0f} s; in {_CONTROL_S:.0f} s without a stop: longest"
+            f" {usual[-1]:.0f} ms, median {usual[len(usual) // 2]:.0f} ms",
         ),
         Figure("  errors at clients", errors, "", "0", not errors),
     ]
