@@ -144,7 +144,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arena_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
     keep_alive_s: Seconds = 30.0
     start_timeout_s: Seconds = 10.0  # to reach the metadata store
-    shutdown_timeout_s: Seconds = 20.0
+    shutdown_timeout_s: Seconds = 60.0
     http_body_bytes_max: Positive = 1 << 20
 
     # A subscription that sends nothing for that long, although it has messages and a consumer with

@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
+import trio
+
 from daybook.bookie.errors import LedgerError, NotEnoughBookiesError
 from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.registry.cookies import known_bookies
@@ -66,6 +68,7 @@ from daybook.wire.topics import TopicName, url_decode
 
 _CREATIONS_MAX = 16  # Each one that fails is another change of the namespace.
 _MINUTE_MS = 60_000
+_COUNT_AGE_S = 1.0
 _MB = 1 << 20
 _SNAPSHOT_BYTES_MAX = 4 * _MB  # or the largest message, if that is less: bookies take both
 
@@ -111,6 +114,7 @@ class LogConfigs:
         self._log = log
         self._base = base or LogConfig()
         self._warned = False
+        self._counted: tuple[int, float] | None = None  # bookies, and when they were counted
 
     async def for_topic(self, topic: TopicName) -> LogConfig:
         """Return the configuration.  Raise NotFoundError or UnavailableError."""
@@ -154,10 +158,7 @@ class LogConfigs:
         configured = self._config.quorums
         if isinstance(configured, QuorumsConfig):
             return Quorums(configured.ensemble, configured.write, configured.ack)
-        try:
-            known = len(await known_bookies(self._store, self._paths))
-        except MetadataError as error:
-            raise UnavailableError(f"the bookies cannot be counted now: {error}") from error
+        known = await self._count_bookies()
         if known < 3 and not self._warned:
             self._warned = True
             self._log.warning(
@@ -166,6 +167,17 @@ class LogConfigs:
                 bookies=known,
             )
         return automatic(known)
+
+    async def _count_bookies(self) -> int:
+        """Return the number of bookies; topics that are loaded together share one look."""
+        now_s = trio.current_time()
+        if self._counted is None or now_s - self._counted[1] >= _COUNT_AGE_S:
+            try:
+                known = len(await known_bookies(self._store, self._paths))
+            except MetadataError as error:
+                raise UnavailableError(f"the bookies cannot be counted now: {error}") from error
+            self._counted = known, now_s
+        return self._counted[0]
 
 
 # -- logs

@@ -7,7 +7,7 @@ A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if
 its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from random import Random
 from typing import assert_never
@@ -406,9 +406,11 @@ class Topics:
         `successor_url` is the broker to which their clients are sent; "" if it is not known.
         """
         self.non_persistent.close_bundle(bundle, successor_url)
-        await self._close_many(self._names_of(bundle), successor_url)
+        await self.close_names(self._names_of(bundle), successor_url)
 
-    async def _close_many(self, names: list[str], successor_url: str = "") -> None:
+    async def close_names(self, names: Sequence[str], successor_url: str = "") -> None:
+        """Close these topics in order, several at a time."""
+
         async def work(start: int) -> None:
             for name in names[start::_CLOSES_AT_ONCE]:
                 topic = self._loaded.get(name)
@@ -429,7 +431,7 @@ class Topics:
     async def close_all(self) -> None:
         """Close all topics in order, several at a time."""
         self.non_persistent.close_all()
-        await self._close_many(self._protocol.names)
+        await self.close_names(self._protocol.names)
 
     def _names_of(self, bundle: BundleName) -> list[str]:
         """Return the topics in the range of the bundle, even if it has been split since."""
@@ -440,9 +442,14 @@ class Topics:
                 found.append(full)
         return found
 
-    def hashes_of(self, bundle: BundleName) -> list[int]:
-        """Return the hashes of the bundle's topics that are loaded."""
-        return [TopicName.parse(name).bundle_hash for name in self._names_of(bundle)]
+    def with_hashes(self, bundle: BundleName) -> list[tuple[str, int]]:
+        """Return the bundle's topics that are loaded, or are being loaded, with their hashes."""
+        return [(name, TopicName.parse(name).bundle_hash) for name in self._names_of(bundle)]
+
+    def in_use(self, names: Iterable[str]) -> list[str]:
+        """Return those of these topics to which producers or consumers are connected."""
+        found = ((name, self._loaded.get(name)) for name in names)
+        return [name for name, topic in found if topic is not None and topic.in_use]
 
     # -- the protocol
 
