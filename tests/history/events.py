@@ -15,6 +15,14 @@ from typing import TypeAlias
 
 import msgspec
 
+from tests.history.compaction_events import (
+    Compacted,
+    LatestEnd,
+    LatestFollows,
+    LatestRead,
+    Position,
+    ViewChange,
+)
 from tests.history.ledger_events import (
     Append,
     Confirmed,
@@ -30,9 +38,6 @@ from tests.history.ledger_events import (
 )
 
 FORMAT = 1
-
-Position: TypeAlias = tuple[int, int, int]
-"""(ledger, entry, index in its batch; -1 if it is alone in the entry)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class Send:
     seq: int  # counts the sends of the producer
     value: str
     digest: str = ""  # covers all content that must come back unchanged
+    key: str = ""
+    empty: bool = False  # a tombstone: it removes its key
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +429,11 @@ Event: TypeAlias = (
     | NoEntry
     | LedgerRead
     | LedgerDelete
+    | Compacted
+    | LatestFollows
+    | LatestRead
+    | LatestEnd
+    | ViewChange
 )
 
 

@@ -62,6 +62,7 @@ class Produce:
     give_up: float = 0.0  # share of opens that are cancelled, before the answer or after it
     key_bytes: int = 0  # added to each key
     property_bytes: int = 0  # added to the properties
+    tombstones: float = 0.0  # share of messages
     delay_s: float = 0.0  # a shared subscription delivers the message so much later, at most
 
 
@@ -102,6 +103,17 @@ class Follow:
     start: str = "earliest"  # earliest; offset and time are drawn
     again: float = 0.0  # probability after each batch: leave, and start another reader
     give_up: float = 0.0  # share of opens that are cancelled
+
+
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """Read the latest message of each key, from the earliest on; or keep a table view."""
+
+    name: str
+    host: str
+    topic: str
+    view: bool = False
+    again: float = 0.0  # probability after each batch, or half second: leave, and start another
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +171,8 @@ class WatchLedgers:
 
 
 LedgerWork: TypeAlias = WriteLedgers | WatchLedgers
-Work: TypeAlias = Produce | Consume | Follow | Spoil | Administer | LedgerWork
+TopicWork: TypeAlias = Produce | Consume | Follow | Latest | Spoil | Administer
+Work: TypeAlias = TopicWork | LedgerWork
 
 
 # -- faults

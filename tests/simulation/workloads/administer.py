@@ -5,8 +5,10 @@ from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 
+import trio
+
 from daybook.broker.admin.operations import MessageIdData, Operations, Start
-from daybook.broker.errors import BrokerError, NotFoundError, NotOwnerError
+from daybook.broker.errors import BrokerError, ConflictError, NotFoundError, NotOwnerError
 from daybook.broker.namespaces.policy_table import (
     MAX_UNACKED_PER_CONSUMER,
     MAX_UNACKED_PER_SUBSCRIPTION,
@@ -18,6 +20,7 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.errors import BrokerError as ClientError
 from daybook.clients.python.errors import NotFoundError as RestNotFoundError
 from daybook.wire.topics import TopicName
+from tests.history.compaction_events import Compacted
 from tests.history.events import (
     Attached,
     Delete,
@@ -38,6 +41,7 @@ from tests.simulation.workloads.stage import Actor
 
 _TRIES = 6
 _AGAIN_S = 0.5
+_LOOK_S = 0.1
 
 # Values that lose nothing; None removes the policy.
 _POLICIES: tuple[tuple[Policy, tuple[object, ...]], ...] = (
@@ -81,6 +85,8 @@ ACTS = (
     ("change policies", For.ANY),
 )
 """The operations by name; those listed twice are drawn more often."""
+MORE_ACTS = ("compact",)
+"""Operations that are drawn with the work that they belong to."""
 
 
 class NotDoneError(Exception):
@@ -135,6 +141,8 @@ class _Act:
                 await self._add_partition()
             case "stats":
                 await self._owner(self._stats)
+            case "compact":
+                await self._owner(self._compact)
             case "change policies":
                 await self._change_policies()
             case "list":
@@ -257,6 +265,18 @@ class _Act:
             change = partial(_set_policy, name, policy, value)
             with suppress(NotFoundError):
                 await self._anywhere(change)
+
+    async def _compact(self, operations: Operations, topic: TopicName) -> None:
+        with suppress(NotFoundError, ConflictError):
+            await operations.compact(topic)
+            state = await operations.compaction(topic)
+            while state.status == "RUNNING":
+                await trio.sleep(_LOOK_S)
+                state = await operations.compaction(topic)
+            self._scene.marks[f"a compaction ended: {state.status}"] += 1
+            if state.horizon is not None:
+                ledger, entry = map(int, state.horizon.split(":"))
+                self._actor.note(Compacted(topic.full, (ledger, entry)))
 
     async def _create_subscription(self) -> None:
         topic, name = self._work.topic, self._work.subscription

@@ -10,6 +10,7 @@ from tests.simulation.plan import (
     Administer,
     Consume,
     Follow,
+    Latest,
     LedgerWork,
     Produce,
     Spoil,
@@ -20,6 +21,7 @@ from tests.simulation.plan import (
 from tests.simulation.workloads.administer import administer
 from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.follow import follow
+from tests.simulation.workloads.latest import follow_latest
 from tests.simulation.workloads.ledgers import watch_ledgers, write_ledgers
 from tests.simulation.workloads.produce import produce
 from tests.simulation.workloads.scene import Scene
@@ -45,6 +47,8 @@ async def run_client(
                     nursery.start_soon(consume, scene, client, each)
                 case Follow():
                     nursery.start_soon(follow, scene, client, each)
+                case Latest():
+                    nursery.start_soon(follow_latest, scene, client, each)
                 case Spoil():
                     nursery.start_soon(spoil, scene, client, each)
                 case Administer():
