@@ -4,10 +4,6 @@ Keys and empty values are those of the sends (`Send.key`, `Send.empty`).
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
-
-Position: TypeAlias = tuple[int, int, int]
-"""(ledger, entry, index in its batch; -1 if it is alone in the entry)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class LatestRead:
 
     topic: str
     reader: str
-    position: Position
+    position: tuple[int, int, int]
     value: str
     digest: str = ""
 

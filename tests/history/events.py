@@ -20,7 +20,6 @@ from tests.history.compaction_events import (
     LatestEnd,
     LatestFollows,
     LatestRead,
-    Position,
     ViewChange,
 )
 from tests.history.ledger_events import (
@@ -36,8 +35,12 @@ from tests.history.ledger_events import (
     Recover,
     WriterStopped,
 )
+from tests.history.policy_events import Expired, MayEvict, MayExpire
 
 FORMAT = 1
+
+Position: TypeAlias = tuple[int, int, int]
+"""(ledger, entry, index in its batch; -1 if it is alone in the entry)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,6 +437,9 @@ Event: TypeAlias = (
     | LatestRead
     | LatestEnd
     | ViewChange
+    | MayExpire
+    | Expired
+    | MayEvict
 )
 
 

@@ -33,6 +33,7 @@ from tests.mutants import (
     replication,
     schemas,
     shells,
+    simulated,
     space,
     stalls,
     storage,
@@ -83,6 +84,7 @@ _AREAS = (
     turns,
     answers,
     watchdog,
+    simulated,
 )
 
 MUTANTS: list[Mutant] = [mutant for area in _AREAS for mutant in area.MUTANTS]

@@ -143,6 +143,20 @@ class Administer:
 
 
 @dataclass(frozen=True, slots=True)
+class Restrict:
+    """Set a policy of a topic for a while; see `workloads.restrict`."""
+
+    name: str
+    host: str
+    topic: str
+    how: str  # ttl, evict by age, evict by size, hold, refuse; expire
+    limit: int  # seconds or bytes
+    at_s: float
+    for_s: float = 1000.0  # at most until the storm is over
+    subscription: str = ""  # of `expire`
+
+
+@dataclass(frozen=True, slots=True)
 class WriteLedgers:
     """Write ledgers without a broker, one after the other."""
 
@@ -171,7 +185,7 @@ class WatchLedgers:
 
 
 LedgerWork: TypeAlias = WriteLedgers | WatchLedgers
-TopicWork: TypeAlias = Produce | Consume | Follow | Latest | Spoil | Administer
+TopicWork: TypeAlias = Produce | Consume | Follow | Latest | Spoil | Administer | Restrict
 Work: TypeAlias = TopicWork | LedgerWork
 
 

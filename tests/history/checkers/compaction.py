@@ -20,10 +20,9 @@ from tests.history.compaction_events import (
     LatestEnd,
     LatestFollows,
     LatestRead,
-    Position,
     ViewChange,
 )
-from tests.history.events import Quiet, Trimmed
+from tests.history.events import Position, Quiet, Trimmed
 from tests.history.record import Record, Sending, Violation, show
 
 _NOWHERE: Position = (-1, -1, -1)

@@ -8,7 +8,7 @@ from functools import partial
 import trio
 
 from daybook.broker.admin.operations import MessageIdData, Operations, Start
-from daybook.broker.errors import BrokerError, ConflictError, NotFoundError, NotOwnerError
+from daybook.broker.errors import ConflictError, NotFoundError
 from daybook.broker.namespaces.policy_table import (
     MAX_UNACKED_PER_CONSUMER,
     MAX_UNACKED_PER_SUBSCRIPTION,
@@ -34,13 +34,11 @@ from tests.history.events import (
     Unsubscribe,
     Unsubscribed,
 )
-from tests.simulation.cluster import HostDiedError
 from tests.simulation.plan import Administer, Topic
+from tests.simulation.workloads.ask import NotDoneError, Operate, ask
 from tests.simulation.workloads.scene import Scene
 from tests.simulation.workloads.stage import Actor
 
-_TRIES = 6
-_AGAIN_S = 0.5
 _LOOK_S = 0.1
 
 # Values that lose nothing; None removes the policy.
@@ -51,7 +49,6 @@ _POLICIES: tuple[tuple[Policy, tuple[object, ...]], ...] = (
     (MESSAGE_TTL, (None, 0, 365 * 86_400)),
 )
 
-Operate = Callable[[Operations], Awaitable[object]]
 OperateOn = Callable[[Operations, TopicName], Awaitable[object]]
 
 
@@ -87,10 +84,6 @@ ACTS = (
 """The operations by name; those listed twice are drawn more often."""
 MORE_ACTS = ("compact",)
 """Operations that are drawn with the work that they belong to."""
-
-
-class NotDoneError(Exception):
-    """No broker confirmed the operation; it may have been carried out."""
 
 
 async def administer(scene: Scene, client: Client, work: Administer) -> None:
@@ -183,32 +176,7 @@ class _Act:
             await self._try(partial(_swapped, operate, name))
 
     async def _try(self, operate: Operate) -> None:
-        """Ask brokers until one carries out the operation.  Raise NotDoneError if none confirms it.
-
-        NotFoundError passes: it is an answer.
-        """
-        cluster, rng = self._scene.cluster, self._scene.rng(self._work.name)
-        brokers = self._scene.plan.shape.broker_names()
-        rng.shuffle(brokers)
-        for _round in range(_TRIES):
-            for name in brokers:
-                running = cluster.broker(name)
-                if running is None:
-                    continue
-                operations = running.operations
-                try:
-                    await cluster.call(name, partial(operate, operations))
-                except NotFoundError:
-                    raise
-                except NotOwnerError:
-                    continue
-                except (BrokerError, HostDiedError):
-                    raise NotDoneError from None
-                else:
-                    return
-            if await self._scene.wait_calm(_AGAIN_S):
-                break
-        raise NotDoneError
+        await ask(self._scene, self._work.name, operate)
 
     # -- the operations
 

@@ -13,6 +13,7 @@ from tests.simulation.plan import (
     Latest,
     LedgerWork,
     Produce,
+    Restrict,
     Spoil,
     WatchLedgers,
     Work,
@@ -24,6 +25,7 @@ from tests.simulation.workloads.follow import follow
 from tests.simulation.workloads.latest import follow_latest
 from tests.simulation.workloads.ledgers import watch_ledgers, write_ledgers
 from tests.simulation.workloads.produce import produce
+from tests.simulation.workloads.restrict import restrict
 from tests.simulation.workloads.scene import Scene
 from tests.simulation.workloads.spoil import spoil
 
@@ -53,6 +55,8 @@ async def run_client(
                     nursery.start_soon(spoil, scene, client, each)
                 case Administer():
                     nursery.start_soon(administer, scene, client, each)
+                case Restrict():
+                    nursery.start_soon(restrict, scene, each)
                 case WriteLedgers() | WatchLedgers():
                     pass
 
