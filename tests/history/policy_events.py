@@ -14,7 +14,7 @@ class MayExpire:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What `MayExpire` was about has been carried out, and will not happen again."""
+    """The expiry of `MayExpire` was carried out, and does not happen again."""
 
     topic: str
     age_s: float

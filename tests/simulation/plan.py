@@ -153,7 +153,7 @@ class Restrict:
     limit: int  # seconds or bytes
     at_s: float
     for_s: float = 1000.0  # at most until the storm is over
-    subscription: str = ""  # of `expire`
+    subscription: str = ""  # for `expire`
 
 
 @dataclass(frozen=True, slots=True)

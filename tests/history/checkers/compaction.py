@@ -33,9 +33,9 @@ _NEVER = 1 << 62
 class _Reader:
     topic: str
     at: Position = _NOWHERE
-    values: dict[str, None] = field(default_factory=dict[str, None])  # that it got
-    places: dict[str, Position] = field(default_factory=dict[str, Position])  # of views, by key
-    table: dict[str, str] = field(default_factory=dict[str, str])  # of views: the present values
+    values: dict[str, None] = field(default_factory=dict[str, None])  # all that it got
+    places: dict[str, Position] = field(default_factory=dict[str, Position])  # for views, by key
+    table: dict[str, str] = field(default_factory=dict[str, str])  # for views: the present values
     is_view: bool = False
 
 
