@@ -34,6 +34,7 @@ from tests.mutants import (
     replication,
     schemas,
     shells,
+    simulated,
     space,
     stalls,
     storage,
@@ -87,6 +88,7 @@ _AREAS = (
     turns,
     answers,
     watchdog,
+    simulated,
 )
 
 MUTANTS: list[Mutant] = [mutant for area in _AREAS for mutant in area.MUTANTS]
