@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import trio
+
 from daybook.bookie.errors import LedgerError, NotEnoughBookiesError
 from daybook.bookie.ledger.client import Quorums
 from daybook.bookie.registry.cookies import known_bookies
@@ -60,6 +62,7 @@ from daybook.wire.topics import TopicName, url_decode
 EPOCH = "pulsar.topic.epoch"
 _MINUTE_MS = 60_000
 _MB = 1 << 20
+_NAMES_PER_TURN = 1_000  # of a list; then other tasks run
 _SNAPSHOT_BYTES_MAX = 4 * _MB  # or the largest message, if that is less: bookies take both
 
 
@@ -205,7 +208,12 @@ class ManagedLedgerFactory:
     async def stored(self, namespace: str) -> list[TopicName]:
         async with translated(namespace):
             encoded = await self._ledgers.list(f"{namespace}/persistent")
-        return [TopicName.parse(f"persistent://{namespace}/{url_decode(e)}") for e in encoded]
+        found: list[TopicName] = []
+        for count, each in enumerate(encoded, 1):
+            found.append(TopicName.parse(f"persistent://{namespace}/{url_decode(each)}"))
+            if not count % _NAMES_PER_TURN:
+                await trio.lowlevel.checkpoint()
+        return found
 
     async def open(self, name: TopicName, *, create: bool) -> TopicLog:
         config = await self._configs.for_topic(name)

@@ -211,3 +211,14 @@ def test_compact_waits_for_the_end(daybook: Daybook, fake_admin: FakeAdmin) -> N
     code, _, err = daybook("topics", "compact", "orders", "--wait")
     assert code == 1
     assert err == f"Error: {NAME} was not compacted: too many keys\n"
+
+
+def test_list_in_pages_names_each_partition(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    names = [f"persistent://public/default/p-partition-{n}" for n in range(3)]
+    query = "after=persistent%3A%2F%2Fpublic%2Fdefault%2Forders&limit=3"
+    fake_admin.answers["GET", f"{ROOT}?{query}"] = 200, names
+    code, out, _ = daybook(
+        "topics", "list", "--after", "orders", "--limit", "3", "--output", "json"
+    )
+    assert code == 0
+    assert json.loads(out) == [{"topic": name} for name in names]
