@@ -16,7 +16,7 @@ REMEMBERED_S = 3600.0  # counts of redeliveries keep a topic loaded for so long
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What speaks for keeping a topic in memory.
+    """The reasons for keeping a topic in memory.
 
     `asked_s` is the time since a client, an administrator or another broker last asked for it.
     """

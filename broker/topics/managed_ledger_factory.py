@@ -62,7 +62,7 @@ from daybook.wire.topics import TopicName, url_decode
 EPOCH = "pulsar.topic.epoch"
 _MINUTE_MS = 60_000
 _MB = 1 << 20
-_NAMES_PER_TURN = 1_000  # of a list; then other tasks run
+_NAMES_PER_TURN = 1_000  # A long list lets other tasks run after so many.
 _SNAPSHOT_BYTES_MAX = 4 * _MB  # or the largest message, if that is less: bookies take both
 
 
