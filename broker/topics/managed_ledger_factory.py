@@ -70,6 +70,7 @@ _CREATIONS_MAX = 16  # Each one that fails is another change of the namespace.
 _MINUTE_MS = 60_000
 _COUNT_AGE_S = 1.0
 _MB = 1 << 20
+_NAMES_PER_TURN = 1_000  # A long list lets other tasks run after so many.
 _SNAPSHOT_BYTES_MAX = 4 * _MB  # or the largest message, if that is less: bookies take both
 
 
@@ -230,7 +231,12 @@ class ManagedLedgerFactory:
     async def stored(self, namespace: str) -> list[TopicName]:
         async with translated(namespace):
             encoded = await self._ledgers.list(f"{namespace}/persistent")
-        return [TopicName.parse(f"persistent://{namespace}/{url_decode(e)}") for e in encoded]
+        found: list[TopicName] = []
+        for count, each in enumerate(encoded, 1):
+            found.append(TopicName.parse(f"persistent://{namespace}/{url_decode(each)}"))
+            if not count % _NAMES_PER_TURN:
+                await trio.lowlevel.checkpoint()
+        return found
 
     async def open(self, name: TopicName, *, create: bool) -> TopicLog:
         config = await self._configs.for_topic(name)

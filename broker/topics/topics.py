@@ -45,6 +45,7 @@ from daybook.broker.protocol.topics import (
 from daybook.broker.protocol.upkeep import is_inactive
 from daybook.broker.topics import deduplication
 from daybook.broker.topics.deduplication import Deduplication
+from daybook.broker.topics.idle import IdleTopics
 from daybook.broker.topics.non_persistent import NonPersistentTopic, NonPersistentTopics
 from daybook.broker.topics.policy_updates import PolicyUpdates
 from daybook.broker.topics.rates import PERIOD_S
@@ -101,6 +102,7 @@ class Topics:
         name_prefix: str,
         maintain_interval_s: float = 60.0,
         policy_check_interval_s: float = 60.0,
+        idle_unload_s: float = 0.0,
         limits: TopicLimits | None = None,
     ) -> None:
         self.logs = logs
@@ -153,6 +155,12 @@ class Topics:
             rng=rng,
             log=log,
         )
+        self._idle = IdleTopics(
+            self._loaded.values,
+            self.rest,
+            idle_s=idle_unload_s,
+            rng=rng,
+        )
         # For topics with a long list of ledgers: how many sixteenths were used at the last warning.
         self._warned_sixteenths: dict[str, int] = {}
 
@@ -178,6 +186,7 @@ class Topics:
             nursery.start_soon(self.watch.run)
             nursery.start_soon(self._policy_updates.run)
             nursery.start_soon(self._upkeep.run)
+            nursery.start_soon(self._idle.run)
             await nursery.start(self.non_persistent.run)
             task_status.started()
             try:
@@ -282,6 +291,7 @@ class Topics:
         """
         topic = self._loaded.get(name.full)
         if topic is not None and topic.serving:
+            topic.asked_s = trio.current_time()
             return topic  # The usual case, without a task switch.
         if not name.persistent:
             raise NotAllowedError(f"{name} stores nothing, so it has no such operation")
@@ -318,6 +328,7 @@ class Topics:
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create an empty topic.  Raise ConflictError if it exists."""
+        await self._wait_ours(name)
         self._check_ours(name)
         if not name.persistent:
             if await self.exists(name):
@@ -365,6 +376,10 @@ class Topics:
             await waiter.answered.wait()
         finally:
             self._waiters.pop(number, None)
+
+    def rest(self, name: TopicName) -> None:
+        """Begin to close a topic that nobody uses; it stays if somebody comes before that."""
+        self._perform(self._protocol.rest(name.full))
 
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Delete the topic and everything that is stored of it.
@@ -603,6 +618,10 @@ class Topics:
     async def _close(self, name: str, load: int) -> None:
         topic = self._by_load.get(load)
         if topic is not None:
+            if self._protocol.rests(name) and not self._idle.may_rest(topic):
+                self._perform(self._protocol.kept(name, load))
+                return
+            # No checkpoint between the look above and the first steps of the close.
             try:
                 if name in self._deleting:
                     await topic.delete()

@@ -100,8 +100,17 @@ class Admin(Closing):
         self._portal.call(self._admin.unload_namespace, namespace)
 
     @like(trio_admin.Admin.topics)
-    def topics(self, namespace: str = "public/default", *, persistent: bool = True) -> list[str]:
-        return self._portal.call(lambda: self._admin.topics(namespace, persistent=persistent))
+    def topics(
+        self,
+        namespace: str = "public/default",
+        *,
+        persistent: bool = True,
+        after: str = "",
+        limit: int = 0,
+    ) -> list[str]:
+        return self._portal.call(
+            lambda: self._admin.topics(namespace, persistent=persistent, after=after, limit=limit)
+        )
 
     @like(trio_admin.Admin.partitioned_topics)
     def partitioned_topics(self, namespace: str = "public/default") -> list[str]:

@@ -235,3 +235,14 @@ def test_a_topic_is_created_with_properties(daybook: Daybook, fake_admin: FakeAd
     daybook("topics", "create", "orders", "--partitions", "2", "--property", "team=billing")
     both = {"partitions": 2, "properties": {"team": "billing"}}
     assert [asked[2] for asked in fake_admin.asked] == [{"team": "billing"}, both]
+
+
+def test_list_in_pages_names_each_partition(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    names = [f"persistent://public/default/p-partition-{n}" for n in range(3)]
+    query = "after=persistent%3A%2F%2Fpublic%2Fdefault%2Forders&limit=3"
+    fake_admin.answers["GET", f"{ROOT}?{query}"] = 200, names
+    code, out, _ = daybook(
+        "topics", "list", "--after", "orders", "--limit", "3", "--output", "json"
+    )
+    assert code == 0
+    assert json.loads(out) == [{"topic": name} for name in names]
