@@ -430,6 +430,11 @@ class Ownership:
         """
         if self._closing or bundle not in self._expected:
             raise UnavailableError(f"this broker does not expect the bundle {bundle}")
+        parent, _, name = ticket.guard.rpartition("/")
+        if parent != records.GUARDS or name in ("", ".", "..") or not name.isprintable():
+            raise UnavailableError(
+                f"this broker could not take the bundle {bundle}: its ticket names no guard"
+            )
         self._tickets[bundle] = ticket
         waiter = _Waiter()
         try:

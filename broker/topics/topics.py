@@ -514,6 +514,11 @@ class Topics:
             self._failures[load] = UnavailableError(f"{name}: {fence}")
         except BrokerError as refused:
             self._failures[load] = refused
+        except Exception as bug:  # All other topics are unaffected.
+            self._log_bug(name, bug)
+            self._failures[load] = UnavailableError(
+                f"this broker cannot load {name} because of a bug; its log has the reason"
+            )
         else:
             self._by_load[load] = topic
             # The topic has its nursery before any waiter gets it.
@@ -595,12 +600,12 @@ class Topics:
         try:
             await topic.run(task_status=task_status)
         except Exception as error:
-            self._log.error(
-                "a topic failed because of a bug: please report it",
-                topic=topic.name.full,
-                exc_info=error,
-            )
+            self._log_bug(topic.name, error)
             self._topic_failed(topic, error)
+
+    def _log_bug(self, name: TopicName, error: Exception) -> None:
+        text = "a topic failed because of a bug: please report it"
+        self._log.error(text, topic=name.full, exc_info=error)
 
     def _topic_failed(self, topic: Topic, error: Exception) -> None:
         name = topic.name.full
@@ -636,6 +641,9 @@ class Topics:
                     topic=name,
                     why=str(error),
                 )
+            except Exception as error:  # All other topics are unaffected.
+                self._log_bug(topic.name, error)
+                topic.drop()
         # A drop during the close has removed the topic already, and a new load may be there now.
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)

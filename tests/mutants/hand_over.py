@@ -182,6 +182,14 @@ MUTANTS = [
         caught_by="tests:tests/simulation/test_scenarios.py -k silent",
     ),
     Mutant(
+        id="HV25",
+        rule="a ticket from the network names a guard -> any path",
+        module=_SHELL,
+        name="Ownership.take",
+        replacement=Edit("parent != records.GUARDS", "False"),
+        caught_by=f"{_TESTS} -k names_no_guard",
+    ),
+    Mutant(
         id="HV20",
         rule="a record of ours that nobody knows of is noticed -> only at a lookup here",
         module=_SHELL,
