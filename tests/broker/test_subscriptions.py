@@ -6,8 +6,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from daybook.broker.dispatch.clearing import carry_out, plan_skip
 from daybook.broker.dispatch.subscription import EXCLUSIVE
-from daybook.broker.errors import PreconditionError
+from daybook.broker.errors import PreconditionError, UnavailableError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
 from daybook.broker.topics.topic import ConsumerRequest, check_name
@@ -102,6 +103,33 @@ async def test_a_volatile_subscription_is_gone_with_its_consumer(autojump_clock:
         topic = cluster.broker.topics.loaded[TOPIC]
         assert not topic.subscriptions.by_name
         assert not cluster.broker.log().by_name
+
+
+async def test_a_skip_does_not_cross_a_move(autojump_clock: MockClock) -> None:
+    """It would acknowledge everything from the new place up to the old one, which nobody has."""
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 9)
+        await client.subscribe(initialPosition=pb.CommandSubscribe.Earliest, permits=100)
+        await client.deliveries(9)
+        client.ack(5, cumulative=True)
+        await client.settle()
+        subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub")
+        log = cluster.broker.log()
+        read = log.read
+
+        async def first() -> Position:
+            await trio.lowlevel.checkpoint()
+            return Position(5, 0)
+
+        async def read_and_move(start: Position, **limits: int) -> list[LogEntry]:
+            found = await read(start, **limits)
+            await subscription.move(first, None)
+            return found
+
+        log.read = read_and_move  # type: ignore[method-assign]
+        with pytest.raises(UnavailableError, match="moved"):
+            await carry_out(subscription, await plan_skip(subscription, 2))
+        assert subscription.cursor.mark_delete == Position(5, -1)
 
 
 async def test_metadata_of_megabytes_are_refused(autojump_clock: MockClock) -> None:
