@@ -117,7 +117,7 @@ class Quarantine:
             failures.clear()
 
 
-_DIGITS_MAX = 10  # of the size of a frame
+_DIGITS_MAX = 10  # in the announced size of a frame
 _ARRANGEMENTS_MAX = 50  # random arrangements tried by `_filled_up`
 _NO_FAILURE = (Status.READ_ONLY, Status.TOO_MANY_REQUESTS)  # healthy bookies answer this at times
 

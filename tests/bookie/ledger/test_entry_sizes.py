@@ -12,7 +12,7 @@ from daybook.wire.messages.bookie import APACHE_FRAME_BYTES_MAX, FRAME_BYTES_MAX
 from tests.bookie.ledger.cluster import Cluster, FakeBookie, open_cluster
 from tests.bookie.server.test_hostile import wait_until
 
-_OVERHEAD = 500 + 32 + 4  # of frames in bookies; the header and the digest of an entry
+_OVERHEAD = 500 + 32 + 4  # headers of the bookie; header and digest of an entry
 
 
 @pytest.fixture
