@@ -392,6 +392,7 @@ class Ownership:
         """Return the expected bundle if the ticket is good for it.  Raise UnavailableError."""
         expected = self._expected.get(bundle)
         if expected is not None and not self._closing and expected.ticket != ticket:
+            _check_guard(bundle, ticket)
             try:
                 guard = await self._store.get(ticket.guard)
                 record = await self._store.get(records.owner_path(bundle))
@@ -430,11 +431,7 @@ class Ownership:
         """
         if self._closing or bundle not in self._expected:
             raise UnavailableError(f"this broker does not expect the bundle {bundle}")
-        parent, _, name = ticket.guard.rpartition("/")
-        if parent != records.GUARDS or name in ("", ".", "..") or not name.isprintable():
-            raise UnavailableError(
-                f"this broker could not take the bundle {bundle}: its ticket names no guard"
-            )
+        _check_guard(bundle, ticket)
         self._tickets[bundle] = ticket
         waiter = _Waiter()
         try:
@@ -881,6 +878,15 @@ class Ownership:
         async with trio.open_nursery() as nursery:
             for _ in range(GROUPS_AT_ONCE):
                 nursery.start_soon(work)
+
+
+def _check_guard(bundle: BundleName, ticket: Ticket) -> None:
+    """Raise UnavailableError if the ticket, which comes from the network, names no guard."""
+    parent, _, name = ticket.guard.rpartition("/")
+    if parent != records.GUARDS or name in ("", ".", "..") or not name.isprintable():
+        raise UnavailableError(
+            f"this broker could not take the bundle {bundle}: its ticket names no guard"
+        )
 
 
 def _fits(ticket: Ticket, guard: Record, record: Record) -> bool:

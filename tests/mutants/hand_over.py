@@ -182,10 +182,10 @@ MUTANTS = [
         caught_by="tests:tests/simulation/test_scenarios.py -k silent",
     ),
     Mutant(
-        id="HV25",
+        id="HV33",
         rule="a ticket from the network names a guard -> any path",
         module=_SHELL,
-        name="Ownership.take",
+        name="_check_guard",
         replacement=Edit("parent != records.GUARDS", "False"),
         caught_by=f"{_TESTS} -k names_no_guard",
     ),

@@ -230,8 +230,13 @@ async def test_a_ticket_that_names_no_guard_changes_nothing(
         record = await one.session.get(records.owner_path(A))
         assert record is not None
         two.ownership.expect(A)
+        ticket = Ticket(guard, record.stat.created_txid)
         with pytest.raises(UnavailableError, match="could not take"):
-            await two.ownership.take(A, Ticket(guard, record.stat.created_txid))
+            await two.ownership.take(A, ticket)
+        with pytest.raises(UnavailableError, match="could not take"):
+            await two.ownership.hold(A, ticket, [])
+        with pytest.raises(UnavailableError, match="could not take"):
+            await two.ownership.pass_on(A, ticket, [])
         assert (one.ownership.owned, two.ownership.owned) == ([A], [])
 
 
