@@ -59,6 +59,7 @@ from daybook.wire.topics import DOMAINS, TopicName, url_encode
 _FORCED = {"force": "true"}
 _ATTEMPTS = 4  # to find the owner of a topic; each fails only if the owner has changed meanwhile
 _AT_ONCE = 16  # calls to owners
+_SHOWN = 20  # names in one error
 _UNMARK_S = 5.0  # for the mark of a namespace that stays
 _LATEST = (1 << 63) - 1  # Pulsar's ledger id for the end of a topic
 
@@ -372,15 +373,27 @@ class Operations:
         known: Subscriptions = {} if force else subscriptions
         present: Subscriptions
         present = await stored_subscriptions(self._store, topic, new.start) if names else {}
+        failed: dict[str, BrokerError] = {}
         for name, properties in sorted(present.items()):
             if name not in known:
                 start = Start(-1, -1, properties=dict(properties) or None)
-                await self._each(
-                    names,
-                    partial(self.create_subscription_here, name=name, start=start),
-                    RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
-                    missing=ConflictError,
-                )
+                try:
+                    await self._each(
+                        names,
+                        partial(self.create_subscription_here, name=name, start=start),
+                        RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+                        missing=ConflictError,
+                    )
+                except BrokerError as error:
+                    failed[name] = error
+        if failed:
+            # A repeated call finds no new partitions, so it would complete nothing.
+            which, why = ", ".join([*failed][:_SHOWN]), next(iter(failed.values()))
+            raise UnavailableError(
+                f"{topic} has {partitions} partitions now, and those from {names[0]} on may lack"
+                f" {len(failed)} subscriptions ({which}): create them there from the earliest"
+                f" message, else they miss what is published there ({why})"
+            )
 
     async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
         """Delete all partitions.  Raise PreconditionError while one is in use, unless `force`."""

@@ -364,7 +364,17 @@ class Policies:
     async def create_partitioned(
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> bool:
-        """Create the record of a partitioned topic; return False if it exists already."""
+        """Create the record of a partitioned topic; return False if it exists already.
+
+        Raise PreconditionError if a topic may not have so many partitions.
+        """
+        # A namespace's policy names a number that no setting has bounded.
+        limit = self._config.partitions_max
+        if not 1 <= partitions <= limit:
+            raise PreconditionError(
+                f"{topic} would have {partitions} partitions, and a topic has 1 to {limit}"
+                " (partitions_max): correct the policy autoTopicCreation of its namespace"
+            )
         value = records.encode(PartitionedTopic(partitions, properties=properties))
         try:
             await self._store.create(records.partitioned_path(topic), value, make_parents=True)

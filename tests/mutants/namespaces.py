@@ -9,6 +9,14 @@ _TESTS = "tests:tests/broker/control/test_namespaces_that_are_deleted.py"
 
 MUTANTS = [
     Mutant(
+        id="NS05",
+        rule="a policy lets clients create as many partitions as a topic may have -> any number",
+        module="daybook.broker.namespaces.policies",
+        name="Policies.create_partitioned",
+        replacement=Edit("1 <= partitions <= limit", "partitions"),
+        caught_by=f"{_TESTS} -k no_more_partitions",
+    ),
+    Mutant(
         id="NS01",
         rule="the default namespace is refused at first -> when its topics are deleted",
         module=_TENANCY,

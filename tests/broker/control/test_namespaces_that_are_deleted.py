@@ -7,9 +7,12 @@ import trio
 
 from daybook.broker.admin.operations import Operations, Start
 from daybook.broker.errors import BrokerError, ConflictError, UnavailableError
+from daybook.broker.namespaces.policy_table import AUTO_TOPIC_CREATION
+from daybook.broker.namespaces.policy_types import AutoTopicCreation
 from daybook.broker.namespaces.records import TenantInfo
 from daybook.broker.server import RunningBroker
 from daybook.broker.topics.managed_ledger_factory import ManagedLedgerFactory
+from daybook.clients.python.errors import BrokerError as ClientError
 from daybook.wire.topics import TopicName
 from tests.broker.control.test_server import ORDERS, World, send, simulated
 
@@ -97,6 +100,22 @@ def test_a_topic_is_not_created_in_a_namespace_that_has_gone(by_client: bool) ->
             await (one.topics.get(TOPIC, create=True) if by_client else ops.create_topic(TOPIC, {}))
         await trio.sleep(60)
         assert not await ops.stored_topics("t/n")
+
+    simulated(story)
+
+
+def test_clients_create_no_more_partitions_than_a_topic_may_have() -> None:
+    """The policy of a namespace is not checked against the setting of the broker."""
+
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await create_namespace(ops)
+        wanted = AutoTopicCreation(True, "partitioned", 1025)
+        await ops.tenancy.set_policy("t/n", AUTO_TOPIC_CREATION, wanted)
+        async with world.client("one") as client:
+            with pytest.raises(ClientError, match="partitions_max"):
+                await client.create_producer(TOPIC.full)
+        assert await ops.partitioned_topics("t/n") == []
 
     simulated(story)
 
