@@ -383,6 +383,14 @@ CHUNKED = [
         replacement=Edit("self.ack(each, -1)", "pass"),
         caught_by=f"{_BY_CHUNKS} -k behind_a_chunk",
     ),
+    Mutant(
+        id="PC64",
+        rule="a message in chunks may be compressed -> it has to be as small as a batch",
+        module="daybook.clients.python.entries",
+        name="EntryReader.unpack",
+        replacement=Edit("max(_DECOMPRESSED_MAX, self._whole_bytes_max)", "_DECOMPRESSED_MAX"),
+        caught_by=f"{_BY_CHUNKS} -k compression_makes",
+    ),
 ]
 
 MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *REPEATED, *CHUNKED]
