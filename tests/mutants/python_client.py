@@ -301,6 +301,14 @@ PIPES = [
 
 REPEATED = [
     Mutant(
+        id="PC65",
+        rule="a letter has the ordering key of its message -> it has none",
+        module=_LETTERS,
+        name="DeadLetters._send",
+        replacement=Edit("ordering_key=message.ordering_key", "ordering_key=None"),
+        caught_by=f"{_BY_LETTERS} -k rejected_too_often",
+    ),
+    Mutant(
         id="PC62",
         rule="a pipe repeats an acknowledgement that a takeover has lost -> it does not",
         module=_PIPE,
