@@ -7,6 +7,7 @@ import trio
 import trio.abc
 from trio.testing import MockClock
 
+from daybook.broker.service import handlers
 from daybook.broker.topics.stats import topic_stats
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
@@ -244,6 +245,37 @@ async def test_an_ack_with_receipt_is_answered_when_it_is_durable(
         assert response.request_id == 77
         assert not response.HasField("error")
         assert cluster.broker.log().by_name["sub"].flushes == 1
+
+
+async def test_acks_that_wait_for_their_receipts_are_bounded(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "ACKS_WAITING_MAX", 3)
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        for n in range(5):
+            client.send(n)
+        await client.deliveries(5)
+        stored = trio.Event()
+
+        async def wait_stored(_: str) -> None:
+            await stored.wait()
+
+        log = cluster.broker.log()
+        log.before_flush = wait_stored
+        for n in range(5):
+            client.ack(n, request_id=n)
+        refused = await client.wait(pb.CommandAckResponse, 2)
+        assert [each.request_id for each in refused] == [3, 4]
+        assert {each.error for each in refused} == {pb.ServiceNotReady}
+        stored.set()
+        answers = await client.wait(pb.CommandAckResponse, 3)
+        assert not any(each.HasField("error") for each in answers)
+        client.ack(4, request_id=9)
+        (answer,) = await client.wait(pb.CommandAckResponse)
+        assert not answer.HasField("error")
 
 
 @pytest.mark.parametrize(

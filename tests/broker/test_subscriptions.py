@@ -149,6 +149,15 @@ async def test_metadata_of_megabytes_are_refused(autojump_clock: MockClock) -> N
                 assert (answer.error if isinstance(answer, pb.CommandError) else None) == code
 
 
+async def test_a_dead_consumer_does_not_count_for_the_limit(autojump_clock: MockClock) -> None:
+    async with open_broker(topic_limits=TopicLimits(consumers_max=1)) as cluster:
+        dead, again = await cluster.client(), await cluster.client()
+        await dead.subscribe()
+        assert isinstance(await again.subscribe(), pb.CommandSuccess)
+        error = await again.subscribe(2)
+        assert error.error == pb.ConsumerBusy
+
+
 async def test_durable_and_volatile_do_not_share_a_name(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await cluster.client()

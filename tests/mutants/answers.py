@@ -85,4 +85,12 @@ MUTANTS = [
         replacement=Edit("if size > most:", "if False:"),
         caught_by=f"{_BROKER}/test_subscriptions.py -k metadata_of_megabytes",
     ),
+    Mutant(
+        id="AN24",
+        rule="a bounded number of acks waits for receipts -> any number",
+        module="daybook.broker.service.handlers",
+        name="Handlers._on_ack",
+        replacement=Edit("elif self._acks_waiting >= ACKS_WAITING_MAX:", "elif False:"),
+        caught_by=f"{_BROKER}/test_produce_consume.py -k receipts_are_bounded",
+    ),
 ]

@@ -301,6 +301,14 @@ PIPES = [
 
 REPEATED = [
     Mutant(
+        id="PC65",
+        rule="a letter has the ordering key of its message -> it has none",
+        module=_LETTERS,
+        name="DeadLetters._send",
+        replacement=Edit("ordering_key=message.ordering_key", "ordering_key=None"),
+        caught_by=f"{_BY_LETTERS} -k rejected_too_often",
+    ),
+    Mutant(
         id="PC62",
         rule="a pipe repeats an acknowledgement that a takeover has lost -> it does not",
         module=_PIPE,
@@ -382,6 +390,14 @@ CHUNKED = [
         name="TopicConsumer.ack_cumulative",
         replacement=Edit("self.ack(each, -1)", "pass"),
         caught_by=f"{_BY_CHUNKS} -k behind_a_chunk",
+    ),
+    Mutant(
+        id="PC64",
+        rule="a message in chunks may be compressed -> it has to be as small as a batch",
+        module="daybook.clients.python.entries",
+        name="EntryReader.unpack",
+        replacement=Edit("max(_DECOMPRESSED_MAX, self._whole_bytes_max)", "_DECOMPRESSED_MAX"),
+        caught_by=f"{_BY_CHUNKS} -k compression_makes",
     ),
 ]
 

@@ -193,4 +193,15 @@ MUTANTS = [
         replacement=Edit("subscription.drop_if_unused()", "pass"),
         caught_by="tests:tests/broker/test_key_shared.py -k leaves_no_subscription",
     ),
+    Mutant(
+        id="TP22",
+        rule="a dead consumer in the way does not count for the limit -> it does",
+        module="daybook.broker.dispatch.subscription",
+        name="Subscription.make_way",
+        replacement=Edit(
+            "    keys = keys or KeyPolicy()\n",
+            "    keys = keys or KeyPolicy()\n    self._check_room()\n",
+        ),
+        caught_by="tests:tests/broker/test_subscriptions.py -k count_for_the_limit",
+    ),
 ]

@@ -66,6 +66,17 @@ async def test_a_large_message_goes_there_and_back(compression: Compression) -> 
         assert acked == set(range(1, len(chunks) + 1))
 
 
+async def test_a_message_that_compression_makes_small_is_as_large_as_chunks_may_be() -> None:
+    data = bytes(65 << 20)
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        consumer = await client.subscribe("t", "s")
+        producer = await client.create_producer(
+            "t", chunking=True, compression="zstd", pending_bytes_max=66 << 20
+        )
+        await producer.send(data)
+        assert (await consumer.receive()).data == data
+
+
 async def test_without_chunking_a_large_message_is_refused() -> None:
     async with small_cluster() as cluster, daybook.connect(cluster.url) as client:
         producer = await client.create_producer("t")
