@@ -42,7 +42,7 @@ class Operations:
 
     # -- what the operations share
 
-    def subscribe(self, topic: str, **options: Any) -> Consumer:
+    def subscribe(self, topic: str | list[str], **options: Any) -> Consumer:
         options = {"initial_position": _EARLIEST, "subscription_name": "s", **options}
         return self.client.subscribe(topic, **options)
 
