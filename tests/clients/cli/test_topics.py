@@ -246,3 +246,48 @@ def test_list_in_pages_names_each_partition(daybook: Daybook, fake_admin: FakeAd
     )
     assert code == 0
     assert json.loads(out) == [{"topic": name} for name in names]
+
+
+def test_a_deletion_is_tried_dry(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    stats = {"publishers": [{}], "storageSize": 7, "subscriptions": {"s": {"consumers": [{}]}}}
+    fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
+    fake_admin.answers["GET", f"{ROOT}/orders/stats"] = 200, stats
+    code, out, _ = daybook("topics", "delete", "orders", "--dry-run", "--output", "json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["producers and consumers"], found["deleted"]) == (2, "only with --force")
+    assert {method for method, *_ in fake_admin.asked} == {"GET"}
+
+
+def test_subscriptions_are_created_listed_and_deleted(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    path = f"{ROOT}/orders/subscription/s"
+    stats = {"subscriptions": {"s": {"type": "Shared", "consumers": [{}], "msgBacklog": 3}}}
+    fake_admin.answers["PUT", path] = 204, None
+    fake_admin.answers["DELETE", f"{path}?force=true"] = 204, None
+    fake_admin.answers["POST", f"{path}/analyzeBacklog"] = 200, {"messages": 3}
+    fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
+    fake_admin.answers["GET", f"{ROOT}/orders/stats"] = 200, stats
+    assert daybook("topics", "subscriptions", "create", "orders", "s", "--from", "earliest")[0] == 0
+    _, out, _ = daybook("topics", "subscriptions", "list", "orders", "--output", "json")
+    assert json.loads(out)[0] == {
+        "subscription": "s",
+        "type": "Shared",
+        "consumers": 1,
+        "backlog (messages)": 3,
+    }
+    _, out, _ = daybook("topics", "subscriptions", "delete", "orders", "s", "--dry-run")
+    assert "backlog (messages)  3" in out
+    assert daybook("topics", "subscriptions", "delete", "orders", "s", "--force")[0] == 0
+
+
+def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    last = {"ledgerId": 3, "entryId": 9, "partitionIndex": -1}
+    fake_admin.answers["GET", f"{ROOT}/orders/lastMessageId"] = 200, last
+    fake_admin.answers["POST", f"{ROOT}/orders/terminate"] = 200, last
+    _, out, _ = daybook("topics", "terminate", "orders", "--dry-run", "--output", "json")
+    assert json.loads(out)["state"] == "would be terminated"
+    assert [method for method, *_ in fake_admin.asked] == ["GET"]
+    _, out, _ = daybook("topics", "terminate", "orders", "--output", "json")
+    assert json.loads(out) == {"topic": NAME, "state": "terminated", "last message": "3:9"}
