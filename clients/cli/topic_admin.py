@@ -21,7 +21,7 @@ _COLUMNS = ("subscription", "type", "consumers", "backlog (messages)")
 def terminate(topic: str, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
     """End a topic for good: it takes no more messages, and consumers learn that it has ended.
 
-    What is stored stays.  A topic cannot be opened for messages again.
+    The stored messages stay.  A topic cannot be opened for messages again.
     """
     name = parse_topic(topic).full
     last: MessageId

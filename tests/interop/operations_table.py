@@ -11,7 +11,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 _PAGE = _HERE.parents[1] / "docs" / "interop.md"
-_COMPRESSIONS = ("lz4", "zlib", "zstd", "snappy")  # of a loop in the programs
+_COMPRESSIONS = ("lz4", "zlib", "zstd", "snappy")  # the programs have a loop for these
 CLIENTS = ("Python", "Java", "Go")
 
 
