@@ -676,7 +676,9 @@ class Cursor:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
-        await self._delete_ledger(old_id)
+        if old_id != IN_RECORD:
+            # Nothing names it any more, and the end of a log waits for nothing that it need not.
+            self._context.delete_later([old_id], self._owner)
 
     async def delete(self) -> None:
         """Remove the record, then the ledger.  Raise FencedError, MetadataError."""

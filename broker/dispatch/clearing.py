@@ -74,10 +74,18 @@ async def plan_skip(subscription: Subscription, messages: int) -> Plan:
 
 
 async def plan_expire(subscription: Subscription, before_ms: int) -> Plan:
-    """Plan to acknowledge everything that was published before a time."""
-    topic = subscription.topic
-    found = await topic.position_of_time(before_ms)
-    plan = await plan_through(subscription, topic.log.previous_position(found))
+    """Plan to acknowledge what was stored before a time, and nothing else.
+
+    The times at which messages were published do not count: a producer whose clock is behind would
+    make the messages of all others expire.
+    """
+    log, logs = subscription.topic.log, subscription.topic.logs
+    young = subscription.cursor.read_start
+    with translated(subscription.topic.name):
+        # One search may end early, and the next one goes on there.
+        while (found := await logs.first_stored_since(log, young, before_ms)) > young:
+            young = found
+    plan = await plan_through(subscription, log.previous_position(young))
     plan.expires = True
     return plan
 

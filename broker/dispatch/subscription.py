@@ -317,6 +317,11 @@ class Subscription:
     # -- properties
 
     @property
+    def remembers_redeliveries(self) -> bool:
+        """True while it has no consumer and knows which messages were delivered before."""
+        return bool(self._redeliveries)
+
+    @property
     def dispatch(self) -> Dispatch:
         return self.dispatcher.dispatch
 

@@ -56,7 +56,7 @@ from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
 from daybook.broker.protocol.topic_watchers import topics_hash
 from daybook.broker.schemas.admission import UNVERSIONED, typed
-from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
 from daybook.broker.service.topic_watchers import TopicWatchers
@@ -93,7 +93,6 @@ _LOOKUPS = (
 )
 _OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
 
-FRAME_PADDING_BYTES = 10 * 1024
 # Clients compare `max_message_size` with the message, without its properties and key.  A frame that
 # is read can be refused alone; one that is not read ends the connection for everybody who uses it.
 _FRAME_MESSAGES = 2

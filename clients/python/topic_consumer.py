@@ -10,6 +10,7 @@ entries that wait here are dropped first.  The broker remembers nothing for a re
 behind the entry that came last, and keeps the entries that wait.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -20,7 +21,7 @@ import trio
 
 from daybook.clients.python.acknowledger import Acknowledger
 from daybook.clients.python.connection import BrokerConnection
-from daybook.clients.python.connection_handler import ConnectionHandler
+from daybook.clients.python.connection_handler import CLOSE_TIMEOUT_S, ConnectionHandler
 from daybook.clients.python.dead_letters import DeadLetters
 from daybook.clients.python.entries import EntryReader, permits_of
 from daybook.clients.python.errors import (
@@ -515,7 +516,7 @@ class TopicConsumer(ConnectionHandler):
             self._unsubscribed = True
 
     def _check_offsets(self, connection: BrokerConnection) -> None:
-        if not connection.server_version.lower().startswith(CLIENT_NAME):
+        if not _is_ours(connection):
             raise NotAllowedError(
                 pb.NotAllowedError,
                 f"the broker ({connection.server_version}) does not number messages, so they"
@@ -574,7 +575,7 @@ class TopicConsumer(ConnectionHandler):
         self._start.attached()
         if self._settings.durable:
             self._redelivery.forget()  # The broker delivers all of it anyhow.
-        self._acks.attached(connection)
+        self._acks.attached(connection, tells_moves=_is_ours(connection))
         here = self._queue.waiting_of(self)  # A reader has kept the entries that wait.
         if permits := self._permits.restart(sum(permits_of(e.delivery, e.payload) for e in here)):
             self._flow(permits)
@@ -584,8 +585,15 @@ class TopicConsumer(ConnectionHandler):
         if connection.consumers.get(self._id) is self:
             del connection.consumers[self._id]
 
+    async def close(self) -> None:
+        """Have the broker confirm the acknowledgements, waiting 5 s at most, and close."""
+        if self.failure is None:
+            with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(BrokerError):
+                await self._acks.settle()
+        await super().close()
+
     async def _close_at_broker(self, connection: BrokerConnection) -> None:
-        await self._acks.send_or_flush()
+        self._acks.send()  # The broker may not have confirmed them in time.
         await connection.request(pb.CommandCloseConsumer(consumer_id=self._id))
 
     def _take_back(self, connection: BrokerConnection) -> None:
@@ -615,3 +623,8 @@ class TopicConsumer(ConnectionHandler):
     def on_end_of_topic(self) -> None:
         self.end_of_topic = True
         self._queue.wake()
+
+
+def _is_ours(connection: BrokerConnection) -> bool:
+    """Return True if the broker numbers messages, and tells when a subscription was moved."""
+    return connection.server_version.lower().startswith(CLIENT_NAME)
