@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _SAMPLES = 4  # while a subscription becomes stalled
 _TURN = 500  # subscriptions that are sampled before other tasks have their turn
+# To say why a key_shared subscription stalls may take a tenth of a second.
+_ASKED_EVERY = 20  # times that a stalled subscription is sampled
 _LINES_MAX = 10  # a minute, for all subscriptions
 
 
@@ -43,6 +45,8 @@ class DispatchWatch:
         self._stalled_s = stalled_s
         self._clock = clock
         self._limiter = LogLimiter(log, lines_max=_LINES_MAX)
+        self._looks = 0
+        self._causes: dict[Subscription, Cause] = {}  # of those that stalled at the last look
 
     async def run(self) -> None:
         """Sample all subscriptions again and again, forever."""
@@ -52,16 +56,23 @@ class DispatchWatch:
 
     async def look(self) -> None:
         """Sample all subscriptions once."""
-        found: Counter[Cause] = Counter()
+        self._looks += 1
+        causes: dict[Subscription, Cause] = {}
         count = 0
         for topic in list(self._loaded()):
             for subscription in list(topic.subscriptions.by_name.values()):
                 count += 1
                 if not count % _TURN:
                     await trio.lowlevel.checkpoint()
-                if self._stalls(subscription):
-                    found[self._cause(subscription)] += 1
-        self.stalled = found
+                if not self._stalls(subscription):
+                    continue
+                cause = self._causes.get(subscription)
+                if cause is None or not (count + self._looks) % _ASKED_EVERY:
+                    cause = self._cause(subscription)
+                    await trio.lowlevel.checkpoint()
+                causes[subscription] = cause
+        self._causes = causes
+        self.stalled = Counter(causes.values())
 
     def _stalls(self, subscription: Subscription) -> bool:
         now_s = trio.current_time()

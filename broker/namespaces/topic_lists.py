@@ -56,6 +56,17 @@ def is_system(name: TopicName) -> bool:
     return local in _SYSTEM or local.startswith(_SYSTEM_PREFIX) or local.endswith(_SYSTEM_SUFFIX)
 
 
+async def without_system(names: Iterable[str]) -> list[str]:
+    """Return the names that are not those of system topics; other tasks run meanwhile."""
+    found: list[str] = []
+    for count, name in enumerate(names, 1):
+        if not is_system(TopicName.parse(name)):
+            found.append(name)
+        if not count % _NAMES_PER_TURN:
+            await trio.lowlevel.checkpoint()
+    return found
+
+
 async def matching(names: Iterable[str], pattern: TopicPattern) -> set[str]:
     """Return the names that match; other tasks run meanwhile."""
     found: set[str] = set()

@@ -46,7 +46,7 @@ from daybook.broker.errors import (
     RefusedError,
     UnavailableError,
 )
-from daybook.broker.namespaces.topic_lists import is_system, matching
+from daybook.broker.namespaces.topic_lists import matching, without_system
 from daybook.broker.protocol import consuming, producing, session
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.protocol.deduplication import NOTHING, RESERVED
@@ -807,7 +807,7 @@ class Handlers:
                 names += await broker.topics.names_in(namespace)
             if body.mode != pb.CommandGetTopicsOfNamespace.PERSISTENT:
                 names += await broker.topics.non_persistent_names_in(namespace)
-        names = [name for name in names if not is_system(TopicName.parse(name))]
+        names = await without_system(names)
         filtered = False
         # An expression that is not evaluated here is applied by the client, as older ones do.
         if body.topics_pattern:

@@ -241,7 +241,8 @@ class TopicConsumer(ConnectionHandler):
         if unpacked.earlier:
             self._chunked[delivery.ledger_id, delivery.entry_id] = unpacked.earlier
         messages = self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
-        if len(self._entries.chunks):
+        # A reader acknowledges nothing, so it would remember them forever.
+        if len(self._entries.chunks) and self._settings.durable and self._acknowledges:
             self._behind_chunks[delivery.ledger_id, delivery.entry_id] = None
         elif self._behind_chunks:
             self._behind_chunks.clear()
@@ -377,6 +378,8 @@ class TopicConsumer(ConnectionHandler):
         self._acks.changed()
         for known in [known for known in self._chunked if known <= key]:
             del self._chunked[known]
+        for known in [known for known in self._behind_chunks if known <= key]:
+            del self._behind_chunks[known]
         if self._timeouts is not None:
             self._timeouts.settled_up_to((key[0], key[1] - 1))
             self._settle_entry(key)

@@ -7,10 +7,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.dispatch.explain import Explanation, explain
+from daybook.broker.dispatch import watch as watch_module
+from daybook.broker.dispatch.explain import Explanation, blockers, explain
 from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.limits import ConnectionLimits, TopicLimits
-from daybook.broker.protocol.dispatch.blockers import Cause
+from daybook.broker.protocol.dispatch.blockers import Blocker, Cause
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
 from daybook.managed_ledger.position import Position
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -98,6 +99,25 @@ async def test_too_many_unacknowledged_messages_name_the_limit_and_the_oldest(
         await client.deliveries(4 - 2)
         await trio.sleep(2)
         assert not watch.stalled[Cause.UNKNOWN]
+
+
+async def test_the_watch_asks_rarely_why_a_stall_lasts(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Subscription] = []
+
+    def counted(subscription: Subscription) -> list[Blocker]:
+        asked.append(subscription)
+        return blockers(subscription)
+
+    monkeypatch.setattr(watch_module, "blockers", counted)
+    async with open_broker(topic_limits=FEW) as cluster:
+        client = await publish(cluster, 20)
+        await client.subscribe(initialPosition=EARLIEST, kind=SHARED, permits=100)
+        await client.deliveries(4)
+        await trio.sleep(45)  # some thirty samples of the stall
+        assert cluster.broker.topics.watch.stalled == {Cause.CONSUMER_UNACKED: 1}
+        assert 2 <= len(asked) <= 5
 
 
 @pytest.mark.parametrize("at_ms", [1 << 62, (1 << 63) - 1])

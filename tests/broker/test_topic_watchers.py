@@ -484,3 +484,20 @@ async def test_an_outage_of_the_store_costs_no_more_time_than_it_lasts(
         with trio.fail_after(3):
             await changed.wait()
         nursery.cancel_scope.cancel()
+
+
+async def test_other_tasks_run_while_a_long_list_is_made() -> None:
+    names = [full(f"t{number}") for number in range(1_000)]
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        assert await topic_lists.without_system([*names, full("__change_events")]) == names
+        nursery.cancel_scope.cancel()
+    assert turns >= 3

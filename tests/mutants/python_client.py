@@ -392,6 +392,14 @@ CHUNKED = [
         caught_by=f"{_BY_CHUNKS} -k behind_a_chunk",
     ),
     Mutant(
+        id="PC66",
+        rule="a reader remembers no entries behind a chunk -> all of them, forever",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer.unpack",
+        replacement=Edit(" and self._settings.durable", ""),
+        caught_by=f"{_BY_CHUNKS} -k remembered_behind",
+    ),
+    Mutant(
         id="PC64",
         rule="a message in chunks may be compressed -> it has to be as small as a batch",
         module="daybook.clients.python.entries",

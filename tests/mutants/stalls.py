@@ -123,4 +123,12 @@ MUTANTS = [
         replacement=Edit("except (OverflowError, ValueError, OSError):", "except KeyError:"),
         caught_by=f"{_SHELL} -k calendar",
     ),
+    Mutant(
+        id="ST22",
+        rule="the watch asks rarely why a stall lasts -> at each look",
+        module=_WATCH,
+        name="_ASKED_EVERY",
+        replacement=1,
+        caught_by=f"{_SHELL} -k asks_rarely",
+    ),
 ]

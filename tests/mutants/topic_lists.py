@@ -161,4 +161,12 @@ MUTANTS = [
         replacement=Edit("options.max_mem = _MEMORY_MAX", "options.max_mem = 1 << 40"),
         caught_by=_BY_PATTERNS,
     ),
+    Mutant(
+        id="W61",
+        rule="other tasks run while the names of a namespace are looked through -> they wait",
+        module=_LISTS,
+        name="without_system",
+        replacement=Edit("await trio.lowlevel.checkpoint()", "pass"),
+        caught_by=f"{_BY_WATCHERS} -k other_tasks_run",
+    ),
 ]

@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import daybook
 from daybook.clients.python.arguments import Compression
+from daybook.clients.python.consumer import MessageSource
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.protocol.chunks import Chunks, Joined
 from daybook.clients.python.protocol.sends import PendingSend, PendingSends
@@ -183,6 +185,32 @@ async def test_a_cumulative_acknowledgement_covers_all_messages_behind_a_chunk()
         assert subscription.acked == {*range(before), before + 1, before + 2}
         await consumer.ack(found[4])
         assert subscription.acked == {*range(before), *range(before + 1, before + 4)}
+
+
+async def test_what_is_remembered_behind_a_chunk_is_forgotten() -> None:
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe("t", "s")
+        large = await client.create_producer("t", chunking=True)
+        await large.send(bytes(7_000))
+        topic = cluster.topics[T]
+        topic.entries.append(topic.entries[0])  # another message, of which chunk 0 is there
+        reader = await client.create_reader("t", start="earliest")
+        small = await client.create_producer("t", batching=False)
+        for _ in range(6):
+            await small.send(b"x")
+        found = [await consumer.receive() for _ in range(7)]
+        for _ in range(7):
+            await reader.receive()
+        assert len(behind(consumer)) == 6
+        assert not behind(reader)
+        await consumer.ack(found[1:3])
+        await consumer.ack_cumulative(found[5])
+        assert len(behind(consumer)) == 1
+
+
+def behind(source: MessageSource[Any]) -> dict[tuple[int, int], None]:
+    (consumer,) = source._partition_consumers
+    return consumer._behind_chunks
 
 
 def key(number: int) -> tuple[int, int]:
