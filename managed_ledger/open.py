@@ -94,6 +94,7 @@ from daybook.wire.metadata.store import (
 T = TypeVar("T")
 RECOVERED_LEDGERS = 2  # A rollover leaves at most two ledgers of the list unclosed.
 _CURSORS_AT_ONCE = 32
+_READS_AT_ONCE = 8
 _OPENED_MIN = 64
 _NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
 
@@ -200,7 +201,10 @@ class ManagedLedgers:
         try:
             record = await self._find_or_create(name, create=create)
             log = await _take_over(
-                name, replace(self._context, nursery=nursery), config or LogConfig(), record
+                name,
+                replace(self._context, nursery=nursery, host=self._context.nursery),
+                config or LogConfig(),
+                record,
             )
         except BaseException:
             nursery.cancel_scope.cancel()
@@ -361,11 +365,10 @@ async def recover_tail(context: LogContext, ledgers: LedgerList) -> int:
     """
     infos = list(ledgers.info.ledgerInfo)
     # All ledgers prove that they belong to the log before the first one is fenced.
-    unsealed = {
-        ledger.ledgerId: await _verified_metadata(context, ledgers.owner, ledger.ledgerId)
-        for i, ledger in enumerate(infos)
-        if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries")
-    }
+    last = infos[-RECOVERED_LEDGERS:]
+    unknown = [ledger.ledgerId for ledger in infos if not ledger.HasField("entries")]
+    ids = sorted({*unknown, *(ledger.ledgerId for ledger in last)})
+    unsealed = await _metadata_of(context, ledgers.owner, ids)
     for ledger in infos:
         stored = unsealed.get(ledger.ledgerId)
         if stored is not None:
@@ -376,6 +379,31 @@ async def recover_tail(context: LogContext, ledgers: LedgerList) -> int:
     return max(
         stored_offset(ledgers.info, ledgers.path), await last_offset_of(context, ledgers) + 1
     )
+
+
+async def _metadata_of(
+    context: LogContext, owner: LedgerOwner, ledger_ids: Sequence[int]
+) -> dict[int, StoredMetadata]:
+    """Return the verified metadata of ledgers, or raise the first error."""
+    found: dict[int, StoredMetadata] = {}
+    errors: list[Exception] = []
+    limiter = trio.CapacityLimiter(_READS_AT_ONCE)
+
+    async def read(ledger_id: int) -> None:
+        async with limiter:
+            if errors:
+                return
+            try:
+                found[ledger_id] = await _verified_metadata(context, owner, ledger_id)
+            except Exception as error:
+                errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for ledger_id in ledger_ids:
+            nursery.start_soon(read, ledger_id)
+    if errors:
+        raise errors[0]
+    return found
 
 
 async def _verified_metadata(

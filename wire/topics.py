@@ -32,6 +32,8 @@ def url_encode(name: str) -> str:
 
 def url_decode(text: str) -> str:
     """Reverse `url_encode`; raise MalformedError if the result is not UTF-8."""
+    if "%" not in text and "+" not in text:
+        return text  # Nearly all names of a long list are plain.
     try:
         return unquote_plus(text, errors="strict")
     except UnicodeDecodeError as error:

@@ -35,7 +35,6 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.limits import check_properties
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import DEDUPLICATION, Policy
 from daybook.broker.namespaces.records import PartitionedTopic
@@ -51,6 +50,7 @@ from daybook.broker.topics.growth import Subscriptions, grow, stored_subscriptio
 from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.stats import internal_stats, non_persistent_stats, topic_stats
 from daybook.broker.topics.topic import Topic
+from daybook.broker.topics.topic_properties import check_new
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.position import Position
 from daybook.wire.metadata.store import MetadataError, MetadataStore
@@ -313,7 +313,7 @@ class Operations:
             raise PreconditionError(
                 f"{topic} is the name of a partition: name the topic without -partition-N"
             )
-        check_properties(f"topic {topic}", properties)
+        check_new(f"topic {topic}", properties)
         await self._check_owner(topic, authoritative=authoritative)
         await self._check_free(topic)
         await self.create_here(topic, properties)
@@ -331,7 +331,7 @@ class Operations:
             raise PreconditionError(
                 f"{topic} is the name of a partition: name the topic without -partition-N"
             )
-        check_properties(f"topic {topic}", properties)
+        check_new(f"topic {topic}", properties)
         if (await self.policies.namespace(topic.namespace)).deleted:
             raise ConflictError(f"the namespace {topic.namespace} is being deleted")
         await self._check_free(topic)

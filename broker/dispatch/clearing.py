@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from daybook.broker.dispatch.subscription import Subscription
-from daybook.broker.errors import PreconditionError
+from daybook.broker.errors import PreconditionError, UnavailableError
 from daybook.broker.topics.topic_log import translated
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import count_messages
@@ -51,7 +51,7 @@ async def plan_skip(subscription: Subscription, messages: int) -> Plan:
     """Plan to acknowledge the first `messages` messages that are not acknowledged."""
     if messages < 1:
         raise PreconditionError(f"the number of messages to skip must be positive, not {messages}")
-    plan = Plan()
+    plan, moved = Plan(), subscription.moved
     async for position, pending, size in _unacked(subscription, None):
         here = pending.bit_count()
         if plan.messages + here > messages:
@@ -65,6 +65,11 @@ async def plan_skip(subscription: Subscription, messages: int) -> Plan:
         _add(plan, position, here, size)
         if plan.messages == messages:
             break
+    if subscription.moved != moved:
+        # The plan would acknowledge everything from the new position up to the old one.
+        raise UnavailableError(
+            f"somebody moved the subscription {subscription.name} meanwhile: nothing was skipped"
+        )
     return plan
 
 

@@ -7,7 +7,7 @@ A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if
 its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from random import Random
 from typing import assert_never
@@ -45,6 +45,7 @@ from daybook.broker.protocol.topics import (
 from daybook.broker.protocol.upkeep import is_inactive
 from daybook.broker.topics import deduplication
 from daybook.broker.topics.deduplication import Deduplication
+from daybook.broker.topics.idle import IdleTopics
 from daybook.broker.topics.non_persistent import NonPersistentTopic, NonPersistentTopics
 from daybook.broker.topics.policy_updates import PolicyUpdates
 from daybook.broker.topics.rates import PERIOD_S
@@ -101,6 +102,7 @@ class Topics:
         name_prefix: str,
         maintain_interval_s: float = 60.0,
         policy_check_interval_s: float = 60.0,
+        idle_unload_s: float = 0.0,
         limits: TopicLimits | None = None,
     ) -> None:
         self.logs = logs
@@ -153,6 +155,12 @@ class Topics:
             rng=rng,
             log=log,
         )
+        self._idle = IdleTopics(
+            self._loaded.values,
+            self.rest,
+            idle_s=idle_unload_s,
+            rng=rng,
+        )
         # For topics with a long list of ledgers: how many sixteenths were used at the last warning.
         self._warned_sixteenths: dict[str, int] = {}
 
@@ -178,6 +186,7 @@ class Topics:
             nursery.start_soon(self.watch.run)
             nursery.start_soon(self._policy_updates.run)
             nursery.start_soon(self._upkeep.run)
+            nursery.start_soon(self._idle.run)
             await nursery.start(self.non_persistent.run)
             task_status.started()
             try:
@@ -282,6 +291,7 @@ class Topics:
         """
         topic = self._loaded.get(name.full)
         if topic is not None and topic.serving:
+            topic.asked_s = trio.current_time()
             return topic  # The usual case, without a task switch.
         if not name.persistent:
             raise NotAllowedError(f"{name} stores nothing, so it has no such operation")
@@ -318,6 +328,7 @@ class Topics:
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create an empty topic.  Raise ConflictError if it exists."""
+        await self._wait_ours(name)
         self._check_ours(name)
         if not name.persistent:
             if await self.exists(name):
@@ -366,6 +377,10 @@ class Topics:
         finally:
             self._waiters.pop(number, None)
 
+    def rest(self, name: TopicName) -> None:
+        """Begin to close a topic that nobody uses; it stays if somebody comes before that."""
+        self._perform(self._protocol.rest(name.full))
+
     async def delete(self, name: TopicName, *, force: bool) -> None:
         """Delete the topic and everything that is stored of it.
 
@@ -406,9 +421,11 @@ class Topics:
         `successor_url` is the broker to which their clients are sent; "" if it is not known.
         """
         self.non_persistent.close_bundle(bundle, successor_url)
-        await self._close_many(self._names_of(bundle), successor_url)
+        await self.close_names(self._names_of(bundle), successor_url)
 
-    async def _close_many(self, names: list[str], successor_url: str = "") -> None:
+    async def close_names(self, names: Sequence[str], successor_url: str = "") -> None:
+        """Close these topics in order, several at a time."""
+
         async def work(start: int) -> None:
             for name in names[start::_CLOSES_AT_ONCE]:
                 topic = self._loaded.get(name)
@@ -429,26 +446,30 @@ class Topics:
     async def close_all(self) -> None:
         """Close all topics in order, several at a time."""
         self.non_persistent.close_all()
-        await self._close_many(self._protocol.names)
+        await self.close_names(self._protocol.names)
 
     def _names_of(self, bundle: BundleName) -> list[str]:
         """Return the topics in the range of the bundle, even if it has been split since."""
         found: list[str] = []
         for full in self._protocol.names:
-            # Parsing and hashing the names of 100,000 topics takes a second for each bundle.
-            topic = self._loaded.get(full)
-            name = TopicName.parse(full) if topic is None else topic.name
+            name = self._parsed(full)
             if contains(bundle, name.namespace, name.bundle_hash):
                 found.append(full)
         return found
 
-    def hashes_of(self, bundle: BundleName) -> list[int]:
-        """Return the hashes of the bundle's topics that are loaded."""
-        return [
-            topic.name.bundle_hash
-            for name in self._names_of(bundle)
-            if (topic := self._loaded.get(name)) is not None
-        ]
+    def with_hashes(self, bundle: BundleName) -> list[tuple[str, int]]:
+        """Return the bundle's topics that are loaded, or are being loaded, with their hashes."""
+        return [(name, self._parsed(name).bundle_hash) for name in self._names_of(bundle)]
+
+    def _parsed(self, full: str) -> TopicName:
+        # Parsing and hashing the names of 100,000 topics takes a second for each bundle.
+        topic = self._loaded.get(full)
+        return TopicName.parse(full) if topic is None else topic.name
+
+    def in_use(self, names: Iterable[str]) -> list[str]:
+        """Return those of these topics to which producers or consumers are connected."""
+        found = ((name, self._loaded.get(name)) for name in names)
+        return [name for name, topic in found if topic is not None and topic.in_use]
 
     # -- the protocol
 
@@ -607,6 +628,10 @@ class Topics:
     async def _close(self, name: str, load: int) -> None:
         topic = self._by_load.get(load)
         if topic is not None:
+            if self._protocol.rests(name) and not self._idle.may_rest(topic):
+                self._perform(self._protocol.kept(name, load))
+                return
+            # No checkpoint between the look above and the first steps of the close.
             try:
                 if name in self._deleting:
                     await topic.delete()

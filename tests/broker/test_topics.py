@@ -194,10 +194,10 @@ async def test_the_names_of_loaded_topics_are_parsed_once(
         client, topics = await cluster.client(), cluster.broker.topics
         for number in range(1, 20):
             await client.producer(number, topic=f"t{number}")
-        assert len(topics.hashes_of(EVERYTHING)) == 19
+        assert len(topics.with_hashes(EVERYTHING)) == 19
         with monkeypatch.context() as patched:
             patched.setattr(TopicName, "parse", None)
-            assert len(topics.hashes_of(EVERYTHING)) == 19
+            assert len(topics.with_hashes(EVERYTHING)) == 19
             topics.drop_bundle(EVERYTHING)
         assert not topics.loaded
 

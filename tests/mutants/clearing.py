@@ -50,4 +50,12 @@ MUTANTS = [
         replacement=Edit("await self._record.store(info)", "pass"),
         caught_by=f"{_TESTS}::test_properties_of_a_subscription_survive_the_unload_of_its_topic",
     ),
+    Mutant(
+        id="SA21",
+        rule="a skip does not cross a move -> it skips up to the old position",
+        module=_CLEARING,
+        name="plan_skip",
+        replacement=Edit("if subscription.moved != moved:", "if False:"),
+        caught_by="tests:tests/broker/test_subscriptions.py -k cross_a_move",
+    ),
 ]

@@ -24,7 +24,7 @@ MUTANTS = [
         id="TN04",
         rule="the name of a loaded topic is parsed once -> for each bundle that is dropped",
         module="daybook.broker.topics.topics",
-        name="Topics._names_of",
+        name="Topics._parsed",
         replacement=Edit("if topic is None else topic.name", ""),
         caught_by="tests:tests/broker/test_topics.py -k parsed_once",
     ),
@@ -192,5 +192,24 @@ MUTANTS = [
         name="Subscription.__init__",
         replacement=Edit("cursor.properties.get(MOVED)", "None"),
         caught_by=f"{_MOVES} -k takeover",
+    ),
+    Mutant(
+        id="TP21",
+        rule="a reader that is refused leaves no subscription -> the one that it began stays",
+        module="daybook.broker.topics.topic",
+        name="TopicSubscriptions.prepare",
+        replacement=Edit("subscription.drop_if_unused()", "pass"),
+        caught_by="tests:tests/broker/test_key_shared.py -k leaves_no_subscription",
+    ),
+    Mutant(
+        id="TP22",
+        rule="a dead consumer in the way does not count for the limit -> it does",
+        module="daybook.broker.dispatch.subscription",
+        name="Subscription.make_way",
+        replacement=Edit(
+            "    keys = keys or KeyPolicy()\n",
+            "    keys = keys or KeyPolicy()\n    self._check_room()\n",
+        ),
+        caught_by="tests:tests/broker/test_subscriptions.py -k count_for_the_limit",
     ),
 ]
