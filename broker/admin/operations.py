@@ -113,6 +113,17 @@ class MessageIdData(msgspec.Struct, frozen=True, rename="camel"):
     batch_index: int = -1
 
 
+class _Consumers(msgspec.Struct, frozen=True):
+    consumers: list[object] = []
+
+
+class _Connected(msgspec.Struct, frozen=True):
+    """The clients in the stats of a topic."""
+
+    publishers: list[object] = []
+    subscriptions: dict[str, _Consumers] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class RestCall:
     """An operation on one topic, as a call to the admin REST of the broker that owns it."""
@@ -397,8 +408,11 @@ class Operations:
 
     async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
         """Delete all partitions.  Raise PreconditionError while one is in use, unless `force`."""
+        partitions = await self._partitions(topic)
+        if not force:
+            await self._check_unused(partitions)
         await self._each(
-            await self._partitions(topic),
+            partitions,
             lambda partition: self.delete_here(partition, force=force),
             RestCall("DELETE", "", _FORCED if force else {}),
             missing=NotFoundError,
@@ -406,6 +420,18 @@ class Operations:
         await self.policies.delete_partitioned(topic)
         await self.policies.delete_topic_policies(topic)
         await self.schemas.registry.delete_all(topic)
+
+    async def _check_unused(self, partitions: Sequence[TopicName]) -> None:
+        """Raise PreconditionError if a partition is in use, before any of them is deleted."""
+        call = RestCall("GET", "/stats")
+        found = await self._each(partitions, self.stats_here, call, missing=NotFoundError)
+        for partition, result in zip(partitions, found, strict=True):
+            stats = msgspec.convert(msgspec.to_builtins(result or {}), _Connected)
+            if stats.publishers or any(each.consumers for each in stats.subscriptions.values()):
+                raise PreconditionError(
+                    f"{partition} has producers or consumers that are connected, so no partition"
+                    " was deleted: close them, or use force"
+                )
 
     # -- one topic, or each of its partitions
 

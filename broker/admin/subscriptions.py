@@ -4,6 +4,8 @@ Requests that acknowledge messages take `dryRun=true`: they answer with what the
 and change nothing.  Without it they answer 204, as Pulsar does.
 """
 
+import re
+
 from starlette.routing import Route
 
 from daybook.broker.admin.handling import Call, Endpoints, Handler
@@ -17,6 +19,7 @@ SubscriptionCall = Call[SubscriptionOperations]
 _TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}"
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _SUBSCRIPTION = "/subscription/{subscription}"
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def routes(endpoints: Endpoints[SubscriptionOperations]) -> list[Route]:
@@ -160,8 +163,8 @@ async def _examine(call: SubscriptionCall) -> object:
     start, number = call.query("initialPosition", "latest"), call.query("messagePosition", "1")
     if start not in ("earliest", "latest"):
         raise PreconditionError(f"initialPosition must be earliest or latest, not {start!r}")
-    if not number.lstrip("-").isdecimal():
-        raise PreconditionError(f"messagePosition must be a number, not {number!r}")
+    if _NUMBER.fullmatch(number) is None:
+        raise PreconditionError(f"messagePosition must be a number, not {number[:40]!r}")
     return await call.parts.examine(
         call.topic,
         earliest=start == "earliest",

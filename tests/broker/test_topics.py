@@ -29,6 +29,7 @@ from tests.harness.broker import TOPIC, open_broker
 from tests.harness.clocks import EPOCH_MS
 
 NAME = TopicName.parse(TOPIC)
+EVERYTHING = BundleName("public/default/0x00000000_0xffffffff")
 
 
 # -- loading
@@ -183,6 +184,22 @@ async def test_fencing_expels_the_others(autojump_clock: MockClock) -> None:
         await one.wait(pb.CommandCloseProducer)
         error = await one.producer(1)
         assert error.error == pb.ProducerBusy
+
+
+async def test_the_names_of_loaded_topics_are_parsed_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that loses its session drops each of its bundles."""
+    async with open_broker() as cluster:
+        client, topics = await cluster.client(), cluster.broker.topics
+        for number in range(1, 20):
+            await client.producer(number, topic=f"t{number}")
+        assert len(topics.with_hashes(EVERYTHING)) == 19
+        with monkeypatch.context() as patched:
+            patched.setattr(TopicName, "parse", None)
+            assert len(topics.with_hashes(EVERYTHING)) == 19
+            topics.drop_bundle(EVERYTHING)
+        assert not topics.loaded
 
 
 async def test_an_epoch_that_no_topic_has_had_is_refused(autojump_clock: MockClock) -> None:

@@ -9,6 +9,14 @@ _TESTS = "tests:tests/broker/control/test_namespaces_that_are_deleted.py"
 
 MUTANTS = [
     Mutant(
+        id="NS06",
+        rule="a partition in use keeps all others -> those without clients are deleted",
+        module=_OPERATIONS,
+        name="Operations.delete_partitioned",
+        replacement=Edit("if not force:", "if False:"),
+        caught_by="tests:tests/broker/control/test_server.py -k refused_deletion",
+    ),
+    Mutant(
         id="NS05",
         rule="a policy lets clients create as many partitions as a topic may have -> any number",
         module="daybook.broker.namespaces.policies",

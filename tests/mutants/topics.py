@@ -21,6 +21,14 @@ MUTANTS = [
         caught_by="tests:tests/broker/test_topics.py -k partition_of_no_topic",
     ),
     Mutant(
+        id="TN04",
+        rule="the name of a loaded topic is parsed once -> for each bundle that is dropped",
+        module="daybook.broker.topics.topics",
+        name="Topics._parsed",
+        replacement=Edit("if topic is None else topic.name", ""),
+        caught_by="tests:tests/broker/test_topics.py -k parsed_once",
+    ),
+    Mutant(
         id="TN02",
         rule="a topic that cannot be loaded because of a bug costs no other -> the broker ends",
         module="daybook.broker.topics.topics",

@@ -346,6 +346,33 @@ def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
     simulated(story)
 
 
+@pytest.mark.parametrize("produces", [False, True])
+def test_a_refused_deletion_deletes_no_partition(produces: bool) -> None:
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await ops.create_partitioned(ORDERS, 3)
+        await ops.create_subscription(ORDERS, "s", Start.earliest())
+        parts = [ORDERS.partition_name(index) for index in range(3)]
+        async with world.client("one") as client:
+            for part in parts:
+                await send(client, part.full, 1)
+            used = parts[1].full
+            async with (
+                await client.create_producer(used)
+                if produces
+                else await client.subscribe(used, "s")
+            ):
+                with pytest.raises(PreconditionError, match="orders-partition-1"):
+                    await ops.delete_partitioned(ORDERS, force=False)
+                assert [part.full for part in await ops.stored_topics("public/default")] == [
+                    part.full for part in parts
+                ]
+        await ops.delete_partitioned(ORDERS, force=False)
+        assert await ops.stored_topics("public/default") == []
+
+    simulated(story)
+
+
 def test_nothing_that_is_published_into_a_new_partition_is_missed() -> None:
     async def story(world: World) -> None:
         ops = (await world.broker("one")).operations

@@ -206,6 +206,9 @@ def test_single_messages_are_shown_with_their_metadata() -> None:
         far = await rest.ask("GET", f"{TOPICS}/orders/examinemessage", messagePosition="99")
         assert far.status == 404
         assert (await rest.ask("GET", f"{SUB}/position/0")).status == 412
+        for number in ("--5", "9" * 5000, "", "x"):
+            path = f"{TOPICS}/orders/examinemessage"
+            assert (await rest.ask("GET", path, messagePosition=number)).status == 412
         wrong = await rest.ask("GET", f"{TOPICS}/orders/examinemessage", initialPosition="middle")
         assert wrong.status == 412
 
