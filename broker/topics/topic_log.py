@@ -136,6 +136,10 @@ class TopicLog(Protocol):
     @property
     def pending_bytes(self) -> int: ...
 
+    def await_next(self) -> None:
+        """Note that a reader waits for the next entry, however long that takes."""
+        ...
+
     @property
     def last_confirmed(self) -> Position: ...
 

@@ -202,6 +202,9 @@ class FakeLog:
         ledger, entry = divmod(index, self.ledger_entries)
         return Position(FIRST_LEDGER + ledger, entry)
 
+    def await_next(self) -> None:
+        pass
+
     @property
     def last_confirmed(self) -> Position:
         if not self.entries:

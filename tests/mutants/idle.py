@@ -1,4 +1,7 @@
-"""Rules of many topics, broken one at a time: idle ones leave memory, lists come in pages."""
+"""Rules of many topics and many readers, broken one at a time.
+
+Idle topics leave memory, lists come in pages, readers share what was read.
+"""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -8,6 +11,7 @@ _MACHINE = "daybook.broker.protocol.topics"
 _TOPICS = "daybook.broker.topics.topics"
 _TOPIC = "daybook.broker.topics.topic"
 _TESTS = "tests:tests/broker/test_idle_topics.py"
+_TAILING = "tests:tests/managed_ledger/test_tailing.py"
 _SCENARIOS = "tests:tests/broker/protocol/test_topics_scenarios.py"
 
 MUTANTS = [
@@ -98,5 +102,37 @@ MUTANTS = [
         name="page",
         replacement=Edit("bisect_right(names, after)", "bisect_right(names, after) - 1"),
         caught_by="tests:tests/broker/control/test_pages.py",
+    ),
+    Mutant(
+        id="ID12",
+        rule="an entry for which somebody has waited long is cached -> only for ten seconds",
+        module="daybook.managed_ledger.reading",
+        name="LogReader.await_next",
+        replacement=Edit("self._awaited = True", "pass"),
+        caught_by=_TAILING,
+    ),
+    Mutant(
+        id="ID13",
+        rule="entries are cached while somebody waits -> for ever after",
+        module="daybook.managed_ledger.reading",
+        name="LogReader.has_grown",
+        replacement=Edit("self._awaited = False", "pass"),
+        caught_by=_TAILING,
+    ),
+    Mutant(
+        id="ID14",
+        rule="who wants what another one reads waits for it -> reads it, too",
+        module="daybook.managed_ledger.reading",
+        name="LogReader.read",
+        replacement=Edit("(shared or self._streams) and at not in", "False and at not in"),
+        caught_by=_TAILING,
+    ),
+    Mutant(
+        id="ID15",
+        rule="a shared read that fails wakes those who wait -> they wait for ever",
+        module="daybook.managed_ledger.reading",
+        name="LogReader._fetch_for_all",
+        replacement=Edit(".set()", ""),
+        caught_by=_TAILING,
     ),
 ]
