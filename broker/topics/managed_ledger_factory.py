@@ -9,7 +9,7 @@ Errors of managed ledgers, ledgers and the metadata store are translated here fo
 `TopicLogs`; for the methods of a log itself, the topic does that (`topic_log.translated`).
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -50,7 +50,7 @@ from daybook.managed_ledger.errors import (
     NoSuchLogError,
 )
 from daybook.managed_ledger.log import ManagedLedger
-from daybook.managed_ledger.open import ManagedLedgers
+from daybook.managed_ledger.open import ManagedLedgers, ignore_step
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol import trim
 from daybook.managed_ledger.recount import recount
@@ -215,12 +215,16 @@ class ManagedLedgerFactory:
                 await trio.lowlevel.checkpoint()
         return found
 
-    async def open(self, name: TopicName, *, create: bool) -> TopicLog:
+    async def open(
+        self, name: TopicName, *, create: bool, on_step: Callable[[str], None] = ignore_step
+    ) -> TopicLog:
         config = await self._configs.for_topic(name)
         create = create and await self._configs.may_create(name.namespace)
         async with translated(name.full):
             try:
-                return await self._ledgers.open(name.managed_ledger_name, config, create=create)
+                return await self._ledgers.open(
+                    name.managed_ledger_name, config, create=create, on_step=on_step
+                )
             except NoSuchLogError:
                 raise NotFoundError(f"the topic {name.full} does not exist") from None
 

@@ -474,8 +474,11 @@ class FakeLogs:
         await trio.lowlevel.checkpoint()
         return [name for name in self.by_name if name.namespace == namespace]
 
-    async def open(self, name: TopicName, *, create: bool) -> FakeLog:
+    async def open(
+        self, name: TopicName, *, create: bool, on_step: Callable[[str], None] = lambda _: None
+    ) -> FakeLog:
         self.opened.append(name)
+        on_step("opening its log")
         await trio.lowlevel.checkpoint()
         if self.gate is not None:
             await self.gate.wait()

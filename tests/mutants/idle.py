@@ -12,6 +12,8 @@ _TOPICS = "daybook.broker.topics.topics"
 _TOPIC = "daybook.broker.topics.topic"
 _TESTS = "tests:tests/broker/test_idle_topics.py"
 _TAILING = "tests:tests/managed_ledger/test_tailing.py"
+_LOADS = "daybook.broker.topics.loads"
+_LOAD_TESTS = "tests:tests/broker/test_loads.py"
 _SCENARIOS = "tests:tests/broker/protocol/test_topics_scenarios.py"
 
 MUTANTS = [
@@ -102,6 +104,57 @@ MUTANTS = [
         name="page",
         replacement=Edit("bisect_right(names, after)", "bisect_right(names, after) - 1"),
         caught_by="tests:tests/broker/control/test_pages.py",
+    ),
+    Mutant(
+        id="ID16",
+        rule="pages that are read one after the other come from one list -> each reads it again",
+        module="daybook.broker.admin.pages",
+        name="Pages.page",
+        replacement=Edit("now_s < self._until_s", "False"),
+        caught_by="tests:tests/broker/control/test_pages.py",
+    ),
+    Mutant(
+        id="ID17",
+        rule="the last page drops the list -> it stays in memory",
+        module="daybook.broker.admin.pages",
+        name="Pages.page",
+        replacement=Edit('self._key, self._names = "", ()', "pass"),
+        caught_by="tests:tests/broker/control/test_pages.py",
+    ),
+    Mutant(
+        id="ID18",
+        rule="some topics load at a time -> all that are asked for",
+        module=_LOADS,
+        name="Loads._place",
+        replacement=Edit(
+            "await self._places.acquire_on_behalf_of(load)",
+            "self._places.total_tokens += 1\n    self._places.acquire_on_behalf_of_nowait(load)",
+        ),
+        caught_by=_LOAD_TESTS,
+    ),
+    Mutant(
+        id="ID19",
+        rule="a slow load gives its place to others -> keeps it",
+        module=_LOADS,
+        name="Loads._place",
+        replacement=Edit("trio.sleep(self._limits.slow_s)", "trio.sleep(self._limits.load_s)"),
+        caught_by=_LOAD_TESTS,
+    ),
+    Mutant(
+        id="ID20",
+        rule="a load that takes too long is given up -> its callers wait for ever",
+        module=_LOADS,
+        name="Loads.begin",
+        replacement=Edit("trio.move_on_after(self._limits.load_s)", "trio.move_on_after(1e9)"),
+        caught_by=_LOAD_TESTS,
+    ),
+    Mutant(
+        id="ID21",
+        rule="a load that has ended frees its place -> only when it would have been slow",
+        module=_LOADS,
+        name="Loads._place",
+        replacement=Edit("held.cancel()", "pass"),
+        caught_by=_LOAD_TESTS,
     ),
     Mutant(
         id="ID12",
