@@ -37,7 +37,15 @@ class CompactionLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadLimits:
+    at_once: int = 64  # topics
+    slow_s: float = 10.0  # A slower load gives its place to another.
+    load_s: float = 300.0  # for one load
+
+
+@dataclass(frozen=True, slots=True)
 class TopicLimits:
+    loads: LoadLimits = field(default_factory=LoadLimits)
     compaction: CompactionLimits = field(default_factory=CompactionLimits)
     deduplication: DeduplicationLimits = field(default_factory=DeduplicationLimits)
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)

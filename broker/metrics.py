@@ -24,6 +24,7 @@ from daybook.broker.topics.stats import (
 )
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
+from daybook.managed_ledger.context import EntryCache
 from daybook.wire.arena import ArenaPool
 from daybook.wire.version import __version__
 
@@ -51,6 +52,7 @@ class BrokerMetrics:
         arenas: ArenaPool,
         requests: RequestCounts,
         orphans: OrphanRemoval,
+        cache: EntryCache,
     ) -> None:
         self._cluster = cluster
         self._topics = topics
@@ -59,6 +61,7 @@ class BrokerMetrics:
         self._arenas = arenas
         self._requests = requests
         self._orphans = orphans
+        self._cache = cache
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(self))
 
@@ -154,6 +157,16 @@ class BrokerMetrics:
                 "orphaned_ledgers_removed",
                 "Ledgers removed because no topic and no subscription names them.",
                 self._orphans.removed,
+            ),
+            (
+                "entry_cache_hits",
+                "Entries that were delivered from the memory of the broker.",
+                self._cache.hits,
+            ),
+            (
+                "bookie_reads",
+                "Reads of entries at bookies, each of one or more entries.",
+                self._cache.reads,
             ),
         ):
             counter = CounterMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))

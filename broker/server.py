@@ -326,6 +326,7 @@ class _Broker:
             arenas,
             context.request_counts,
             self.orphans,
+            ledgers.cache,
         )
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:

@@ -100,6 +100,7 @@ class EntryCache:
         self.bytes_max = bytes_max
         self.bytes = 0
         self.hits = 0
+        self.reads = 0  # at bookies, of entries that were not here
         # The ids of ledgers are unique in a cluster, so positions of all logs may share one map.
         self._entries: OrderedDict[Position, bytes] = OrderedDict()
         # Entries that were read ahead: size, and since when they are here.

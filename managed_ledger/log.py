@@ -329,6 +329,7 @@ class ManagedLedger:
             if cached:
                 self.context.cache.put(position, b"".join(entry.buffers))
             entry.done(position, None)
+        self._reader.has_grown()
         self.on_confirmed()
         self._perform(self._protocol.confirmed(last - first + 1))
         self._wake()
@@ -601,11 +602,16 @@ class ManagedLedger:
         """Wait until entries are confirmed, or the state may have changed."""
         await self._grown.wait()
 
+    def await_next(self) -> None:
+        """Note that a reader waits for the next entry: it is worth caching when it comes."""
+        self._reader.await_next()
+
     async def wait_appended(self, after: Position) -> None:
         """Wait until there is an entry behind `after`.  Raise if the log has ended."""
         self._reader.expect()
         while self.last_confirmed <= after:
             self.check()
+            self._reader.await_next()
             await self._grown.wait()
 
     # -- positions

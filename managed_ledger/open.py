@@ -99,6 +99,10 @@ _OPENED_MIN = 64
 _NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
 
 
+def ignore_step(_step: str) -> None:
+    """Tell nobody."""
+
+
 class ManagedLedgers:
     """The logs of one host.  See `open_managed_ledgers`."""
 
@@ -190,22 +194,24 @@ class ManagedLedgers:
         return await self._context.retry_read(lambda: store.get_children(path)) or []
 
     async def open(
-        self, name: str, config: LogConfig | None = None, *, create: bool = True
+        self,
+        name: str,
+        config: LogConfig | None = None,
+        *,
+        create: bool = True,
+        on_step: Callable[[str], None] = ignore_step,
     ) -> ManagedLedger:
-        """Take the log over.
+        """Take the log over.  `on_step` is told in words what is done next.
 
         Raise NoSuchLogError, FencedError, LogCorruptError, or LedgerError and MetadataError if it
         does not work now.
         """
         nursery = await self._context.nursery.start(open_log_nursery)
         try:
+            on_step("reading its list of ledgers in ZooKeeper")
             record = await self._find_or_create(name, create=create)
-            log = await _take_over(
-                name,
-                replace(self._context, nursery=nursery, host=self._context.nursery),
-                config or LogConfig(),
-                record,
-            )
+            context = replace(self._context, nursery=nursery, host=self._context.nursery)
+            log = await _take_over(name, context, config or LogConfig(), record, on_step)
         except BaseException:
             nursery.cancel_scope.cancel()
             raise
@@ -299,15 +305,21 @@ class ManagedLedgers:
 
 
 async def _take_over(
-    name: str, context: LogContext, config: LogConfig, record: Record
+    name: str,
+    context: LogContext,
+    config: LogConfig,
+    record: Record,
+    on_step: Callable[[str], None],
 ) -> ManagedLedger:
     """Carry out steps 2 to 5."""
     path = log_path(name)
     info = parse(ManagedLedgerInfo(), record.value, path)
     _check_instance(context, path, info)  # before anything is fenced
     ledgers = LedgerList(context, name, info, record.stat.version)
+    on_step(f"recovering its last ledgers, of {len(ledgers.ids)}")
     next_offset = await recover_tail(context, ledgers)  # step 2
     assert len(ledgers.sealed) == len(ledgers.ids)
+    on_step("creating a ledger on the bookies")
     writer = await context.create_ledger(config.quorums, name)  # step 3
     learned = unrecorded(ledgers)  # the lengths that step 4 writes
     # The same write takes empty ledgers off the list; they are deleted only after it.
@@ -336,6 +348,7 @@ async def _take_over(
         await ledgers.update(change, next_offset)
 
     # Step 4: with this write the log belongs to this host.
+    on_step("writing its list of ledgers to ZooKeeper")
     await put_on_list(context, ledgers, writer, update)
     assert ledgers.lists(writer.ledger_id)
     log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
@@ -343,6 +356,7 @@ async def _take_over(
         await context.delete_ledgers(empty, ledgers.owner)
         # There may be thousands of trimmed ledgers, so the opening does not wait for that.
         context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
+        on_step("recovering its subscriptions from their ledgers")
         await _recover_cursors(log)  # step 5
     except BaseException:
         # Without this its writer would listen to the bookies for as long as the host lives.

@@ -75,24 +75,36 @@ class LogReader:
         self._readers: dict[int, LedgerReader] = {}
         self._foreign: set[int] = set()  # ledgers of another owner, which were logged once
         self._tailing_until_s = 0.0
+        self._awaited = False  # a reader has read everything, and waits for the next entry
         self._streams: OrderedDict[Position, _Stream] = OrderedDict()  # by their next position
         self._under_way: dict[Position, trio.Event] = {}  # chunks on their way, by first position
 
     @property
     def tailing(self) -> bool:
         """True while a reader reads at the end, so that appended entries are worth caching."""
-        return trio.current_time() < self._tailing_until_s
+        return self._awaited or trio.current_time() < self._tailing_until_s
 
     def expect(self) -> None:
         """Note that a reader is at the end of the log."""
         self._tailing_until_s = trio.current_time() + _TAILING_S
+
+    def await_next(self) -> None:
+        """Note that a reader waits for the next entry, however long that takes."""
+        self._awaited = True
+
+    def has_grown(self) -> None:
+        """Note that there are new entries: those who waited read them now."""
+        if self._awaited:
+            self._awaited = False
+            self.expect()
 
     async def read(
         self, at: Position, end: Position, *, max_entries: int, max_bytes: int, shared: bool
     ) -> list[LogEntry]:
         """Return consecutive entries, the first one at `at`, none behind `end`.
 
-        `shared` says that other readers will read the same entries.  Raise LedgerError.
+        `shared` says that other readers will read the same entries.  One read at the bookies then
+        serves all that ask for the same entries meanwhile.  Raise LedgerError.
         """
         if at.ledger_id == end.ledger_id and at.entry_id >= end.entry_id - _TAILING_ENTRIES:
             self.expect()
@@ -106,12 +118,24 @@ class LogReader:
         found = self._cached(at, end, max_entries, max_bytes)
         if found:
             await trio.lowlevel.checkpoint()
+        elif (shared or self._streams) and at not in self._under_way:
+            found = await self._fetch_for_all(at, end, at.entry_id + max_entries - 1, max_bytes)
         else:
             found = await self._fetch(at, end, at.entry_id + max_entries - 1, max_bytes)
-            if shared:
-                for entry in found:
-                    self._context.cache.put(entry.position, bytes(entry.data))
         self._has_read(stream, found, end)
+        return found
+
+    async def _fetch_for_all(
+        self, at: Position, end: Position, last: int, max_bytes: int
+    ) -> list[LogEntry]:
+        """Read entries into the cache, while others that want them wait."""
+        self._under_way[at] = trio.Event()
+        try:
+            found = await self._fetch(at, end, last, max_bytes)
+            for entry in found:
+                self._context.cache.put(entry.position, bytes(entry.data))
+        finally:
+            self._under_way.pop(at).set()
         return found
 
     async def read_one(self, at: Position, end: Position) -> Entry | None:
@@ -155,6 +179,7 @@ class LogReader:
         last = min(last, self._last_in(at.ledger_id, end))
         try:
             source = self._writers.get(at.ledger_id) or await self._reader(at.ledger_id, last)
+            self._context.cache.reads += 1
             entries: list[Entry] = await source.read(at.entry_id, last, max_bytes=max_bytes)
         except MetadataError as error:
             raise ReadUnknownError(at.ledger_id, at.entry_id, f"no metadata: {error}") from error

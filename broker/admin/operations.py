@@ -23,6 +23,7 @@ import msgspec
 import trio
 
 from daybook.broker.admin.bundle_operations import BundleOperations
+from daybook.broker.admin.pages import Pages
 from daybook.broker.admin.schemas import SchemaParts
 from daybook.broker.compaction.state import CompactionState, compaction_state, most_urgent
 from daybook.broker.dispatch.subscription import Subscription
@@ -46,6 +47,7 @@ from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.lookup import LookupResult, Lookups
+from daybook.broker.topics.explain import TopicExplanation, explain
 from daybook.broker.topics.growth import Subscriptions, grow, stored_subscriptions
 from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.stats import internal_stats, non_persistent_stats, topic_stats
@@ -160,6 +162,7 @@ class Operations:
         self.policies = policies
         self.bundles = bundles
         self.schemas = SchemaParts(schemas, policies)
+        self.pages = Pages()
         self._partitions_max = partitions_max
         self._store = store
         self._ownership = ownership
@@ -257,6 +260,15 @@ class Operations:
 
     async def _delete_forced(self, topic: TopicName) -> None:
         await self._delete_with_policies(topic, force=True)
+
+    async def explain_topic(
+        self, topic: TopicName, *, authoritative: bool = False
+    ) -> TopicExplanation:
+        """Return what a topic is doing at its broker, without loading it."""
+        await self._check_owner(topic, authoritative=authoritative)
+        if not await self.exists(topic):
+            raise NotFoundError(f"the topic {topic} does not exist")
+        return explain(self._topics, topic)
 
     # -- listing and creating topics
 

@@ -1,6 +1,7 @@
 """REST of topics, their partitions and subscriptions; lookup over HTTP."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import msgspec
 from starlette.routing import Route
@@ -8,7 +9,6 @@ from starlette.routing import Route
 from daybook.broker.admin import policies, topic_properties
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
 from daybook.broker.admin.operations import Operations, Start
-from daybook.broker.admin.pages import page
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
 
 OpsCall = Call[Operations]
@@ -49,6 +49,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         },
         "/{topic}/unload": {"PUT": _unload},
         "/{topic}/compaction": {"GET": _compaction, "PUT": _compact},
+        "/{topic}/explain": {"GET": _explain},
         "/{topic}/stats": {"GET": _stats},
         "/{topic}/internalStats": {"GET": _internal_stats},
         "/{topic}/partitioned-stats": {"GET": _partitioned_stats},
@@ -120,7 +121,7 @@ async def _bundle(call: OpsCall) -> object:
 
 
 async def _topics(call: OpsCall) -> object:
-    return page(await call.parts.topics(call.namespace), call.query("after"), call.query("limit"))
+    return await _page(call, "topics", partial(call.parts.topics, call.namespace))
 
 
 async def _non_persistent_topics(call: OpsCall) -> object:
@@ -129,8 +130,18 @@ async def _non_persistent_topics(call: OpsCall) -> object:
 
 
 async def _partitioned_topics(call: OpsCall) -> object:
-    names = await call.parts.partitioned_topics(call.namespace, call.domain)
-    return page(names, call.query("after"), call.query("limit"))
+    read = partial(call.parts.partitioned_topics, call.namespace, call.domain)
+    return await _page(call, f"{call.domain} partitioned", read)
+
+
+async def _page(call: OpsCall, kind: str, read: Callable[[], Awaitable[list[str]]]) -> object:
+    after, limit = call.query("after"), call.query("limit")
+    key = f"{kind} {call.namespace}"
+    return await call.parts.pages.page(key, read, after=after, limit=limit)
+
+
+async def _explain(call: OpsCall) -> object:
+    return await call.parts.explain_topic(call.topic, authoritative=_authoritative(call))
 
 
 async def _create(call: OpsCall) -> None:

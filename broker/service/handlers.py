@@ -822,7 +822,13 @@ class Handlers:
         else:
             answer.topics.extend(names)
         if answer.ByteSize() > broker.config.max_message_size:
-            raise NotAllowedError(f"{namespace} has too many topics for one answer")
+            raise NotAllowedError(
+                f"{namespace} has {len(names)} topics that match, whose names take"
+                f" {answer.ByteSize()} bytes, and an answer has at most"
+                f" {broker.config.max_message_size}: subscribe with a regular expression that fewer"
+                " match and that this broker applies, or read the list in pages over REST"
+                " (?after=NAME&limit=N)"
+            )
         return answer
 
     async def _get_or_create_schema(self, body: pb.CommandGetOrCreateSchema) -> Message:

@@ -51,7 +51,7 @@ from daybook.managed_ledger.errors import (
     NoSuchLogError,
 )
 from daybook.managed_ledger.log import ManagedLedger
-from daybook.managed_ledger.open import ManagedLedgers
+from daybook.managed_ledger.open import ManagedLedgers, ignore_step
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol import trim
 from daybook.managed_ledger.recount import recount
@@ -238,10 +238,12 @@ class ManagedLedgerFactory:
                 await trio.lowlevel.checkpoint()
         return found
 
-    async def open(self, name: TopicName, *, create: bool) -> TopicLog:
+    async def open(
+        self, name: TopicName, *, create: bool, on_step: Callable[[str], None] = ignore_step
+    ) -> TopicLog:
         config = await self._configs.for_topic(name)
         try:
-            return await self._open(name, config)
+            return await self._open(name, config, on_step)
         except NotFoundError:
             if not create:
                 raise
@@ -249,12 +251,16 @@ class ManagedLedgerFactory:
             await self.create(name, {})
         except ConflictError as error:
             raise NotFoundError(f"the topic {name.full} does not exist, and {error}") from None
-        return await self._open(name, config)
+        return await self._open(name, config, on_step)
 
-    async def _open(self, name: TopicName, config: LogConfig) -> TopicLog:
+    async def _open(
+        self, name: TopicName, config: LogConfig, on_step: Callable[[str], None]
+    ) -> TopicLog:
         async with translated(name.full):
             try:
-                return await self._ledgers.open(name.managed_ledger_name, config, create=False)
+                return await self._ledgers.open(
+                    name.managed_ledger_name, config, create=False, on_step=on_step
+                )
             except NoSuchLogError:
                 raise NotFoundError(f"the topic {name.full} does not exist") from None
 

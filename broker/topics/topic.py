@@ -282,6 +282,7 @@ class Topic:
     def call_when_appended(self, call: Callable[[], None]) -> None:
         """Call once, when the next entry is confirmed.  Asking twice makes one call."""
         self._call_when_appended[call] = None
+        self.log.await_next()
 
     def append_failed(self, error: Exception) -> None:
         """Give the topic up, because its log takes no more entries."""

@@ -136,6 +136,10 @@ class TopicLog(Protocol):
     @property
     def pending_bytes(self) -> int: ...
 
+    def await_next(self) -> None:
+        """Note that a reader waits for the next entry, however long that takes."""
+        ...
+
     @property
     def last_confirmed(self) -> Position: ...
 
@@ -243,8 +247,10 @@ class TopicLogs(Protocol):
 
     async def stored(self, namespace: str) -> list[TopicName]: ...
 
-    async def open(self, name: TopicName, *, create: bool) -> TopicLog:
-        """Take the log over.
+    async def open(
+        self, name: TopicName, *, create: bool, on_step: Callable[[str], None] = ...
+    ) -> TopicLog:
+        """Take the log over.  `on_step` is told in words what is done next.
 
         Raise NotFoundError, or FencedError if another broker takes it over at the same time.
         """

@@ -41,11 +41,14 @@ from daybook.broker.protocol.topics import (
     Load,
     NotNow,
     TopicsProtocol,
+    TopicState,
 )
 from daybook.broker.protocol.upkeep import is_inactive
 from daybook.broker.topics import deduplication
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.idle import IdleTopics
+from daybook.broker.topics.loads import Load as LoadUnderWay
+from daybook.broker.topics.loads import LoadProgress, Loads
 from daybook.broker.topics.non_persistent import NonPersistentTopic, NonPersistentTopics
 from daybook.broker.topics.policy_updates import PolicyUpdates
 from daybook.broker.topics.rates import PERIOD_S
@@ -155,6 +158,7 @@ class Topics:
             rng=rng,
             log=log,
         )
+        self._loads = Loads(self.limits.loads, self._start, log)
         self._idle = IdleTopics(
             self._loaded.values,
             self.rest,
@@ -253,6 +257,14 @@ class Topics:
     def loaded(self) -> Mapping[str, Topic]:
         """The topics that are served, by full name."""
         return self._loaded
+
+    def state_of(self, name: TopicName) -> TopicState | None:
+        """Return what the topic is doing here; None if it is not in memory."""
+        return self._protocol.state_of(name.full)
+
+    def load_progress(self, name: TopicName) -> LoadProgress | None:
+        """Return how far the load of a topic is; None if it is not being loaded."""
+        return self._loads.progress(name)
 
     def loaded_logs(self) -> Iterable[tuple[TopicName, TopicLog]]:
         return ((topic.name, topic.log) for topic in self._loaded.values())
@@ -513,7 +525,8 @@ class Topics:
     async def _load(self, name: TopicName, load: int, create: bool) -> None:
         fenced = False
         try:
-            topic = await self._open(name, create)
+            async with self._loads.begin(name) as progress:
+                topic = await self._open(name, create, progress)
         except FencedError as fence:
             fenced = True
             self._failures[load] = UnavailableError(f"{name}: {fence}")
@@ -548,13 +561,14 @@ class Topics:
         )
         self._failures.pop(load)
 
-    async def _open(self, name: TopicName, create: bool) -> Topic:
+    async def _open(self, name: TopicName, create: bool, load: LoadUnderWay) -> Topic:
         create = await self._check_partition(name, create)
         if create:
             await self._check_new(name)
-        log = await self.logs.open(name, create=create)
+        log = await self.logs.open(name, create=create, on_step=load.step)
         try:
             policies = await self._policies.effective(name)
+            load.step("reading which messages its producers have sent")
             known = await self._load_deduplication(name, log, policies)
             if not self._owns(name):
                 # The bundle was lost meanwhile.  Its next owner recovers the log.

@@ -20,6 +20,28 @@ def explain() -> None:
 
 
 @explain.command()
+@click.argument("name")
+@admin_url_option
+@output_option
+def topic(name: str, admin_url: str, output: OutputFormat) -> None:
+    """Say what the topic NAME is doing: served, not in memory, being loaded (in which step).
+
+    The question does not load the topic.  Name a partition if the topic has partitions.
+    """
+    full = parse_topic(name).full
+    found: dict[str, Any] = ask_admin(admin_url, lambda admin: admin.explain_topic(full))
+    if output != "json":
+        found = {
+            "topic": found["topic"],
+            "state": found["state"],
+            "summary": found["summary"],
+            "in this step (s)": found["stepS"],
+            "in all (s)": found["totalS"],
+        }
+    write_record(found, output)
+
+
+@explain.command()
 @click.argument("topic")
 @click.argument("name")
 @admin_url_option

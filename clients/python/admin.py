@@ -355,6 +355,10 @@ class Admin:
         """Drop what neither subscriptions nor retention need, without waiting for the broker."""
         await self._do("POST", f"{_path(topic)}/trim")
 
+    async def explain_topic(self, topic: str) -> Json:
+        """Return what a topic is doing at its broker.  The question does not load the topic."""
+        return await self._get(f"{_path(topic)}/explain")
+
     async def explain_subscription(self, topic: str, subscription: str) -> Json:
         """Return why a subscription delivers nothing now: a summary, and all blockers."""
         return await self._get(f"{_subscription(topic, subscription)}/explain")

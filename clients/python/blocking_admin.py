@@ -272,6 +272,10 @@ class Admin(Closing):
     def trim_topic(self, topic: str) -> None:
         self._portal.call(self._admin.trim_topic, topic)
 
+    @like(trio_admin.Admin.explain_topic)
+    def explain_topic(self, topic: str) -> Json:
+        return self._portal.call(self._admin.explain_topic, topic)
+
     @like(trio_admin.Admin.explain_subscription)
     def explain_subscription(self, topic: str, subscription: str) -> Json:
         return self._portal.call(self._admin.explain_subscription, topic, subscription)

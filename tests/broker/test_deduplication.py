@@ -437,8 +437,8 @@ async def test_a_topic_that_cannot_be_read_now_is_not_opened_without_its_history
         second = await cluster.client()
         opening = cluster.broker.logs.open
 
-        async def open_with_failing_reads(name: TopicName, *, create: bool) -> FakeLog:
-            log = await opening(name, create=create)
+        async def open_with_failing_reads(name: TopicName, **options: Any) -> FakeLog:
+            log = await opening(name, **options)
             log.reads_to_fail = 1
             return log
 

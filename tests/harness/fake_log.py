@@ -203,6 +203,9 @@ class FakeLog:
         ledger, entry = divmod(index, self.ledger_entries)
         return Position(FIRST_LEDGER + ledger, entry)
 
+    def await_next(self) -> None:
+        pass
+
     @property
     def last_confirmed(self) -> Position:
         if not self.entries:
@@ -472,8 +475,11 @@ class FakeLogs:
         await trio.lowlevel.checkpoint()
         return [name for name in self.by_name if name.namespace == namespace]
 
-    async def open(self, name: TopicName, *, create: bool) -> FakeLog:
+    async def open(
+        self, name: TopicName, *, create: bool, on_step: Callable[[str], None] = lambda _: None
+    ) -> FakeLog:
         self.opened.append(name)
+        on_step("opening its log")
         await trio.lowlevel.checkpoint()
         if self.gate is not None:
             await self.gate.wait()

@@ -1,4 +1,7 @@
-"""Rules of many topics, broken one at a time: idle ones leave memory, lists come in pages."""
+"""Rules of many topics and many readers, broken one at a time.
+
+Idle topics leave memory, lists come in pages, readers share what was read.
+"""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -8,6 +11,9 @@ _MACHINE = "daybook.broker.protocol.topics"
 _TOPICS = "daybook.broker.topics.topics"
 _TOPIC = "daybook.broker.topics.topic"
 _TESTS = "tests:tests/broker/test_idle_topics.py"
+_TAILING = "tests:tests/managed_ledger/test_tailing.py"
+_LOADS = "daybook.broker.topics.loads"
+_LOAD_TESTS = "tests:tests/broker/test_loads.py"
 _SCENARIOS = "tests:tests/broker/protocol/test_topics_scenarios.py"
 
 MUTANTS = [
@@ -98,5 +104,88 @@ MUTANTS = [
         name="page",
         replacement=Edit("bisect_right(names, after)", "bisect_right(names, after) - 1"),
         caught_by="tests:tests/broker/control/test_pages.py",
+    ),
+    Mutant(
+        id="ID16",
+        rule="pages that are read one after the other come from one list -> each reads it again",
+        module="daybook.broker.admin.pages",
+        name="Pages.page",
+        replacement=Edit("now_s < self._until_s", "False"),
+        caught_by="tests:tests/broker/control/test_pages.py",
+    ),
+    Mutant(
+        id="ID17",
+        rule="the last page drops the list -> it stays in memory",
+        module="daybook.broker.admin.pages",
+        name="Pages.page",
+        replacement=Edit('self._key, self._names = "", ()', "pass"),
+        caught_by="tests:tests/broker/control/test_pages.py",
+    ),
+    Mutant(
+        id="ID18",
+        rule="some topics load at a time -> all that are asked for",
+        module=_LOADS,
+        name="Loads._place",
+        replacement=Edit(
+            "await self._places.acquire_on_behalf_of(load)",
+            "self._places.total_tokens += 1\n    self._places.acquire_on_behalf_of_nowait(load)",
+        ),
+        caught_by=_LOAD_TESTS,
+    ),
+    Mutant(
+        id="ID19",
+        rule="a slow load gives its place to others -> keeps it",
+        module=_LOADS,
+        name="Loads._place",
+        replacement=Edit("trio.sleep(self._limits.slow_s)", "trio.sleep(self._limits.load_s)"),
+        caught_by=_LOAD_TESTS,
+    ),
+    Mutant(
+        id="ID20",
+        rule="a load that takes too long is given up -> its callers wait for ever",
+        module=_LOADS,
+        name="Loads.begin",
+        replacement=Edit("trio.move_on_after(self._limits.load_s)", "trio.move_on_after(1e9)"),
+        caught_by=_LOAD_TESTS,
+    ),
+    Mutant(
+        id="ID21",
+        rule="a load that has ended frees its place -> only when it would have been slow",
+        module=_LOADS,
+        name="Loads._place",
+        replacement=Edit("held.cancel()", "pass"),
+        caught_by=_LOAD_TESTS,
+    ),
+    Mutant(
+        id="ID12",
+        rule="an entry for which somebody has waited long is cached -> only for ten seconds",
+        module="daybook.managed_ledger.reading",
+        name="LogReader.await_next",
+        replacement=Edit("self._awaited = True", "pass"),
+        caught_by=_TAILING,
+    ),
+    Mutant(
+        id="ID13",
+        rule="entries are cached while somebody waits -> for ever after",
+        module="daybook.managed_ledger.reading",
+        name="LogReader.has_grown",
+        replacement=Edit("self._awaited = False", "pass"),
+        caught_by=_TAILING,
+    ),
+    Mutant(
+        id="ID14",
+        rule="who wants what another one reads waits for it -> reads it, too",
+        module="daybook.managed_ledger.reading",
+        name="LogReader.read",
+        replacement=Edit("(shared or self._streams) and at not in", "False and at not in"),
+        caught_by=_TAILING,
+    ),
+    Mutant(
+        id="ID15",
+        rule="a shared read that fails wakes those who wait -> they wait for ever",
+        module="daybook.managed_ledger.reading",
+        name="LogReader._fetch_for_all",
+        replacement=Edit(".set()", ""),
+        caught_by=_TAILING,
     ),
 ]

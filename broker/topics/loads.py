@@ -1,0 +1,122 @@
+"""The loads of topics that are under way: how many at a time, how long, and in which step each is.
+
+    async with loads.begin(name) as load:
+        load.step("recovering its last ledgers")
+
+At most `at_once` loads work at a time; the others wait in the order in which they came.  So the
+10,000 topics of a broker that died do not all ask ZooKeeper and the bookies at the same moment.  A
+load that takes longer than `slow_s` waits for something that is away.  It is logged with its step,
+and gives its place to others, because it must not hold them up.  A load that takes longer than
+`load_s` is given up, and its callers are told the step; the next caller begins anew.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import trio
+
+from daybook.broker.errors import UnavailableError
+from daybook.broker.limits import LoadLimits
+from daybook.wire.logging import Log, LogLimiter
+from daybook.wire.topics import TopicName
+
+WAITS = "waiting for other topics that are being loaded"
+
+
+@dataclass(slots=True, eq=False)
+class Load:
+    """One load.  `doing` is the step that it is in, in words."""
+
+    name: TopicName
+    since_s: float
+    doing: str = WAITS
+    step_since_s: float = 0.0
+
+    def step(self, doing: str) -> None:
+        """Note that the load begins its next step."""
+        self.doing, self.step_since_s = doing, trio.current_time()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a load is, for people."""
+
+    step: str
+    step_s: float
+    total_s: float
+
+
+class Loads:
+    """One instance per broker.  `start` runs a task until the broker ends."""
+
+    def __init__(self, limits: LoadLimits, start: Callable[..., None], log: Log) -> None:
+        self._limits = limits
+        self._start = start
+        self._log = LogLimiter(log)
+        self._places = trio.CapacityLimiter(limits.at_once)
+        self._under_way: dict[str, Load] = {}
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def progress(self, name: TopicName) -> LoadProgress | None:
+        """Return how far the load of a topic is; None if it is not being loaded."""
+        load, now_s = self._under_way.get(name.full), trio.current_time()
+        if load is None:
+            return None
+        return LoadProgress(load.doing, now_s - load.step_since_s, now_s - load.since_s)
+
+    @asynccontextmanager
+    async def begin(self, name: TopicName) -> AsyncGenerator[Load]:
+        """Run a load.  Raise UnavailableError if it takes too long."""
+        now_s = trio.current_time()
+        load = self._under_way[name.full] = Load(name, now_s, step_since_s=now_s)
+        try:
+            async with self._place(load):
+                with trio.move_on_after(self._limits.load_s) as scope:
+                    yield load
+                if scope.cancelled_caught:
+                    raise self._too_slow(load)
+        finally:
+            # A topic that was dropped meanwhile may be loaded again already.
+            if self._under_way.get(name.full) is load:
+                del self._under_way[name.full]
+
+    @asynccontextmanager
+    async def _place(self, load: Load) -> AsyncGenerator[None]:
+        """Hold one of the places, until the load has ended or turns out to be slow."""
+        await self._places.acquire_on_behalf_of(load)
+        held = trio.CancelScope()
+
+        async def watch() -> None:
+            try:
+                with held:
+                    await trio.sleep(self._limits.slow_s)
+                    self._tell(load)
+            finally:
+                self._places.release_on_behalf_of(load)
+
+        load.step("reading its policies")
+        self._start(watch)
+        try:
+            yield
+        finally:
+            held.cancel()
+
+    def _tell(self, load: Load) -> None:
+        self._log.info(
+            "a topic takes long to load",
+            (load.name.full,),
+            topic=load.name.full,
+            step=load.doing,
+            step_s=round(trio.current_time() - load.step_since_s, 1),
+        )
+
+    def _too_slow(self, load: Load) -> UnavailableError:
+        step_s = trio.current_time() - load.step_since_s
+        return UnavailableError(
+            f"{load.name} was not loaded within {self._limits.load_s:.0f} s: it has been"
+            f" {load.doing} for {step_s:.0f} s. Look at the bookies and at ZooKeeper; the next use"
+            " of the topic tries again"
+        )

@@ -1,0 +1,125 @@
+"""Loads of topics: some at a time, a slow one holds up nobody, and each knows its step."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+from trio.testing import MockClock
+
+from daybook.broker.errors import BrokerError, UnavailableError
+from daybook.broker.limits import LoadLimits, TopicLimits
+from daybook.broker.topics.explain import explain
+from daybook.broker.topics.loads import WAITS
+from daybook.wire.topics import TopicName
+from tests.harness.broker import Cluster, open_broker
+
+LIMITS = TopicLimits(loads=LoadLimits(at_once=2, slow_s=10.0, load_s=60.0))
+
+
+class Logs:
+    """Hold up the opens of the cluster's logs, and count those under way."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.under_way: list[str] = []
+        self.most = 0
+        self.stuck: set[str] = set()
+        self._open = cluster.broker.logs.open
+        cluster.broker.logs.open = self.open  # type: ignore[method-assign, assignment]
+
+    async def open(self, name: TopicName, *, create: bool, on_step: Any) -> Any:
+        on_step("recovering its last ledgers")
+        self.under_way.append(name.local)
+        self.most = max(self.most, len(self.under_way))
+        try:
+            while name.local in self.stuck:  # noqa: ASYNC110  the bookies are away
+                await trio.sleep(1)
+            await trio.sleep(1)
+            return await self._open(name, create=create)
+        finally:
+            self.under_way.remove(name.local)
+
+
+async def load(cluster: Cluster, *names: str) -> dict[str, float | str]:
+    """Load topics at the same time; return when each was there, or its error."""
+    begin, found = trio.current_time(), dict[str, float | str]()
+
+    async def one(name: str) -> None:
+        try:
+            await cluster.broker.topics.get(TopicName.parse(name), create=True)
+            found[name] = trio.current_time() - begin
+        except BrokerError as error:
+            found[name] = str(error)
+
+    with trio.fail_after(200):
+        await _each(one, names)
+    return found
+
+
+async def _each(one: Callable[[str], Awaitable[None]], names: Sequence[str]) -> None:
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(one, name)
+            await trio.lowlevel.checkpoint()
+
+
+async def test_some_load_at_a_time_and_the_others_wait_their_turn(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker(topic_limits=LIMITS) as cluster:
+        logs = Logs(cluster)
+        names = [f"t{number}" for number in range(9)]
+        found = await load(cluster, *names)
+        assert logs.most == 2
+        assert [round(float(found[name])) for name in names] == [1, 1, 2, 2, 3, 3, 4, 4, 5]
+
+
+async def test_topics_whose_bookies_are_away_hold_up_the_others_only_for_a_moment(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker(topic_limits=LIMITS) as cluster:
+        logs = Logs(cluster)
+        logs.stuck = {"a", "b", "c"}
+        found = await load(cluster, "a", "b", "c", *(f"t{number}" for number in range(8)))
+        assert all(float(found[f"t{number}"]) < 25 for number in range(8))
+        assert not any(isinstance(found[name], float) for name in "abc")
+
+
+async def test_a_load_that_takes_too_long_is_given_up_and_names_its_step(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker(topic_limits=LIMITS) as cluster:
+        logs, topics, name = Logs(cluster), cluster.broker.topics, TopicName.parse("a")
+        logs.stuck = {"a"}
+        why = "been recovering its last ledgers for 60 s"
+        with trio.fail_after(100), pytest.raises(UnavailableError, match=why):
+            await topics.get(name, create=True)
+        assert not logs.under_way
+        assert topics.load_progress(name) is None
+        logs.stuck.clear()
+        assert (await topics.get(name, create=True)).serving, "the next caller begins anew"
+        assert float((await load(cluster, "b", "c", "d"))["d"]) < 2.5, "all places are free"
+
+
+async def test_each_load_tells_its_step_and_for_how_long(autojump_clock: MockClock) -> None:
+    async with open_broker(topic_limits=LIMITS) as cluster:
+        logs, topics = Logs(cluster), cluster.broker.topics
+        logs.stuck = {"a", "b"}
+        assert topics.load_progress(TopicName.parse("a")) is None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load, cluster, "a", "b", "c")
+            await trio.sleep(5)
+            busy, waits = (topics.load_progress(TopicName.parse(n)) for n in ("a", "c"))
+            assert busy is not None
+            assert (busy.step, round(busy.step_s)) == ("recovering its last ledgers", 5)
+            assert waits is not None
+            assert (waits.step, round(waits.total_s)) == (WAITS, 5)
+            told = explain(topics, TopicName.parse("a"))
+            assert told.state == "loading"
+            assert told.summary == "The topic is being loaded, and is recovering its last ledgers."
+            logs.stuck.clear()
+        assert explain(topics, TopicName.parse("a")).state == "loaded"
+        await topics.unload(TopicName.parse("a"))
+        assert explain(topics, TopicName.parse("a")).state == "notLoaded"
+        assert "a" not in {log.name.local for log in topics.loaded.values()}, "nothing loads it"
