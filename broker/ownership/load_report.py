@@ -1,4 +1,4 @@
-"""What this broker carries: measured, and reported in its registration, in Pulsar's JSON.
+"""The load of this broker: measured, and reported in its registration, in Pulsar's JSON.
 
     reports = LoadReports(...)
     reports.run                 writes the report when it has changed, at most once an interval
@@ -94,7 +94,7 @@ class LoadReports:
         )
         for count, topic in enumerate(loaded, 1):
             bundle = self._policies.known_bundle_of(topic.name)
-            if bundle in stats:
+            if bundle is not None and bundle in stats:
                 _add(stats[bundle], topic)
             if not count % _AT_ONCE:
                 await trio.lowlevel.checkpoint()

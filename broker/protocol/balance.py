@@ -87,7 +87,7 @@ IDLE = BundleLoad()
 
 @dataclass(frozen=True, slots=True)
 class BalanceSettings:
-    threshold_percent: float = 10.0  # of the mean load
+    threshold_percent: float = 10.0  # a share of the mean load
     threshold: float = 0.15  # a difference of one idle bundle is below it, one of two is above
     bundle_cool_down_s: float = 600.0
     broker_cool_down_s: float = 60.0
@@ -97,7 +97,7 @@ class BalanceSettings:
     clients_max: int = 1000
     messages_max: float = 30_000.0
     bytes_max: float = 100 * 1024.0 * 1024.0
-    bundles_max: int = 128  # of a namespace
+    bundles_max: int = 128  # in one namespace
 
 
 _NONE = BundleName("")
@@ -125,7 +125,7 @@ Loads = Mapping[str, Mapping[BundleName, BundleLoad]]
 
 
 class Balance:
-    """What the leader remembers between its decisions."""
+    """The decisions of the leader, and the moves that it remembers."""
 
     def __init__(self, settings: BalanceSettings) -> None:
         self.settings = settings

@@ -100,7 +100,7 @@ def decisions(admin_url: str, output: OutputFormat) -> None:
     if output == "json":
         write_record(found, output)
         return
-    now = {**found["now"], "outcome": "dry run" if found["dryRun"] else "now"}
+    now: dict[str, Any] = {**found["now"], "outcome": "dry run" if found["dryRun"] else "now"}
     rows = [
         {
             "time": _time(each["timeMs"]),
