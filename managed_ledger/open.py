@@ -75,8 +75,10 @@ from daybook.managed_ledger.records import (
 )
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from daybook.wire.clock import WallClock
+from daybook.wire.metadata.paths import parent_of
 from daybook.wire.metadata.store import (
     Check,
+    Create,
     Delete,
     MetadataStore,
     NoRecordError,
@@ -130,8 +132,18 @@ class ManagedLedgers:
             return True
         return await context.read_newest(path) is not None
 
-    async def create(self, name: str, properties: Mapping[str, str] | None = None) -> bool:
-        """Create an empty log; return False if there is one already."""
+    async def create(
+        self,
+        name: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        condition: Check | None = None,
+    ) -> bool:
+        """Create an empty log; return False if there is one already.
+
+        The `condition` is checked in the step that creates the log.  Raise VersionConflictError or
+        NoRecordError if it does not hold; then there is no log of this call.
+        """
         info = ManagedLedgerInfo()
         for key, value in sorted((properties or {}).items()):
             set_property(info, key, value)
@@ -140,11 +152,14 @@ class ManagedLedgers:
         path, content, in_doubt = log_path(name), info.SerializeToString(), False
         while True:
             try:
-                await self._context.store.create(path, content, make_parents=True)
+                await self._create_record(path, content, condition)
             except RecordExistsError:
                 # It may be the record of an earlier attempt whose answer was lost.
-                found = await self._context.read_newest(path) if in_doubt else None
-                return found is not None and found.value == content
+                return in_doubt and await self._has(path, content)
+            except (NoRecordError, VersionConflictError):
+                if in_doubt and await self._has(path, content):
+                    return True  # The condition held when an earlier attempt was carried out.
+                raise
             except OutcomeUnknownError:
                 in_doubt = True
                 await self._context.pause()
@@ -152,6 +167,21 @@ class ManagedLedgers:
                 await self._context.pause()
             else:
                 return True
+
+    async def _create_record(self, path: str, content: bytes, condition: Check | None) -> None:
+        store = self._context.store
+        if condition is None:
+            await store.create(path, content, make_parents=True)
+            return
+        parent = parent_of(path)
+        if await store.get(parent) is None:
+            with suppress(RecordExistsError):
+                await store.create(parent, b"", make_parents=True)
+        await store.multi([condition, Create(path, content)])
+
+    async def _has(self, path: str, content: bytes) -> bool:
+        found = await self._context.read_newest(path)
+        return found is not None and found.value == content
 
     async def list(self, prefix: str) -> list[str]:
         """Return the names of the logs below `prefix`, e.g. `tenant/namespace/persistent`."""

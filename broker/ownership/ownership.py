@@ -177,6 +177,7 @@ class Ownership:
         self._watched: set[BundleName] = set()  # their records have a watch
         self._leaving: dict[BundleName, _HandOver] = {}  # handed over to another broker
         self._expected: dict[BundleName, ExpectedBundle] = {}  # handed over to us
+        self._noticing: dict[BundleName, trio.Event] = {}  # their records are being read
         self._tickets: dict[BundleName, Ticket] = {}  # for bundles that are to be taken
         self._points: dict[BundleName, Sequence[int]] = {}  # for bundles that are being split
         self._bound: InstanceBinding | None = None
@@ -268,13 +269,38 @@ class Ownership:
         return leaving is not None and leaving.topics.keeps(topic.full)
 
     async def wait_handed_over(self, topic: TopicName) -> None:
-        """Return when this broker need not wait for the topic's former owner any more."""
+        """Return when this broker need not wait for the topic's former owner any more.
+
+        A record that makes the bundle ours, and of which this broker does not know, is noticed
+        here.
+        """
         bundle = self._policies.known_bundle_of(topic)
         expected = None if bundle is None else self._expected.get(bundle)
-        if expected is None:
-            await trio.lowlevel.checkpoint()
-        else:
+        if expected is not None:
             await expected.wait(topic.bundle_hash)
+            return
+        with suppress(BrokerError, MetadataError):  # The client comes again.
+            await self._notice(await self._policies.bundle_of(topic))
+
+    async def _notice(self, bundle: BundleName) -> None:
+        """Own the bundle if its record says so.
+
+        A request without an answer may have been carried out after its record was read.  Other
+        brokers then send clients here, and no lookup would tell this broker that they are right.
+        """
+        if not self.contact or self._closing or self._protocol.state_of(bundle) is not None:
+            return
+        noticing = self._noticing.get(bundle)
+        if noticing is not None:  # One read is for all clients that ask at the same time.
+            await noticing.wait()
+            return
+        self._noticing[bundle] = trio.Event()
+        try:
+            record = await self._store.get(records.owner_path(bundle))
+            if record is not None and record.stat.owner == self._store.session_id:
+                await self.acquire(bundle)
+        finally:
+            self._noticing.pop(bundle).set()
 
     # -- acquiring and releasing
 
@@ -371,6 +397,7 @@ class Ownership:
         """Return the expected bundle if the ticket is good for it.  Raise UnavailableError."""
         expected = self._expected.get(bundle)
         if expected is not None and not self._closing and expected.ticket != ticket:
+            _check_guard(bundle, ticket)
             try:
                 guard = await self._store.get(ticket.guard)
                 record = await self._store.get(records.owner_path(bundle))
@@ -409,6 +436,7 @@ class Ownership:
         """
         if self._closing or bundle not in self._expected:
             raise UnavailableError(f"this broker does not expect the bundle {bundle}")
+        _check_guard(bundle, ticket)
         self._tickets[bundle] = ticket
         waiter = _Waiter()
         try:
@@ -855,6 +883,15 @@ class Ownership:
         async with trio.open_nursery() as nursery:
             for _ in range(GROUPS_AT_ONCE):
                 nursery.start_soon(work)
+
+
+def _check_guard(bundle: BundleName, ticket: Ticket) -> None:
+    """Raise UnavailableError if the ticket, which comes from the network, names no guard."""
+    parent, _, name = ticket.guard.rpartition("/")
+    if parent != records.GUARDS or name in ("", ".", "..") or not name.isprintable():
+        raise UnavailableError(
+            f"this broker could not take the bundle {bundle}: its ticket names no guard"
+        )
 
 
 def _fits(ticket: Ticket, guard: Record, record: Record) -> bool:

@@ -120,6 +120,7 @@ class Settings:
     # Longer than the session of a broker that has not noticed its loss.
     orphan_interval_s: float = 3.0
     orphan_age_s: float = 0.5
+    policy_check_interval_s: float = 60.0
     deduplication: bool = False
     retention: bool = True  # if off, messages that every subscription has acknowledged are deleted
     checkpoint_entries: int = 200
@@ -173,5 +174,6 @@ class Settings:
             balance_interval_s=self.balance_interval_s,
             balance_broker_cool_down_s=self.balance_interval_s,
             balance_bundle_cool_down_s=2 * self.balance_interval_s,
+            policy_check_interval_s=self.policy_check_interval_s,
             arena_bytes_max=max(self.limits.arena_bytes_max, 4 * self.message_bytes_max),
         )

@@ -220,6 +220,26 @@ async def test_only_an_expected_bundle_is_taken(autojump_clock: MockClock) -> No
         assert one.ownership.owned == [A]
 
 
+@pytest.mark.parametrize("guard", ["", "guard", "/", "/a/../b", "/daybook/guards/..", "/x" * 999])
+async def test_a_ticket_that_names_no_guard_changes_nothing(
+    guard: str, autojump_clock: MockClock
+) -> None:
+    """The call comes from the network."""
+    async with open_cluster() as cluster:
+        one, two = await start_two(cluster)
+        record = await one.session.get(records.owner_path(A))
+        assert record is not None
+        two.ownership.expect(A)
+        ticket = Ticket(guard, record.stat.created_txid)
+        with pytest.raises(UnavailableError, match="could not take"):
+            await two.ownership.take(A, ticket)
+        with pytest.raises(UnavailableError, match="could not take"):
+            await two.ownership.hold(A, ticket, [])
+        with pytest.raises(UnavailableError, match="could not take"):
+            await two.ownership.pass_on(A, ticket, [])
+        assert (one.ownership.owned, two.ownership.owned) == ([A], [])
+
+
 async def test_the_giver_does_not_delete_the_record_of_the_taker(
     autojump_clock: MockClock,
 ) -> None:
