@@ -83,6 +83,18 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # loads it again.  0: topics stay in memory.
     topic_idle_unload_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
     balance_interval_s: Seconds = 60.0  # at most one bundle moves in this time
+    # A bundle moves if the loads of two brokers differ by more than this share of the mean load,
+    # and by more than this load.
+    balance_threshold_percent: Annotated[float, msgspec.Meta(ge=0)] = 10.0
+    balance_threshold: Annotated[float, msgspec.Meta(ge=0)] = 0.15
+    balance_bundle_cool_down_s: Seconds = 600.0  # a bundle that moved stays for that long
+    balance_broker_cool_down_s: Seconds = 60.0  # and so do all others of both brokers
+    balance_dry_run: bool = False  # decide and write that down, but move and split nothing
+    # A bundle with more topics, clients, messages or megabytes a second than this is split.
+    bundle_topics_max: Positive = 1000
+    bundle_clients_max: Positive = 1000
+    bundle_messages_max: Positive = 30_000
+    bundle_megabytes_max: Positive = 100
     # How often to search for ledgers of topics and subscriptions that no record names (after an
     # interrupted deletion, for example), and how old they have to be to be removed.
     orphan_removal: bool = True

@@ -26,6 +26,7 @@ from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.admin.app import create_app
+from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.operations import Operations
 from daybook.broker.config import BrokerConfig
@@ -41,6 +42,7 @@ from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.leader import Leader
+from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.membership import Identity, Member, check_others
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
@@ -52,6 +54,7 @@ from daybook.broker.ownership.peers import (
     server_version,
     why_not_served,
 )
+from daybook.broker.protocol.balance import BalanceSettings
 from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.orphans import SchemaOrphans
@@ -233,11 +236,12 @@ class _Broker:
                 limits=limits.schemas,
             )
         )
+        registration = _registration(identity, clock)
         self.peer_probe = PeerProbe(network, arenas, flusher)
         self.ownership = Ownership(
             store,
             identity,
-            _registration(identity, clock),
+            registration,
             self.policies,
             self.topics,
             formats=formats.readable,
@@ -255,6 +259,26 @@ class _Broker:
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
         self.peer_calls = PeerCalls(network)
         self.hand_overs = HandOvers(store, self.ownership, self.peers, self.peer_calls, log)
+        self.balancer = Balancer(
+            store,
+            self.hand_overs,
+            self.leader,
+            self.peer_calls,
+            clock=clock,
+            interval_s=config.balance_interval_s,
+            settings=_balance(config),
+            dry_run=config.balance_dry_run,
+            log=log,
+        )
+        self.load_reports = LoadReports(
+            store,
+            registration,
+            self.ownership,
+            self.policies,
+            self.topics,
+            clock=clock,
+            log=log,
+        )
         self.operations = Operations(
             cluster=config.cluster,
             partitions_max=config.partitions_max,
@@ -277,14 +301,15 @@ class _Broker:
                 self.peer_calls,
                 bundles_max=config.namespace_bundles_max,
             ),
-        )
-        self.balancer = Balancer(
-            store,
-            self.hand_overs,
-            self.leader,
-            self.peer_calls,
-            interval_s=config.balance_interval_s,
-            log=log,
+            of_brokers=BrokerOperations(
+                store,
+                self.ownership,
+                self.hand_overs,
+                self.leader,
+                self.load_reports,
+                self.balancer,
+                stop_leading=self._leading.cancel,
+            ),
         )
         self.context = context = BrokerContext(
             config=config,
@@ -353,6 +378,7 @@ class _Broker:
             )
             await nursery.start(self.http.serve, app)
             nursery.start_soon(self.balancer.run)
+            nursery.start_soon(self.load_reports.run)
         self.log.info(
             "the broker serves clients",
             url=self.identity.service_url,
@@ -474,6 +500,21 @@ class _Broker:
 
     async def _is_dead(self, member: Member) -> bool:
         return await self.peer_probe.probe(member) is Verdict.DEAD
+
+
+def _balance(config: BrokerConfig) -> BalanceSettings:
+    return BalanceSettings(
+        threshold_percent=config.balance_threshold_percent,
+        threshold=config.balance_threshold,
+        bundle_cool_down_s=config.balance_bundle_cool_down_s,
+        broker_cool_down_s=config.balance_broker_cool_down_s,
+        quiet_s=config.balance_interval_s,
+        topics_max=config.bundle_topics_max,
+        clients_max=config.bundle_clients_max,
+        messages_max=config.bundle_messages_max,
+        bytes_max=config.bundle_megabytes_max * 1024 * 1024,
+        bundles_max=config.namespace_bundles_max,
+    )
 
 
 def _compaction(config: BrokerConfig, limits: TopicLimits) -> CompactionLimits:

@@ -20,7 +20,11 @@ def table() -> dict[str, Mapping[str, Handler[Operations]]]:
         "/brokers/configuration/{name}/{value}": {"POST": _refuse},
         "/brokers/configuration/{name}": {"DELETE": _refuse},
         "/brokers/internal-configuration": {"GET": _internal},
+        "/broker-stats/load-report": {"GET": _load_report},
         "/broker-stats/topics": {"GET": _topics},
+        "/daybook/brokers": {"GET": _rows},
+        "/daybook/brokers/{broker}/drain": {"POST": _drain},
+        "/daybook/balance": {"GET": _decisions},
         "/broker-stats/destinations": {"GET": _topics},
         "/clusters/{cluster}/failureDomains": {"GET": _no_values},
         "/clusters/{cluster}/namespaceIsolationPolicies": {"GET": _no_values},
@@ -62,3 +66,20 @@ async def _refuse(call: OpsCall) -> None:
 
 async def _topics(call: OpsCall) -> object:
     return await call.parts.loaded_stats()
+
+
+async def _load_report(call: OpsCall) -> object:
+    return await call.parts.of_brokers.load_report()
+
+
+async def _rows(call: OpsCall) -> object:
+    return await call.parts.of_brokers.rows()
+
+
+async def _decisions(call: OpsCall) -> object:
+    return await call.parts.of_brokers.decisions()
+
+
+async def _drain(call: OpsCall) -> object:
+    dry_run = call.flag("dryRun")
+    return await call.parts.of_brokers.drain(call.path("broker"), dry_run=dry_run)

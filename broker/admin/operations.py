@@ -22,6 +22,7 @@ from typing import TypeAlias, cast
 import msgspec
 import trio
 
+from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.pages import Pages
 from daybook.broker.admin.schemas import SchemaParts
@@ -155,12 +156,14 @@ class Operations:
         settings: Mapping[str, str] | None = None,
         peer_calls: PeerCalls,
         bundles: BundleOperations,
+        of_brokers: BrokerOperations,
     ) -> None:
         self.cluster = cluster
         self.settings = settings or {}  # those of this broker, as texts
         self.tenancy = tenancy
         self.policies = policies
         self.bundles = bundles
+        self.of_brokers = of_brokers
         self.schemas = SchemaParts(schemas, policies)
         self.pages = Pages()
         self._partitions_max = partitions_max

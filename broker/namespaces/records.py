@@ -6,7 +6,8 @@
     /admin/local-policies/<tenant>/<namespace>          {"bundles": BundlesData}: those in force
     /admin/partitioned-topics/<ns>/persistent/<topic>   PartitionedTopic; also below non-persistent
     /namespace/<ns>/<range>              ephemeral      OwnerRecord
-    /loadbalance/brokers/<host:port>     ephemeral      BrokerRecord, one for each live broker
+    /loadbalance/brokers/<host:port>     ephemeral      BrokerRecord, one for each live broker; with
+                                                        its load a LoadReport
     /loadbalance/leader                  ephemeral      LeaderRecord
     /counters/producer-name                             parent of sequential records
     /daybook/guards/<name>               ephemeral      GuardRecord, see `protocol.ownership`
@@ -100,6 +101,36 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
     def incarnation(self) -> str | None:
         """Return the incarnation of the process; None for a broker of another project."""
         return self.protocols.get(INCARNATION)
+
+
+class BundleStats(msgspec.Struct, rename="camel"):
+    """The load of one bundle, as Pulsar's NamespaceBundleStats; rates are per second."""
+
+    msg_rate_in: float = 0.0
+    msg_throughput_in: float = 0.0
+    msg_rate_out: float = 0.0
+    msg_throughput_out: float = 0.0
+    consumer_count: int = 0
+    producer_count: int = 0
+    topics: int = 0
+    cache_size: int = 0
+
+
+class LoadReport(BrokerRecord, rename="camel"):
+    """A registration with the load of its broker, as Pulsar's LocalBrokerData."""
+
+    last_update: int = 0
+    msg_rate_in: float = 0.0
+    msg_rate_out: float = 0.0
+    msg_throughput_in: float = 0.0
+    msg_throughput_out: float = 0.0
+    num_topics: int = 0
+    num_bundles: int = 0
+    num_consumers: int = 0
+    num_producers: int = 0
+    bundles: list[str] = []
+    last_stats: dict[str, BundleStats] = {}
+    load_report_type: str = "LocalBrokerData"
 
 
 class LeaderRecord(msgspec.Struct, rename="camel"):

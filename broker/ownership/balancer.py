@@ -1,25 +1,62 @@
-"""The leader's other task: give all brokers about the same number of bundles.
+"""The leader's other task: even out the load of the brokers; the shell of `protocol.balance`.
 
-At most one bundle moves in each interval, and none for an interval after a broker came or went.  So
-clients that a failure has just moved are not moved again, and a broker that restarts repeatedly
-causes no moves.  The owner hands the bundle over as planned (`ownership.hand_over`).
+Each interval the leader reads what the brokers have reported, and decides about one bundle: to
+move it, to split it, or nothing.  The owner hands the bundle over as planned
+(`ownership.hand_over`).  The last decisions are kept for people, with their reasons, as long as
+this broker runs.  With `dry_run` the decisions are only written down.
 """
 
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
 import trio
 
 from daybook.broker.errors import BrokerError
 from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.leader import Leader
+from daybook.broker.ownership.load_report import read_loads
 from daybook.broker.ownership.membership import Member, owners
 from daybook.broker.ownership.peer_calls import PeerCalls
-from daybook.broker.protocol.balance import Move, next_move
+from daybook.broker.protocol.balance import (
+    IDLE,
+    Balance,
+    BalanceSettings,
+    BundleLoad,
+    Decision,
+    Kind,
+)
 from daybook.broker.protocol.bundles import BundleName
+from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
+_KEPT = 200  # decisions
+
+
+class DecisionBody(msgspec.Struct, frozen=True, rename="camel"):
+    """A decision as JSON, for people and tools."""
+
+    time_ms: int
+    decision: str
+    bundle: str
+    source: str
+    target: str
+    reason: str
+    outcome: str
+
+
+class Decisions(msgspec.Struct, frozen=True, rename="camel"):
+    """The last decisions of one broker, oldest first, and what it thinks now."""
+
+    leads: bool
+    dry_run: bool
+    now: DecisionBody
+    decisions: list[DecisionBody]
+
 
 class Balancer:
-    """Moves bundles while this broker leads."""
+    """Moves and splits bundles while this broker leads."""
 
     def __init__(
         self,
@@ -28,50 +65,99 @@ class Balancer:
         leader: Leader,
         peer_calls: PeerCalls,
         *,
+        clock: WallClock,
         interval_s: float,
+        settings: BalanceSettings | None = None,
+        dry_run: bool = False,
         log: Log,
     ) -> None:
         self._store = store
         self._hand_overs = hand_overs
         self._leader = leader
         self._peer_calls = peer_calls
+        self._clock = clock
         self._interval_s = interval_s
+        self._dry_run = dry_run
         self._log = log
+        self._balance = Balance(settings or BalanceSettings(quiet_s=interval_s))
+        self._decisions: deque[DecisionBody] = deque(maxlen=_KEPT)
 
     async def run(self) -> None:
-        before: list[int] = []  # sessions of the live brokers, one interval ago
         while True:
             await trio.sleep(self._interval_s)
             try:
-                live = await self._leader.live()
-                sessions = sorted(member.session for member in live)
-                if sessions == before and (await self._leader.view()).is_us:
-                    await self._move_one(live)
-                before = sessions
+                await self._balance_once()
             except (MetadataError, BrokerError) as error:
+                self._balance.doubt(trio.current_time())
                 self._log.info("no bundle is moved to another broker now", why=str(error))
 
-    async def _move_one(self, live: list[Member]) -> None:
-        by_session = {member.session: member for member in live}
-        owned: dict[str, list[BundleName]] = {member.broker_id: [] for member in live}
-        for one in await owners(self._store):
-            if one.session in by_session:
-                owned[by_session[one.session].broker_id].append(one.bundle)
-        move = next_move(owned)
-        if move is not None:
-            by_id = {member.broker_id: member for member in live}
-            self._log.info(
-                "moving a bundle to a broker with fewer bundles",
-                bundle=move.bundle,
-                source=move.source,
-                target=move.target,
-            )
-            await self._move(move, by_id[move.source], by_id[move.target])
+    async def _balance_once(self) -> None:
+        live = await self._leader.live()
+        loads = await self._loads(live)
+        sessions = [str(member.session) for member in live]
+        # Only the leader acts; the others see brokers come and go, and may lead next.
+        if not (await self._leader.view()).is_us:
+            self._balance.decide(sessions, {}, trio.current_time())
+            return
+        decision = self._balance.decide(sessions, loads, trio.current_time())
+        if decision.kind is Kind.NOTHING:
+            return
+        self._log.info(
+            f"the leader decides to {decision.kind.value} a bundle",
+            bundle=decision.bundle,
+            source=decision.source,
+            target=decision.target,
+            reason=decision.reason,
+            dry_run=self._dry_run,
+        )
+        outcome = "dry run" if self._dry_run else "done"
+        try:
+            if not self._dry_run:
+                await self._carry_out(decision, {member.broker_id: member for member in live})
+        except BrokerError as error:
+            outcome = f"failed: {error}"
+            raise
+        finally:
+            self._decisions.append(self._body(decision, outcome))
 
-    async def _move(self, move: Move, source: Member, target: Member) -> None:
-        if source.session == self._store.session_id:
-            await self._hand_overs.move(move.bundle, target)
+    async def _loads(self, live: Sequence[Member]) -> dict[str, dict[BundleName, BundleLoad]]:
+        reported = await read_loads(self._store, [member.broker_id for member in live])
+        by_session = {member.session: member.broker_id for member in live}
+        found: dict[str, dict[BundleName, BundleLoad]] = {id_: {} for id_ in by_session.values()}
+        for owned in await owners(self._store):
+            broker_id = by_session.get(owned.session)
+            if broker_id is not None:
+                found[broker_id][owned.bundle] = reported.get(owned.bundle, IDLE)
+        return found
+
+    async def _carry_out(self, decision: Decision, live: dict[str, Member]) -> None:
+        source, bundle = live[decision.source], decision.bundle
+        if decision.kind is Kind.MOVE and source.session == self._store.session_id:
+            await self._hand_overs.move(bundle, live[decision.target])
         elif source.record.web_service_url is not None:
-            path = f"/admin/v2/namespaces/{move.bundle}/unload"
-            query = {"destinationBroker": target.broker_id}
-            await self._peer_calls.call(source.record.web_service_url, "PUT", path, query=query)
+            path = f"/admin/v2/namespaces/{bundle}"
+            url = source.record.web_service_url
+            if decision.kind is Kind.MOVE:
+                query = {"destinationBroker": decision.target}
+                await self._peer_calls.call(url, "PUT", f"{path}/unload", query=query)
+            else:
+                query = {"splitAlgorithmName": "topic_count_equally_divide"}
+                await self._peer_calls.call(url, "PUT", f"{path}/split", query=query)
+
+    def _body(self, decision: Decision, outcome: str) -> DecisionBody:
+        return DecisionBody(
+            self._clock.now_ms(),
+            decision.kind.value,
+            decision.bundle,
+            decision.source,
+            decision.target,
+            decision.reason,
+            outcome,
+        )
+
+    async def decisions(self) -> Decisions:
+        """Return the last decisions, and what would be decided now.  Raise MetadataError."""
+        now = self._balance.look(await self._loads(await self._leader.live()))
+        leads = (await self._leader.view()).is_us
+        body = self._body(now, "not carried out: this is what the loads say at the moment")
+        return Decisions(leads, self._dry_run, body, list(self._decisions))

@@ -37,7 +37,6 @@ from daybook.broker.to_the_end import to_the_end
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
-_AT_ONCE = 1  # bundles; more at once are all away for longer
 _HELD_MAX = 50_000
 _PATH = "/admin/v2/daybook/bundles"
 
@@ -191,33 +190,40 @@ class HandOvers:
         with suppress(BrokerError):  # After an error it expects the bundle for some seconds more.
             await self._peer_calls.call(url, "DELETE", f"{_PATH}/{bundle}/expect")
 
+    async def plan(self) -> list[tuple[BundleName, Member]] | None:
+        """Return which broker should get which bundle of ours; None if there is no other broker.
+
+        Raise UnavailableError.
+        """
+        others = {member.broker_id: member for member in await self.candidates()}
+        counts = await self.counts()
+        if not others:
+            return None
+        found: list[tuple[BundleName, Member]] = []
+        for bundle in self._ownership.owned:
+            chosen = place(bundle, [BrokerLoad(each, counts[each]) for each in others])
+            assert chosen is not None
+            counts[chosen] += 1
+            found.append((bundle, others[chosen]))
+        return found
+
     async def drain(self) -> None:
-        """Hand all bundles over to other brokers.  Those that cannot be moved stay ours."""
-        bundles = self._ownership.owned
+        """Hand all bundles over, one after the other.  Those that cannot be moved stay ours.
+
+        Each has the whole bandwidth of both brokers, and many topics of it are under way anyway.
+        """
         try:
-            others = {member.broker_id: member for member in await self.candidates()}
-            counts = await self.counts()
+            plan = await self.plan()
         except BrokerError as error:
             self._log.warning("no bundle can be handed over", why=str(error))
             return
-        if not others:
-            return
-
-        async def work(start: int) -> None:
-            for bundle in bundles[start::_AT_ONCE]:
-                chosen = place(bundle, [BrokerLoad(each, counts[each]) for each in others])
-                assert chosen is not None
-                counts[chosen] += 1
-                try:
-                    await self.hand_over(bundle, others[chosen])
-                except BrokerError as error:
-                    self._log.warning(
-                        "a bundle could not be handed over; any broker may own it soon",
-                        bundle=bundle,
-                        to=chosen,
-                        why=str(error),
-                    )
-
-        async with trio.open_nursery() as nursery:
-            for start in range(min(_AT_ONCE, len(bundles))):
-                nursery.start_soon(work, start)
+        for bundle, member in plan or ():
+            try:
+                await self.hand_over(bundle, member)
+            except BrokerError as error:
+                self._log.warning(
+                    "a bundle could not be handed over; any broker may own it soon",
+                    bundle=bundle,
+                    to=member.broker_id,
+                    why=str(error),
+                )

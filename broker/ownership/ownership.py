@@ -211,6 +211,11 @@ class Ownership:
         return self._protocol.contact
 
     @property
+    def guard(self) -> Guard | None:
+        """Return the guard of the latest join; None before the first one."""
+        return self._guard
+
+    @property
     def owned(self) -> list[BundleName]:
         return self._protocol.owned
 

@@ -15,6 +15,8 @@ _COMMANDS = {
     "consume": LazyCommand("consume", "Write the messages of a topic to standard output."),
     "topics": LazyCommand("topics", "Create, list, inspect and delete topics."),
     "namespaces": LazyCommand("namespaces", "Create, list and delete namespaces; policies."),
+    "bundles": LazyCommand("bundles", "List, move and split the parts of namespaces."),
+    "brokers": LazyCommand("brokers", "List brokers and their loads; drain one."),
     "schemas": LazyCommand("schemas", "Show, add, check and delete the schemas of topics."),
     "explain": LazyCommand("explain", "Say why a subscription delivers nothing."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),

@@ -10,6 +10,7 @@ doubt; only GET requests are sent again.  Answers are Pulsar's JSON, as Python o
 """
 
 import json
+from collections.abc import Mapping
 from random import Random, SystemRandom
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlencode, urlsplit
@@ -412,6 +413,12 @@ class Admin:
         """Raise BrokerError if a broker reports that it is not healthy."""
         await self._get("/admin/v2/brokers/health")
 
+    async def call(
+        self, method: str, path: str, body: Json = None, query: dict[str, bool | str] | None = None
+    ) -> Json:
+        """Return the JSON of any other request of the REST, such as `GET`, `/admin/v2/brokers`."""
+        return await self._do(method, path, body, query)
+
     # -- requests
 
     async def _is_partitioned(self, topic: str) -> bool:
@@ -421,11 +428,19 @@ class Admin:
         return await self._do("GET", path, query=query)
 
     async def _do(
-        self, method: str, path: str, body: Json = None, query: dict[str, bool] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json = None,
+        query: Mapping[str, bool | str] | None = None,
     ) -> Json:
         target = path
         if query:
-            target += "?" + urlencode({name: str(value).lower() for name, value in query.items()})
+            texts = {
+                name: value if isinstance(value, str) else str(value).lower()
+                for name, value in query.items()
+            }
+            target += "?" + urlencode(texts)
         data = None if body is None else json.dumps(body).encode()
         return _parsed((await self._request(method, target, data)).body)
 

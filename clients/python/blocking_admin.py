@@ -312,6 +312,12 @@ class Admin(Closing):
     def leader_broker(self) -> Json:
         return self._portal.call(self._admin.leader_broker)
 
+    @like(trio_admin.Admin.call)
+    def call(
+        self, method: str, path: str, body: Json = None, query: dict[str, bool | str] | None = None
+    ) -> Json:
+        return self._portal.call(self._admin.call, method, path, body, query)
+
     @like(trio_admin.Admin.check_health)
     def check_health(self) -> None:
         self._portal.call(self._admin.check_health)

@@ -6,6 +6,7 @@ The model checker has more, for rules that no storm covers; `everything` has the
 from tests.mutants import (
     agreement,
     answers,
+    balance,
     blocks,
     bounds,
     chain,
@@ -77,6 +78,7 @@ _AREAS = (
     deduplication,
     compaction,
     policies,
+    balance,
     hand_over,
     ownership,
     ending,

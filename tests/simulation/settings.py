@@ -172,6 +172,8 @@ class Settings:
             default_retention_mb=-1 if self.retention else 0,
             max_message_size=self.message_bytes_max,
             balance_interval_s=self.balance_interval_s,
+            balance_broker_cool_down_s=self.balance_interval_s,
+            balance_bundle_cool_down_s=2 * self.balance_interval_s,
             policy_check_interval_s=self.policy_check_interval_s,
             arena_bytes_max=max(self.limits.arena_bytes_max, 4 * self.message_bytes_max),
         )

@@ -4,6 +4,8 @@ import random
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
 import trio
 
@@ -18,6 +20,7 @@ from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peers import PeerProbe, Peers, Verdict, server_version
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.service.lookup import LookupResult, Lookups
+from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
@@ -47,6 +50,8 @@ class RecordedTopics(Topics):
     closing_takes_s: float = 0.0
     served: list[TopicName] = field(default_factory=list)
     closed_names: list[list[str]] = field(default_factory=list)
+    _loaded: dict[str, Topic] = field(default_factory=dict)
+    non_persistent: Any = field(default_factory=lambda: SimpleNamespace(loaded={}))
 
     def with_hashes(self, bundle: BundleName) -> list[tuple[str, int]]:
         return [(name.full, name.bundle_hash) for name in self.served]

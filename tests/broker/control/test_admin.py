@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from daybook.broker.admin.app import create_app
+from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.operations import MessageIdData, Operations, Start
 from daybook.broker.errors import (
@@ -20,8 +21,10 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.namespaces.records import BrokerRecord
 from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.hand_over import HandOvers
+from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.wire.http import HttpPort
 from daybook.wire.logging import silent_log
@@ -137,10 +140,37 @@ class Admin:
         return await self.calls.call(self.url, method, path, query=query, body=body)
 
 
+def balancer(broker: ControlPlane, hand_overs: HandOvers) -> Balancer:
+    return Balancer(
+        broker.session,
+        hand_overs,
+        broker.leader,
+        PeerCalls(TcpNetwork()),
+        clock=broker.cluster.clock,
+        interval_s=60,
+        log=silent_log(),
+    )
+
+
+def load_reports(broker: ControlPlane) -> LoadReports:
+    return LoadReports(
+        broker.session,
+        BrokerRecord(broker.identity.service_url, broker.identity.http_url),
+        broker.ownership,
+        broker.policies,
+        broker.topics,
+        clock=broker.cluster.clock,
+        log=silent_log(),
+    )
+
+
 async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
     port = HttpPort("127.0.0.1", 0)
     url = f"http://127.0.0.1:{port.port}"
     broker = await cluster.start(host, http_url=url)
+    hand_overs = HandOvers(
+        broker.session, broker.ownership, broker.peers, PeerCalls(TcpNetwork()), silent_log()
+    )
     operations = MadeUpTopics(
         shared,
         cluster="test",
@@ -159,15 +189,18 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
             broker.policies,
             broker.ownership,
             broker.topics,
-            HandOvers(
-                broker.session,
-                broker.ownership,
-                broker.peers,
-                PeerCalls(TcpNetwork()),
-                silent_log(),
-            ),
+            hand_overs,
             PeerCalls(TcpNetwork()),
             bundles_max=20,
+        ),
+        of_brokers=BrokerOperations(
+            broker.session,
+            broker.ownership,
+            hand_overs,
+            broker.leader,
+            load_reports(broker),
+            balancer(broker, hand_overs),
+            stop_leading=broker.leader_scope.cancel,
         ),
     )
     admin = Admin(broker, operations, url)
@@ -555,21 +588,14 @@ async def test_the_leader_evens_out_what_brokers_own(autojump_clock: MockClock) 
         assert len(one.ownership.owned) == 16
         two = await cluster.start("two")
         for broker in (one, two):
-            balancer = Balancer(
+            hand_overs = HandOvers(
                 broker.session,
-                HandOvers(
-                    broker.session,
-                    broker.ownership,
-                    broker.peers,
-                    PeerCalls(TcpNetwork()),
-                    silent_log(),
-                ),
-                broker.leader,
+                broker.ownership,
+                broker.peers,
                 PeerCalls(TcpNetwork()),
-                interval_s=60,
-                log=silent_log(),
+                silent_log(),
             )
-            cluster.nursery.start_soon(balancer.run)
+            cluster.nursery.start_soon(balancer(broker, hand_overs).run)
         await trio.sleep(61)
         assert len(one.ownership.owned) == 16  # A new broker has just joined.
         for minutes in range(1, 20):

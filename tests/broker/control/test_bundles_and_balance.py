@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from daybook.broker.protocol.balance import BrokerLoad, next_move, place
+from daybook.broker.protocol.balance import BrokerLoad, place
 from daybook.broker.protocol.bundles import HASH_MAX, BundleName, Bundles
 from daybook.wire.topics import TopicName
 
@@ -73,32 +73,3 @@ def test_equal_brokers_share_evenly_also_without_counting() -> None:
     brokers = [BrokerLoad(f"broker-{i}:8080", 0) for i in range(4)]
     chosen = [place(BundleName(f"t/ns-{i}/0x0_0x1"), brokers) for i in range(400)]
     assert all(60 < chosen.count(broker.broker_id) < 140 for broker in brokers)
-
-
-def test_a_bundle_moves_only_if_that_evens_things_out() -> None:
-    a, b, c = (BundleName(name) for name in "abc")
-    assert next_move({}) is None
-    assert next_move({"one": [a]}) is None
-    assert next_move({"one": [a], "two": []}) is None
-    assert next_move({"one": [a, b], "two": [c]}) is None
-    move = next_move({"one": [a, b], "two": []})
-    assert move is not None
-    assert (move.source, move.target) == ("one", "two")
-    assert move.bundle in (a, b)
-
-
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=5))
-def test_moving_ends_and_is_fair(counts: list[int]) -> None:
-    owned = {
-        f"broker-{i}": [BundleName(f"{i}/{j}") for j in range(count)]
-        for i, count in enumerate(counts)
-    }
-    for _ in range(sum(counts) + 1):
-        move = next_move(owned)
-        if move is None:
-            break
-        owned[move.source].remove(move.bundle)
-        owned[move.target].append(move.bundle)
-    sizes = [len(bundles) for bundles in owned.values()]
-    assert next_move(owned) is None
-    assert max(sizes) - min(sizes) <= 1

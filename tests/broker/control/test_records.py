@@ -11,9 +11,11 @@ from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import (
     BrokerRecord,
     BundlesData,
+    BundleStats,
     ClusterData,
     GuardRecord,
     LeaderRecord,
+    LoadReport,
     LocalPolicies,
     OwnerRecord,
     PartitionedTopic,
@@ -44,6 +46,24 @@ RECORDS: dict[str, object] = {
         start_timestamp=1_700_000_000_000,
         broker_version_string="0.1.0",
         protocols={"daybook": "0123456789abcdef"},
+    ),
+    "load_report": LoadReport(
+        "pulsar://127.0.0.1:6650",
+        "http://127.0.0.1:8080",
+        start_timestamp=1_700_000_000_000,
+        broker_version_string="0.1.0",
+        protocols={"daybook": "0123456789abcdef"},
+        last_update=1_700_000_060_000,
+        msg_rate_in=10.5,
+        num_topics=1,
+        num_bundles=1,
+        num_producers=1,
+        bundles=["public/default/0x00000000_0x40000000"],
+        last_stats={
+            "public/default/0x00000000_0x40000000": BundleStats(
+                msg_rate_in=10.5, producer_count=1, topics=1
+            )
+        },
     ),
     "leader": LeaderRecord("127.0.0.1:8080", "http://127.0.0.1:8080"),
     "guard": GuardRecord("127.0.0.1:8080", "0123456789abcdef"),

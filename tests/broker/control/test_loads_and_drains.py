@@ -1,0 +1,236 @@
+"""Brokers report their loads, the leader moves bundles for them, and one broker is drained."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from daybook.broker.admin.broker_operations import BrokerOperations
+from daybook.broker.config import parse
+from daybook.broker.errors import NotOwnerError, PreconditionError
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.records import BrokerRecord, BundleStats, LoadReport
+from daybook.broker.ownership.balancer import Balancer
+from daybook.broker.ownership.hand_over import HandOvers
+from daybook.broker.ownership.load_report import LoadReports, read_loads
+from daybook.broker.ownership.membership import members
+from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.protocol.balance import BalanceSettings, Kind
+from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.protocol.ownership import Answer
+from daybook.wire.logging import silent_log
+from daybook.wire.topics import TopicName
+from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
+from tests.broker.control.test_server import World, simulated
+
+BUNDLES = [
+    BundleName("public/default/0x00000000_0x10000000"),
+    BundleName("public/default/0x10000000_0x20000000"),
+    BundleName("public/default/0x20000000_0x30000000"),
+]
+
+
+class Admin:
+    """The parts of one broker that work on loads."""
+
+    def __init__(self, broker: ControlPlane, *, dry_run: bool = False) -> None:
+        self.broker = broker
+        calls = PeerCalls(broker.network)
+        self.hand_overs = HandOvers(
+            broker.session, broker.ownership, broker.peers, calls, silent_log()
+        )
+        self.reports = LoadReports(
+            broker.session,
+            BrokerRecord(broker.identity.service_url, broker.identity.http_url),
+            broker.ownership,
+            broker.policies,
+            broker.topics,
+            clock=broker.cluster.clock,
+            interval_s=5.0,
+            log=silent_log(),
+        )
+        self.balancer = Balancer(
+            broker.session,
+            self.hand_overs,
+            broker.leader,
+            calls,
+            clock=broker.cluster.clock,
+            interval_s=10.0,
+            settings=BalanceSettings(quiet_s=10.0),
+            dry_run=dry_run,
+            log=silent_log(),
+        )
+        self.operations = BrokerOperations(
+            broker.session,
+            broker.ownership,
+            self.hand_overs,
+            broker.leader,
+            self.reports,
+            self.balancer,
+            stop_leading=broker.leader_scope.cancel,
+        )
+
+
+async def report(broker: ControlPlane, loads: dict[BundleName, float]) -> None:
+    """Write what a broker would report with these messages a second."""
+    path = f"{records.BROKERS}/{broker.identity.broker_id}"
+    record = await broker.session.get(path)
+    assert record is not None
+    stats = {str(each): BundleStats(msg_rate_in=rate, topics=1) for each, rate in loads.items()}
+    value = LoadReport(broker.identity.service_url, "http://" + broker.host, last_stats=stats)
+    await broker.session.set(path, records.encode(value), record.stat.version)
+
+
+async def start(cluster: Cluster, *, dry_run: bool = False) -> tuple[Admin, Admin]:
+    one = await cluster.start("one", "http://one:8080")
+    await trio.sleep(1)  # It leads.
+    two = await cluster.start("two", "http://two:8080")
+    for bundle in BUNDLES:
+        assert await one.ownership.acquire(bundle) is Answer.OURS
+    return Admin(one, dry_run=dry_run), Admin(two)
+
+
+async def test_the_leader_decides_by_what_brokers_report(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await start(cluster, dry_run=True)
+        await report(one.broker, {BUNDLES[0]: 100, BUNDLES[1]: 5_000, BUNDLES[2]: 4_000})
+        cluster.nursery.start_soon(one.balancer.run)
+        cluster.nursery.start_soon(two.balancer.run)
+        await trio.sleep(35)
+        found = await one.operations.decisions()
+        assert found.leads
+        assert found.dry_run
+        (decision,) = found.decisions  # Both brokers rest after it.
+        assert (decision.decision, decision.bundle) == (Kind.MOVE.value, BUNDLES[1])
+        assert (decision.source, decision.target) == ("one:8080", "two:8080")
+        assert decision.outcome == "dry run"
+        assert "load" in decision.reason
+        assert one.broker.ownership.owned == BUNDLES
+        other = await two.operations.decisions()
+        assert (other.leads, other.decisions) == (False, [])
+
+
+async def test_the_decisions_that_are_kept_are_bounded(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, _ = await start(cluster, dry_run=True)
+        settings = BalanceSettings(quiet_s=0, bundle_cool_down_s=0.1, broker_cool_down_s=0.1)
+        balancer = Balancer(
+            one.broker.session,
+            one.hand_overs,
+            one.broker.leader,
+            PeerCalls(one.broker.network),
+            clock=cluster.clock,
+            interval_s=1.0,
+            settings=settings,
+            dry_run=True,
+            log=silent_log(),
+        )
+        cluster.nursery.start_soon(balancer.run)
+        await trio.sleep(250)
+        assert len((await balancer.decisions()).decisions) == 200
+
+
+def test_a_broker_reports_what_it_carries() -> None:
+    async def story(world: World) -> None:
+        broker = await world.broker("one")
+        async with world.client("one") as client:
+            async with (
+                await client.create_producer("orders") as producer,
+                await client.subscribe("orders", "s"),
+            ):
+                await producer.send(b"x")
+                found = await broker.operations.of_brokers.load_report()
+            assert (found.num_topics, found.num_producers, found.num_consumers) == (1, 1, 1)
+            name = TopicName.parse("orders")
+            bundle = broker.context.policies.known_bundle_of(name)
+            assert list(found.last_stats) == [bundle]
+            assert found.num_bundles == len(found.bundles) == 1
+
+    simulated(story)
+
+
+async def test_a_report_is_written_when_it_has_changed(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await start(cluster)
+        cluster.nursery.start_soon(one.reports.run)
+        path = f"{records.BROKERS}/one:8080"
+        await trio.sleep(30)
+        record = await two.broker.session.get(path)
+        assert record is not None
+        assert record.stat.version == 1  # once, because nothing has changed since
+        assert records.decode(LoadReport, record.value).num_bundles == 3
+        await one.broker.ownership.release(BUNDLES[0])
+        await trio.sleep(6)
+        record = await two.broker.session.get(path)
+        assert record is not None
+        assert records.decode(LoadReport, record.value).bundles == [str(b) for b in BUNDLES[1:]]
+        assert [each.broker_id for each in await members(two.broker.session)] == [
+            "one:8080",
+            "two:8080",
+        ]
+
+
+async def test_a_broker_that_was_removed_reports_nothing(autojump_clock: MockClock) -> None:
+    """Another start of the broker may have its registration by then."""
+    async with open_cluster() as cluster:
+        one, two = await start(cluster)
+        guard = one.broker.ownership.guard
+        assert guard is not None
+        measured = await one.reports.measure()
+        record = await two.broker.session.get(guard.path)
+        assert record is not None
+        await two.broker.session.delete(guard.path, record.stat.version)
+        before = await two.broker.session.get(f"{records.BROKERS}/one:8080")
+        with pytest.raises(Exception, match=r"."):
+            await one.reports._write(measured)  # pyright: ignore[reportPrivateUsage]
+        assert await two.broker.session.get(f"{records.BROKERS}/one:8080") == before
+
+
+async def test_loads_of_other_projects_are_unknown(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await start(cluster)
+        path = f"{records.BROKERS}/two:8080"
+        record = await two.broker.session.get(path)
+        assert record is not None
+        await two.broker.session.set(path, b"not JSON", record.stat.version)
+        await report(one.broker, {BUNDLES[0]: 100})
+        assert list(await read_loads(one.broker.session, ["one:8080", "two:8080", "three"])) == [
+            BUNDLES[0]
+        ]
+
+
+async def test_the_rows_of_brokers(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, two = await start(cluster)
+        await report(one.broker, {BUNDLES[0]: 1_000})
+        for admin in (one, two):
+            first, second = await admin.operations.rows()
+            assert (first.broker, first.leads, first.bundles) == ("one:8080", True, 3)
+            assert first.load == pytest.approx(0.1 + 1 + 0.01 + 2 * 0.1)
+            assert (second.broker, second.leads, second.load) == ("two:8080", False, 0)
+
+
+async def test_a_drain_is_planned_and_begun(autojump_clock: MockClock) -> None:
+    async with open_cluster(parse({"cluster": "test"})) as cluster:
+        one, two = await start(cluster)
+        plan = await one.operations.drain("one:8080", dry_run=True)
+        assert plan == dict.fromkeys(BUNDLES, "two:8080")
+        assert one.broker.ownership.owned == BUNDLES
+        with pytest.raises(NotOwnerError) as error:
+            await two.operations.drain("one:8080", dry_run=True)
+        assert error.value.http_url == "http://one:8080"
+        with pytest.raises(PreconditionError, match="no live broker three"):
+            await two.operations.drain("three", dry_run=False)
+        handed: list[BundleName] = []
+
+        async def hand_over(bundle: BundleName, to: object) -> None:
+            del to
+            handed.append(bundle)
+            await trio.lowlevel.checkpoint()
+
+        one.hand_overs.hand_over = hand_over  # type: ignore[method-assign]
+        await one.operations.drain("one:8080", dry_run=False)
+        await trio.sleep(1)
+        assert handed == BUNDLES
+        assert [each.broker_id for each in await members(two.broker.session)] == ["two:8080"]
+        with pytest.raises(PreconditionError, match="no other broker"):
+            await two.operations.drain("two:8080", dry_run=False)

@@ -1,0 +1,124 @@
+"""`daybook bundles` and `daybook brokers` against a scripted REST."""
+
+import json
+import os
+
+from tests.clients.cli.conftest import Daybook, FakeAdmin
+
+NAMESPACE = "/admin/v2/namespaces/public/default"
+LOWER, UPPER = "0x00000000_0x80000000", "0x80000000_0xffffffff"
+ROW = {
+    "broker": "a:8080",
+    "leads": True,
+    "bundles": 1,
+    "load": 1.5,
+    "topics": 3,
+    "producers": 1,
+    "consumers": 2,
+    "msgRateIn": 10.04,
+    "msgRateOut": 0.0,
+    "msgThroughputIn": 100.4,
+    "msgThroughputOut": 0.0,
+    "reportedMs": 1_700_000_000_000,
+}
+
+
+def answer_bundles(fake_admin: FakeAdmin) -> None:
+    boundaries = ["0x00000000", "0x80000000", "0xffffffff"]
+    fake_admin.answers["GET", f"{NAMESPACE}/bundles"] = 200, {"boundaries": boundaries}
+    fake_admin.answers["GET", "/admin/v2/brokers"] = 200, ["a:8080"]
+    owned: dict[str, object] = {f"public/default/{LOWER}": {}, f"public/other/{UPPER}": {}}
+    fake_admin.answers["GET", "/admin/v2/brokers/-/a%3A8080/ownedNamespaces"] = 200, owned
+
+
+def test_bundles_are_listed_with_their_brokers(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    answer_bundles(fake_admin)
+    code, out, _ = daybook("bundles", "list", "public/default", "--output", "json")
+    assert code == 0
+    assert json.loads(out) == [
+        {"bundle": LOWER, "broker": "a:8080"},
+        {"bundle": UPPER, "broker": ""},
+    ]
+
+
+def test_bundles_are_moved_split_and_unloaded(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    targets = [
+        f"{NAMESPACE}/{LOWER}/unload?destinationBroker=b%3A8080",
+        f"{NAMESPACE}/{LOWER}/split?splitAlgorithmName=topic_count_equally_divide",
+        f"{NAMESPACE}/{LOWER}/split?splitAlgorithmName=range_equally_divide",
+        f"{NAMESPACE}/{LOWER}/unload",
+        f"{NAMESPACE}/unload",
+    ]
+    for target in targets:
+        fake_admin.answers["PUT", target] = 204, None
+    for words in (
+        ("move", "public/default", LOWER, "b:8080"),
+        ("split", "public/default", LOWER),
+        ("split", "public/default", LOWER, "--by", "range"),
+        ("unload", "public/default", LOWER),
+        ("unload", "public/default"),
+    ):
+        assert daybook("bundles", *words)[0] == 0
+    assert [each[1] for each in fake_admin.asked] == targets
+
+
+def test_a_dry_run_of_a_move_changes_nothing(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    answer_bundles(fake_admin)
+    for words in (
+        ("move", "public/default", LOWER, "b:8080"),
+        ("split", "public/default", LOWER),
+        ("unload", "public/default", LOWER),
+    ):
+        code, out, _ = daybook("bundles", *words, "--dry-run")
+        assert code == 0
+        assert "a:8080" in out
+    assert {each[0] for each in fake_admin.asked} == {"GET"}
+
+
+def test_brokers_are_listed_with_their_loads(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    fake_admin.answers["GET", "/admin/v2/daybook/brokers"] = 200, [ROW]
+    code, out, _ = daybook("brokers", "list", "--output", "json")
+    assert code == 0
+    assert json.loads(out)[0]["leads"] == "yes"
+    code, out, _ = daybook("brokers", "load", "--output", "json")
+    assert code == 0
+    (row,) = json.loads(out)
+    assert (row["messages in/s"], row["bytes in/s"]) == (10.0, 100)
+    assert row["reported"].startswith("2023-11-14T22:13:20")
+
+
+def test_a_broker_is_drained(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    path = "/admin/v2/daybook/brokers/a%3A8080/drain"
+    for dry_run in ("true", "false"):
+        plan = {f"public/default/{LOWER}": "b:8080"}
+        fake_admin.answers["POST", f"{path}?dryRun={dry_run}"] = 200, plan
+    for words in (("--dry-run",), ()):
+        code, out, _ = daybook("brokers", "drain", "a:8080", *words, "--output", "json")
+        assert code == 0
+        assert json.loads(out) == [{"bundle": f"public/default/{LOWER}", "to": "b:8080"}]
+    assert [each[1] for each in fake_admin.asked] == [
+        f"{path}?dryRun=true",
+        f"{path}?dryRun=false",
+    ]
+
+
+def test_the_decisions_are_those_of_the_leader(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    url = os.environ["DAYBOOK_ADMIN_URL"]
+    fake_admin.answers["GET", "/admin/v2/brokers/leaderBroker"] = 200, {"serviceUrl": url}
+    one = {
+        "timeMs": 1_700_000_000_000,
+        "decision": "move",
+        "bundle": f"public/default/{LOWER}",
+        "source": "a:8080",
+        "target": "b:8080",
+        "reason": "a:8080 has a load of 5.00 and b:8080 1.00",
+        "outcome": "done",
+    }
+    now = {**one, "decision": "nothing", "bundle": "", "reason": "they are even"}
+    found = {"leads": True, "dryRun": False, "now": now, "decisions": [one]}
+    fake_admin.answers["GET", "/admin/v2/daybook/balance"] = 200, found
+    code, out, _ = daybook("brokers", "decisions")
+    assert code == 0
+    assert "they are even" in " ".join(out.split())
+    code, out, _ = daybook("brokers", "decisions", "--output", "json")
+    assert json.loads(out) == found

@@ -1,0 +1,121 @@
+"""Rules of balancing and of load reports, broken one at a time."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_MACHINE = "daybook.broker.protocol.balance"
+_REPORT = "daybook.broker.ownership.load_report"
+_BALANCER = "daybook.broker.ownership.balancer"
+_TESTS = "tests:tests/broker/protocol/test_balance.py"
+_SHELLS = "tests:tests/broker/control/test_loads_and_drains.py"
+
+MUTANTS = [
+    Mutant(
+        id="BA01",
+        rule="a bundle moves only if that evens the loads -> any bundle of the fullest broker",
+        module=_MACHINE,
+        name="Balance._move",
+        replacement=Edit("if load.weight < difference and bundle", "if bundle"),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="BA02",
+        rule="a bundle that moved stays for its cool-down -> it may move at once",
+        module=_MACHINE,
+        name="Balance._move",
+        replacement=Edit(" and bundle not in self._moved", ""),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="BA03",
+        rule="both brokers of a move rest -> they do not",
+        module=_MACHINE,
+        name="Balance._remember",
+        replacement=Edit("for broker in (decision.source, decision.target):", "for broker in ():"),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="BA04",
+        rule="nothing moves when a broker has come or gone -> it does",
+        module=_MACHINE,
+        name="Balance.decide",
+        replacement=Edit("if present != self._brokers:", "if False:"),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="BA05",
+        rule="nothing moves after the store was away -> it does",
+        module=_MACHINE,
+        name="Balance.doubt",
+        replacement=Edit("now_s + self.settings.quiet_s", "now_s"),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="BA06",
+        rule="a bundle that moved counts with its old load -> with what is measured",
+        module=_MACHINE,
+        name="Balance._with_moved",
+        replacement=Edit("found.keys() & self._moved.keys()", "()"),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="BA07",
+        rule="a small share of the mean moves nothing -> it does",
+        module=_MACHINE,
+        name="Balance._move",
+        replacement=Edit(
+            "max(self.settings.threshold, mean * self.settings.threshold_percent / 100)",
+            "self.settings.threshold",
+        ),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="BA08",
+        rule="a full namespace is not split -> it is",
+        module=_MACHINE,
+        name="Balance._hot",
+        replacement=Edit(
+            "if why and load.topics > 1 and room and", "if why and load.topics > 1 and"
+        ),
+        caught_by=_TESTS,
+    ),
+    Mutant(
+        id="BA09",
+        rule="a report is written while our guard stands -> always",
+        module=_REPORT,
+        name="LoadReports._write",
+        replacement=Edit("Check(guard.path, ANY), ", ""),
+        caught_by=f"{_SHELLS} -k removed",
+    ),
+    Mutant(
+        id="BA10",
+        rule="a report that has not changed is not written -> it is",
+        module=_REPORT,
+        name="_differ",
+        replacement=Edit("if old.bundles != new.bundles:", "if True:"),
+        caught_by=f"{_SHELLS} -k when_it_has_changed",
+    ),
+    Mutant(
+        id="BA11",
+        rule="a dry run moves nothing -> it does",
+        module=_BALANCER,
+        name="Balancer._balance_once",
+        replacement=Edit("if not self._dry_run:", "if True:"),
+        caught_by=f"{_SHELLS} -k decides",
+    ),
+    Mutant(
+        id="BA12",
+        rule="a broker drains itself only -> whoever is asked drains",
+        module="daybook.broker.admin.broker_operations",
+        name="BrokerOperations.drain",
+        replacement=Edit("if broker_id != self._ownership.identity.broker_id:", "if False:"),
+        caught_by=f"{_SHELLS} -k planned",
+    ),
+    Mutant(
+        id="BA13",
+        rule="a broker that is drained takes no bundle -> lookups place bundles there",
+        module="daybook.broker.admin.broker_operations",
+        name="BrokerOperations.drain",
+        replacement=Edit("await self._ownership.withdraw()", "pass"),
+        caught_by=f"{_SHELLS} -k planned",
+    ),
+]
