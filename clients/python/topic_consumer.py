@@ -172,6 +172,9 @@ class TopicConsumer(ConnectionHandler):
         )
         # The other entries of messages in chunks, by their last one, until they are acknowledged.
         self._chunked: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        # Entries that were handed out while a message in chunks is incomplete: a cumulative
+        # acknowledgement names them one by one, because it must not cover those chunks.
+        self._behind_chunks: dict[tuple[int, int], None] = {}
         self._start = StartPosition(settings.start, durable=settings.durable)
         self._seeking = False
         self._moved: int | None = None  # the number of the last move that the broker told us
@@ -238,6 +241,10 @@ class TopicConsumer(ConnectionHandler):
         if unpacked.earlier:
             self._chunked[delivery.ledger_id, delivery.entry_id] = unpacked.earlier
         messages = self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
+        if len(self._entries.chunks):
+            self._behind_chunks[delivery.ledger_id, delivery.entry_id] = None
+        elif self._behind_chunks:
+            self._behind_chunks.clear()
         dead = self._settings.dead_letters
         if dead is not None and messages and dead.policy.is_over(delivery.redelivery_count):
             self._give_up(dead, messages, unpacked.permits, len(payload))
@@ -323,7 +330,7 @@ class TopicConsumer(ConnectionHandler):
         self._acks.tracker.ack(key, batch_index)
         self._ack_chunks(key)
         self._acks.changed()
-        self._settle_timeout(key)
+        self._settle_entry(key)
 
     def ack_run(self, key: tuple[int, int], first: int, last: int, *, is_batch: bool) -> None:
         """Acknowledge the messages `first` to `last` of one entry."""
@@ -335,7 +342,7 @@ class TopicConsumer(ConnectionHandler):
             self._acks.tracker.ack(key, -1)
             self._ack_chunks(key)
         self._acks.changed()
-        self._settle_timeout(key)
+        self._settle_entry(key)
 
     def _ack_chunks(self, key: tuple[int, int]) -> None:
         """Acknowledge the other entries of a message in chunks."""
@@ -343,7 +350,9 @@ class TopicConsumer(ConnectionHandler):
             for each in self._chunked.pop(key, ()):
                 self._acks.tracker.ack(each, -1)
 
-    def _settle_timeout(self, key: tuple[int, int]) -> None:
+    def _settle_entry(self, key: tuple[int, int]) -> None:
+        if self._behind_chunks and not self._acks.tracker.is_pending(key):
+            self._behind_chunks.pop(key, None)
         if self._timeouts is not None and not self._acks.tracker.is_pending(key):
             self._timeouts.settled(key)
 
@@ -358,7 +367,9 @@ class TopicConsumer(ConnectionHandler):
         first = self._entries.chunks.first
         if first is not None and first < key:
             # A message whose chunks are not all there yet is not acknowledged by a later one.
-            self.ack(key, batch_index)
+            for each in [each for each in self._behind_chunks if first < each < key]:
+                self.ack(each, -1)
+            self.ack_run(key, 0, max(0, batch_index), is_batch=batch_index >= 0)
             key, batch_index = (first[0], first[1] - 1), -1
             if key[1] < 0:
                 return
@@ -368,7 +379,7 @@ class TopicConsumer(ConnectionHandler):
             del self._chunked[known]
         if self._timeouts is not None:
             self._timeouts.settled_up_to((key[0], key[1] - 1))
-            self._settle_timeout(key)
+            self._settle_entry(key)
 
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable."""
@@ -462,6 +473,7 @@ class TopicConsumer(ConnectionHandler):
         self._redelivery.forget()
         self._entries.chunks.forget()
         self._chunked.clear()
+        self._behind_chunks.clear()
         self.generation += 1
         if not moved_by_us:
             self._moved_generation = self.generation

@@ -31,15 +31,15 @@ _DUE_MAX = 1_000  # entries in one step, so that others have their turn
 _OPENED_MAX = 10_000  # entries of a bucket that are moved in one step
 _HEAP_MIN = 16
 _LEVEL_BITS = 6  # the buckets of each level are 64 times as long as those of the level below
-_LEVELS = 4
+_LEVELS = 10  # up to the latest time that a message can name
 _REACH_BITS = 10  # and there are at most about 1024 of them
 _ENTRY_BITS = 40
 _ENTRY_MASK = (1 << _ENTRY_BITS) - 1
-_NEVER_MS = 1 << 62
+_NEVER_MS = 1 << 70
 
 
 class _Bucket:
-    """The entries of a span of time, in arrays: 16 bytes each."""
+    """The entries of a span of time, in arrays: 20 bytes each."""
 
     __slots__ = ("after_ms", "keys", "places", "start_ms", "step")
 
@@ -47,7 +47,7 @@ class _Bucket:
         self.start_ms = start_ms
         self.step = step  # it has the shortest span
         self.places = array("Q")  # the number of the ledger, and the entry id
-        self.after_ms = array("I")
+        self.after_ms = array("Q")
         self.keys = array("I")
 
     def __len__(self) -> int:
