@@ -189,7 +189,7 @@ class Dispatcher:
         """Read what is wanted.  At the end of the log, return None and arrange for a wake-up."""
         match want:
             case Read(count):
-                return await self._read_next(count)
+                return await self._read_next(count, waits=want.waits)
             case Replay(places):
                 return await self._read_again(places)
             case _:
@@ -200,7 +200,7 @@ class Dispatcher:
         """The source from which the dispatcher has read last."""
         return self._source
 
-    async def _read_next(self, count: int) -> list[LogEntry] | None:
+    async def _read_next(self, count: int, *, waits: bool) -> list[LogEntry] | None:
         log = self._log
         start = self._next
         if start is None:
@@ -217,6 +217,8 @@ class Dispatcher:
         # No checkpoint since `last_confirmed` was read, so no append can come in between unseen.
         self._end = end
         self._on_end()
+        if not waits:
+            return []
         self._call_when_appended(self.wake)
         return None
 
@@ -243,7 +245,7 @@ class Dispatcher:
                 run.append(position)
             size = self._read_bytes()
             entries = await log.read(run[0], max_entries=len(run), max_bytes=size)
-            entries = [entry for entry in entries if entry.position in run]
+            entries = [each for each in entries if run[0] <= each.position <= run[-1]]
             found += entries
             at += max(1, len(entries))
         return found
@@ -313,7 +315,7 @@ class Dispatcher:
                 data = memoryview(bytes(data))
             entry = Entry(place, messages, (data, head.start), left=left)
             if self.shared:
-                due_ms = head.deliver_at_ms
+                due_ms = entry.due_ms = head.deliver_at_ms
                 if due_ms and self.delayed_delivery and due_ms > self._clock.now_ms():
                     entry.deliver_at_ms = due_ms
                 entry.group, entry.group_ends = head.group, head.group_ends

@@ -217,9 +217,10 @@ def _text(blocker: Blocker, consumer: Consumer | None, since_ms: int | None, now
             )
         case Cause.DELAYED | Cause.DELAYED_FULL:
             until = _iso(blocker.until_ms or 0)
-            text = f"{count} entries wait for their delivery time, the next one ({place}) {until}"
+            which = "" if place is None else f" ({place})"
+            text = f"{count} entries wait for their delivery time, the next one{which} {until}"
             if blocker.cause is Cause.DELAYED_FULL:
-                text += f". Nothing more is read, because at most {limit} may wait"
+                text += f". Nothing more is read, because at most {limit} of them may be chunks"
         case Cause.CHUNK_HELD:
             text = (
                 f"{count} chunks from {place} on belong to messages that {whom} has begun to"

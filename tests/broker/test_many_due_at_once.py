@@ -3,7 +3,7 @@
 import pytest
 from trio.testing import MockClock
 
-from daybook.broker.protocol.dispatch import pending
+from daybook.broker.protocol.dispatch import delayed
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.harness.broker import open_broker
 from tests.harness.clocks import EPOCH_MS
@@ -12,7 +12,7 @@ from tests.harness.clocks import EPOCH_MS
 async def test_all_that_is_due_at_once_is_delivered(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pending, "_DUE_MAX", 3)
+    monkeypatch.setattr(delayed, "_DUE_MAX", 3)
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer()

@@ -67,6 +67,7 @@ class DispatchStorm(DispatchRules):
         "blocked by what it has": 0.01,
         "subscription blocked": 0.005,
         "delayed": 0.02,
+        "far part": 0.002,
         "chunks": 0.02,
         "some messages of a batch": 0.03,
         "seek": 0.02,
@@ -303,6 +304,8 @@ class DispatchStorm(DispatchRules):
                 self._step(self._machine.tick(self.now_ms))
             want = self._machine.want() if self.consumers else None
             if isinstance(want, Read) and self._start() == len(self.log):
+                if not want.waits:
+                    self._bring(want, [])
                 want = None
             if want is not None:
                 self._reading = (want, self._start())
@@ -316,6 +319,8 @@ class DispatchStorm(DispatchRules):
                 count = 1 + self.chance.below(min(count, len(self.log) - start))
                 raw = self.log[start : start + count]
             case Replay(places):
+                if want.delayed:
+                    self.mark("far part")
                 raw = [self.message(place) for place in places]
                 if self.chance.happens(self._twice):
                     # The first entry was trimmed meanwhile, so the run behind it is read again.
@@ -353,7 +358,7 @@ class DispatchStorm(DispatchRules):
     def _taken(self, count: int, visible: Sequence[Entry], raw: Sequence[Message]) -> None:
         if count < len(visible):
             self._next = self.message(visible[count].place).index
-        else:
+        elif raw:
             self._next = raw[-1].index + 1
 
     def _entry(self, message: Message) -> Entry:
@@ -362,6 +367,7 @@ class DispatchStorm(DispatchRules):
         entry = Entry(message.place, pending.bit_count(), pending)
         entry.key = message.key
         if self.shared:
+            entry.due_ms = message.at_ms
             if message.at_ms > self.now_ms:
                 self.mark("delayed")
                 entry.deliver_at_ms = message.at_ms

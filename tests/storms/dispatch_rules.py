@@ -23,13 +23,17 @@ class DispatchRules(Storm):
     def __init__(self, chance: Chance, trace: list[str] | None = None) -> None:
         super().__init__(chance, trace)
         self.network = Network(chance, 1 + CONSUMERS_MAX, fifo=True)
+        # A step of a second would be longer than a storm, unless the index has room for all.
+        indexed, step_bits = chance.one_of(((100_000, 10), (1, 0), (3, 1)))
         self.limits = DispatchLimits(
             read_entries_max=chance.one_of((1, 3, 10)),
             turn_messages_min=chance.one_of((1, 3)),
             unacked_messages_max=chance.one_of((100, 4, 8)),
             subscription_unacked_messages_max=chance.one_of((100, 8)),
             replay_entries_max=chance.one_of((10, 1, 3)),
-            delayed_entries_max=chance.one_of((100, 1)),
+            delayed_entries_max=indexed,
+            delayed_step_bits=step_bits,
+            delayed_lead_ms=chance.one_of((0, 2)),
             held_entries_max=chance.one_of((100, 1)),
             failover_delay_ms=2,
         )

@@ -62,6 +62,11 @@ class Chunks:
             return None
         return waiting.latest_ms
 
+    @property
+    def delayed(self) -> int:
+        """The number of chunks that wait, those that are not held."""
+        return len(self._group_of) - self.held
+
     def hold(self, entry: Entry, consumer: ConsumerKey) -> None:
         self.wait(entry)
         held = self._held.setdefault(consumer, {})

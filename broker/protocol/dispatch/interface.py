@@ -31,6 +31,7 @@ class Entry:
     group_ends: bool = False  # the entry is the last chunk of its message
     left: int | None = None  # the messages of a batch that compaction left, as bits
     key: int = 0  # the hash of its key, if the subscription is key_shared
+    due_ms: int = 0  # as `deliver_at_ms`, but it stays when the time has come
 
 
 # -- reads
@@ -38,18 +39,26 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read up to so many entries from the read position on."""
+    """Read up to so many entries from the read position on.
+
+    With `waits` false, a read at the end of the log brings an empty result at once.
+    """
 
     entries: int
     generation: int
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Read these entries again."""
+    """Read these entries again.
+
+    With `delayed` true, some of them wait for their time, and the machine does not know which.
+    """
 
     places: tuple[Place, ...]
     generation: int
+    delayed: bool = False
 
 
 Want: TypeAlias = Read | Replay
@@ -101,7 +110,10 @@ class DispatchLimits:
     unacked_messages_max: int = 1 << 62  # per shared consumer
     subscription_unacked_messages_max: int = 1 << 62  # for all shared consumers together
     replay_entries_max: int = 100
-    delayed_entries_max: int = 100_000  # with more, nothing is read until some are due
+    delayed_entries_max: int = 1_000_000  # that are known one by one; see `delayed`
+    delayed_step_bits: int = 10  # the index groups times by 2 ** 10 ms
+    delayed_lead_ms: int = 60_000  # so early the index is filled again from the log
+    delayed_chunks_max: int = 100_000  # with more chunks that wait for their time, no more is read
     held_entries_max: int = 1_000  # chunks that wait for the consumer that must get them
     # Entries of key_shared subscriptions that wait for their consumer, while reading goes on.
     waiting_entries_max: int = 50_000

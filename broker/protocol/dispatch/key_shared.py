@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from daybook.broker.protocol.dispatch.blockers import BLOCKERS_MAX, Blocker, Cause
+from daybook.broker.protocol.dispatch.delayed import Due
 from daybook.broker.protocol.dispatch.interface import (
     ConsumerKey,
     DispatchLimits,
@@ -125,7 +126,6 @@ class KeySharedDispatch(SharedDispatch):
         self._queues: dict[Owner, dict[int, Key]] = {None: {}}
         self._draining: dict[Owner, dict[int, Key]] = {None: {}}
         self._ready: dict[ConsumerKey, None] = {}  # consumers that can take what waits, in turns
-        self._delayed_key: dict[Place, int] = {}
         self._waiting = 0
 
     # -- properties
@@ -166,6 +166,11 @@ class KeySharedDispatch(SharedDispatch):
             slot, slots = self._ranges.slot_of(key.hash), found.setdefault(key.holder, {})
             slots[slot] = slots.get(slot, 0) + key.out
         return found
+
+    @property
+    def deadline_ms(self) -> int | None:
+        # What is due waits in the index while there is no room for entries that wait.
+        return None if self.look_ahead_full else self._delayed.deadline_ms
 
     @property
     def queued(self) -> int:
@@ -228,12 +233,16 @@ class KeySharedDispatch(SharedDispatch):
         limits = self._limits
         if self._ready:
             return Replay(tuple(sorted(self._next_waiting())), self._generation)
-        if len(self._delayed) >= limits.delayed_entries_max or self.look_ahead_full:
+        if self.look_ahead_full:
+            return None
+        if (again := self._want_delayed()) is not None:
+            return again
+        if self._chunks.delayed >= limits.delayed_chunks_max:
             return None
         # Some of what is read will wait for consumers that cannot take it: their share is added.
         share = len(self._by_key) / len(self._available)
         count = self._mean.entries_for(int(permits * share), limits.read_entries_max)
-        return Read(count, self._generation)
+        return Read(count, self._generation, waits=not self._delayed.asks)
 
     def _next_waiting(self) -> Iterator[Place]:
         """Yield entries that can be delivered, at most `replay_entries_max`.
@@ -290,14 +299,14 @@ class KeySharedDispatch(SharedDispatch):
         self._done([each for each in self._key_of if each <= place])
         return super().acked_up_to(place)
 
-    def tick(self, now_ms: int) -> list[Effect]:
-        due = self._delayed.due(now_ms)
-        self._chunks.forget(due)
-        for place in due:
-            value = self._delayed_key.pop(place, None)
-            if value is not None and place not in self._key_of:
-                self._wait(place, value)
-        return []
+    def _come_due(self, due: Sequence[Due]) -> None:
+        self._chunks.forget([place for place, _ in due])
+        for place, key in due:
+            if place not in self._key_of:
+                self._wait(place, key)
+
+    def _is_known(self, place: Place) -> bool:
+        return place in self._key_of
 
     def _done(self, places: Sequence[Place]) -> None:
         """Forget entries that are acknowledged."""
@@ -336,7 +345,6 @@ class KeySharedDispatch(SharedDispatch):
         for line in [*self._queues.values(), *self._draining.values()]:
             line.clear()
         self._ready.clear()
-        self._delayed_key.clear()
         self._waiting = 0
 
     def _may_take(self, consumer: ConsumerKey) -> None:
@@ -492,7 +500,3 @@ class KeySharedDispatch(SharedDispatch):
         if entry.group is not None:
             self._chunk[entry.place] = entry.group
         self._give(consumer, entry, given)
-
-    def _delay(self, entry: Entry, at_ms: int) -> None:
-        super()._delay(entry, at_ms)
-        self._delayed_key[entry.place] = entry.key

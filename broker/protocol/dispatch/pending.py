@@ -14,7 +14,6 @@ from daybook.broker.protocol.dispatch.interface import ConsumerKey, Place
 
 _MEAN_WEIGHT = 0.05
 _COUNTS_MAX = 100_000  # counts of redeliveries that outlive the last consumer
-_DUE_MAX = 1_000  # entries in one step, so that others have their turn
 _BATCHES_MAX = 1_000  # A client sees at once that it cannot read a batch: few are on their way.
 
 
@@ -214,34 +213,3 @@ class ReplayQueue:
         self._heap.clear()
         self._in_heap.clear()
         self._known.clear()
-
-
-class Delayed:
-    """Entries whose delivery time has not come."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, Place]] = []
-
-    def __len__(self) -> int:
-        return len(self._heap)
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return self._heap[0][0] if self._heap else None
-
-    def add(self, at_ms: int, place: Place) -> None:
-        heappush(self._heap, (at_ms, place))
-
-    def first(self) -> tuple[int, Place]:
-        """Return the entry that is due next, with its time.  There must be one."""
-        return self._heap[0]
-
-    def due(self, now_ms: int) -> list[Place]:
-        """Remove and return the first entries that are due; the next `tick` takes the others."""
-        places: list[Place] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(places) < _DUE_MAX:
-            places.append(heappop(self._heap)[1])
-        return places
-
-    def clear(self) -> None:
-        self._heap.clear()

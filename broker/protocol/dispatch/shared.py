@@ -7,7 +7,11 @@ machine counts how often an entry was given back on request.  The counts can be 
 last consumer leaves (`redeliveries`), and given to the machine of the next one (`remember`).
 
 A consumer with too many unacknowledged messages gets nothing until it is down to half of the limit.
-The same holds for all consumers together.  Delayed entries wait until their time has come.
+The same holds for all consumers together.
+
+Delayed entries wait until their time has come (`delayed`), and reading goes on behind them.  The
+machine does not know each of very many of them.  Then it reads their part of the log again before
+their time, in turns with what is new.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -17,6 +21,7 @@ from typing import assert_never
 
 from daybook.broker.protocol.dispatch.blockers import BLOCKERS_MAX, Blocker, Cause
 from daybook.broker.protocol.dispatch.chunks import Chunks
+from daybook.broker.protocol.dispatch.delayed import Delayed, Due
 from daybook.broker.protocol.dispatch.interface import (
     ConsumerKey,
     Deliver,
@@ -31,7 +36,9 @@ from daybook.broker.protocol.dispatch.interface import (
     Taken,
     Want,
 )
-from daybook.broker.protocol.dispatch.pending import Delayed, MeanEntry, ReplayQueue, Unacked
+from daybook.broker.protocol.dispatch.pending import MeanEntry, ReplayQueue, Unacked
+
+_DUE_WAITING_MAX = 10_000  # entries to be delivered, so that more which are due stay in the index
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +71,12 @@ class SharedDispatch:
         self._over: dict[ConsumerKey, None] = {}  # those that are blocked
         self._unacked = Unacked()
         self._replay = ReplayQueue()
-        self._delayed = Delayed()
+        self._delayed = Delayed(
+            limits.delayed_entries_max,
+            step_bits=limits.delayed_step_bits,
+            lead_ms=limits.delayed_lead_ms,
+        )
+        self._new_has_turn = False  # read what is new, not the far part of what is delayed
         self._chunks = Chunks()
         self._mean = MeanEntry()
         self._generation = 0
@@ -80,7 +92,8 @@ class SharedDispatch:
 
     @property
     def deadline_ms(self) -> int | None:
-        return self._delayed.deadline_ms
+        # What is due waits in the index while there is much to deliver.
+        return None if len(self._replay) >= _DUE_WAITING_MAX else self._delayed.deadline_ms
 
     @property
     def delayed(self) -> int:
@@ -105,10 +118,10 @@ class SharedDispatch:
         for key in list(self._by_key)[:BLOCKERS_MAX]:
             blockers += self._explain_consumer(self._by_key[key])
         if len(self._delayed):
-            full = len(self._delayed) >= limits.delayed_entries_max and not len(self._replay)
+            full = self._chunks.delayed >= limits.delayed_chunks_max and not len(self._replay)
             cause = Cause.DELAYED_FULL if full else Cause.DELAYED
             due_ms, place = self._delayed.first()
-            most = limits.delayed_entries_max
+            most = limits.delayed_chunks_max
             blockers.append(Blocker(cause, None, len(self._delayed), most, place, due_ms))
         for consumer, count, place in self._chunks.held_for():
             blockers.append(Blocker(Cause.CHUNK_HELD, consumer, count, None, place))
@@ -157,11 +170,21 @@ class SharedDispatch:
         if len(self._replay):
             count = self._mean.entries_for(permits, limits.replay_entries_max)
             return Replay(self._replay.first(count), self._generation)
-        if len(self._delayed) >= limits.delayed_entries_max:
+        if (again := self._want_delayed()) is not None:
+            return again
+        if self._chunks.delayed >= limits.delayed_chunks_max:
             return None
         if self._chunks.held >= limits.held_entries_max:
             return None
-        return Read(self._mean.entries_for(permits, limits.read_entries_max), self._generation)
+        count = self._mean.entries_for(permits, limits.read_entries_max)
+        return Read(count, self._generation, waits=not self._delayed.asks)
+
+    def _want_delayed(self) -> Replay | None:
+        """Return a read of the far part of what is delayed, if it has its turn."""
+        if self._new_has_turn or not self._delayed.asks:
+            return None
+        places = self._delayed.far_places(self._limits.read_entries_max)
+        return Replay(places, self._generation, delayed=True)
 
     # -- inputs
 
@@ -239,8 +262,12 @@ class SharedDispatch:
         return []
 
     def tick(self, now_ms: int) -> list[Effect]:
-        self._replay.add(self._delayed.due(now_ms))
+        self._come_due(self._delayed.due(now_ms))
         return []
+
+    def _come_due(self, due: Sequence[Due]) -> None:
+        """Have entries delivered whose time has come."""
+        self._replay.add([place for place, _ in due])
 
     def _return(self, places: Sequence[Place]) -> None:
         """Have entries delivered again that a consumer had."""
@@ -287,13 +314,32 @@ class SharedDispatch:
             return []  # The cursor was rewound during the read.
         match want:
             case Read():
+                self._new_has_turn = False
                 given = Given()
                 count = self._assign(entries, given)
                 return [*given.effects(), Taken(count)]
+            case Replay(delayed=True):
+                self._delayed_again(entries)
+                return []
             case Replay(places):
                 return self._replayed(places, entries)
             case _:
                 assert_never(want)
+
+    def _delayed_again(self, entries: Sequence[Entry]) -> None:
+        """Note the entries of the far part: those that no consumer has and that do not wait."""
+        from_ms = self._delayed.again_from_ms
+        found = [e for e in entries if e.due_ms >= from_ms and not self._is_known(e.place)]
+        self._delayed.far_read(len(found))
+        for entry in found:
+            if entry.deliver_at_ms:
+                self._delay(entry, entry.deliver_at_ms)
+        self._come_due([(entry.place, entry.key) for entry in found if not entry.deliver_at_ms])
+        self._new_has_turn = True
+
+    def _is_known(self, place: Place) -> bool:
+        """Return True if a consumer has the entry, or it is about to be delivered."""
+        return self._unacked.is_held(place) or place in self._replay
 
     def _replayed(self, places: Sequence[Place], entries: Sequence[Entry]) -> list[Effect]:
         gone = set(places).difference(entry.place for entry in entries)
@@ -363,7 +409,7 @@ class SharedDispatch:
         return True
 
     def _delay(self, entry: Entry, at_ms: int) -> None:
-        self._delayed.add(at_ms, entry.place)
+        self._delayed.add(at_ms, entry.place, entry.key, pinned=entry.group is not None)
         if entry.group is not None:
             self._chunks.wait(entry, at_ms)
 

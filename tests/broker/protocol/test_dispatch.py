@@ -275,11 +275,11 @@ SHARED = {
         want              -> replay 0
         replayed 0        -> 1 gets 0
     """,
-    "with many for later reading stops": """
+    "with many for later reading goes on": """
         join 1            -> rewind
         permits 1 9       ->
         read 0@5 1@6 2@7  -> taken 3
-        want              -> nothing
+        want              -> read 9
         tick 5            ->
         want              -> replay 0
     """,

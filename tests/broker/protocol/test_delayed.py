@@ -1,0 +1,231 @@
+"""The index of delayed entries: all come, none early, in bounded memory, whatever its size."""
+
+import random
+import time
+
+import pytest
+
+from daybook.broker.protocol.dispatch.blockers import Cause
+from daybook.broker.protocol.dispatch.delayed import Delayed
+from daybook.broker.protocol.dispatch.interface import (
+    Deliver,
+    DispatchLimits,
+    Entry,
+    Place,
+    Read,
+    Replay,
+    Taken,
+)
+from daybook.broker.protocol.dispatch.shared import SharedDispatch
+
+STEP_MS = 1 << 10
+_WAIT_MS = 1 << 30
+
+
+class Log:
+    """A log of delayed entries, and an index that reads it again."""
+
+    def __init__(self, entries_max: int, *, lead_ms: int = 5_000) -> None:
+        self.index = Delayed(entries_max, lead_ms=lead_ms)
+        self.times: dict[Place, int] = {}
+        self.came: dict[Place, int] = {}
+        self.read_again = 0
+        self.most = 0
+        self.now_ms = 0
+
+    def append(self, at_ms: int) -> None:
+        place = 5 + len(self.times) // 1_000, len(self.times) % 1_000
+        self.times[place] = at_ms
+        self.index.add(at_ms, place, place[1])
+        self.most = max(self.most, self.index.indexed)
+
+    def play(self, until_ms: int) -> None:
+        """Do everything that is due until that time, as a dispatcher does."""
+        index = self.index
+        while True:
+            while index.asks:
+                places = index.far_places(500)
+                self.read_again += len(places)
+                assert self.read_again <= 200 * len(self.times)
+                from_ms = index.again_from_ms
+                found = [p for p in places if self.times[p] >= from_ms and p not in self.came]
+                index.far_read(len(found))
+                for place in found:
+                    index.add(self.times[place], place, place[1])
+                self.most = max(self.most, index.indexed)
+            deadline_ms = index.deadline_ms
+            if deadline_ms is None or deadline_ms > until_ms:
+                break
+            self.now_ms = max(self.now_ms, deadline_ms)
+            for place, key in index.due(self.now_ms):
+                assert key == place[1]
+                self.came.setdefault(place, self.now_ms)
+        self.now_ms = until_ms
+
+
+@pytest.mark.parametrize("entries_max", [100, 1_000, 100_000])
+@pytest.mark.parametrize("span_ms", [3_000, 600_000, 1 << 36])
+def test_each_entry_comes_once_and_not_before_its_time(entries_max: int, span_ms: int) -> None:
+    rng = random.Random(f"{entries_max} {span_ms}")
+    log = Log(entries_max)
+    log.play(1_700_000_000_000)
+    begin_ms = log.now_ms
+    for _ in range(1_500):
+        log.append(begin_ms + 1 + rng.randrange(span_ms))
+    assert len(log.index) == 1_500
+    log.play(begin_ms + span_ms + _WAIT_MS)
+    assert log.came.keys() == log.times.keys()
+    assert len(log.index) == 0
+    late = [log.came[place] - at_ms for place, at_ms in log.times.items()]
+    assert min(late) >= 0
+    assert max(late) <= 3 * STEP_MS
+    assert log.most <= entries_max + max(16, entries_max // 10)
+    if entries_max == 100_000:
+        assert (max(late), log.read_again) == (0, 0)
+
+
+def test_many_with_one_time_come_in_pieces() -> None:
+    log = Log(1_000)
+    log.play(1_700_000_000_000)
+    for _ in range(8_000):
+        log.append(log.now_ms + 60_000)
+    log.play(log.now_ms + 62_000)
+    assert len(log.came) == 8_000
+    assert log.most <= 1_100
+    assert log.read_again <= 12 * 8_000
+
+
+def test_a_later_entry_comes_late_at_the_earliest_when_its_clock_goes_back() -> None:
+    index = Delayed(100)
+    index.due(1_000_000)
+    index.add(1_000_500, (5, 0))
+    assert index.due(999_000) == []
+    assert index.due(1_000_500) == [((5, 0), 0)]
+
+
+def test_a_million_entries_need_little_memory() -> None:
+    """20 bytes each; growing arrays have some room to spare."""
+    index = Delayed(1_000_000)
+    index.due(1_700_000_000_000)
+    rng = random.Random(4)
+    for n in range(20_000):
+        index.add(1_700_000_060_000 + rng.randrange(1 << 27), (7, n))
+    size = sum(
+        each.places.buffer_info()[1] * each.places.itemsize
+        + each.after_ms.buffer_info()[1] * each.after_ms.itemsize
+        + each.keys.buffer_info()[1] * each.keys.itemsize
+        for each in index._buckets.values()
+    )
+    assert size == 20 * 20_000
+    assert len(index._buckets) < 2_000
+
+
+LIMITS = DispatchLimits(delayed_entries_max=4, read_entries_max=3, delayed_lead_ms=0)
+
+
+def entry(n: int, at_ms: int = 0, now_ms: int = 0) -> Entry:
+    return Entry((5, n), 1, None, at_ms if at_ms > now_ms else 0, due_ms=at_ms)
+
+
+def test_what_is_new_is_read_while_the_far_part_is_read_again() -> None:
+    """Once, with 100,000 messages that waited, one without a delay waited behind them."""
+    dispatch = SharedDispatch(LIMITS)
+    dispatch.joined(1)
+    dispatch.permits_granted(1, 100)
+    dispatch.tick(1)
+    times = {n: 100_000 * (1 + n) for n in range(12)}
+    want = dispatch.want()
+    assert isinstance(want, Read)
+    assert dispatch.entries_read(want, [entry(n, at) for n, at in times.items()]) == [Taken(12)]
+    assert dispatch.delayed == 12
+    for now_ms in (100_000, 200_000, 300_000):  # Half of the index is free.
+        dispatch.tick(now_ms)
+        want = dispatch.want()
+        assert isinstance(want, Replay)
+        (given,) = dispatch.entries_read(want, [entry(want.places[0][1])])
+        assert isinstance(given, Deliver)
+    dispatch.tick(400_000)
+    dispatch.tick(500_000)
+    kinds: list[str] = []
+    for _ in range(40):
+        want = dispatch.want()
+        match want:
+            case Replay(places, delayed=True):
+                kinds.append("far")
+                found = [entry(n, times[n], 500_000) for _, n in places]
+                assert dispatch.entries_read(want, found) == []
+            case Replay(places):
+                kinds.append("due")
+                dispatch.entries_read(want, [entry(n) for _, n in places])
+            case Read(waits=False):
+                kinds.append("new")
+                assert dispatch.entries_read(want, []) == [Taken(0)]
+            case _:
+                break
+    assert "new far" in " ".join(kinds)
+    assert kinds.count("far") == 3
+    assert isinstance(dispatch.want(), Read)
+    (blocker,) = dispatch.explain()
+    assert blocker.cause is Cause.DELAYED
+
+
+def test_what_a_consumer_has_is_not_delayed_again() -> None:
+    dispatch = SharedDispatch(LIMITS)
+    dispatch.joined(1)
+    dispatch.permits_granted(1, 100)
+    dispatch.tick(1)
+    want = dispatch.want()
+    assert want is not None
+    entries = [entry(n, 100_000) for n in range(9)]
+    entries[7].deliver_at_ms = 0  # The policy was off for a moment.
+    dispatch.entries_read(want, entries)
+    assert dispatch.unacked_of(1) == 1
+    got: list[Place] = []
+    for now_ms in range(99_000, 103_000, 100):
+        dispatch.tick(now_ms)
+        while want := dispatch.want():
+            found: list[Entry] = []
+            if isinstance(want, Replay):
+                found = [entry(n, 100_000, now_ms) for _, n in want.places]
+            elif want.waits:
+                break
+            for effect in dispatch.entries_read(want, found):
+                got += [e.place for e in effect.entries] if isinstance(effect, Deliver) else []
+    assert sorted(got) == [(5, n) for n in range(9) if n != 7]
+    assert dispatch.delayed == 0
+
+
+def test_the_index_does_a_bounded_part_of_its_work_in_one_step() -> None:
+    index = Delayed(1_000_000)
+    index.due(1_700_000_000_000)
+    for n in range(20_000):
+        index.add(1_700_100_000_000 + n, (7, n))
+    began = time.perf_counter()
+    steps, slowest, came = 0, 0.0, 0
+    while (deadline_ms := index.deadline_ms) is not None:
+        before = time.perf_counter()
+        came += len(index.due(deadline_ms))
+        slowest = max(slowest, time.perf_counter() - before)
+        steps += 1
+    assert came == 20_000
+    assert slowest < max(0.5, (time.perf_counter() - began) / 2)
+
+
+def test_chunks_are_never_in_the_far_part() -> None:
+    """A chunk may wait for the time of another one, which its own metadata do not have."""
+    index = Delayed(4)
+    index.due(1_700_000_000_000)
+    for n in range(40):
+        index.add(1_700_000_060_000 + n * 5_000, (7, n), pinned=True)
+    assert index.indexed == 40
+    assert not index.asks
+
+
+def test_times_that_no_calendar_has_need_few_buckets() -> None:
+    index = Delayed(100_000)
+    index.due(1_700_000_000_000)
+    rng = random.Random(7)
+    for n in range(20_000):
+        index.add(rng.randrange(1_700_000_000_000, 1 << 63), (7, n))
+    assert index.indexed == 20_000
+    assert len(index._buckets) < 10 * 1_100
