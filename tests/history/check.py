@@ -13,6 +13,7 @@ from tests.history.checkers import (
     order,
     orphans,
     retention,
+    routes,
     serving,
     silent,
     stalled,
@@ -36,6 +37,7 @@ _CHECKS = (
     silent.check,
     entries.check,
     compaction.check,
+    routes.check,
 )
 
 

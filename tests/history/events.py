@@ -36,6 +36,7 @@ from tests.history.ledger_events import (
     WriterStopped,
 )
 from tests.history.policy_events import Expired, MayEvict, MayExpire
+from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
 
 FORMAT = 1
 
@@ -437,6 +438,11 @@ Event: TypeAlias = (
     | LatestRead
     | LatestEnd
     | ViewChange
+    | Route
+    | Offer
+    | Taken
+    | Arrived
+    | RouteEnd
     | MayExpire
     | Expired
     | MayEvict

@@ -188,6 +188,13 @@ class Record:
         log = self.logs.get(sending.stored_in)
         return None if log is None else next(iter(log.places.get(sending.value, [])), None)
 
+    def key_of(self, log: Log, read: Read) -> str:
+        """Return the key of the message's entry: that of its first message."""
+        ledger, entry, index = read.position
+        first = log.index.get((ledger, entry, min(index, 0)))
+        sending = None if first is None else self.sends.get(log.reads[first].value)
+        return "" if sending is None else sending.key
+
     def is_deduplicated(self, topic: str) -> bool:
         return parent(topic) in self.run.deduplicated
 
