@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tests.history.checkers import (
     compaction,
     cursors,
+    delays,
     duplicates,
     entries,
     keys,
@@ -38,6 +39,7 @@ _CHECKS = (
     entries.check,
     compaction.check,
     routes.check,
+    delays.check,
 )
 
 

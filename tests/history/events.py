@@ -75,6 +75,7 @@ class Send:
     digest: str = ""  # covers all content that must come back unchanged
     key: str = ""
     empty: bool = False  # a tombstone: it removes its key
+    due_ns: int = 0  # shared subscriptions do not deliver it before
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,3 +162,14 @@ def test_a_key_waits_for_the_message_that_its_consumer_keeps() -> None:
 
     assert rules(story("k")) == []
     assert rules(story("other")) == ["stalled"]
+
+
+def test_a_delayed_message_is_not_delivered_early() -> None:
+    def story(kind: str, due_s: float) -> list[Event]:
+        send = Send(T, "p", 0, "p/0", "d0", due_ns=round(due_s * 1e9))
+        events = [*subscribed(kind=kind), send, Ok(T, "p", 0, A), delivered(0, A)]
+        return [*events, *acked(0, A), Drained(T, "s"), *read((0, A))]
+
+    assert rules(story("shared", 5.0)) == []
+    assert rules(story("shared", 5.5)) == ["early"]
+    assert rules(story("exclusive", 5.5)) == []

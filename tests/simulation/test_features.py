@@ -104,10 +104,24 @@ PLANS = {
     "evict_by_size": _restricted("evict by size", 3_000, retention=True),
     "hold_producers": _restricted("hold", 1_000, retention=False),
     **{how.replace(" ", "_"): _carried(how) for how in HOWS},
+    # Messages wait for their time while the topic moves.
+    "delays": Plan(
+        seed=1,
+        shape=Shape(settings=Settings(roll_entries=5)),
+        topics=(Topic(T),),
+        work=(
+            Produce("p1", "client-1", T, 40, pace_s=0.08, burst=3, delay_s=2.0),
+            Consume("c1", "client-1", T, "s1", "shared", linger_s=0.1, nack=0.1),
+        ),
+        faults=(Mishap("k1", At(1.6), Kill("broker-1", 0.3)),),
+        storm_s=4.0,
+        power_cycle=False,
+    ),
     "refuse_producers": _restricted("refuse", 1_000, retention=False),
 }
 MET = {
     **{how.replace(" ", "_"): (f"route of {how}: done",) for how in HOWS},
+    "delays": ("an entry is to be delivered later",),
     "compaction": (
         "a compaction ended: SUCCESS",
         "a tombstone was sent",
