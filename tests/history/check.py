@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tests.history.checkers import (
     compaction,
     cursors,
+    delays,
     duplicates,
     entries,
     keys,
@@ -13,6 +14,7 @@ from tests.history.checkers import (
     order,
     orphans,
     retention,
+    routes,
     serving,
     silent,
     stalled,
@@ -36,6 +38,8 @@ _CHECKS = (
     silent.check,
     entries.check,
     compaction.check,
+    routes.check,
+    delays.check,
 )
 
 

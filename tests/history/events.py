@@ -36,6 +36,7 @@ from tests.history.ledger_events import (
     WriterStopped,
 )
 from tests.history.policy_events import Expired, MayEvict, MayExpire
+from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
 
 FORMAT = 1
 
@@ -74,6 +75,7 @@ class Send:
     digest: str = ""  # covers all content that must come back unchanged
     key: str = ""
     empty: bool = False  # a tombstone: it removes its key
+    due_ns: int = 0  # shared subscriptions do not deliver it before
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +439,11 @@ Event: TypeAlias = (
     | LatestRead
     | LatestEnd
     | ViewChange
+    | Route
+    | Offer
+    | Taken
+    | Arrived
+    | RouteEnd
     | MayExpire
     | Expired
     | MayEvict

@@ -53,6 +53,7 @@ class Sending:
     began_ns: int
     key: str = ""
     empty: bool = False
+    due_ns: int = 0
     outcome: str = "unknown"  # ok, error, unknown
     stored_in: str = ""  # the topic, or the partition
     position: Position | None = None
@@ -113,10 +114,12 @@ class Record:
 
     def _take(self, stamped: Stamped) -> None:
         match stamped.event:
-            case Send(topic, producer, seq, value, digest, key, empty):
+            case Send(topic, producer, seq, value, digest, key, empty, due_ns):
                 if value in self.sends:
                     raise HistoryError(f"{value} was sent twice by its application")
-                sending = Sending(topic, producer, seq, value, digest, stamped.at_ns, key, empty)
+                sending = Sending(
+                    topic, producer, seq, value, digest, stamped.at_ns, key, empty, due_ns
+                )
                 self.sends[value] = self.by_seq[producer, seq] = sending
             case Ok(topic, producer, seq, position):
                 sending = self._sending(producer, seq)
@@ -187,6 +190,13 @@ class Record:
         sending = self.by_seq[producer, seq]
         log = self.logs.get(sending.stored_in)
         return None if log is None else next(iter(log.places.get(sending.value, [])), None)
+
+    def key_of(self, log: Log, read: Read) -> str:
+        """Return the key of the message's entry: that of its first message."""
+        ledger, entry, index = read.position
+        first = log.index.get((ledger, entry, min(index, 0)))
+        sending = None if first is None else self.sends.get(log.reads[first].value)
+        return "" if sending is None else sending.key
 
     def is_deduplicated(self, topic: str) -> bool:
         return parent(topic) in self.run.deduplicated

@@ -11,6 +11,7 @@ from tests.history.compaction_events import (
 )
 from tests.history.events import Copy, Drained, Event, Ok, Position, Quiet, Run, Send, Trimmed
 from tests.history.policy_events import Expired, MayEvict, MayExpire
+from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
 from tests.history.story import A, B, C, D, T, acked, delivered, read, rules, sent, subscribed
 
 
@@ -117,3 +118,58 @@ def test_retention_may_remove_what_has_expired() -> None:
 
     assert rules(trimmed()) == ["trimmed-owed"]
     assert rules(trimmed(MayExpire(T, 1.0))) == []
+
+
+# -- routes
+
+
+def _route(*arrivals: tuple[str, int, str], taken: int = 3, **facts: bool) -> list[str]:
+    """Send three values, of which these arrive: place, number, digest."""
+    events: list[Event] = [Route("r", "pipe", **facts)]
+    for number in range(3):
+        events.append(Offer("r", "s", f"v{number}", "d"))
+    events += [Taken("r", f"v{number}") for number in range(taken)]
+    events += [Arrived("r", place, f"v{number}", digest) for place, number, digest in arrivals]
+    return rules([*events, RouteEnd("r")])
+
+
+def test_a_value_with_a_receipt_arrives_at_one_place_at_least() -> None:
+    assert _route(("a", 0, "d"), ("b", 1, "d"), ("a", 2, "d")) == []
+    assert _route(("a", 0, "d"), taken=1) == []
+    assert _route(("a", 0, "d")) == ["route-lost"]
+    assert _route(("a", 0, "d"), lossy=True) == []
+
+
+def test_a_value_arrives_as_it_was_sent_and_only_what_was_sent() -> None:
+    assert _route(("a", 0, "d"), ("a", 1, "x"), ("a", 2, "d")) == ["route-changed"]
+    assert _route(("a", 0, "d"), ("a", 7, "d"), taken=1) == ["route-phantom"]
+
+
+def test_values_of_a_sender_arrive_in_order_where_they_have_to() -> None:
+    back = ("a", 1, "d"), ("a", 0, "d"), ("a", 2, "d")
+    assert _route(*back, ordered=True) == ["route-order"]
+    assert _route(*back) == []
+    again = ("a", 0, "d"), ("a", 1, "d"), ("a", 0, "d"), ("a", 2, "d")
+    assert _route(*again, ordered=True) == []
+    assert _route(*again, ordered=True, once=True) == ["route-twice"]
+
+
+def test_a_key_waits_for_the_message_that_its_consumer_keeps() -> None:
+    def story(key: str) -> list[Event]:
+        events: list[Event] = [*subscribed(kind="key_shared"), *_keyed(0, A), *_keyed(1, B, key)]
+        end = [*acked(0, A, B), Drained(T, "s"), *read((0, A), (1, B))]
+        return [*events, delivered(0, A), Quiet(("c",)), *end]
+
+    assert rules(story("k")) == []
+    assert rules(story("other")) == ["stalled"]
+
+
+def test_a_delayed_message_is_not_delivered_early() -> None:
+    def story(kind: str, due_s: float) -> list[Event]:
+        send = Send(T, "p", 0, "p/0", "d0", due_ns=round(due_s * 1e9))
+        events = [*subscribed(kind=kind), send, Ok(T, "p", 0, A), delivered(0, A)]
+        return [*events, *acked(0, A), Drained(T, "s"), *read((0, A))]
+
+    assert rules(story("shared", 5.0)) == []
+    assert rules(story("shared", 5.5)) == ["early"]
+    assert rules(story("exclusive", 5.5)) == []

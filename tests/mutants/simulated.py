@@ -61,4 +61,31 @@ MUTANTS = [
         replacement=Edit("- why.quota.limit_time * 1000", ""),
         caught_by=f"{_RUNS} evict_by_age",
     ),
+    Mutant(
+        id="F4",
+        rule="a delayed message waits until it is due -> comes up to a second early",
+        module="daybook.broker.dispatch.dispatcher",
+        name="Dispatcher._visible",
+        replacement=Edit("due_ms > self._clock.now_ms()", "due_ms > self._clock.now_ms() + 1_000"),
+        caught_by=f"{_RUNS} delays",
+    ),
+    Mutant(
+        id="F5",
+        rule="a pipe goes on with the message of its last output -> two messages later",
+        module="daybook.clients.python.protocol.piping",
+        name="resume",
+        replacement=Edit("last_sequence_id // OUTPUTS_MAX", "last_sequence_id // OUTPUTS_MAX + 2"),
+        caught_by=f"{_RUNS} pipe",
+    ),
+    Mutant(
+        id="F6",
+        rule="a message is acknowledged when its letter is stored -> instead of sending it",
+        module="daybook.clients.python.dead_letters",
+        name="DeadLetters._store",
+        replacement=Edit(
+            "await self._send(self.topic, message, properties, None, letter.acknowledge)",
+            "letter.acknowledge()",
+        ),
+        caught_by=f"{_RUNS} dead_letters",
+    ),
 ]

@@ -8,10 +8,12 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.acts import DriftClock, JumpClock
-from tests.simulation.plan import Administer, Consume, Latest, Plan, Produce, Restrict, Work
+from tests.simulation.plan import Administer, Carry, Consume, Latest, Plan, Produce, Restrict, Work
 from tests.simulation.workloads.restrict import EXPIRE
 
 _RESTRICTED = 0.2
+_CARRIED = 0.2
+_SMALL_LIMIT = 20_000
 _COMPACTED = 0.25  # share of runs; all of them, of the seeds of a feature
 
 
@@ -97,4 +99,28 @@ def _of_one_size(work: Work, topic: str) -> Work:
     )
 
 
-FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (_compaction, _policies)
+def _routes(plan: Plan, rng: Random) -> Plan:
+    """Bring messages through features that have topics of their own, in some runs."""
+    # A topic that nobody subscribes to keeps its messages by retention only.
+    if rng.random() >= _CARRIED or not plan.shape.settings.retention:
+        return plan
+    most = plan.shape.settings.message_bytes_max
+    hows = ["pipe", "dead letters", "retries", "volatile"]
+    # Chunks of a usual size would make a run slow.
+    if most <= _SMALL_LIMIT:
+        hows += ["chunks", "chunks"]
+    how = rng.choice(hows)
+    work = Carry(
+        "route1",
+        rng.choice(plan.shape.client_names()),
+        how,
+        messages=rng.choice([3, 10, 30]),
+        pace_s=rng.choice([0.02, 0.1, 0.3]),
+        payload_bytes=rng.choice([2, 3]) * most if how == "chunks" else 20,
+        again=rng.choice([0.0, 0.1]),
+        at_s=rng.choice([0.0, rng.uniform(0.0, plan.storm_s / 2)]),
+    )
+    return replace(plan, work=(*plan.work, work))
+
+
+FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (_compaction, _policies, _routes)

@@ -27,6 +27,7 @@ from tests.simulation.acts import Act
 from tests.simulation.steps import is_mark, matrix
 from tests.simulation.workloads.administer import ACTS, MORE_ACTS
 from tests.simulation.workloads.restrict import POLICIES
+from tests.simulation.workloads.routes import HOWS
 
 _FAULTS = tuple(f"fault {kind.__name__}" for kind in get_args(Act))
 _ACTS = tuple(dict.fromkeys(f"{name}: done" for name in (*(each for each, _ in ACTS), *MORE_ACTS)))
@@ -101,6 +102,9 @@ SOMETIMES = (
     "messages expired or were evicted",
     *(f"the policy {how} was set" for how in POLICIES),
     "expire: done",
+    *(f"route of {how}: done" for how in HOWS),
+    "a message was sent to a retry topic",
+    "a pipe was started again",
     "a tombstone was sent",
     "a compaction ended: SUCCESS",
     "a key of a table view was changed",

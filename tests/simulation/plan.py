@@ -157,6 +157,20 @@ class Restrict:
 
 
 @dataclass(frozen=True, slots=True)
+class Carry:
+    """Bring messages through a feature, on topics of its own; see `workloads.routes`."""
+
+    name: str
+    host: str
+    how: str  # pipe, dead letters, retries, chunks, volatile
+    messages: int = 10
+    pace_s: float = 0.1
+    payload_bytes: int = 20
+    again: float = 0.0  # probability after each message, or batch: leave, and start again
+    at_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class WriteLedgers:
     """Write ledgers without a broker, one after the other."""
 
@@ -186,7 +200,7 @@ class WatchLedgers:
 
 LedgerWork: TypeAlias = WriteLedgers | WatchLedgers
 TopicWork: TypeAlias = Produce | Consume | Follow | Latest | Spoil | Administer | Restrict
-Work: TypeAlias = TopicWork | LedgerWork
+Work: TypeAlias = TopicWork | Carry | LedgerWork
 
 
 # -- faults

@@ -11,6 +11,7 @@ import pytest
 from tests.simulation.acts import At, Kill
 from tests.simulation.plan import (
     Administer,
+    Carry,
     Consume,
     Latest,
     Mishap,
@@ -23,6 +24,7 @@ from tests.simulation.plan import (
 from tests.simulation.run import simulate
 from tests.simulation.settings import Settings
 
+HOWS = ("pipe", "dead letters", "retries", "chunks", "volatile")
 T = "persistent://public/default/t1"
 
 
@@ -57,6 +59,22 @@ def _restricted(how: str, limit: int, *, retention: bool) -> Plan:
     )
 
 
+def _carried(how: str) -> Plan:
+    large = 2_500 if how == "chunks" else 20
+    return Plan(
+        seed=2,
+        shape=Shape(settings=Settings(roll_entries=5, message_bytes_max=1_000)),
+        topics=(Topic(T),),
+        work=(Carry("r1", "client-1", how, 30, 0.1, large, again=0.1),),
+        faults=(
+            Mishap("k1", At(1.5), Kill("broker-1", 0.3)),
+            Mishap("k2", At(2.7), Kill("broker-2", 0.3)),
+        ),
+        storm_s=5.0,
+        power_cycle=False,
+    )
+
+
 PLANS = {
     # Ledgers are trimmed behind each compaction, and brokers are killed between them.
     "compaction": Plan(
@@ -85,9 +103,25 @@ PLANS = {
     "evict_by_age": _restricted("evict by age", 1, retention=True),
     "evict_by_size": _restricted("evict by size", 3_000, retention=True),
     "hold_producers": _restricted("hold", 1_000, retention=False),
+    **{how.replace(" ", "_"): _carried(how) for how in HOWS},
+    # Messages wait for their time while the topic moves.
+    "delays": Plan(
+        seed=1,
+        shape=Shape(settings=Settings(roll_entries=5)),
+        topics=(Topic(T),),
+        work=(
+            Produce("p1", "client-1", T, 40, pace_s=0.08, burst=3, delay_s=2.0),
+            Consume("c1", "client-1", T, "s1", "shared", linger_s=0.1, nack=0.1),
+        ),
+        faults=(Mishap("k1", At(1.6), Kill("broker-1", 0.3)),),
+        storm_s=4.0,
+        power_cycle=False,
+    ),
     "refuse_producers": _restricted("refuse", 1_000, retention=False),
 }
 MET = {
+    **{how.replace(" ", "_"): (f"route of {how}: done",) for how in HOWS},
+    "delays": ("an entry is to be delivered later",),
     "compaction": (
         "a compaction ended: SUCCESS",
         "a tombstone was sent",

@@ -405,11 +405,16 @@ class _Check:
             if subscription.seeking or subscription.unclear:
                 continue
             them = ", ".join(each.name for each in there)
+            by_key = any(each.subscribe.type == "key_shared" for each in there)
+            held: set[str] = set()  # keys of which a consumer has a message that it keeps
             for index in subscription.owed_until(at_ns):
                 read = subscription.log.reads[index]
                 if not self._record.sends[read.value].is_there_at(at_ns):
                     continue
-                if not any(_has(each, topic, read.position) for each in there):
+                key = self._record.key_of(subscription.log, read) if by_key else ""
+                if any(_has(each, topic, read.position) for each in there):
+                    held.add(key)
+                elif not by_key or key not in held:
                     about = f"{read.value} {show(read.position)}"
                     yield Violation("stalled", topic, about, f"{them} of {name} did not get it")
 

@@ -8,6 +8,7 @@ from daybook.clients import ledgers
 from tests.simulation.cluster import Life
 from tests.simulation.plan import (
     Administer,
+    Carry,
     Consume,
     Follow,
     Latest,
@@ -26,6 +27,7 @@ from tests.simulation.workloads.latest import follow_latest
 from tests.simulation.workloads.ledgers import watch_ledgers, write_ledgers
 from tests.simulation.workloads.produce import produce
 from tests.simulation.workloads.restrict import restrict
+from tests.simulation.workloads.routes import carry
 from tests.simulation.workloads.scene import Scene
 from tests.simulation.workloads.spoil import spoil
 
@@ -57,6 +59,8 @@ async def run_client(
                     nursery.start_soon(administer, scene, client, each)
                 case Restrict():
                     nursery.start_soon(restrict, scene, each)
+                case Carry():
+                    nursery.start_soon(carry, scene, client, each)
                 case WriteLedgers() | WatchLedgers():
                     pass
 

@@ -4,11 +4,10 @@ A named producer of a topic with deduplication repeats what is in doubt when it 
 application does that starts again.  Each such message is stored once.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import Any, cast
+from typing import cast
 from zlib import crc32
 
 import trio
@@ -23,9 +22,8 @@ from daybook.clients.python.errors import (
 )
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.producer import Producer
-from daybook.clients.python.protocol.batching import Batch
-from daybook.wire.proto import pulsar_pb2 as pb
 from tests.history.events import Error, Ok, Send, Unknown
+from tests.simulation.acts import DriftClock
 from tests.simulation.held_back import is_held_back
 from tests.simulation.plan import Produce
 from tests.simulation.workloads.messages import (
@@ -42,6 +40,7 @@ _AGAIN_S = 0.3
 _PENDING_BYTES_MAX = 1 << 20
 _CLOSE_S = 60.0
 _LARGE = 100
+_CLOCK_S = 0.002  # the clocks of hosts count milliseconds
 _GHOST = "a producer goes without a word, and its connection stays"
 
 
@@ -55,6 +54,7 @@ class _Doubt:
     data: bytes | None
     key: str
     properties: dict[str, str]
+    deliver_at_ms: int | None = None
 
 
 @dataclass(slots=True)
@@ -68,6 +68,7 @@ class _Sending:
     # By sequence id, if messages in doubt are sent again; `first_id` is the id of the next message.
     doubts: dict[int, _Doubt] | None
     first_id: int
+    rng: Random
     sent: int = 0
 
     async def repeat(self) -> None:
@@ -81,6 +82,7 @@ class _Sending:
                 key=doubt.key,
                 properties=doubt.properties,
                 sequence_id=sequence_id,
+                deliver_at_ms=doubt.deliver_at_ms,
                 on_result=partial(self._repeated, doubt),
             )
 
@@ -109,22 +111,37 @@ class _Sending:
             self.actor.scene.marks["a large key or property was sent"] += 1
         await self.producer.wait_room()
         sent = digest(data or b"", key, properties)
-        self.actor.note(Send(self.work.topic, self.name, seq, value, sent, short(key), empty))
+        at_ms, due_ns = self._due()
+        self.actor.note(
+            Send(self.work.topic, self.name, seq, value, sent, short(key), empty, due_ns)
+        )
         over = trio.Event()
         sequence_id = None if self.doubts is None else self.first_id + seq
-        doubt = _Doubt(sequence_id or 0, self.name, seq, data, key, properties)
+        doubt = _Doubt(sequence_id or 0, self.name, seq, data, key, properties, at_ms)
         try:
             self.producer.send_nowait(
                 data,
                 key=key,
                 properties=properties,
                 sequence_id=sequence_id,
+                deliver_at_ms=at_ms,
                 on_result=partial(self._result, doubt, over),
             )
         except (MessageTooLargeError, TopicTerminatedError) as error:
             self._result(doubt, over, None, error)
         if self.work.wait:
             await over.wait()
+
+    def _due(self) -> tuple[int | None, int]:
+        """Draw when the message is due: by the clock of the host, and in the history."""
+        scene, work = self.actor.scene, self.work
+        if not work.delay_s:
+            return None, 0
+        delay_s = self.rng.uniform(0.0, work.delay_s)
+        scene.marks["an entry is to be delivered later"] += 1
+        drifts = any(isinstance(each.act, DriftClock) for each in scene.plan.faults)
+        due_ns = 0 if drifts else scene.now_ns() + round((delay_s - _CLOCK_S) * 1e9)
+        return scene.now_ms(work.host) + round(delay_s * 1000), due_ns
 
     def _result(
         self,
@@ -175,7 +192,7 @@ async def produce(scene: Stage, client: Client, work: Produce) -> None:
             actor.refused("create a producer", error)
             await scene.wait_calm(_AGAIN_S)
             continue
-        sending = _Sending(actor, work, name, producer, doubts, work.messages - left)
+        sending = _Sending(actor, work, name, producer, doubts, work.messages - left, rng)
         try:
             await sending.repeat()
             await _bursts(sending, rng, left)
@@ -198,7 +215,7 @@ async def _open(
     application that repeats messages sets no timeout.
     """
     async with actor.perhaps_given_up(work.give_up, rng):
-        producer = await actor.client.create_producer(
+        return await actor.client.create_producer(
             work.topic,
             name=work.name if work.named else None,
             initial_sequence_id=sent if work.named else None,
@@ -207,27 +224,6 @@ async def _open(
             send_timeout_s=work.send_timeout_s if may_give_up else None,
             pending_bytes_max=_PENDING_BYTES_MAX,
         )
-    if work.delay_s:
-        _delay(producer, actor, work, rng)
-    return producer
-
-
-def _delay(producer: Producer, actor: Actor, work: Produce, rng: Random) -> None:
-    """Set the delay of an entry as it is made, since the client does not offer it."""
-    for lane in producer._partition_producers:
-
-        def push(
-            metadata: pb.MessageMetadata,
-            batch: Batch,
-            results: Any,
-            plain: Callable[..., None] = lane._push,
-        ) -> None:
-            at_ms = actor.scene.now_ms(work.host) + round(rng.uniform(0.0, work.delay_s) * 1000)
-            metadata.deliver_at_time = at_ms
-            actor.scene.marks["an entry is to be delivered later"] += 1
-            plain(metadata, batch, results)
-
-        vars(lane).update(_push=push)
 
 
 async def _come_back(
@@ -252,7 +248,7 @@ async def _come_back(
             await trio.sleep(_AGAIN_S)
         else:
             scene.marks["a named producer came back"] += 1
-            sending = _Sending(actor, work, work.name, producer, doubts, work.messages)
+            sending = _Sending(actor, work, work.name, producer, doubts, work.messages, rng)
             try:
                 await sending.repeat()
                 await producer.aclose()

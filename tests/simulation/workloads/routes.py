@@ -1,0 +1,357 @@
+"""Messages on their way through a feature: pipes, dead letters, retries, chunks, volatile topics.
+
+Each route has topics of its own, and one client that sends, receives and looks at the end.  It
+restarts its parts now and then, as applications do.  When the storm is over, it waits until
+everything has arrived.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from zlib import crc32
+
+import trio
+
+from daybook.broker.admin.operations import Operations
+from daybook.broker.namespaces.policy_table import DEDUPLICATION
+from daybook.clients.python.client import Client
+from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.messages import Message
+from daybook.clients.python.protocol.letters import DeadLetterPolicy
+from daybook.wire.topics import TopicName
+from tests.history import route_events as events
+from tests.simulation.plan import Carry
+from tests.simulation.workloads.ask import ask_until_done
+from tests.simulation.workloads.messages import payload, value_in
+from tests.simulation.workloads.scene import Scene
+from tests.simulation.workloads.stage import Actor
+
+_AGAIN_S = 0.3
+_CLOSE_S = 10.0
+_QUIET_S = 4.0  # longer than every delay of a route
+_LAST_S = 60.0
+_BATCH = 10
+_REDELIVERIES = 2
+_SUBSCRIPTION = "s"
+
+
+async def carry(scene: Scene, client: Client, work: Carry) -> None:
+    """Run one route to its end."""
+    number = scene.number(work.name)
+    route = f"{work.name}.{number}"
+    domain = "non-persistent" if work.how == "volatile" else "persistent"
+    topic = f"{domain}://public/default/{work.name}-{number}"
+    actor = Actor(scene, client, scene.recorder(work.name))
+    scene.sending[work.name] = None
+    running = _Running(scene, actor, client, work, route, topic, scene.rng(route))
+    if not await scene.wait_calm(work.at_s):
+        await HOWS[work.how](running)
+        actor.note(events.RouteEnd(route))
+        scene.marks[f"route of {work.how}: done"] += 1
+    del scene.sending[work.name]
+
+
+@dataclass(slots=True)
+class _Running:
+    scene: Scene
+    actor: Actor
+    client: Client
+    work: Carry
+    route: str
+    topic: str
+    rng: Random
+    sent_all: bool = False
+
+    # -- events
+
+    def begin(self, *, ordered: bool = False, once: bool = False, lossy: bool = False) -> None:
+        how = self.work.how
+        self.actor.note(events.Route(self.route, how, ordered=ordered, once=once, lossy=lossy))
+
+    def arrived(self, place: str, message: Message) -> None:
+        data = bytes(message.data or b"")
+        digest = f"{crc32(data):08x}"
+        self.actor.note(events.Arrived(self.route, place, value_in(data), digest))
+
+    # -- the sender
+
+    async def send_all(self, **options: Any) -> None:
+        """Send messages, one after the other, until the storm is over."""
+        scene, left = self.scene, self.work.messages
+        while left > 0 and not scene.calm.is_set():
+            try:
+                producer = await self.client.create_producer(
+                    self.topic, send_timeout_s=None, **options
+                )
+            except BrokerError as error:
+                self.actor.refused("create a producer", error)
+                await scene.wait_calm(_AGAIN_S)
+                continue
+            sender = f"{self.route}/{scene.number(f'{self.route} sender')}"
+            try:
+                while left > 0 and not scene.calm.is_set():
+                    left -= 1
+                    value = f"{sender}/{left}"
+                    data = payload(value, self.work.payload_bytes)
+                    self.actor.note(events.Offer(self.route, sender, value, f"{crc32(data):08x}"))
+                    await producer.send(data, key=f"k{left % 3}")
+                    self.actor.note(events.Taken(self.route, value))
+                    await scene.wait_calm(self.rng.expovariate(1 / self.work.pace_s))
+                    if self.rng.random() < self.work.again:
+                        break
+                with trio.move_on_after(_CLOSE_S):
+                    await producer.aclose()
+            except BrokerError as error:
+                scene.marks[f"a send of a route met {type(error).__name__}"] += 1
+            finally:
+                producer.abandon()
+        self.sent_all = True
+
+    # -- receivers
+
+    @asynccontextmanager
+    async def consumer(self, **options: Any) -> AsyncGenerator[Consumer]:
+        """Subscribe, however long it takes."""
+        while True:
+            try:
+                consumer = await self.client.subscribe(
+                    self.topic, _SUBSCRIPTION, initial_position="earliest", **options
+                )
+                break
+            except BrokerError as error:
+                self.actor.refused("subscribe", error)
+                await trio.sleep(_AGAIN_S)
+        try:
+            yield consumer
+            with trio.move_on_after(_CLOSE_S), suppress(BrokerError):
+                await consumer.aclose()
+        finally:
+            consumer.abandon()
+
+    async def receive(
+        self, act: Callable[[Consumer, Message], Awaitable[None]], **options: Any
+    ) -> None:
+        """Receive until all is sent and nothing more comes; start again now and then."""
+        while True:
+            async with self.consumer(**options) as consumer:
+                while True:
+                    with trio.move_on_after(_QUIET_S) as scope:
+                        messages = await consumer.receive_batch(_BATCH)
+                    if scope.cancelled_caught:
+                        if self.is_over:
+                            return
+                        continue
+                    for message in messages:
+                        try:
+                            await act(consumer, message)
+                        except BrokerError as error:
+                            self.scene.marks[f"a route met {type(error).__name__}"] += 1
+                    if self.rng.random() < self.work.again and not self.scene.calm.is_set():
+                        break
+
+    @property
+    def is_over(self) -> bool:
+        return self.sent_all and self.scene.calm.is_set()
+
+    async def read(self, topic: str, place: str) -> None:
+        """Note all messages of a topic."""
+        while True:
+            found: list[Message] = []
+            try:
+                async with await self.client.create_reader(topic, start="earliest") as reader:
+                    while await reader.has_message_available():
+                        found += await reader.receive_batch()
+            except BrokerError as error:
+                self.actor.refused("create a reader", error)
+                await trio.sleep(_AGAIN_S)
+                continue
+            for message in found:
+                self.arrived(place, message)
+            return
+
+
+async def _dead_letters(running: _Running) -> None:
+    """Refuse a third of the messages for ever: they become dead letters."""
+    running.begin()
+    policy = DeadLetterPolicy(_REDELIVERIES)
+
+    async def act(consumer: Consumer, message: Message) -> None:
+        if _is_poison(message):
+            consumer.nack(message)
+            return
+        await consumer.ack(message)
+        running.arrived("application", message)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running.send_all)
+        for _ in range(2):
+            nursery.start_soon(_receive_letters, running, act, policy)
+    await _read_letters(running, policy)
+
+
+async def _retries(running: _Running) -> None:
+    """Have messages delivered again later, some of them until they become dead letters."""
+    running.begin()
+    policy = DeadLetterPolicy(_REDELIVERIES)
+
+    async def act(consumer: Consumer, message: Message) -> None:
+        tries = int(message.properties.get("RECONSUMETIMES", "0"))
+        if _is_poison(message) or (not tries and running.rng.random() < 0.3):
+            await consumer.reconsume_later(message, running.rng.choice([0.0, 0.3, 1.0]))
+            running.scene.marks["a message was sent to a retry topic"] += 1
+            return
+        await consumer.ack(message)
+        running.arrived("application", message)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running.send_all)
+        nursery.start_soon(_receive_letters, running, act, policy, True)
+    await _read_letters(running, policy)
+
+
+async def _receive_letters(
+    running: _Running,
+    act: Callable[[Consumer, Message], Awaitable[None]],
+    policy: DeadLetterPolicy,
+    retry: bool = False,
+) -> None:
+    await running.receive(
+        act,
+        type="shared",
+        nack_delay_s=0.2,
+        ack_receipts=True,
+        dead_letter=policy,
+        retry=retry,
+    )
+
+
+async def _read_letters(running: _Running, policy: DeadLetterPolicy) -> None:
+    topic = policy.dead_letter_topic(running.topic, _SUBSCRIPTION)
+    await running.read(topic, "dead letters")
+
+
+def _is_poison(message: Message) -> bool:
+    return crc32(value_in(bytes(message.data or b"")).encode()) % 3 == 0
+
+
+async def _chunks(running: _Running) -> None:
+    """Send messages that are larger than an entry."""
+    running.begin(ordered=True)
+
+    async def act(consumer: Consumer, message: Message) -> None:
+        running.arrived(f"{consumer!r}", message)
+        await consumer.ack(message)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: running.send_all(chunking=True, batching=False))
+        nursery.start_soon(lambda: running.receive(act, ack_receipts=True))
+    await running.read(running.topic, "reader")
+
+
+async def _pipe(running: _Running) -> None:
+    """Copy a topic by a pipe that is started again now and then: each message once, in order."""
+    scene, work, target = running.scene, running.work, f"{running.topic}-target"
+    for topic in (running.topic, target):
+        await _deduplicated(running, TopicName.parse(topic))
+    running.begin(ordered=True, once=True)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_run_pipe, running, target)
+        await running.send_all()
+        await scene.calm.wait()
+        name = TopicName.parse(running.topic)
+        await ask_until_done(scene, work.name, lambda operations: operations.terminate(name))
+    await running.read(target, "target")
+
+
+async def _run_pipe(running: _Running, target: str) -> None:
+    async def same(message: Message) -> bytes:
+        return bytes(message.data or b"")
+
+    scene = running.scene
+    while True:
+        with trio.CancelScope() as scope:
+            if not scene.calm.is_set() and running.work.again:
+                scope.deadline = trio.current_time() + running.rng.uniform(0.1, 3.0)
+            try:
+                await running.client.pipe(running.topic, target, same, name="pipe")
+            except BrokerError as error:
+                scene.marks[f"a pipe met {type(error).__name__}"] += 1
+                await trio.sleep(_AGAIN_S)
+                continue
+        if not scope.cancelled_caught:
+            return
+        scene.marks["a pipe was started again"] += 1
+
+
+async def _deduplicated(running: _Running, topic: TopicName) -> None:
+    """Create a topic, by a producer, and set its policy."""
+    while True:
+        try:
+            producer = await running.client.create_producer(topic.full)
+            producer.abandon()
+            break
+        except BrokerError as error:
+            running.actor.refused("create a producer", error)
+            await trio.sleep(_AGAIN_S)
+
+    async def switch_on(operations: Operations) -> None:
+        await operations.set_topic_policy(topic, DEDUPLICATION, True)
+
+    await ask_until_done(running.scene, running.work.name, switch_on)
+
+
+async def _volatile(running: _Running) -> None:
+    """Use a topic that stores nothing: what arrives is in order, and nobody is stuck for ever."""
+    running.begin(ordered=True, lossy=True)
+    seen = trio.Event()
+
+    async def receive(number: int) -> None:
+        while True:
+            async with running.consumer(type="failover") as consumer:
+                place = f"consumer {number}.{running.scene.number(running.route)}"
+                while True:
+                    message = await consumer.receive()
+                    running.arrived(place, message)
+                    running.scene.marks["a message of a volatile topic arrived"] += 1
+                    if running.is_over:
+                        seen.set()
+                    await consumer.ack(message)
+                    if running.rng.random() < running.work.again and not running.is_over:
+                        break
+
+    async with trio.open_nursery() as nursery:
+        for number in range(2):
+            nursery.start_soon(receive, number)
+        await running.send_all()
+        await running.scene.calm.wait()
+        with trio.move_on_after(_LAST_S):
+            await _send_until(running, seen)
+        if not seen.is_set():
+            text = f"liveness: nothing arrives on {running.topic} although all was healed"
+            running.scene.problems.append(text)
+        nursery.cancel_scope.cancel()
+
+
+async def _send_until(running: _Running, seen: trio.Event) -> None:
+    async with await running.client.create_producer(running.topic) as producer:
+        sender = f"{running.route}/last"
+        for number in range(int(_LAST_S)):
+            value = f"{sender}/{number}"
+            data = payload(value, 0)
+            running.actor.note(events.Offer(running.route, sender, value, f"{crc32(data):08x}"))
+            await producer.send(data)
+            with trio.move_on_after(1.0):
+                await seen.wait()
+                return
+
+
+HOWS: dict[str, Callable[[_Running], Awaitable[None]]] = {
+    "dead letters": _dead_letters,
+    "retries": _retries,
+    "chunks": _chunks,
+    "pipe": _pipe,
+    "volatile": _volatile,
+}
