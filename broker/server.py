@@ -325,6 +325,7 @@ class _Broker:
             arenas,
             context.request_counts,
             self.orphans,
+            topics_max=config.metrics_topics_max,
         )
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
