@@ -218,6 +218,7 @@ class _Broker:
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
             policy_check_interval_s=config.policy_check_interval_s,
+            idle_unload_s=config.topic_idle_unload_s,
             limits=_topic_limits(limits, config),
         )
         self.schemas = SchemaAdmission(

@@ -8,6 +8,7 @@ from starlette.routing import Route
 from daybook.broker.admin import policies, topic_properties
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
 from daybook.broker.admin.operations import Operations, Start
+from daybook.broker.admin.pages import page
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
 
 OpsCall = Call[Operations]
@@ -119,7 +120,7 @@ async def _bundle(call: OpsCall) -> object:
 
 
 async def _topics(call: OpsCall) -> object:
-    return await call.parts.topics(call.namespace)
+    return page(await call.parts.topics(call.namespace), call.query("after"), call.query("limit"))
 
 
 async def _non_persistent_topics(call: OpsCall) -> object:
@@ -128,7 +129,8 @@ async def _non_persistent_topics(call: OpsCall) -> object:
 
 
 async def _partitioned_topics(call: OpsCall) -> object:
-    return await call.parts.partitioned_topics(call.namespace, call.domain)
+    names = await call.parts.partitioned_topics(call.namespace, call.domain)
+    return page(names, call.query("after"), call.query("limit"))
 
 
 async def _create(call: OpsCall) -> None:

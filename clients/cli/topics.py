@@ -91,15 +91,33 @@ def create(
     metavar="TENANT/NAME",
     help="The namespace to list.",
 )
+@click.option(
+    "--after",
+    default="",
+    metavar="TOPIC",
+    help="List the topics behind this one: the last one of the page before.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    help="List at most so many.  [default: all]",
+)
 @admin_url_option
 @output_option
-def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
+def list_(
+    namespace: str, after: str, limit: int | None, admin_url: str, output: OutputFormat
+) -> None:
     """List the topics of a namespace.
 
-    A partitioned topic is one line with its number of partitions.
+    A partitioned topic is one line with its number of partitions.  In pages, with --after or
+    --limit, each partition is a line of its own.
     """
     namespace = parse_namespace(namespace)
-    names = _ask(admin_url, lambda admin: admin.topics(namespace))
+    behind = parse_topic(after).full if after else ""
+    names = _ask(admin_url, lambda admin: admin.topics(namespace, after=behind, limit=limit or 0))
+    if after or limit:
+        write_rows([{"topic": name} for name in names], ("topic",), output)
+        return
     found = Counter[str]()
     for name in names:
         topic = TopicName.parse(name)

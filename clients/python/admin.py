@@ -143,14 +143,23 @@ class Admin:
     # -- topics
 
     async def topics(
-        self, namespace: str = "public/default", *, persistent: bool = True
+        self,
+        namespace: str = "public/default",
+        *,
+        persistent: bool = True,
+        after: str = "",
+        limit: int = 0,
     ) -> list[str]:
         """Return the full names of the persistent topics, with each partition.
 
+        With `limit`, return at most so many; `after` is the last name of the page before.
         With `persistent` False, return those of the topics that store nothing and are in use.
         """
         domain = "persistent" if persistent else "non-persistent"
-        return _texts(await self._get(f"/admin/v2/{domain}/{_namespace(namespace)}"))
+        path = f"/admin/v2/{domain}/{_namespace(namespace)}"
+        page = {"after": after, "limit": str(limit or "")}
+        query = urlencode({name: value for name, value in page.items() if value})
+        return _texts(await self._get(f"{path}?{query}" if query else path))
 
     async def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
         return _texts(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))

@@ -143,6 +143,8 @@ class Broker:
             rng=random.Random(2),
             log=silent_log(),
             name_prefix="test-1",
+            # Most tests do not want their topic to go away while they look at it.
+            idle_unload_s=float(str((settings or {}).get("topic_idle_unload_s", 0))),
             limits=topic_limits,
         )
         self.topics.attach(owns=self.ownership.owns, may_load=self.ownership.may_load)

@@ -237,6 +237,17 @@ def test_a_topic_is_created_with_properties(daybook: Daybook, fake_admin: FakeAd
     assert [asked[2] for asked in fake_admin.asked] == [{"team": "billing"}, both]
 
 
+def test_list_in_pages_names_each_partition(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    names = [f"persistent://public/default/p-partition-{n}" for n in range(3)]
+    query = "after=persistent%3A%2F%2Fpublic%2Fdefault%2Forders&limit=3"
+    fake_admin.answers["GET", f"{ROOT}?{query}"] = 200, names
+    code, out, _ = daybook(
+        "topics", "list", "--after", "orders", "--limit", "3", "--output", "json"
+    )
+    assert code == 0
+    assert json.loads(out) == [{"topic": name} for name in names]
+
+
 def test_a_deletion_is_tried_dry(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     stats = {"publishers": [{}], "storageSize": 7, "subscriptions": {"s": {"consumers": [{}]}}}
     fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
