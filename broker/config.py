@@ -149,6 +149,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )  # the largest one
 
     max_message_size: Positive = 5 * 1024 * 1024  # less if not all bookies accept it with headers
+    metrics_topics_max: NotNegative = 2_000  # With more loaded, metrics are sums by namespace.
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room
     http_connections_max: Positive = 256  # in addition; the oldest idle one is closed to make room
     connect_timeout_s: Seconds = 10.0  # from the connection to its CONNECT

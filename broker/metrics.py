@@ -1,5 +1,6 @@
 """Metrics under Pulsar's names.  Each broker has a registry, collected at each scrape."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
@@ -29,6 +30,8 @@ from daybook.wire.arena import ArenaPool
 from daybook.wire.version import __version__
 
 _Row: TypeAlias = tuple[Topic | NonPersistentTopic, TopicStats]
+_NAMESPACE_LABELS = ("cluster", "namespace")
+_NO_SUMS = ("average_msg_size", "ml_ledger_list_alarm")
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
 _BACKLOG = "Messages not acknowledged by subscriptions; an estimate if messages are in batches."
 _BACKLOG_BYTES = "Bytes of the largest backlog of a subscription, an estimate."
@@ -53,8 +56,12 @@ class BrokerMetrics:
         requests: RequestCounts,
         orphans: OrphanRemoval,
         cache: EntryCache,
+        *,
+        topics_max: int,
     ) -> None:
+        """With more than `topics_max` loaded topics, there are no series for single topics."""
         self._cluster = cluster
+        self.topics_max = topics_max
         self._topics = topics
         self._ownership = ownership
         self._clients = clients
@@ -75,12 +82,39 @@ class BrokerMetrics:
         stats += [(topic, non_persistent_statistics(topic)) for topic in volatile]
         yield from self._broker(stats)
         yield from self._of_requests()
+        yield self._topic_counts(stats)
+        if len(stats) > self.topics_max:
+            yield from self._of_namespaces(stats)
+            return
         yield from self._of_topics(stats)
         yield from self._of_deduplication(loaded)
         yield from self._of_quotas(loaded)
         yield from self._of_compaction(loaded)
         yield from self._of_subscriptions(stats)
         yield self._of_drops(volatile)
+
+    def _topic_counts(self, stats: list[_Row]) -> Metric:
+        family = GaugeMetricFamily(
+            "pulsar_topics_count",
+            "Topics of the namespace that this broker has loaded.",
+            labels=_NAMESPACE_LABELS,
+        )
+        for namespace, count in sorted(Counter(topic.name.namespace for topic, _ in stats).items()):
+            family.add_metric((self._cluster, namespace), count)
+        return family
+
+    def _of_namespaces(self, stats: list[_Row]) -> Iterator[Metric]:
+        """Yield the metrics of topics as sums, as Pulsar does without metrics of topics."""
+        for make, name, text, value_of in _TOPIC_METRICS:
+            if name in _NO_SUMS:
+                continue
+            sums = Counter[str]()
+            for topic, one in stats:
+                sums[topic.name.namespace] += value_of(one)  # type: ignore[assignment]
+            family = make(f"pulsar_{name}", text, labels=_NAMESPACE_LABELS)
+            for namespace, value in sorted(sums.items()):
+                family.add_metric((self._cluster, namespace), value)
+            yield family
 
     def _broker(self, stats: list[_Row]) -> Iterator[Metric]:
         def gauge(name: str, text: str, value: float) -> Metric:
@@ -304,6 +338,11 @@ _SUBSCRIPTION_GAUGES: tuple[tuple[str, str, str], ...] = (
     ("back_log", _BACKLOG, "msg_backlog"),
     ("back_log_entries", "Entries that the subscription has not acknowledged.", "backlog_entries"),
     ("back_log_bytes", "Bytes that are not acknowledged, an estimate.", "backlog_size"),
+    (
+        "back_log_no_delayed",
+        "Messages not acknowledged, without those that wait for their delivery time.",
+        "msg_backlog_no_delayed",
+    ),
     ("delayed", "Entries that wait for their delivery time.", "msg_delayed"),
     ("msg_rate_out", _MESSAGES_OUT, "msg_rate_out"),
     ("msg_throughput_out", _BYTES_OUT, "msg_throughput_out"),
@@ -323,6 +362,26 @@ _SUBSCRIPTION_GAUGES: tuple[tuple[str, str, str], ...] = (
         "total_msg_expired",
     ),
     ("unacked_messages", "Messages delivered and not acknowledged.", "unacked_messages"),
+    (
+        "blocked_on_unacked_messages",
+        "1 while too many messages are not acknowledged for more to be delivered, else 0.",
+        "blocked_subscription_on_unacked_msgs",
+    ),
+    (
+        "last_consumed_timestamp",
+        "Time of the last delivery, in milliseconds since 1970.",
+        "last_consumed_timestamp",
+    ),
+    (
+        "last_expire_timestamp",
+        "Time of the last expiry of messages, in milliseconds since 1970.",
+        "last_expire_timestamp",
+    ),
+    (
+        "last_mark_delete_advanced_timestamp",
+        "Time when the mark-delete position last moved, in milliseconds since 1970.",
+        "last_mark_delete_advanced_timestamp",
+    ),
     (
         "last_acked_timestamp",
         "Time of the last acknowledgement, in milliseconds since 1970.",
@@ -429,6 +488,14 @@ _TOPIC_METRICS: tuple[tuple[_Make, str, str, Callable[[TopicStats], float]], ...
     (GaugeMetricFamily, "msg_backlog", _BACKLOG, _backlog),
     (GaugeMetricFamily, "backlog_size", _BACKLOG_BYTES, lambda s: s.backlog_size),
     (GaugeMetricFamily, "storage_size", _STORED, lambda s: s.storage_size),
+    (GaugeMetricFamily, "storage_logical_size", _STORED, lambda s: s.storage_size),
+    (GaugeMetricFamily, "storage_backlog_size", _BACKLOG_BYTES, lambda s: s.backlog_size),
+    (
+        GaugeMetricFamily,
+        "storage_offloaded_size",
+        "Bytes that Pulsar's brokers have offloaded; Daybook's offload nothing.",
+        lambda s: s.offloaded_storage_size,
+    ),
     (
         GaugeMetricFamily,
         "ml_ledger_list_bytes",

@@ -352,6 +352,7 @@ class _Broker:
             context.request_counts,
             self.orphans,
             ledgers.cache,
+            topics_max=config.metrics_topics_max,
         )
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:

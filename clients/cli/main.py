@@ -1,7 +1,9 @@
 """`daybook`: the command line."""
 
 import importlib
+import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import ClassVar
 
 import click
@@ -34,6 +36,16 @@ _COMMANDS = {
 }
 
 
+# Commands read these variables, and services those that begin with a prefix.
+_VARIABLES = frozenset(
+    (
+        *("DAYBOOK_DIR", "DAYBOOK_SERVICE_URL", "DAYBOOK_ADMIN_URL", "DAYBOOK_ZOOKEEPER"),
+        *("DAYBOOK_MAVEN_URL", "DAYBOOK_BENCH_DIR"),
+    )
+)
+_PREFIXES = ("DAYBOOK_BROKER_", "DAYBOOK_BOOKIE_", "DAYBOOK_AUTORECOVERY_")
+
+
 class _Commands(LazyGroup):
     lazy: ClassVar[Mapping[str, LazyCommand]] = _COMMANDS
 
@@ -56,6 +68,11 @@ def _print_version(context: click.Context, parameter: click.Parameter, asked: bo
 )
 def main() -> None:
     """Daybook: a publish/subscribe message broker whose topics are chains of replicated ledgers."""
+    for name in sorted(os.environ):
+        if name.startswith("DAYBOOK_") and not (name in _VARIABLES or name.startswith(_PREFIXES)):
+            close = get_close_matches(name, _VARIABLES, n=1)
+            hint = f" Did you mean {close[0]}?" if close else ""
+            click.echo(f"{name} is ignored: no command knows this variable.{hint}", err=True)
 
 
 if __name__ == "__main__":

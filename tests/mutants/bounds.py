@@ -237,6 +237,14 @@ MUTANTS = [
         caught_by=f"{_RECEIVE} -k trusted",
     ),
     Mutant(
+        id="B25",
+        rule="with many topics, metrics are sums by namespace -> each topic has series",
+        module="daybook.broker.metrics",
+        name="BrokerMetrics.collect",
+        replacement=Edit("if len(stats) > self.topics_max:", "if False:"),
+        caught_by="tests:tests/broker/control/test_metrics.py",
+    ),
+    Mutant(
         id="B24",
         rule="a bookie that announces no frame size takes Apache's default -> as much as ours",
         module="daybook.bookie.ledger.ensemble",

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from daybook.clients.cli.main import main
+from tests.clients.cli.conftest import Daybook
 
 # The interpreter and click alone load about 110.
 MODULES_MAX = {"--help": 130, "version": 200, "local": 160, "bookie": 160}
@@ -85,3 +86,16 @@ def test_every_option_of_every_command_is_explained() -> None:
 def test_version_says_it_to_programs_too() -> None:
     shown = CliRunner().invoke(main, ["version", "--output", "json"])
     assert set(json.loads(shown.output)) == {"daybook", "python"}
+
+
+def test_a_variable_that_no_command_knows_is_reported(
+    daybook: Daybook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYBOOK_SERVICEURL", "pulsar://here")
+    monkeypatch.setenv("DAYBOOK_BROKER_PORT", "1")
+    code, _, err = daybook("version")
+    assert code == 0
+    assert err == (
+        "DAYBOOK_SERVICEURL is ignored: no command knows this variable."
+        " Did you mean DAYBOOK_SERVICE_URL?\n"
+    )
