@@ -183,13 +183,18 @@ class Message(msgspec.Struct, Generic[ValueT], eq=False, gc=False):
     def value(self) -> ValueT | None:
         """The data, decoded by the schema of the consumer; None for a tombstone.
 
+        The value of a pair whose key is the key of the message (`schemas.key_value(...,
+        separated=True)`) has None for what is not there.
+
         It is decoded each time.  Raise ValueError for data that are not of the schema, and
         UnavailableError if no broker could say with which version they were written.
         """
         data, decoder = self.data, self.entry.decoder
-        if data is None or decoder is None:
+        if decoder is None:
             return cast("ValueT | None", data)
-        return cast("ValueT", decoder(data))
+        if decoder.decode_pair is not None:
+            return cast("ValueT", decoder.decode_pair(self.key_bytes, data))
+        return None if data is None else cast("ValueT", decoder.decode(data))
 
     @property
     def schema_version(self) -> int | None:

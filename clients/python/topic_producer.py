@@ -47,6 +47,7 @@ from daybook.clients.python.protocol.batching import (
 )
 from daybook.clients.python.protocol.sends import PendingSend, PendingSends, Surprise
 from daybook.clients.python.schemas.schema import SchemaInfo
+from daybook.clients.python.statistics import SendCounts
 from daybook.wire.batch import encode_payload_head
 from daybook.wire.clock import WallClock
 from daybook.wire.compression import CompressionType, compress
@@ -129,6 +130,7 @@ class TopicProducer(ConnectionHandler):
         batching: Batching,
         initial_sequence_id: int | None,
         budget: SendBudget,
+        counts: SendCounts,
         on_batch: Callable[[], None],
         initial_subscription: str | None = None,
         schema: SchemaInfo | None = None,
@@ -145,6 +147,7 @@ class TopicProducer(ConnectionHandler):
         self._compression = compression
         self._batching = batching is not False
         self._budget = budget
+        self._counts = counts
         self._on_batch = on_batch
         self._initial_sequence_id = initial_sequence_id
         self._initial_subscription = initial_subscription
@@ -420,15 +423,18 @@ class TopicProducer(ConnectionHandler):
             is_chunk=is_chunk,
         )
         timeout_s = self._settings.send_timeout_s
+        now = trio.current_time()
         send = PendingSend(
             batch.sequence_id,
             batch.highest_sequence_id,
             batch.count,
             len(batch.body),
             (frame + head, body),
-            inf if timeout_s is None else trio.current_time() + timeout_s,
+            inf if timeout_s is None else now + timeout_s,
             results,
+            queued_at=now,
         )
+        self._counts.entry_queued(send.count, send.size)
         # In the queue before it is sent: a receipt is matched with the head of the queue.
         self._pending.push(send)
         self._budget.used += send.size
@@ -573,6 +579,7 @@ class TopicProducer(ConnectionHandler):
         send = self._pending.receipt(receipt.sequence_id)
         if isinstance(send, PendingSend):
             self._resolved(send)
+            self._counts.entry_stored(send.count, send.size, send.queued_at)
             if send.results:
                 ledger_id, entry_id = receipt.ledger_id, receipt.entry_id
                 partition, topic = self._partition, self.topic.full
@@ -618,6 +625,7 @@ class TopicProducer(ConnectionHandler):
 
     def _fail(self, send: PendingSend, failure: BrokerError) -> None:
         self._resolved(send)
+        self._counts.failed += send.count
         if len(send.results) < send.count:
             self._budget.failure = self._budget.failure or failure
             self._budget.failed_messages += send.count - len(send.results)

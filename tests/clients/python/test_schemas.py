@@ -17,6 +17,7 @@ from trio.testing import MockClock
 from daybook import schemas
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import IncompatibleSchemaError, UnavailableError
+from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.schemas import versions
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
@@ -378,3 +379,81 @@ async def test_a_version_that_was_deleted_is_told(autojump_clock: MockClock) -> 
         with pytest.raises(ValueError, match="was deleted"):
             _ = message.value
         assert message.data
+
+
+async def test_a_separated_pair_has_its_key_in_the_message(autojump_clock: MockClock) -> None:
+    pairs = schemas.key_value(schemas.INT32, schemas.avro(Small, name="R"), separated=True)
+    newer = schemas.key_value(schemas.INT32, schemas.avro(Large, name="R"), separated=True)
+    async with one_client() as (_, client):
+        consumer = await client.subscribe("t", "s", schema=newer)
+        auto = await client.subscribe("t", "auto", schema=schemas.AUTO)
+        producer = await client.create_producer("t", schema=pairs)
+        with pytest.raises(ValueError, match="leave `key` away"):
+            await producer.send((7, Small(1)), key="k")
+        with pytest.raises(TypeError, match="must be a pair"):
+            await producer.send(None)
+        await producer.send((7, Small(1)))
+        await producer.send((7, None))  # type: ignore[arg-type]
+        await producer.send((None, Small(2)))  # type: ignore[arg-type]
+        found = [await consumer.receive() for _ in range(3)]
+        assert [each.value for each in found] == [(7, Large(1, 9)), (7, None), (None, Large(2, 9))]
+        assert (found[0].key_bytes, found[0].key_is_bytes) == (b"\0\0\0\7", True)
+        assert found[0].data == schemas.avro(Small, name="R").encode(Small(1))
+        assert (found[1].is_null, found[2].key) == (True, None)
+        assert (await auto.receive()).value == (7, {"a": 1})
+
+
+async def test_a_letter_has_the_schema_of_its_message(autojump_clock: MockClock) -> None:
+    small, large = schemas.avro(Small, name="R"), schemas.avro(Large, name="R")
+    policy = DeadLetterPolicy(0, initial_subscription="letters")
+    async with one_client() as (_, client):
+        plain = await client.create_producer("t")
+        old = await client.create_producer("t", schema=small)
+        new = await client.create_producer("t", schema=large)
+        consumer = await client.subscribe(
+            "t",
+            "s",
+            type="shared",
+            schema=large,
+            dead_letter=policy,
+            retry=True,
+            initial_position="earliest",
+        )
+        await old.send(Small(1))
+        await new.send(Large(2, 3))
+        await plain.send(b"bytes")
+        for _ in range(3):
+            consumer.nack(await consumer.receive())
+        letters = await client.subscribe("t-s-DLQ", "letters", schema=large)
+        found = [await letters.receive() for _ in range(3)]
+        assert [each.value for each in found[:2]] == [Large(1, 9), Large(2, 3)]
+        assert [each.schema_version is None for each in found] == [False, False, True]
+        assert found[2].data == b"bytes"
+
+
+async def test_a_letter_that_cannot_have_the_schema_comes_without_it(
+    autojump_clock: MockClock,
+) -> None:
+    policy = DeadLetterPolicy(0, topic="letters", initial_subscription="l")
+    async with one_client() as (_, client):
+        await client.create_producer("letters", schema=schemas.STRING)
+        producer = await client.create_producer("t", schema=schemas.avro(Small))
+        consumer = await client.subscribe("t", "s", type="shared", dead_letter=policy)
+        letters = await client.subscribe("letters", "l")
+        await producer.send(Small(1))
+        consumer.nack(await consumer.receive())
+        letter = await letters.receive()
+        assert (letter.data, letter.schema_version) == (schemas.avro(Small).encode(Small(1)), None)
+
+
+async def test_a_typed_table_view(autojump_clock: MockClock) -> None:
+    async with one_client() as (_, client):
+        producer = await client.create_producer("t", schema=schemas.avro(Small))
+        await producer.send(Small(1), key="a")
+        async with await client.table_view("t", schema=schemas.avro(Small)) as view:
+            assert dict(view) == {"a": Small(1)}
+            plain = await client.create_producer("t")
+            await plain.send(b"\xff" * 12, key="a")
+            await producer.send(Small(2), key="b")
+            await view.wait_caught_up()
+            assert (dict(view), view.unreadable) == ({"b": Small(2)}, 1)
