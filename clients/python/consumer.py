@@ -142,7 +142,7 @@ class MessageSource(Generic[ValueT]):
         message = await self._queue.take(self._partition_consumers)
         if message is None:
             raise EndOfTopicError(f"{self.topic} was terminated, and its last message was received")
-        if self._versions is not None:
+        if self._versions is not None and self._versions.unknown:
             await self.load_schemas((message,))
         if self._before_receive is not None:
             message = self._before_receive(message)
@@ -153,7 +153,7 @@ class MessageSource(Generic[ValueT]):
         if count_max < 1:
             raise ValueError(f"count_max must be at least 1, not {count_max}")
         messages = await self._queue.take_many(count_max, self._partition_consumers)
-        if self._versions is not None:
+        if self._versions is not None and self._versions.unknown:
             await self.load_schemas(messages)
         if self._before_receive is not None:
             messages = list(map(self._before_receive, messages))
@@ -212,7 +212,7 @@ class MessageSource(Generic[ValueT]):
 
     def needs_schemas(self, messages: "Iterable[Message[Any]]") -> bool:
         """Return True if `load_schemas` has to be called before the values are looked at."""
-        if self._versions is None or not self._versions.schema.needs_writer:
+        if self._versions is None or not self._versions.unknown:
             return False
         return any(not m.entry.decoder.ready for m in messages if m.entry.decoder is not None)
 
@@ -235,7 +235,7 @@ class MessageSource(Generic[ValueT]):
         message = await self._queue.take(self._partition_consumers)
         if message is None:
             raise StopAsyncIteration
-        if self._versions is not None:
+        if self._versions is not None and self._versions.unknown:
             await self.load_schemas((message,))
         if self._before_receive is not None:
             message = self._before_receive(message)

@@ -10,7 +10,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Self, cast
+from typing import TYPE_CHECKING, Generic, Self
 from weakref import ReferenceType
 
 import msgspec
@@ -189,12 +189,18 @@ class Message(msgspec.Struct, Generic[ValueT], eq=False, gc=False):
         It is decoded each time.  Raise ValueError for data that are not of the schema, and
         UnavailableError if no broker could say with which version they were written.
         """
+        # Without `cast`, which is a call: the application looks at each message.
         data, decoder = self.data, self.entry.decoder
         if decoder is None:
-            return cast("ValueT | None", data)
+            return data  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+        found: ValueT
         if decoder.decode_pair is not None:
-            return cast("ValueT", decoder.decode_pair(self.key_bytes, data))
-        return None if data is None else cast("ValueT", decoder.decode(data))
+            found = decoder.decode_pair(self.key_bytes, data)
+            return found
+        if data is None:
+            return None
+        found = decoder.decode(data)
+        return found
 
     @property
     def schema_version(self) -> int | None:

@@ -22,7 +22,17 @@ from enum import Enum
 from inspect import Parameter, signature
 from struct import Struct
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -439,6 +449,6 @@ def _kind_of(hint: Any) -> tuple[str, Any]:  # noqa: ANN401
         return "map", arguments[1]
     if isinstance(hint, type) and issubclass(hint, Enum):
         return "enum", hint
-    if is_record(hint):
-        return "record", hint
+    if is_record(cast("object", hint)):
+        return "record", cast("type[Any]", hint)
     raise _UnusualError

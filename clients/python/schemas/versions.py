@@ -61,6 +61,7 @@ class SchemaVersions:
         self.schema = schema
         self._plain = VersionDecoder(b"", schema.decoder())
         self._decoders: dict[tuple[str, bytes], VersionDecoder] = {}
+        self.unknown = 0  # versions that `load` has to ask for, or more
 
     def decoder(self, topic: str, version: bytes) -> VersionDecoder:
         """Return the decoder of messages with this version; b"" for those that name none.
@@ -74,6 +75,7 @@ class SchemaVersions:
             if len(self._decoders) >= _VERSIONS_MAX:
                 del self._decoders[next(iter(self._decoders))]
             found = self._decoders[topic, version] = VersionDecoder(version, None)
+            self.unknown += 1
         return found
 
     async def load(self, missing: Iterable[tuple[VersionDecoder, Ask]]) -> None:
@@ -87,6 +89,7 @@ class SchemaVersions:
         number = int.from_bytes(decoder.version, "big")
         try:
             decoder.found(self.schema.decoder_of(await ask(decoder.version)))
+            self.unknown -= 1
         except TopicNotFoundError:
             decoder.failed(
                 ValueError(

@@ -87,7 +87,7 @@ TRIPS = st.builds(
 
 
 class LeftToFastAvroError(Exception):
-    """What the functions do not know."""
+    """A value, or bytes, that are left to fastavro."""
 
 
 def left(_: object) -> Any:
