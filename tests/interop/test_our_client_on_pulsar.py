@@ -238,9 +238,9 @@ def test_incomplete_chunks_expire(client: blocking.Client) -> None:
         client.subscribe(
             "chunks", "s", type="shared", expire_incomplete_chunks_s=0.2, nack_delay_s=0.1
         ) as consumer,
-        client.create_producer("chunks", chunking=True) as producer,
+        client.create_producer("chunks", chunking=True, send_timeout_s=None) as producer,
     ):
-        large = b"x" * (12 << 20)
+        large = b"x" * (6 << 20)
         producer.send(large)
         assert consumer.receive(PATIENCE_S).data == large
 
