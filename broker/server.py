@@ -218,6 +218,7 @@ class _Broker:
             name_prefix=f"{config.cluster}-{identity.incarnation}",
             maintain_interval_s=config.trim_interval_s,
             policy_check_interval_s=config.policy_check_interval_s,
+            idle_unload_s=config.topic_idle_unload_s,
             limits=_topic_limits(limits, config),
         )
         self.schemas = SchemaAdmission(
@@ -298,6 +299,7 @@ class _Broker:
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,
+            stored_bytes_max=client.entry_bytes_max,
             limits=limits.connections,
         )
         self.probe = PortProbe(listener.host, listener.port, greeting(), why_not_served)

@@ -32,6 +32,8 @@ def url_encode(name: str) -> str:
 
 def url_decode(text: str) -> str:
     """Reverse `url_encode`; raise MalformedError if the result is not UTF-8."""
+    if "%" not in text and "+" not in text:
+        return text  # Nearly all names of a long list are plain.
     try:
         return unquote_plus(text, errors="strict")
     except UnicodeDecodeError as error:
@@ -75,7 +77,10 @@ class TopicName:
             raise MalformedError(
                 f"{name!r} is not a topic name: write NAME or persistent://TENANT/NAMESPACE/NAME"
             )
-        if not local.strip() or not local.isprintable() or local in (".", ".."):
+        # The records of a partition lie below the name of its topic.
+        match = _PARTITION.fullmatch(local)
+        is_path = (match[1] if match else local) in (".", "..")
+        if not local.strip() or not local.isprintable() or is_path:
             raise MalformedError(
                 f"{name!r} is not a topic name: write NAME or persistent://TENANT/NAMESPACE/NAME"
             )

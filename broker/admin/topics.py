@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import msgspec
 from starlette.routing import Route
 
-from daybook.broker.admin import policies
+from daybook.broker.admin import policies, topic_properties
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
 from daybook.broker.admin.operations import Operations, Start
+from daybook.broker.admin.pages import page
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
 
 OpsCall = Call[Operations]
@@ -65,6 +66,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         "/{topic}/subscription/{subscription}/resetcursor": {"POST": _reset},
         "/{topic}/subscription/{subscription}/resetcursor/{time}": {"POST": _reset_to_time},
         **{f"/{{topic}}/{path}": found for path, found in policies.of_topics().items()},
+        **{f"/{{topic}}/{path}": found for path, found in topic_properties.of_topics().items()},
         "/{topic}/{rest:path}": dict.fromkeys(_METHODS, _not_offered),
     }
     return [
@@ -118,7 +120,7 @@ async def _bundle(call: OpsCall) -> object:
 
 
 async def _topics(call: OpsCall) -> object:
-    return await call.parts.topics(call.namespace)
+    return page(await call.parts.topics(call.namespace), call.query("after"), call.query("limit"))
 
 
 async def _non_persistent_topics(call: OpsCall) -> object:
@@ -127,7 +129,8 @@ async def _non_persistent_topics(call: OpsCall) -> object:
 
 
 async def _partitioned_topics(call: OpsCall) -> object:
-    return await call.parts.partitioned_topics(call.namespace, call.domain)
+    names = await call.parts.partitioned_topics(call.namespace, call.domain)
+    return page(names, call.query("after"), call.query("limit"))
 
 
 async def _create(call: OpsCall) -> None:

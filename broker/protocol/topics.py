@@ -5,6 +5,9 @@
        +-----------------+--------------------+------------------+
 
     unload     in order: clients are told, cursors are stored; then the topic may be loaded again
+    rest       like `unload`, because nobody uses the topic.  It stays LOADED if somebody came
+               before its close began (`kept`).  A caller that comes later waits for the end of the
+               close, and then the topic is loaded again
     drop       at once, because another broker owns the topic now, or because its log has failed
 
 If the log of a topic was fenced although this broker believed to own the topic, the topic is not
@@ -111,6 +114,7 @@ class _Topic:
     # Callers that came during the load, and want the topic created if there is none.
     creators: list[int] = field(default_factory=list[int])
     unload_waiters: list[int] = field(default_factory=list[int])
+    resting: bool = False  # UNLOADING because nobody used it: callers wait, and load it again
 
 
 @dataclass(slots=True)
@@ -135,6 +139,11 @@ class TopicsProtocol:
         topic = self._topics.get(name)
         return None if topic is None else topic.state
 
+    def rests(self, name: str) -> bool:
+        """Return True if the topic is closed only because nobody uses it."""
+        topic = self._topics.get(name)
+        return topic is not None and topic.resting and not topic.unload_waiters
+
     # -- inputs
 
     def get(self, name: str, waiter: int, create: bool, now_s: float) -> list[Effect]:
@@ -155,6 +164,9 @@ class TopicsProtocol:
                 return []
             case TopicState.LOADED:
                 return [Give(name, topic.load, waiter)]
+            case TopicState.UNLOADING if topic.resting and not topic.unload_waiters:
+                (topic.creators if create else topic.waiters).append(waiter)
+                return []
             case TopicState.UNLOADING:
                 return [NotNow(name, waiter, "it is being unloaded")]
             case _:
@@ -214,15 +226,53 @@ class TopicsProtocol:
         if topic.state is TopicState.LOADED:
             topic.state = TopicState.UNLOADING
             return [Close(name, topic.load)]
-        return []
+        # The topic may be closed because it rests.  It has to leave this broker now, so those who
+        # wait for it look it up again.
+        waiting = [*topic.waiters, *topic.creators] if topic.resting else []
+        if waiting:
+            topic.waiters, topic.creators = [], []
+        return [NotNow(name, each, "it is being unloaded") for each in waiting]
+
+    def rest(self, name: str) -> list[Effect]:
+        """Close a topic that nobody uses.  Nothing happens if it is not loaded."""
+        topic = self._topics.get(name)
+        if topic is None or topic.state is not TopicState.LOADED:
+            return []
+        topic.state, topic.resting = TopicState.UNLOADING, True
+        return [Close(name, topic.load)]
+
+    def kept(self, name: str, load: int) -> list[Effect]:
+        """Note that somebody uses a topic that was to rest, and that its close has not begun."""
+        topic = self._topics.get(name)
+        if topic is None or topic.load != load:
+            return []
+        assert topic.resting
+        topic.resting = False
+        if topic.unload_waiters:  # It has to be unloaded all the same.
+            return [Close(name, load)]
+        topic.state = TopicState.LOADED
+        waiters, topic.waiters, topic.creators = [*topic.waiters, *topic.creators], [], []
+        return [Give(name, load, waiter) for waiter in waiters]
 
     def unloaded(self, name: str, load: int) -> list[Effect]:
         """Note that the topic of this load is closed."""
         topic = self._topics.get(name)
         if topic is None or topic.load != load:
             return []
+        gone: list[Effect] = [Gone(waiter) for waiter in topic.unload_waiters]
+        if topic.waiters or topic.creators:
+            # Somebody came while the topic was closed, because nobody had used it.
+            assert topic.resting
+            assert not gone
+            self._loads += 1
+            create = not topic.waiters
+            waiters = topic.creators if create else topic.waiters
+            creators = [] if create else topic.creators
+            again = _Topic(TopicState.LOADING, self._loads, create, waiters, creators)
+            self._topics[name] = again
+            return [Load(name, again.load, create)]
         del self._topics[name]
-        return [Gone(waiter) for waiter in topic.unload_waiters]
+        return gone
 
     def drop(
         self, name: str, fenced: bool = False, now_s: float = 0.0, spread: float = 1.0

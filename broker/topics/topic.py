@@ -145,6 +145,7 @@ class Topic:
         self.rates = Rates()
         self.quotas = BacklogQuotas(self)
         self.used_ms = clock.now_ms()  # somebody was connected then, or the topic was loaded
+        self.asked_s = trio.current_time()  # somebody asked for the topic then, or was connected
         self._on_failed = on_failed
         self._call_when_appended: dict[Callable[[], None], None] = {}
         self._nursery: trio.Nursery | None = None
@@ -190,6 +191,26 @@ class Topic:
         """True if a producer or a consumer is connected."""
         subscriptions = self.subscriptions.by_name.values()
         return bool(len(self.producers)) or any(s.consumers for s in subscriptions)
+
+    @property
+    def is_held(self) -> bool:
+        """True if somebody is connected, or is about to be."""
+        subscriptions = self.subscriptions
+        arriving = self.producers.arriving or subscriptions.arriving
+        # A volatile subscription without consumers waits for them to come back.
+        volatile = any(not each.durable for each in subscriptions.by_name.values())
+        return bool(arriving) or volatile or self.in_use
+
+    @property
+    def is_busy(self) -> bool:
+        """True if something is under way that a close would interrupt."""
+        changing = self.subscriptions.changing or self.termination is not None
+        return changing or self.compaction.running or bool(self.log.pending_bytes)
+
+    @property
+    def remembers(self) -> bool:
+        """True if it knows how often messages were redelivered, which is stored nowhere."""
+        return any(s.remembers_redeliveries for s in self.subscriptions.by_name.values())
 
     def check_serving(self) -> None:
         """Raise UnavailableError if the topic is being closed."""
@@ -516,6 +537,7 @@ class TopicProducers:
 
     def __init__(self, topic: "Topic | NonPersistentTopic") -> None:
         self.by_name: dict[str, Producer] = {}
+        self.arriving = 0  # producers that are being admitted, or wait to be
         self._topic = topic
         self._access = AccessProtocol(topic.stored_epoch)
         self._by_key: dict[int, Producer] = {}
@@ -545,6 +567,20 @@ class TopicProducers:
 
         `on_wait` or `on_held` is called if that is not immediately.
         """
+        self.arriving += 1
+        try:
+            return await self._add(request, connection, on_wait=on_wait, on_held=on_held)
+        finally:
+            self.arriving -= 1
+
+    async def _add(
+        self,
+        request: ProducerRequest,
+        connection: ConnectedClient,
+        *,
+        on_wait: Callable[[], None],
+        on_held: Callable[[], None],
+    ) -> Producer:
         if isinstance(self._topic, Topic):  # Another one stores nothing and has no backlog.
             await self._topic.quotas.wait_room(on_held)
         await self._prepare(request, connection)
@@ -783,6 +819,7 @@ class TopicSubscriptions:
 
     def __init__(self, topic: Topic) -> None:
         self.by_name: dict[str, Subscription] = {}
+        self.arriving = 0  # consumers for which a subscription is being made ready
         self._topic = topic
         # By name: set when the cursor is created or deleted.  Two tasks must not open the same one.
         self._changing: dict[str, trio.Event] = {}
@@ -792,6 +829,11 @@ class TopicSubscriptions:
 
     def __len__(self) -> int:
         return len(self.by_name)
+
+    @property
+    def changing(self) -> bool:
+        """True while a subscription is being created or deleted."""
+        return bool(self._changing)
 
     def get(self, name: str) -> Subscription:
         """Return the subscription.  Raise SubscriptionNotFoundError if there is none."""
@@ -805,20 +847,32 @@ class TopicSubscriptions:
 
         The caller has to `join` it before its next checkpoint.
         """
+        self.arriving += 1
+        try:
+            return await self._prepare(request, connection)
+        finally:
+            self.arriving -= 1
+
+    async def _prepare(self, request: ConsumerRequest, connection: ConnectedClient) -> Subscription:
         check_name(request.subscription)
         self._check_consumers(request)
         subscription = await self._get_or_create(request)
         try:
-            await subscription.make_way(request.type, connection, request.keys)
-        except UnavailableError:
-            if request.durable or not subscription.gone:
-                raise
-            # A volatile subscription is removed together with its last consumer.  Here the last
-            # consumer was dead and has just been removed, so a new subscription takes its place.
-            subscription = await self._get_or_create(request)
-            await subscription.make_way(request.type, connection, request.keys)
-        self._topic.check_serving()
-        self._check_consumers(request)
+            try:
+                await subscription.make_way(request.type, connection, request.keys)
+            except UnavailableError:
+                if request.durable or not subscription.gone:
+                    raise
+                # A volatile subscription is removed together with its last consumer.  Here the
+                # last consumer was dead and has just been removed, so a new subscription takes
+                # its place.
+                subscription = await self._get_or_create(request)
+                await subscription.make_way(request.type, connection, request.keys)
+            self._topic.check_serving()
+            self._check_consumers(request)
+        except BaseException:
+            subscription.drop_if_unused()  # Nobody else would ever remove a volatile one.
+            raise
         return subscription
 
     def _check_consumers(self, request: ConsumerRequest) -> None:

@@ -4,7 +4,8 @@ This module decides what to run and tells when the server is ready; the supervis
 watches the process.  The server listens on the loopback interface only.
 
 ZooKeeper writes every transaction to disk before it answers (its default).  Snapshots are small,
-and old ones are purged.  The heap is small because the tree is: 64 MB hold about 100,000 records.
+and old ones are purged.  The heap begins small and grows with the tree: 64 MB hold about 100,000
+records, and a topic has two or more.
 The classes that the server loads are archived on its first clean exit (`exited`), which makes later
 starts 40 % faster; from Java 19 on, Java does this by itself.
 """
@@ -29,7 +30,9 @@ from daybook.wire.tcp import TcpNetwork
 JAVA_VERSION_MIN = 17
 _AUTO_ARCHIVE_JAVA_VERSION = 19
 TICK_MS = 500
-HEAP_MB = 256  # ZooKeeper keeps the last 500 requests; one that writes a long list takes 1 MB.
+# ZooKeeper keeps the last 500 requests; one that writes a long list takes 1 MB.
+HEAP_MB = 256
+HEAP_MAX_MB = 1024
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _ASK_TIMEOUT_S = 1.0
 _SERVING = b"Zookeeper version"  # begins the answer to `srvr`
@@ -79,7 +82,8 @@ class Server:
     def command(self) -> list[str]:
         return [
             self.java.path,
-            f"-Xmx{HEAP_MB}m",
+            f"-Xms{HEAP_MB}m",
+            f"-Xmx{HEAP_MAX_MB}m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:+ExitOnOutOfMemoryError",

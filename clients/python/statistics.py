@@ -44,7 +44,7 @@ class ConsumerStats:
     bytes_received: int  # as they are on the wire
     entries_received: int
     messages_redelivered: int  # received, and delivered before, as far as the broker counts
-    messages_acked: int
+    messages_acked: int  # one by one: a cumulative acknowledgement does not count
     messages_nacked: int
     ack_timeouts: int  # entries
     dead_letters: int

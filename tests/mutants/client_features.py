@@ -155,4 +155,12 @@ MUTANTS = [
         replacement=Edit("if each.began + self._expire_s <= now:", "if True:"),
         caught_by=f"{_BY_CHUNKS} -k not_whole_in_time",
     ),
+    Mutant(
+        id="PF19",
+        rule="chunks that come again are not covered by a later acknowledgement -> they are",
+        module=f"{_PYTHON}.protocol.chunks",
+        name="Chunks.owe",
+        replacement=Edit("self._owed[key] = None", "pass"),
+        caught_by=f"{_BY_CHUNKS} -k leaves_chunks_alone",
+    ),
 ]

@@ -40,7 +40,16 @@ class Joined:
 class Chunks:
     """The incomplete messages of one topic consumer."""
 
-    __slots__ = ("_bytes_max", "_expire_s", "_messages_max", "_partial", "again", "dropped", "size")
+    __slots__ = (
+        "_bytes_max",
+        "_expire_s",
+        "_messages_max",
+        "_owed",
+        "_partial",
+        "again",
+        "dropped",
+        "size",
+    )
 
     def __init__(self, bytes_max: int, messages_max: int, expire_s: float | None = None) -> None:
         self._bytes_max = bytes_max
@@ -49,15 +58,26 @@ class Chunks:
         self.size = 0
         self._expire_s = expire_s
         self.again: list[EntryKey] = []  # entries that have to come again
+        self._owed: dict[EntryKey, None] = {}  # entries that come again, and have not yet
         self.dropped: list[EntryKey] = []  # entries of messages that were dropped
 
     def __len__(self) -> int:
         return len(self._partial)
 
     @property
+    def lacks_some(self) -> bool:
+        """True while a message is incomplete, or its chunks have to come again."""
+        return bool(self._partial or self._owed)
+
+    @property
     def first(self) -> EntryKey | None:
-        """The first entry of an incomplete message."""
-        return min((min(each.keys) for each in self._partial.values()), default=None)
+        """The first entry of an incomplete message, which no later message may acknowledge."""
+        firsts = [min(each.keys) for each in self._partial.values()]
+        return min((*firsts, *self._owed), default=None)
+
+    def owe(self, key: EntryKey) -> None:
+        """Note that an entry was given back, and comes again to this consumer."""
+        self._owed[key] = None
 
     @property
     def deadline(self) -> float | None:
@@ -77,6 +97,7 @@ class Chunks:
         self, uuid: str, chunk: int, count: int, key: EntryKey, body: bytes, now: float = 0.0
     ) -> Joined | None:
         """Add a chunk; return the message if it is whole now."""
+        self._owed.pop(key, None)
         partial = self._partial.get(uuid)
         if chunk == 0:
             partial = self._begin(uuid, count, partial, now)
@@ -127,5 +148,6 @@ class Chunks:
         """Forget everything: the position was moved."""
         self._partial.clear()
         self.again.clear()
+        self._owed.clear()
         self.dropped.clear()
         self.size = 0

@@ -36,6 +36,65 @@ SCENARIOS = {
         unloaded t 1              -> Gone 2, Gone 4
         get t 5 True 0            -> Load t 2 True
     """,
+    "who comes while an idle topic is closed waits, and it is loaded again": """
+        get t 1 True 0            -> Load t 1 True
+        loaded t 1                -> Give t 1 1
+        rest t                    -> Close t 1
+        rest t                    ->
+        get t 2 False 0           ->
+        get t 3 True 0            ->
+        unloaded t 1              -> Load t 2 False
+        load_failed t 2           -> Fail t 2 2, Load t 3 True
+        loaded t 3                -> Give t 3 3
+    """,
+    "only creators wait for an idle topic that is closed": """
+        get t 1 True 0            -> Load t 1 True
+        loaded t 1                -> Give t 1 1
+        rest t                    -> Close t 1
+        get t 2 True 0            ->
+        unloaded t 1              -> Load t 2 True
+        loaded t 2                -> Give t 2 2
+    """,
+    "an idle topic that is used after all stays": """
+        get t 1 True 0            -> Load t 1 True
+        loaded t 1                -> Give t 1 1
+        rest t                    -> Close t 1
+        get t 2 False 0           ->
+        kept t 1                  -> Give t 1 2
+        get t 3 True 0            -> Give t 1 3
+        rest t                    -> Close t 1
+        unloaded t 1              ->
+        kept t 1                  ->
+        get t 4 True 0            -> Load t 2 True
+    """,
+    "an idle topic that has to leave this broker is loaded by nobody again": """
+        get t 1 True 0            -> Load t 1 True
+        loaded t 1                -> Give t 1 1
+        rest t                    -> Close t 1
+        get t 2 True 0            ->
+        unload t 3                -> NotNow t 2
+        get t 4 True 0            -> NotNow t 4
+        unloaded t 1              -> Gone 3
+    """,
+    "an idle topic that was kept is unloaded if somebody wants that": """
+        get t 1 True 0            -> Load t 1 True
+        loaded t 1                -> Give t 1 1
+        rest t                    -> Close t 1
+        unload t 2                ->
+        kept t 1                  -> Close t 1
+        unloaded t 1              -> Gone 2
+    """,
+    "only what is loaded rests; a drop ends the waiting": """
+        rest t                    ->
+        get t 1 True 0            -> Load t 1 True
+        rest t                    ->
+        loaded t 1                -> Give t 1 1
+        rest t                    -> Close t 1
+        get t 2 False 0           ->
+        get t 3 True 0            ->
+        drop t                    -> NotNow t 2, NotNow t 3, Abandon t 1
+        unloaded t 1              ->
+    """,
     "unloading what is being loaded, and what is not there": """
         unload t 1                -> Gone 1
         get t 2 True 0            -> Load t 1 True

@@ -20,6 +20,7 @@ from daybook.clients.python.errors import IncompatibleSchemaError, UnavailableEr
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.schemas import versions
 from daybook.clients.python.schemas.key_value import plain_decoder
+from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from tests.clients.python.real_broker import client_of, real_broker
@@ -368,6 +369,22 @@ async def test_a_version_that_cannot_be_asked_for_costs_no_message(
         monkeypatch.setattr(versions.SchemaVersions, "_load", ask)
         await consumer.load_schemas([message])
         assert message.value == Large(1, 9)
+
+
+@pytest.mark.parametrize("definition", [b'"string"', b'{"type":"record"}', b"[" * 100_000])
+async def test_a_definition_that_cannot_be_used_costs_no_message(definition: bytes) -> None:
+    known = versions.SchemaVersions(schemas.AUTO)
+    decoder = known.decoder("t", b"\1")
+
+    async def ask(_: bytes) -> SchemaInfo:
+        await trio.lowlevel.checkpoint()
+        return SchemaInfo(pb.Schema.Avro, definition)
+
+    await known.load([(decoder, ask)])
+    assert not decoder.ready
+    with pytest.raises(Exception) as caught:  # noqa: PT011  it is that of the library
+        decoder.decode(b"")
+    assert not isinstance(caught.value, UnavailableError)
 
 
 async def test_a_version_that_was_deleted_is_told(autojump_clock: MockClock) -> None:
