@@ -1,7 +1,7 @@
 """`make bench`: run the cases, print the table, write it as JSON.
 
 python -m bench [CASE ...]; without names all of them: standalone, and those of `ledger`,
-`cases`, `flood`, `features` and `hand_over`.
+`cases`, `flood`, `features`, `hand_over` and `typed`.
 """
 
 import json
@@ -14,12 +14,19 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from bench import cases, features, flood, hand_over, ledger
+from bench import cases, features, flood, hand_over, ledger, typed
 from bench.cases import Figure, standalone_start
 from daybook.clients.testing.standalone import StandaloneProcess
 
 RESULTS = Path("bench/results")
-CASES = {**ledger.CASES, **cases.CASES, **flood.CASES, **features.CASES, **hand_over.CASES}
+CASES = {
+    **ledger.CASES,
+    **cases.CASES,
+    **flood.CASES,
+    **features.CASES,
+    **hand_over.CASES,
+    **typed.CASES,
+}
 
 
 def main(names: list[str]) -> int:

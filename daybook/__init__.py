@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from daybook.clients.python.errors import UnavailableError as UnavailableError
     from daybook.clients.python.errors import WrongProtocolError as WrongProtocolError
     from daybook.clients.python.errors import may_retry as may_retry
+    from daybook.clients.python.interceptors import ConsumerInterceptor as ConsumerInterceptor
+    from daybook.clients.python.interceptors import OutgoingMessage as OutgoingMessage
+    from daybook.clients.python.interceptors import ProducerInterceptor as ProducerInterceptor
     from daybook.clients.python.limits import ClientLimits as ClientLimits
     from daybook.clients.python.messages import EARLIEST as EARLIEST
     from daybook.clients.python.messages import LATEST as LATEST
@@ -76,6 +79,9 @@ if TYPE_CHECKING:
     from daybook.clients.python.protocol.letters import DeadLetterPolicy as DeadLetterPolicy
     from daybook.clients.python.reader import OffsetRange as OffsetRange
     from daybook.clients.python.reader import Reader as Reader
+    from daybook.clients.python.statistics import ClientStats as ClientStats
+    from daybook.clients.python.statistics import ConsumerStats as ConsumerStats
+    from daybook.clients.python.statistics import ProducerStats as ProducerStats
     from daybook.clients.python.table_view import TableView as TableView
     from daybook.wire.version import __version__ as __version__
 
@@ -93,12 +99,16 @@ _NAMES = {
         SubscriptionNotFoundError TopicNotFoundError TopicTerminatedError
         UnavailableError WrongProtocolError may_retry
     """,
+    "daybook.clients.python.interceptors": """
+        ConsumerInterceptor OutgoingMessage ProducerInterceptor
+    """,
     "daybook.clients.python.limits": "ClientLimits",
     "daybook.clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
     "daybook.clients.python.pipe": "Output",
     "daybook.clients.python.producer": "Producer",
     "daybook.clients.python.protocol.letters": "DeadLetterPolicy",
     "daybook.clients.python.reader": "OffsetRange Reader",
+    "daybook.clients.python.statistics": "ClientStats ConsumerStats ProducerStats",
     "daybook.clients.python.table_view": "TableView",
     "daybook.wire.version": "__version__",
 }

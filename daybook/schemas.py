@@ -102,6 +102,12 @@ def protobuf(cls: type[MessageT]) -> Schema[MessageT]:
     return ProtobufSchema(cls)
 
 
-def key_value(key: Schema[KeyT], value: Schema[ValueT]) -> Schema[tuple[KeyT, ValueT]]:
-    """Return the schema of pairs, which are both in the message."""
-    return KeyValueSchema(key, value)
+def key_value(
+    key: Schema[KeyT], value: Schema[ValueT], *, separated: bool = False
+) -> Schema[tuple[KeyT, ValueT]]:
+    """Return the schema of pairs.
+
+    `separated`: the key of a pair is the key of its message, and the value is its data.  Otherwise
+    both are in the data.  A pair `(key, None)` is then a tombstone.
+    """
+    return KeyValueSchema(key, value, separated=separated)

@@ -20,7 +20,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, Unpack
 
 import trio
 
@@ -29,17 +29,28 @@ from daybook.clients.python import connect as trio_connect
 from daybook.clients.python import consumer as trio_consumer
 from daybook.clients.python import producer as trio_producer
 from daybook.clients.python import reader as trio_reader
+from daybook.clients.python import table_view as trio_table_view
+from daybook.clients.python.aio_admin import Admin, connect_admin
+from daybook.clients.python.aio_table_view import TableView
 from daybook.clients.python.arguments import InitialPosition, check_timeout, check_url
-from daybook.clients.python.blocking import ConsumerOptions, ProducerOptions, ReaderOptions
+from daybook.clients.python.blocking import (
+    ConsumerOptions,
+    ProducerOptions,
+    ReaderOptions,
+    TableViewOptions,
+)
 from daybook.clients.python.consumer import Ackable
 from daybook.clients.python.errors import BrokerError, EndOfTopicError
 from daybook.clients.python.guest import Guest, wait_for_asyncio
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset
+from daybook.clients.python.listener import Call, Listener, check_listener
+from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset, ValueT
 from daybook.clients.python.pipe import Result, Transform
 from daybook.clients.python.portal import Block, like
 from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.start_position import Start
+from daybook.clients.python.statistics import ClientStats, ConsumerStats, ProducerStats
 from daybook.clients.python.topic_choice import Topics
 from daybook.clients.python.topic_producer import OnResult
 from daybook.wire.transport import Buffer
@@ -47,6 +58,7 @@ from daybook.wire.transport import Buffer
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "Admin",
     "Client",
     "Consumer",
     "Message",
@@ -55,11 +67,12 @@ __all__ = [
     "OffsetRange",
     "Producer",
     "Reader",
+    "TableView",
     "connect",
+    "connect_admin",
 ]
 
 _TURNS = 64  # messages that are handed out between two turns of the event loop
-_S = TypeVar("_S", bound=trio_consumer.MessageSource)
 
 
 class connect:  # noqa: N801  (it is used like a function)
@@ -161,22 +174,38 @@ class Client:
         return await self._guest.call(self._client.offset_ranges, topic)
 
     @like(trio_client.Client.create_producer)
-    async def create_producer(self, topic: str, **options: Unpack[ProducerOptions]) -> "Producer":
+    async def create_producer(
+        self,
+        topic: str,
+        *,
+        schema: Schema[ValueT] | None = None,
+        **options: Unpack[ProducerOptions],
+    ) -> "Producer[ValueT]":
         made = await self._guest.call(
-            lambda: self._client.create_producer(topic, **options),
-            unwanted=trio_producer.Producer.abandon,
+            lambda: self._client.create_producer(topic, schema=schema, **options),
+            unwanted=trio_producer.Producer[ValueT].abandon,
         )
         return Producer(self._guest, made)
 
     @like(trio_client.Client.subscribe)
     async def subscribe(
-        self, topic: Topics, subscription: str, **options: Unpack[ConsumerOptions]
-    ) -> "Consumer":
+        self,
+        topic: Topics,
+        subscription: str,
+        *,
+        schema: Schema[ValueT] | None = None,
+        listener: "Listener[Consumer[ValueT], ValueT] | None" = None,
+        **options: Unpack[ConsumerOptions],
+    ) -> "Consumer[ValueT]":
+        check_listener(listener)
         made = await self._guest.call(
-            lambda: self._client.subscribe(topic, subscription, **options),
-            unwanted=trio_consumer.Consumer.abandon,
+            lambda: self._client.subscribe(topic, subscription, schema=schema, **options),
+            unwanted=trio_consumer.Consumer[ValueT].abandon,
         )
-        return Consumer(self._guest, made, receipts=bool(options.get("ack_receipts")))
+        consumer = Consumer(self._guest, made, receipts=bool(options.get("ack_receipts")))
+        if listener is not None:
+            self._client.start_listener(made, consumer.caller_of(listener))
+        return consumer
 
     @like(trio_client.Client.pipe)
     async def pipe(
@@ -209,18 +238,43 @@ class Client:
         )
 
     @like(trio_client.Client.create_reader)
-    async def create_reader(self, topic: str, **options: Unpack[ReaderOptions]) -> "Reader":
+    async def create_reader(
+        self,
+        topic: str,
+        *,
+        schema: Schema[ValueT] | None = None,
+        **options: Unpack[ReaderOptions],
+    ) -> "Reader[ValueT]":
         made = await self._guest.call(
-            lambda: self._client.create_reader(topic, **options),
-            unwanted=trio_reader.Reader.abandon,
+            lambda: self._client.create_reader(topic, schema=schema, **options),
+            unwanted=trio_reader.Reader[ValueT].abandon,
         )
         return Reader(self._guest, made)
 
+    @like(trio_client.Client.table_view)
+    async def table_view(
+        self,
+        topic: str,
+        *,
+        schema: Schema[ValueT] | None = None,
+        **options: Unpack[TableViewOptions],
+    ) -> TableView[ValueT]:
+        made = await self._guest.call(
+            lambda: self._client.table_view(topic, schema=schema, **options),
+            unwanted=trio_table_view.TableView[ValueT].abandon,
+        )
+        return TableView(self._guest, made)
 
-class Producer:
+    @like(trio_client.Client.stats)
+    def stats(self) -> ClientStats:
+        self._guest.check()
+        return self._client.stats()
+
+
+class Producer(Generic[ValueT]):
     """See `clients.python.producer`."""
 
-    def __init__(self, guest: Guest, producer: trio_producer.Producer) -> None:
+    def __init__(self, guest: Guest, producer: trio_producer.Producer[ValueT]) -> None:
         self._guest = guest
         self._producer = producer
 
@@ -244,6 +298,15 @@ class Producer:
         return self._producer.last_sequence_id
 
     @property
+    def schema_version(self) -> int | None:
+        return self._producer.schema_version
+
+    @like(trio_producer.Producer.stats)
+    def stats(self) -> ProducerStats:
+        self._guest.check()
+        return self._producer.stats()
+
+    @property
     def connected(self) -> bool:
         return self._producer.connected
 
@@ -255,9 +318,10 @@ class Producer:
     @like(trio_producer.Producer.send_nowait)
     def send_nowait(
         self,
-        data: Buffer | None,
+        data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -269,6 +333,7 @@ class Producer:
         self._producer.send_nowait(
             data,
             key=key,
+            ordering_key=ordering_key,
             properties=properties,
             event_time_ms=event_time_ms,
             sequence_id=sequence_id,
@@ -280,9 +345,10 @@ class Producer:
     @like(trio_producer.Producer.send)
     async def send(
         self,
-        data: Buffer | None,
+        data: ValueT | Buffer | None,
         *,
         key: str | bytes | None = None,
+        ordering_key: bytes | None = None,
         properties: Mapping[str, str] | None = None,
         event_time_ms: int | None = None,
         sequence_id: int | None = None,
@@ -305,6 +371,7 @@ class Producer:
         self.send_nowait(
             data,
             key=key,
+            ordering_key=ordering_key,
             properties=properties,
             event_time_ms=event_time_ms,
             sequence_id=sequence_id,
@@ -342,12 +409,13 @@ class Producer:
             self._producer.abandon()
 
 
-class _Source(Generic[_S]):
+class _Source(Generic[ValueT]):
     """The common base of consumers and readers."""
 
-    def __init__(self, guest: Guest, source: _S) -> None:
+    def __init__(self, guest: Guest, source: trio_consumer.MessageSource[ValueT]) -> None:
         self._guest = guest
         self._source = source
+        self._before_receive = source.take_before_receive()
         self._turn = 0
 
     def __repr__(self) -> str:
@@ -373,7 +441,7 @@ class _Source(Generic[_S]):
     def connected(self) -> bool:
         return self._source.connected
 
-    async def receive(self) -> Message:
+    async def receive(self) -> Message[ValueT]:
         """Return the next message; raise EndOfTopicError behind the last of a terminated topic.
 
         CorruptMessageError is for one message only: the next call continues behind it.  With
@@ -384,14 +452,14 @@ class _Source(Generic[_S]):
             raise EndOfTopicError(f"{self.topic} was terminated, and its last message was received")
         return messages[0]
 
-    async def receive_batch(self, count_max: int = 1000) -> list[Message]:
+    async def receive_batch(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Wait for a message; return it and others that have arrived, or [] behind the last one."""
         if count_max < 1:
             raise ValueError(f"count_max must be at least 1, not {count_max}")
         self._turn += _TURNS // 4  # A batch is work for many messages.
         return await self._receive(count_max)
 
-    async def _receive(self, count_max: int) -> list[Message]:
+    async def _receive(self, count_max: int) -> list[Message[ValueT]]:
         self._guest.check()
         self._source.check_process()
         self._turn += 1
@@ -400,33 +468,54 @@ class _Source(Generic[_S]):
             self._turn = 0
             await asyncio.sleep(0)
         try:
-            return self._source.receive_nowait(count_max)
+            found = self._source.receive_nowait(count_max)
         except trio.WouldBlock:
             self._turn = 0
-            return await self._guest.call(
+            found = await self._guest.call(
                 self._source.receive_batch, count_max, unwanted=self._source.give_back
             )
+        else:
+            if self._source.needs_schemas(found):
+                found = await self._guest.call(
+                    self._with_schemas, found, unwanted=self._source.give_back
+                )
+        return self._handed_out(found)
 
-    def receive_nowait(self, count_max: int = 1000) -> list[Message]:
+    async def _with_schemas(self, messages: list[Message[ValueT]]) -> list[Message[ValueT]]:
+        await self._source.load_schemas(messages)
+        return messages
+
+    def _handed_out(self, messages: list[Message[ValueT]]) -> list[Message[ValueT]]:
+        if self._before_receive is None:
+            return messages
+        return list(map(self._before_receive, messages))
+
+    def receive_nowait(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Return messages that have arrived, or [] behind the last one of a terminated topic.
 
-        Raise BlockingIOError if no message has arrived.
+        Raise BlockingIOError if no message has arrived.  If a message has a version of the schema
+        that was not met before, its `value` raises UnavailableError: use `receive` then.
         """
         self._guest.check()
         self._source.check_process()
         try:
-            return self._source.receive_nowait(count_max)
+            return self._handed_out(self._source.receive_nowait(count_max))
         except trio.WouldBlock:
             raise BlockingIOError(f"{self.topic}: no message is waiting") from None
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[Message[ValueT]]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[ValueT]:
         messages = await self._receive(1)
         if not messages:
             raise StopAsyncIteration
         return messages[0]
+
+    @like(trio_consumer.MessageSource.stats)
+    def stats(self) -> ConsumerStats:
+        self._guest.check()
+        return self._source.stats()
 
     @like(trio_consumer.MessageSource.seek)
     async def seek(self, start: Start | int | str) -> None:
@@ -456,67 +545,85 @@ class _Source(Generic[_S]):
             self._source.abandon()
 
 
-class Consumer(_Source[trio_consumer.Consumer]):
+class Consumer(_Source[ValueT]):
     """See `clients.python.consumer`."""
 
-    def __init__(self, guest: Guest, consumer: trio_consumer.Consumer, *, receipts: bool) -> None:
+    def __init__(
+        self, guest: Guest, consumer: trio_consumer.Consumer[ValueT], *, receipts: bool
+    ) -> None:
         super().__init__(guest, consumer)
+        self._consumer = consumer
         self._receipts = receipts
+
+    def caller_of(self, listener: "Listener[Consumer[ValueT], ValueT]") -> Call:
+        """Return the function that hands a message to a listener, in the event loop."""
+        loop = asyncio.get_running_loop()
+
+        async def call(message: Message[ValueT]) -> None:
+            made = listener(self, self._handed_out([message])[0])
+            if inspect.isawaitable(made):
+                await wait_for_asyncio(loop, made)
+
+        return call
 
     @property
     def subscription(self) -> str:
-        return self._source.subscription
+        return self._consumer.subscription
 
     @property
     def active(self) -> bool:
-        return self._source.active
+        return self._consumer.active
 
     @like(trio_consumer.Consumer.ack)
     async def ack(self, messages: Ackable | Iterable[Ackable]) -> None:
         if self._receipts:
-            await self._guest.call(self._source.ack, messages)
+            await self._guest.call(self._consumer.ack, messages)
         else:
             self.ack_nowait(messages)
 
     def ack_nowait(self, messages: Ackable | Iterable[Ackable]) -> None:
         """Acknowledge as `ack`, without waiting for a receipt."""
         self._guest.check()
-        self._source.ack_nowait(messages)
+        self._consumer.ack_nowait(messages)
 
     @like(trio_consumer.Consumer.ack_cumulative)
     async def ack_cumulative(self, message: Ackable) -> None:
-        await self._guest.call(self._source.ack_cumulative, message)
+        await self._guest.call(self._consumer.ack_cumulative, message)
 
     @like(trio_consumer.Consumer.nack)
     def nack(self, message: Ackable) -> None:
         self._guest.check()
-        self._source.nack(message)
+        self._consumer.nack(message)
 
     @like(trio_consumer.Consumer.reconsume_later)
     async def reconsume_later(
         self,
-        message: Message,
+        message: Message[Any],
         delay_s: float = 0.0,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        await self._guest.call(self._source.reconsume_later, message, delay_s, properties)
+        await self._guest.call(self._consumer.reconsume_later, message, delay_s, properties)
 
     @like(trio_consumer.Consumer.flush_acks)
     async def flush_acks(self) -> None:
-        await self._guest.call(self._source.flush_acks)
+        await self._guest.call(self._consumer.flush_acks)
 
     @like(trio_consumer.Consumer.unsubscribe)
     async def unsubscribe(self) -> None:
-        await self._guest.call(self._source.unsubscribe)
+        await self._guest.call(self._consumer.unsubscribe)
 
 
-class Reader(_Source[trio_reader.Reader]):
+class Reader(_Source[ValueT]):
     """See `clients.python.reader`."""
+
+    def __init__(self, guest: Guest, reader: trio_reader.Reader[ValueT]) -> None:
+        super().__init__(guest, reader)
+        self._reader = reader
 
     @like(trio_reader.Reader.has_message_available)
     async def has_message_available(self) -> bool:
-        return await self._guest.call(self._source.has_message_available)
+        return await self._guest.call(self._reader.has_message_available)
 
     @like(trio_reader.Reader.offset_ranges)
     async def offset_ranges(self) -> list[OffsetRange]:
-        return await self._guest.call(self._source.offset_ranges)
+        return await self._guest.call(self._reader.offset_ranges)

@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from math import inf
 from time import monotonic  # noqa: TID251  the threads of callers have no clock of trio's
@@ -43,7 +44,15 @@ from daybook.clients.python.blocking_producer import Producer
 from daybook.clients.python.blocking_table_view import TableView
 from daybook.clients.python.consumer import Ackable
 from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicError, InDoubtError
+from daybook.clients.python.interceptors import ConsumerInterceptor, ProducerInterceptor
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.listener import (
+    Call,
+    Listener,
+    calling,
+    check_listener,
+    is_inside,
+)
 from daybook.clients.python.messages import (
     EARLIEST,
     LATEST,
@@ -58,6 +67,7 @@ from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.reader import OffsetRange
 from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.start_position import Start
+from daybook.clients.python.statistics import ClientStats, ConsumerStats
 from daybook.clients.python.topic_choice import Topics
 
 __all__ = [
@@ -94,6 +104,7 @@ class ProducerOptions(TypedDict, total=False):
     initial_sequence_id: int | None
     initial_subscription: str | None
     chunking: bool
+    interceptors: Sequence[ProducerInterceptor]
 
 
 class ConsumerOptions(TypedDict, total=False):
@@ -115,6 +126,10 @@ class ConsumerOptions(TypedDict, total=False):
     ack_timeout_s: float | None
     dead_letter: DeadLetterPolicy | None
     retry: bool
+    expire_incomplete_chunks_s: float | None
+    ack_incomplete_chunks: bool
+    chunked_messages_max: int
+    interceptors: Sequence[ConsumerInterceptor]
 
 
 class ReaderOptions(TypedDict, total=False):
@@ -203,6 +218,14 @@ class Client(Closing):
     def offset_ranges(self, topic: str) -> list[OffsetRange]:
         return self._portal.call(self._client.offset_ranges, topic)
 
+    @like(trio_client.Client.stats)
+    def stats(self) -> ClientStats:
+
+        async def stats() -> ClientStats:
+            return self._client.stats()
+
+        return self._portal.call(stats)
+
     @like(trio_client.Client.create_producer)
     def create_producer(
         self,
@@ -228,15 +251,25 @@ class Client(Closing):
         subscription: str,
         *,
         schema: Schema[ValueT] | None = None,
+        listener: "Listener[Consumer[ValueT], ValueT] | None" = None,
         **options: Unpack[ConsumerOptions],
     ) -> "Consumer[ValueT]":
+        check_listener(listener)
         made = self._portal.call(
             lambda: self._client.subscribe(topic, subscription, schema=schema, **options),
             unwanted=trio_consumer.Consumer[ValueT].abandon,
         )
         # The time for an acknowledgement begins when a message is fetched: fetch one by one then.
         ahead = 1 if options.get("ack_timeout_s") is not None else _FETCHED_MAX
-        return Consumer(self._portal, made, receipts=bool(options.get("ack_receipts")), ahead=ahead)
+        receipts = bool(options.get("ack_receipts"))
+        consumer = Consumer(self._portal, made, receipts=receipts, ahead=ahead)
+        if listener is not None:
+
+            async def listen() -> None:
+                self._client.start_listener(made, consumer.caller_of(listener))
+
+            self._portal.call(listen)
+        return consumer
 
     @like(trio_client.Client.create_reader)
     def create_reader(
@@ -253,10 +286,16 @@ class Client(Closing):
         return Reader(self._portal, made)
 
     @like(trio_client.Client.table_view)
-    def table_view(self, topic: str, **options: Unpack[TableViewOptions]) -> TableView:
+    def table_view(
+        self,
+        topic: str,
+        *,
+        schema: Schema[ValueT] | None = None,
+        **options: Unpack[TableViewOptions],
+    ) -> TableView[ValueT]:
         made = self._portal.call(
-            lambda: self._client.table_view(topic, **options),
-            unwanted=trio_table_view.TableView.abandon,
+            lambda: self._client.table_view(topic, schema=schema, **options),
+            unwanted=trio_table_view.TableView[ValueT].abandon,
         )
         return TableView(self._portal, made)
 
@@ -297,6 +336,11 @@ class Client(Closing):
         if self._closed:
             return
         self._portal.check_thread()
+        if self._client.has_open(calling()):
+            raise RuntimeError(
+                "a listener cannot close its client, which would wait for the listener: close the"
+                " consumer here, and the client in another thread"
+            )
         self._closed = True
         try:
             if not self._portal.was_forked:
@@ -326,6 +370,7 @@ class _Source(Closing, Generic[ValueT]):
         self._portal = portal
         self._ahead = ahead  # how many messages `receive` fetches at once
         self._source = source
+        self._before_receive = source.take_before_receive()
         self._fetched: deque[Message[ValueT]] = deque()
         self._fetching = threading.Lock()  # One thread fetches, for all threads that wait.
 
@@ -358,10 +403,11 @@ class _Source(Closing, Generic[ValueT]):
         Raise TimeoutError, or EndOfTopicError behind the last message of a terminated topic.
         """
         check_timeout("timeout_s", timeout_s)
-        try:
-            return self._fetched.popleft()
-        except IndexError:
-            pass
+        if self._before_receive is None:
+            try:
+                return self._fetched.popleft()
+            except IndexError:
+                pass
         messages, in_time = self._take(1, self._ahead, timeout_s)
         if not in_time:
             raise TimeoutError(
@@ -412,6 +458,8 @@ class _Source(Closing, Generic[ValueT]):
         with suppress(IndexError):  # Another thread may take the last one.
             while len(found) < count_max:
                 found.append(self._fetched.popleft())
+        if self._before_receive is not None:
+            return list(map(self._before_receive, found))
         return found
 
     def _fetch(self, count_max: int, timeout_s: float) -> tuple[bool, bool]:
@@ -432,6 +480,15 @@ class _Source(Closing, Generic[ValueT]):
             return bool(messages), in_time
 
         return self._portal.call(fetch)
+
+    @like(trio_consumer.MessageSource.stats)
+    def stats(self) -> ConsumerStats:
+
+        async def stats() -> ConsumerStats:
+            found = self._source.stats()
+            return replace(found, queued_messages=found.queued_messages + len(self._fetched))
+
+        return self._portal.call(stats)
 
     def __iter__(self) -> Iterator[Message[ValueT]]:
         while True:
@@ -475,6 +532,33 @@ class Consumer(_Source[ValueT]):
         self._consumer = consumer
         self._receipts = receipts
         self._failure: BrokerError | None = None  # the failure of an `ack` that did not wait
+
+    def caller_of(self, listener: "Listener[Consumer[ValueT], ValueT]") -> Call:
+        """Return the function that hands a message to a listener, in a thread."""
+        limiter = trio.CapacityLimiter(1)
+
+        def in_a_thread(message: Message[ValueT]) -> None:
+            if self._before_receive is not None:
+                message = self._before_receive(message)
+            if inspect.isawaitable(listener(self, message)):
+                raise TypeError("without an event loop, `listener` must be a plain function")
+
+        async def call(message: Message[ValueT]) -> None:
+            await trio.to_thread.run_sync(in_a_thread, message, limiter=limiter)
+
+        return call
+
+    def close(self) -> None:
+        """Send the acknowledgements that wait, then close."""
+        if self._portal.closed:
+            return
+        inside = is_inside(self._consumer)
+
+        async def close() -> None:
+            await self._consumer.stop_listening(inside=inside)
+            await self._consumer.aclose()
+
+        self._portal.call(close)
 
     @property
     def subscription(self) -> str:

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, cast
 
 from daybook.clients.python import producer as trio_producer
@@ -19,8 +19,10 @@ from daybook.clients.python.arguments import (
     check_ordering_key,
 )
 from daybook.clients.python.errors import BrokerError, ClosedError, NotSentError
+from daybook.clients.python.interceptors import OutgoingMessage
 from daybook.clients.python.messages import MessageId, ValueT
 from daybook.clients.python.portal import Closing, Drain, Portal, like
+from daybook.clients.python.statistics import ProducerStats
 from daybook.clients.python.topic_producer import OnResult
 from daybook.wire.transport import Buffer
 
@@ -32,7 +34,7 @@ _HANDED_BYTES_MAX = 8 << 20  # messages on their way to the thread
 class _Handed:
     """A message on its way to the client's thread."""
 
-    data: Buffer | None
+    data: Buffer | OutgoingMessage | None
     key: str | bytes | None
     ordering_key: bytes | None
     properties: Mapping[str, str] | None
@@ -95,6 +97,15 @@ class Producer(Closing, Generic[ValueT]):
     def connected(self) -> bool:
         return self._producer.connected
 
+    @like(trio_producer.Producer.stats)
+    def stats(self) -> ProducerStats:
+
+        async def stats() -> ProducerStats:
+            found, handed = self._producer.stats(), len(self._handed)
+            return replace(found, pending_messages=found.pending_messages + handed)
+
+        return self._portal.call(stats)
+
     @like(trio_producer.Producer.send)
     def send(
         self,
@@ -108,13 +119,14 @@ class Producer(Closing, Generic[ValueT]):
         deliver_at_ms: int | None = None,
         deliver_after_s: float | None = None,
     ) -> MessageId:
-        if self._producer.has_schema:
-            data = self._producer.encoded(data)  # Here: the value may change when this returns.
+        found: ValueT | Buffer | OutgoingMessage | None = data
+        if self._producer.prepares:  # Here: the value may change when this returns.
+            found = self._producer.prepare(data, key, ordering_key, properties, event_time_ms)
 
         async def send() -> MessageId:
             await self._drain.now()
             return await self._producer.send(
-                data,
+                found,
                 key=key,
                 ordering_key=ordering_key,
                 properties=properties,
@@ -146,8 +158,11 @@ class Producer(Closing, Generic[ValueT]):
         `close`.  Raise at once TypeError or ValueError for a wrong argument, and ClosedError if the
         producer is closed.
         """
-        if self._producer.has_schema:
-            data = self._producer.encoded(data)
+        prepared: OutgoingMessage | None = None
+        if self._producer.prepares:
+            prepared = self._producer.prepare(data, key, ordering_key, properties, event_time_ms)
+            data, key, properties = prepared.data, prepared.key, prepared.properties
+            ordering_key, event_time_ms = prepared.ordering_key, prepared.event_time_ms
         check_message(data, key, properties)
         check_ordering_key(ordering_key)
         check_details(event_time_ms, sequence_id, on_result)
@@ -159,7 +174,7 @@ class Producer(Closing, Generic[ValueT]):
         if properties is not None:
             properties = dict(properties)
         message = _Handed(
-            found,
+            prepared or found,
             key,
             ordering_key,
             properties,

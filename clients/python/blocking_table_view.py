@@ -7,14 +7,15 @@ the keys as they were at its begin.
 from collections.abc import Iterator, Mapping
 
 from daybook.clients.python import table_view as trio_table_view
+from daybook.clients.python.messages import ValueT
 from daybook.clients.python.portal import Closing, Portal, like
 from daybook.clients.python.table_view import Listener
 
 
-class TableView(Closing, Mapping[str, bytes]):
+class TableView(Closing, Mapping[str, ValueT]):
     """One instance per view; `Client.table_view` makes it."""
 
-    def __init__(self, portal: Portal, view: trio_table_view.TableView) -> None:
+    def __init__(self, portal: Portal, view: trio_table_view.TableView[ValueT]) -> None:
         self._portal = portal
         self._view = view
         self.topic = view.topic
@@ -22,7 +23,7 @@ class TableView(Closing, Mapping[str, bytes]):
     def __repr__(self) -> str:
         return repr(self._view)
 
-    def __getitem__(self, key: str) -> bytes:
+    def __getitem__(self, key: str) -> ValueT:
         return self._view[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -39,11 +40,11 @@ class TableView(Closing, Mapping[str, bytes]):
         return self._view.unreadable
 
     @like(trio_table_view.TableView.snapshot)
-    def snapshot(self) -> dict[str, bytes]:
+    def snapshot(self) -> dict[str, ValueT]:
         return self._view.snapshot()
 
     @like(trio_table_view.TableView.listen)
-    def listen(self, listener: Listener, *, existing: bool = False) -> None:
+    def listen(self, listener: Listener[ValueT], *, existing: bool = False) -> None:
 
         async def listen() -> None:
             self._view.listen(listener, existing=existing)
@@ -51,7 +52,7 @@ class TableView(Closing, Mapping[str, bytes]):
         self._portal.call(listen)
 
     @like(trio_table_view.TableView.stop_listening)
-    def stop_listening(self, listener: Listener) -> None:
+    def stop_listening(self, listener: Listener[ValueT]) -> None:
 
         async def stop() -> None:
             self._view.stop_listening(listener)

@@ -30,11 +30,19 @@ from daybook.clients.python.arguments import (
     topic_name,
 )
 from daybook.clients.python.connection_handler import ConnectionHandler
-from daybook.clients.python.consumer import Consumer, MessageSource
-from daybook.clients.python.dead_letters import DeadLetters, check_dead_letters
+from daybook.clients.python.consumer import Consumer, MessageSource, schema_of
+from daybook.clients.python.dead_letters import DeadLetters, Raw, check_dead_letters
 from daybook.clients.python.errors import BrokerError, ClosedError, Remedy, UnavailableError
 from daybook.clients.python.fork import tell_of_forks
+from daybook.clients.python.interceptors import (
+    ConsumerInterceptor,
+    ConsumerInterceptors,
+    ProducerInterceptor,
+    ProducerInterceptors,
+    check_interceptors,
+)
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits, ProducerLimits
+from daybook.clients.python.listener import Call, Listener, Listening, check_listener
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId, ValueT
@@ -49,10 +57,12 @@ from daybook.clients.python.reader import OffsetRange, Reader
 from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.statistics import ClientStats, SendCounts
 from daybook.clients.python.table_view import TableView
 from daybook.clients.python.topic_choice import TopicChoice, Topics, topic_choice
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
+from daybook.clients.python.topic_watch import TopicWatch
 from daybook.wire.clock import WallClock
 from daybook.wire.errors import MalformedError
 from daybook.wire.topics import TopicName, check_namespace
@@ -93,6 +103,7 @@ class Client:
         self._sources: list[MessageSource[Any]] = []
         self._next_producer_id = 0
         self._next_consumer_id = 0
+        self._next_watcher_id = 0
         tell_of_forks(self)
         nursery.start_soon(self._pool.run)
         nursery.start_soon(self._watch_partitions)
@@ -177,6 +188,14 @@ class Client:
         async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
             return await reader.offset_ranges()
 
+    def stats(self) -> ClientStats:
+        """Return the statistics of everything that the client has open."""
+        return ClientStats(
+            self._pool.open_connections,
+            tuple(each.stats() for each in self._producers),
+            tuple(each.stats() for each in self._sources),
+        )
+
     # -- producers, consumers, readers
 
     async def create_producer(
@@ -195,6 +214,7 @@ class Client:
         initial_subscription: str | None = None,
         chunking: bool = False,
         schema: Schema[ValueT] | None = None,
+        interceptors: Sequence[ProducerInterceptor] = (),
     ) -> Producer[ValueT]:
         """Return a producer that is attached to its broker, or to the brokers of all partitions.
 
@@ -215,6 +235,7 @@ class Client:
             are kept for it.
         `chunking`: a message that is too large for the broker is sent in several entries, and
             joined by its consumer.  It may be as large as `pending_bytes_max`.
+        `interceptors`: see and change the messages, in this order.
         """
         settings = ProducerLimits(
             batch_messages_max, batch_bytes_max, batch_delay_s, pending_bytes_max, send_timeout_s
@@ -225,6 +246,8 @@ class Client:
         check_batching(batching)
         check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
+        counts = SendCounts()
+        chain = check_interceptors(interceptors, ProducerInterceptor)
 
         async def open_partitions(topics: list[TopicName], first: int) -> list[TopicProducer]:
             producers = [
@@ -241,6 +264,7 @@ class Client:
                     batching=batching,
                     initial_sequence_id=initial_sequence_id,
                     budget=budget,
+                    counts=counts,
                     on_batch=partial(router.batch_ended, index),
                     initial_subscription=initial_subscription,
                     schema=None if schema is None else schema.info,
@@ -263,6 +287,8 @@ class Client:
             open_partitions,
             self._producers.remove,
             schema,
+            counts=counts,
+            interceptors=ProducerInterceptors(chain) if chain else None,
         )
         self._producers.append(producer)
         return producer
@@ -289,6 +315,11 @@ class Client:
         dead_letter: DeadLetterPolicy | None = None,
         retry: bool = False,
         schema: Schema[ValueT] | None = None,
+        expire_incomplete_chunks_s: float | None = _CONSUMER.expire_incomplete_chunks_s,
+        ack_incomplete_chunks: bool = _CONSUMER.ack_incomplete_chunks,
+        chunked_messages_max: int = _CONSUMER.chunked_messages_max,
+        interceptors: Sequence[ConsumerInterceptor] = (),
+        listener: Listener[Consumer[ValueT], ValueT] | None = None,
     ) -> Consumer[ValueT]:
         """Return a consumer of a durable subscription, which is created if it does not exist.
 
@@ -310,12 +341,20 @@ class Client:
         `properties`: shown in the statistics of the topic.
         `read_compacted`: get only the last message of each key from the part of the topic that was
             compacted; for exclusive and failover subscriptions.
-        `discovery_s`: how often the consumer of a pattern looks for new topics.
+        `discovery_s`: how often the consumer of a pattern looks for new topics, of which a broker
+            may tell it before.
         `nack_delay_max_s`: the delay of `nack` doubles with each redelivery, up to this time.
         `ack_timeout_s`: a message comes again that is not acknowledged in this time.
         `dead_letter`: when a message is given up, and where it is sent then.
         `schema`: how messages become values (`message.value`; `daybook.schemas`).
         `retry`: `reconsume_later` may be called: the consumer also receives from the retry topic.
+        `expire_incomplete_chunks_s`: after this time a message in chunks is dropped whose chunks
+            are not all there.  So is the oldest if more than `chunked_messages_max` lack chunks.
+        `ack_incomplete_chunks`: acknowledge the chunks of messages that are dropped.  Otherwise
+            they are delivered again.
+        `interceptors`: see the messages and acknowledgements, and change messages, in this order.
+        `listener`: called with the consumer and each message, one after the other, instead of
+            `receive`.  It may be an async function.  See `clients.python.listener`.
         """
         try:
             kind = SubscriptionType(type)
@@ -333,12 +372,20 @@ class Client:
         check_name("consumer_name", consumer_name)
         check_timeout("nack_delay_max_s", nack_delay_max_s)
         check_timeout("ack_timeout_s", ack_timeout_s)
+        check_timeout("expire_incomplete_chunks_s", expire_incomplete_chunks_s)
+        if chunked_messages_max < 1:
+            raise ValueError(f"chunked_messages_max must be at least 1, not {chunked_messages_max}")
         limits = ConsumerLimits(
             ack_group_s=ack_group_s,
             nack_delay_s=nack_delay_s,
             nack_delay_max_s=nack_delay_max_s,
             ack_timeout_s=ack_timeout_s,
+            expire_incomplete_chunks_s=expire_incomplete_chunks_s,
+            ack_incomplete_chunks=ack_incomplete_chunks,
+            chunked_messages_max=chunked_messages_max,
         )
+        chain = check_interceptors(interceptors, ConsumerInterceptor)
+        check_listener(listener)
         choice = topic_choice([topic] if isinstance(topic, str) else topic)
         letters: DeadLetters | None = None
         if dead_letter is not None or retry:
@@ -346,7 +393,12 @@ class Client:
             counted = kind.shares
             check_dead_letters(policy, choice, counted=counted, retry=retry)
             letters = DeadLetters(
-                policy, choice.first, subscription, self._letter_producer, limits.dead_letters_max
+                policy,
+                choice.first,
+                subscription,
+                self._letter_producer,
+                schema_of,
+                limits.dead_letters_max,
             )
             if retry:
                 choice = choice.with_topic(topic_name(letters.retry_topic))
@@ -370,11 +422,22 @@ class Client:
             key_ranges=check_key_ranges(key_ranges, type_name=type, out_of_order=out_of_order),
             out_of_order=out_of_order,
             versions=None if schema is None else SchemaVersions(schema),
+            interceptors=ConsumerInterceptors(chain) if chain else None,
         )
         consumer: Consumer[ValueT] = await self._open_consumer(choice, settings, discovery_s)
         if letters is not None:
             self._nursery.start_soon(letters.run)
+        if listener is not None:
+            self.start_listener(consumer, partial(listener, consumer))
         return consumer
+
+    def has_open(self, consumer: Consumer[Any] | None) -> bool:
+        """Return True for a consumer of this client that was not closed."""
+        return consumer in self._sources
+
+    def start_listener(self, consumer: Consumer[Any], call: Call) -> None:
+        """Have `call` called with each message of a consumer."""
+        self._nursery.start_soon(Listening(consumer, call).run)
 
     async def _open_consumer(
         self, choice: TopicChoice, settings: ConsumerSettings, discovery_s: float
@@ -398,9 +461,15 @@ class Client:
         self._sources.append(consumer)
         return consumer
 
-    async def _letter_producer(self, topic: str, initial_subscription: str | None) -> Producer:
+    async def _letter_producer(
+        self, topic: str, initial_subscription: str | None, schema: Raw | None
+    ) -> Producer:
         return await self.create_producer(
-            topic, batching=False, initial_subscription=initial_subscription, chunking=True
+            topic,
+            batching=False,
+            initial_subscription=initial_subscription,
+            chunking=True,
+            schema=schema,
         )
 
     async def _subscribe_several(
@@ -424,7 +493,18 @@ class Client:
         except BaseException:
             consumer.abandon()  # The caller does not get it, and so could not close it.
             raise
-        self._nursery.start_soon(consumer.watch, discovery_s)
+        topic_watch: TopicWatch | None = None
+        if choice.pattern is not None:
+            self._next_watcher_id += 1
+            topic_watch = TopicWatch(
+                choice.pattern,
+                self._next_watcher_id,
+                connect=self._pool.service,
+                on_names=consumer.on_names,
+                limits=self._limits,
+                rng=self._rng,
+            )
+        self._nursery.start_soon(consumer.watch, discovery_s, topic_watch)
         return consumer
 
     async def create_reader(
@@ -462,13 +542,15 @@ class Client:
         *,
         name: str | None = None,
         receiver_queue_size: int = _CONSUMER.receiver_queue_size,
-    ) -> TableView:
+        schema: Schema[ValueT] | None = None,
+    ) -> TableView[ValueT]:
         """Return a view of a topic as a mapping of each key to its latest value.
 
         This returns when everything is read that the topic had before.  All values are in memory.
 
         `name`: shown in the statistics of the topic.
         `receiver_queue_size`: how many messages the broker may send ahead of demand.
+        `schema`: how messages become the values of the table.
         """
         reader = await self.create_reader(
             topic,
@@ -476,6 +558,7 @@ class Client:
             name=name,
             receiver_queue_size=receiver_queue_size,
             read_compacted=True,
+            schema=schema,
         )
         view = TableView(reader)
         self._nursery.start_soon(view.run)
@@ -563,6 +646,7 @@ class Client:
             partial(self._open_consumers, replace(settings, start=EARLIEST), queue),
             self._sources.remove,
             settings.versions,
+            settings.counts,
         )
         self._sources.append(reader)
         if isinstance(where, datetime):

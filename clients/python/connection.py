@@ -52,12 +52,13 @@ _SUCCESS: dict[type[Message], type[Message]] = {
     pb.CommandGetLastMessageId: pb.CommandGetLastMessageIdResponse,
     pb.CommandProducer: pb.CommandProducerSuccess,
     pb.CommandGetSchema: pb.CommandGetSchemaResponse,
+    pb.CommandWatchTopicList: pb.CommandWatchTopicListSuccess,
 }
 """The answers to requests that are not answered with SUCCESS.  ERROR may answer any request."""
 
 
 class ConnectionEnd(Protocol):
-    """A producer or a consumer of one topic, as its connection sees it."""
+    """A producer, a consumer or a watcher of topics, as its connection sees it."""
 
     @property
     def waiting(self) -> bool:
@@ -103,6 +104,8 @@ class BrokerConnection:
         self.server_version = ""
         self.producers: dict[int, ConnectionEnd] = {}
         self.consumers: dict[int, ConnectionEnd] = {}
+        self.watchers: dict[int, ConnectionEnd] = {}
+        self.follows_topics = False  # True if the broker tells of topics that come and go
         self._frames = frames
         self._limits = limits
         self._answers: dict[int, _Answer] = {}
@@ -179,7 +182,9 @@ class BrokerConnection:
             client_version=CLIENT_VERSION,
             auth_method_name="none",
             protocol_version=CLIENT_PROTOCOL_VERSION,
-            feature_flags=pb.FeatureFlags(supports_broker_entry_metadata=True),
+            feature_flags=pb.FeatureFlags(
+                supports_broker_entry_metadata=True, supports_topic_watchers=True
+            ),
         )
         if proxy_to is not None:
             connect.proxy_to_broker_url = proxy_to
@@ -189,6 +194,7 @@ class BrokerConnection:
         if isinstance(connected, Exception):
             raise connected
         self.server_version = connected.server_version
+        self.follows_topics = connected.feature_flags.supports_topic_watchers
         if connected.max_message_size > 0:
             self.max_message_bytes = connected.max_message_size
 
@@ -261,9 +267,11 @@ class BrokerConnection:
         ends: list[ConnectionEnd] = [
             *self.producers.values(),
             *self.consumers.values(),
+            *self.watchers.values(),
         ]
         self.producers.clear()
         self.consumers.clear()
+        self.watchers.clear()
         for end in ends:
             end.on_detached(reason)
 
@@ -313,6 +321,10 @@ class BrokerConnection:
                 consumer = self.consumers.get(body.consumer_id)
                 if consumer is not None:
                     consumer.handle(command)
+            case _T.WATCH_TOPIC_UPDATE:
+                watcher = self.watchers.get(body.watcher_id)
+                if watcher is not None:
+                    watcher.handle(command)
             case _:
                 self._answered(command)
 

@@ -14,6 +14,7 @@ receive from one consumer: each message goes to one of them, and all of them hea
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeAlias, cast
@@ -26,6 +27,7 @@ from daybook.clients.python.errors import (
     ClosedError,
     EndOfTopicError,
 )
+from daybook.clients.python.interceptors import ConsumerInterceptors
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import (
     EARLIEST,
@@ -36,13 +38,17 @@ from daybook.clients.python.messages import (
     Offset,
     ValueT,
 )
+from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.clients.python.schemas.versions import Ask, SchemaVersions, VersionDecoder
 from daybook.clients.python.start_position import Start, parse_start
+from daybook.clients.python.statistics import ConsumerStats, ReceiveCounts
 from daybook.clients.python.topic_choice import TopicChoice
 from daybook.clients.python.topic_consumer import ConsumerSettings, TopicConsumer
 from daybook.wire.topics import TopicName
 
 Ackable: TypeAlias = Message[Any] | MessageId
+BeforeReceive: TypeAlias = Callable[[Message[Any]], Message[Any]]
+StopListening: TypeAlias = Callable[[bool], Awaitable[None]]
 OpenPartitions: TypeAlias = Callable[[list[TopicName]], Awaitable[list[TopicConsumer]]]
 """Opens consumers of these partitions."""
 
@@ -59,6 +65,8 @@ class MessageSource(Generic[ValueT]):
         open_partitions: OpenPartitions,
         on_closed: Callable[["MessageSource[Any]"], None],
         versions: SchemaVersions | None = None,
+        counts: ReceiveCounts | None = None,
+        interceptors: ConsumerInterceptors | None = None,
     ) -> None:
         self.topic = str(topic)
         self._topic_name = topic
@@ -68,6 +76,9 @@ class MessageSource(Generic[ValueT]):
         self._queue = queue
         self._on_closed = on_closed
         self._versions = versions
+        self._counts = counts or ReceiveCounts()
+        self._interceptors = interceptors
+        self._before_receive = None if interceptors is None else interceptors.before_receive
         self._closed = False
         self._ended = trio.Event()
         self._removed = False  # True once the client has removed it from its list
@@ -131,8 +142,10 @@ class MessageSource(Generic[ValueT]):
         message = await self._queue.take(self._partition_consumers)
         if message is None:
             raise EndOfTopicError(f"{self.topic} was terminated, and its last message was received")
-        if self._versions is not None:
+        if self._versions is not None and self._versions.unknown:
             await self.load_schemas((message,))
+        if self._before_receive is not None:
+            message = self._before_receive(message)
         return cast("Message[ValueT]", message)
 
     async def receive_batch(self, count_max: int = 1000) -> list[Message[ValueT]]:
@@ -140,9 +153,41 @@ class MessageSource(Generic[ValueT]):
         if count_max < 1:
             raise ValueError(f"count_max must be at least 1, not {count_max}")
         messages = await self._queue.take_many(count_max, self._partition_consumers)
-        if self._versions is not None:
+        if self._versions is not None and self._versions.unknown:
             await self.load_schemas(messages)
+        if self._before_receive is not None:
+            messages = list(map(self._before_receive, messages))
         return cast("list[Message[ValueT]]", messages)
+
+    def take_before_receive(self) -> BeforeReceive | None:
+        """Return the function of the interceptors for messages that are handed out.
+
+        The caller applies it, when the application gets the messages; `receive` does not any more.
+        """
+        found, self._before_receive = self._before_receive, None
+        return found
+
+    def stats(self) -> ConsumerStats:
+        """Return the statistics, see `clients.python.statistics`."""
+        counts = self._counts
+        messages_per_s, bytes_per_s = counts.received.per_second(trio.current_time())
+        return ConsumerStats(
+            topic=self.topic,
+            name=self.name,
+            subscription=None,
+            connected=self.connected,
+            messages_received=counts.received.count,
+            bytes_received=counts.received.size,
+            entries_received=counts.entries,
+            messages_redelivered=counts.redelivered,
+            messages_acked=counts.acked,
+            messages_nacked=counts.nacked,
+            ack_timeouts=counts.timeouts,
+            dead_letters=0,
+            queued_messages=self._queue.messages,
+            messages_per_s=messages_per_s,
+            bytes_per_s=bytes_per_s,
+        )
 
     def give_back(self, messages: Sequence[Message[Any]]) -> None:
         """Put messages in front of the queue again: nobody wanted them."""
@@ -161,7 +206,15 @@ class MessageSource(Generic[ValueT]):
         that was not met before, its `value` is known only after `load_schemas`.
         """
         found = self._queue.take_nowait(count_max, self._partition_consumers)
+        if self._before_receive is not None:
+            found = list(map(self._before_receive, found))
         return cast("list[Message[ValueT]]", found)
+
+    def needs_schemas(self, messages: "Iterable[Message[Any]]") -> bool:
+        """Return True if `load_schemas` has to be called before the values are looked at."""
+        if self._versions is None or not self._versions.unknown:
+            return False
+        return any(not m.entry.decoder.ready for m in messages if m.entry.decoder is not None)
 
     async def load_schemas(self, messages: "Iterable[Message[Any]]") -> None:
         """Ask the broker for the versions of the schema that these messages need."""
@@ -182,8 +235,10 @@ class MessageSource(Generic[ValueT]):
         message = await self._queue.take(self._partition_consumers)
         if message is None:
             raise StopAsyncIteration
-        if self._versions is not None:
+        if self._versions is not None and self._versions.unknown:
             await self.load_schemas((message,))
+        if self._before_receive is not None:
+            message = self._before_receive(message)
         return cast("Message[ValueT]", message)
 
     async def seek(self, start: Start | int | str) -> None:
@@ -285,17 +340,35 @@ class Consumer(MessageSource[ValueT]):
         settings: ConsumerSettings,
     ) -> None:
         super().__init__(
-            topic, name, consumers, queue, open_partitions, on_closed, settings.versions
+            topic,
+            name,
+            consumers,
+            queue,
+            open_partitions,
+            on_closed,
+            settings.versions,
+            settings.counts,
+            settings.interceptors,
         )
         self.subscription = settings.subscription
         self.type = settings.type
         self._ack_receipts = settings.ack_receipts
         self._dead_letters = settings.dead_letters
         self._retry = settings.retry
+        self._stop_listening: StopListening | None = None
 
     @property
     def _subject(self) -> str:
         return f"{self.topic}, {self.type.value} subscription {self.subscription!r}"
+
+    def stats(self) -> ConsumerStats:
+        """Return the statistics, see `clients.python.statistics`."""
+        dead = self._dead_letters
+        return replace(
+            super().stats(),
+            subscription=self.subscription,
+            dead_letters=0 if dead is None else dead.sent,
+        )
 
     @property
     def active(self) -> bool:
@@ -322,6 +395,8 @@ class Consumer(MessageSource[ValueT]):
         if self._forked is not None:
             raise self._forked
         told: list[TopicConsumer] = []
+        if self._interceptors is not None:
+            messages = list(messages)
         # Messages of one entry that follow each other are acknowledged in one step, as a run from
         # `first` to `last`.
         entry: Entry | None = None
@@ -342,6 +417,8 @@ class Consumer(MessageSource[ValueT]):
                 _note(consumer, told)
         if entry is not None:
             _ack_run(entry, first, last, told)
+        if self._interceptors is not None:
+            self._interceptors.on_ack(list(map(_id_of, messages)), cumulative=False)
         return told
 
     async def ack_cumulative(self, message: Ackable) -> None:
@@ -364,6 +441,8 @@ class Consumer(MessageSource[ValueT]):
         else:
             consumer = self._consumer_of(message)
             consumer.ack_cumulative((message.ledger_id, message.entry_id), message.batch_index)
+        if self._interceptors is not None:
+            self._interceptors.on_ack([_id_of(message)], cumulative=True)
         if self._ack_receipts:
             await consumer.flush_acks()
 
@@ -375,6 +454,8 @@ class Consumer(MessageSource[ValueT]):
         """
         _check_ackable(message)
         self.check_process()
+        if self._interceptors is not None:
+            self._interceptors.on_nack(_id_of(message))
         if isinstance(message, Message):
             entry = message.entry
             consumer = _live_consumer(entry)
@@ -414,8 +495,21 @@ class Consumer(MessageSource[ValueT]):
         if self._ack_receipts:
             await consumer.flush_acks()
 
+    def listen(self, stop: StopListening) -> None:
+        """Note that a listener gets the messages; `stop` ends that."""
+        self._stop_listening = stop
+
+    async def stop_listening(self, *, inside: bool = False) -> None:
+        """Call the listener no more; return when it has returned, or at once if `inside` of it."""
+        stop, self._stop_listening = self._stop_listening, None
+        if stop is not None:
+            await stop(inside)
+
     async def aclose(self) -> None:
         """Have the broker confirm the acknowledgements, then close; see `MessageSource.aclose`."""
+        if not self._closed:
+            # Before the acknowledgements are sent: the listener may be about to make one.
+            await self.stop_listening()
         if self._dead_letters is not None and not self._closed:
             # First, because the receipts of letters acknowledge their originals.
             await self._dead_letters.aclose()
@@ -474,6 +568,15 @@ def _live_consumer(entry: Entry) -> TopicConsumer:
     if not isinstance(consumer, TopicConsumer):
         raise ClosedError(f"{entry.topic}: the consumer that received this message was closed")
     return consumer
+
+
+async def schema_of(message: Message[Any]) -> SchemaInfo:
+    """Return the schema that a message was written with.  Raise BrokerError."""
+    return await _live_consumer(message.entry).schema(message.entry.schema_version)
+
+
+def _id_of(each: Ackable) -> MessageId:
+    return each.message_id if isinstance(each, Message) else each
 
 
 def _check_ackable(value: object, argument: str = "message") -> None:

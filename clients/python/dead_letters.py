@@ -4,6 +4,9 @@ A message is given up when it was redelivered `max_redeliveries` times and is re
 `nack`, or by an acknowledgement that does not come in time.  Only messages that are not
 acknowledged are given up, also of a batch whose entry comes again as a whole.
 
+A letter has the schema of its message: the topic of the letters gets that schema from its producer,
+and the letter names the version that the schema has there.
+
 The original is acknowledged when its letter has a receipt, never before.  If the letter cannot be
 sent, the original is delivered again later, and the letter is tried again.  A crash in between
 leaves both: a dead letter may be there twice, and none is lost.
@@ -17,18 +20,41 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import trio
 
 from daybook.clients.python.arguments import topic_name
-from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.errors import (
+    BrokerError,
+    IncompatibleSchemaError,
+    TopicNotFoundError,
+)
 from daybook.clients.python.messages import Message, MessageId
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import DeadLetterPolicy, origin, retries, retry
+from daybook.clients.python.schemas.schema import Schema, SchemaInfo
 from daybook.clients.python.topic_choice import TopicChoice
 from daybook.wire.topics import TopicName
 
+CreateProducer: TypeAlias = Callable[[str, str | None, "Raw | None"], Awaitable[Producer]]
+"""Opens a producer of a topic, with the subscription that it creates, and a schema."""
+
+_PRODUCERS_MAX = 100
 _log = logging.getLogger("daybook.client")
+
+
+class Raw(Schema[bytes]):
+    """The schema of messages that are passed on as they are."""
+
+    def __init__(self, info: SchemaInfo) -> None:
+        self.info = info
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, data: bytes) -> bytes:
+        return data
 
 
 @dataclass(slots=True)
@@ -69,7 +95,8 @@ class DeadLetters:
         policy: DeadLetterPolicy,
         topic: TopicName | None,
         subscription: str,
-        create_producer: Callable[[str, str | None], Awaitable[Producer]],
+        create_producer: CreateProducer,
+        schema_of: Callable[[Message], Awaitable[SchemaInfo]],
         waiting_max: int,
     ) -> None:
         """`topic`: the first topic of the consumer; None for a pattern, whose policy has names."""
@@ -79,11 +106,13 @@ class DeadLetters:
         self.retry_topic = policy.retry_letter_topic(name, subscription)
         self.sent = 0
         self._create_producer = create_producer
+        self._schema_of = schema_of
         self._waiting_max = waiting_max
         self._waiting: deque[_Letter] = deque()
         self._more = trio.Event()
         self._lock = trio.Lock()
-        self._producers: dict[str, Producer] = {}
+        # By topic and by the version of the schema in the topic of the original; b"" has none.
+        self._producers: dict[tuple[str, str, bytes], Producer] = {}
         self._known: set[MessageId] = set()  # the messages that wait
         self._told = False
         self._scope = trio.CancelScope()
@@ -181,7 +210,7 @@ class DeadLetters:
         after_s: float | None,
         acknowledge: Callable[[], object],
     ) -> None:
-        producer = await self._producer(topic)
+        producer = await self._producer(topic, message)
         await producer.wait_room()
         failures: list[BrokerError] = []
         settled = trio.Event()
@@ -206,13 +235,39 @@ class DeadLetters:
         if failures:
             raise failures[0]
 
-    async def _producer(self, topic: str) -> Producer:
+    async def _producer(self, topic: str, message: Message) -> Producer:
+        """Return the producer of letters whose data are of the schema of this message."""
+        version = message.entry.schema_version
+        key = (topic, TopicName.parse(message.topic).base.full if version else "", version)
         async with self._lock:
-            known = self._producers.get(topic)
+            known = self._producers.get(key)
             if known is None or known.closed:
+                if len(self._producers) >= _PRODUCERS_MAX:
+                    oldest = next(iter(self._producers))
+                    await self._producers.pop(oldest).aclose()
                 first = self.policy.initial_subscription if topic == self.topic else None
-                known = self._producers[topic] = await self._create_producer(topic, first)
+                known = self._producers[key] = await self._open_producer(topic, first, message)
             return known
+
+    async def _open_producer(self, topic: str, first: str | None, message: Message) -> Producer:
+        """Open a producer that gives the schema of the message to the topic of its letters.
+
+        A letter without a version is better than none, if the topic does not take the schema.
+        """
+        if not message.entry.schema_version:
+            return await self._create_producer(topic, first, None)
+        try:
+            info = await self._schema_of(message)
+            return await self._create_producer(topic, first, Raw(info))
+        except (TopicNotFoundError, IncompatibleSchemaError) as error:
+            _log.warning(
+                "letters of %s to %s have no version of the schema, because the topic does not"
+                " take the schema of the message: %s",
+                message.topic,
+                topic,
+                error,
+            )
+            return await self._create_producer(topic, first, None)
 
     async def aclose(self) -> None:
         """Wait for letters that are on their way, and end; the broker delivers the rest again."""

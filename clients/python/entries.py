@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from itertools import repeat
 from weakref import ref
 
+import trio
+
 from daybook.clients.python.limits import ConsumerLimits
 from daybook.clients.python.messages import Entry, Message
 from daybook.clients.python.protocol.acks_in_doubt import EntryKey
@@ -49,7 +51,11 @@ class EntryReader:
         versions: SchemaVersions | None = None,
         limits: ConsumerLimits = _LIMITS,
     ) -> None:
-        self.chunks = Chunks(limits.chunked_bytes_max, limits.chunked_messages_max)
+        self.chunks = Chunks(
+            limits.chunked_bytes_max,
+            limits.chunked_messages_max,
+            limits.expire_incomplete_chunks_s,
+        )
         self._whole_bytes_max = limits.chunked_bytes_max
         self._topic = topic
         self._partition = partition
@@ -115,7 +121,9 @@ class EntryReader:
                 f" joined: messages in chunks may have {self._whole_bytes_max} bytes"
             )
         key = (delivery.ledger_id, delivery.entry_id)
-        return self.chunks.add(metadata.uuid, metadata.chunk_id, count, key, body)
+        return self.chunks.add(
+            metadata.uuid, metadata.chunk_id, count, key, body, trio.current_time()
+        )
 
     def _decoder(self, version: bytes) -> VersionDecoder | None:
         versions = self._versions

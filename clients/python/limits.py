@@ -51,4 +51,6 @@ class ConsumerLimits:
     dead_letters_max: int = 1000  # rejected messages that wait for their dead letters
     chunked_bytes_max: int = 128 << 20  # messages in chunks that are not whole yet
     chunked_messages_max: int = 100
+    expire_incomplete_chunks_s: float | None = None  # so long a message may lack chunks
+    ack_incomplete_chunks: bool = False  # instead of having dropped ones delivered again
     discovery_s: float = 60.0  # how often a pattern is compared with the topics that exist

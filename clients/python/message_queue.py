@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from daybook.clients.python.entries import permits_of
 from daybook.clients.python.errors import (
     BrokerError,
     CorruptMessageError,
@@ -73,6 +74,12 @@ class MessageQueue:
         if self._ready:
             self._ready = deque(m for m in self._ready if m.entry.source() is not source)
         return dropped
+
+    @property
+    def messages(self) -> int:
+        """The number of messages that have arrived and were not taken."""
+        waiting = (each for entries in self._entries.values() for each in entries)
+        return len(self._ready) + sum(permits_of(each.delivery, each.payload) for each in waiting)
 
     def put_back(self, message: Message) -> None:
         """Put a message that was taken in front of all others."""

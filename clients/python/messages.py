@@ -10,7 +10,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Self, cast
+from typing import TYPE_CHECKING, Generic, Self
 from weakref import ReferenceType
 
 import msgspec
@@ -183,13 +183,24 @@ class Message(msgspec.Struct, Generic[ValueT], eq=False, gc=False):
     def value(self) -> ValueT | None:
         """The data, decoded by the schema of the consumer; None for a tombstone.
 
+        The value of a pair whose key is the key of the message (`schemas.key_value(...,
+        separated=True)`) has None for what is not there.
+
         It is decoded each time.  Raise ValueError for data that are not of the schema, and
         UnavailableError if no broker could say with which version they were written.
         """
+        # Without `cast`, which is a call: the application looks at each message.
         data, decoder = self.data, self.entry.decoder
-        if data is None or decoder is None:
-            return cast("ValueT | None", data)
-        return cast("ValueT", decoder(data))
+        if decoder is None:
+            return data  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+        found: ValueT
+        if decoder.decode_pair is not None:
+            found = decoder.decode_pair(self.key_bytes, data)
+            return found
+        if data is None:
+            return None
+        found = decoder.decode(data)
+        return found
 
     @property
     def schema_version(self) -> int | None:

@@ -6,6 +6,9 @@ of its own, attached to its own broker; all of them fill one queue, in which top
 The topics of a list are created if they do not exist, and the consumer ends when all of them were
 terminated.  The topics of a pattern come and go:
 
+A broker that offers it tells of new topics at once (`topic_watch.py`).  Besides, the consumer asks
+for the list of topics every `discovery_s`.
+
     found       the consumer subscribes, from the first message on that the subscription lacks
     deleted     the broker closes the topic's consumer; it is not attached again, because that
                 would create the topic, and it is removed when the broker says that no such topic
@@ -29,9 +32,11 @@ from daybook.clients.python.messages import EARLIEST, MessageId, ValueT
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.topic_choice import TopicChoice
 from daybook.clients.python.topic_consumer import ConsumerSettings, TopicConsumer
+from daybook.clients.python.topic_watch import TopicWatch
 from daybook.wire.topics import TopicName
 
 _log = logging.getLogger("daybook.client")
+_AGAIN_S = 1.0  # until a new topic that could not be opened is looked for again
 OpenTopics: TypeAlias = Callable[
     [ConsumerSettings, MessageQueue, list[TopicName]], Awaitable[list[TopicConsumer]]
 ]
@@ -62,6 +67,8 @@ class MultiTopicConsumer(Consumer[ValueT]):
         self._open_topics = open_topics
         self._opened: dict[TopicName, list[TopicConsumer]] = {}
         self._refreshing = trio.Lock()
+        self._named: set[str] = set()  # topics that a broker has named, to be looked at
+        self._news = trio.Event()
         queue = MessageQueue(endless=choice.pattern is not None)
         super().__init__(
             choice, settings.consumer_name, [], queue, self._open_nothing, on_closed, settings
@@ -73,6 +80,7 @@ class MultiTopicConsumer(Consumer[ValueT]):
     @property
     def topics(self) -> list[str]:
         """The full names of the topics that it receives from now, without partitions."""
+        self.forget_deleted()
         return sorted(name.full for name in self._opened)
 
     @property
@@ -80,28 +88,50 @@ class MultiTopicConsumer(Consumer[ValueT]):
         """0: the partitions are those of several topics, and `refresh` follows them."""
         return 0
 
-    async def watch(self, interval_s: float) -> None:
+    async def watch(self, interval_s: float, topic_watch: TopicWatch | None = None) -> None:
         """Follow topics and partitions that come and go; a task in the nursery of the client."""
+        async with trio.open_nursery() as nursery:
+            if topic_watch is not None:
+                nursery.start_soon(topic_watch.run)
+            nursery.start_soon(self._poll, interval_s)
+            await self._ended.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _poll(self, interval_s: float) -> None:
         told = False
-        while not self._closed:
-            with trio.move_on_after(interval_s):
-                await self._ended.wait()
-                return
+        wait_s = interval_s
+        while True:
+            with trio.move_on_after(wait_s):
+                await self._news.wait()
+            self._news = trio.Event()
+            named, self._named = self._named, set()
             try:
                 # A topic that comes later has messages that only this subscription waits for.
-                await self.refresh(replace(self._settings, start=EARLIEST))
-                told = False
-            except BrokerError as error:  # The next round tries again.
+                await self.refresh(
+                    replace(self._settings, start=EARLIEST), sorted(named) if named else None
+                )
+                told, wait_s = False, interval_s
+            except BrokerError as error:  # The next rounds try again, soon at first.
+                is_first = wait_s >= interval_s
+                wait_s = min(_AGAIN_S if is_first else 2 * wait_s, interval_s)
                 if not told:
                     _log.warning("%s: topics cannot be looked up: %s", self, error)
                 told = True
 
-    async def refresh(self, settings: ConsumerSettings) -> None:
-        """Subscribe to what has come, and forget topics that were deleted."""
+    def on_names(self, names: list[str]) -> None:
+        """Note that a broker has named topics that may be new."""
+        self._named.update(names)
+        self._news.set()
+
+    async def refresh(self, settings: ConsumerSettings, named: list[str] | None = None) -> None:
+        """Subscribe to what has come, and forget topics that were deleted.
+
+        `named`: topics that a broker has named; without them it is asked for all topics.
+        """
         async with self._refreshing:
             self.forget_deleted()
             failures: list[BrokerError] = []
-            wanted = await self._wanted()
+            wanted = await self._wanted(named)
             async with trio.open_nursery() as nursery:
                 for name, listed in wanted.items():
                     nursery.start_soon(self._open, name, listed, settings, failures)
@@ -125,11 +155,13 @@ class MultiTopicConsumer(Consumer[ValueT]):
             else:
                 del self._opened[name]
 
-    async def _wanted(self) -> dict[TopicName, list[TopicName]]:
+    async def _wanted(self, named: list[str] | None) -> dict[TopicName, list[TopicName]]:
         """Return the topics to receive from; with a pattern, each with its names in the list."""
         pattern = self._choice.pattern
         if pattern is None:
             return {name: [] for name in self._choice.names}
+        if named is not None:
+            return pattern.select(named)
         found = pattern.select(await self._finder.names_in(pattern.namespace))
         return {**found, **{name: [] for name in self._choice.names}}
 

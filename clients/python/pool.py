@@ -181,6 +181,10 @@ class ConnectionPool:
             " (is it the port of a broker, and is the broker overloaded?)"
         )
 
+    @property
+    def open_connections(self) -> int:
+        return sum(not each.closed for each in self._connections.values())
+
     def on_forked(self, error: ClosedError) -> None:
         """Refuse everything: the sockets belong to the parent of this process."""
         self._forked = error

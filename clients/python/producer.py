@@ -20,23 +20,19 @@ from typing import Any, Generic, Self, TypeAlias, cast
 
 import trio
 
-from daybook.clients.python.arguments import check_delay, check_details
+from daybook.clients.python.arguments import check_delay, check_details, check_properties
 from daybook.clients.python.errors import BrokerError, ClosedError, QueueFullError
+from daybook.clients.python.interceptors import OutgoingMessage, ProducerInterceptors
 from daybook.clients.python.messages import MessageId, ValueT
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.schemas.schema import Schema
+from daybook.clients.python.statistics import ProducerStats, SendCounts
 from daybook.clients.python.topic_producer import OnResult, SendBudget, TopicProducer
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
 
 OpenPartitions: TypeAlias = Callable[[list[TopicName], int], Awaitable[list[TopicProducer]]]
 """Opens producers of these partitions; the number is the index of the first."""
-
-
-class Encoded(bytes):
-    """The bytes of a value that a schema has encoded already."""
-
-    __slots__ = ()
 
 
 class Producer(Generic[ValueT]):
@@ -51,6 +47,9 @@ class Producer(Generic[ValueT]):
         open_partitions: OpenPartitions,
         on_closed: Callable[["Producer[Any]"], None],
         schema: Schema[ValueT] | None = None,
+        *,
+        counts: SendCounts,
+        interceptors: ProducerInterceptors | None = None,
     ) -> None:
         self.topic = topic.full
         self._name = topic
@@ -61,6 +60,14 @@ class Producer(Generic[ValueT]):
         self._only = producers[0] if len(producers) == 1 else None
         self._on_closed = on_closed
         self._schema = schema
+        self._counts = counts
+        self._interceptors = interceptors
+        # Set if that is all that has to be done with a value.
+        self._encode: Callable[[ValueT], bytes] | None = None
+        if schema is not None and interceptors is None and not schema.separates_key:
+            self._encode = schema.encoder()
+        # False on the path of a producer that sends bytes as they are.
+        self.prepares = schema is not None or interceptors is not None
         self._closed = False
         self._ended = trio.Event()
         self._removed = False  # True once the client has removed it from its list
@@ -142,7 +149,7 @@ class Producer(Generic[ValueT]):
 
     def send_nowait(
         self,
-        data: ValueT | Buffer | None,
+        data: ValueT | Buffer | OutgoingMessage | None,
         *,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
@@ -165,8 +172,16 @@ class Producer(Generic[ValueT]):
                 f"{self._budget.used} bytes wait for their receipts, which is the limit: await"
                 " `wait_room()`, or raise pending_bytes_max"
             )
-        if self._schema is not None:
-            data = self.encoded(data)
+        if self.prepares:
+            if self._encode is not None and type(data) is not OutgoingMessage:
+                if data is not None:
+                    data = self._encode(cast("ValueT", data))
+            else:
+                message = self.prepare(data, key, ordering_key, properties, event_time_ms)
+                data, key, properties = message.data, message.key, message.properties
+                ordering_key, event_time_ms = message.ordering_key, message.event_time_ms
+                if self._interceptors is not None:
+                    on_result = _Intercepted(self._interceptors, self._budget, message, on_result)
         if not isinstance(data, bytes):
             data = _as_value(data)
         if event_time_ms is not None or sequence_id is not None or on_result is not None:
@@ -195,7 +210,7 @@ class Producer(Generic[ValueT]):
 
     async def send(
         self,
-        data: ValueT | Buffer | None,
+        data: ValueT | Buffer | OutgoingMessage | None,
         *,
         key: str | bytes | None = None,
         ordering_key: bytes | None = None,
@@ -235,15 +250,43 @@ class Producer(Generic[ValueT]):
         assert result.message_id is not None
         return result.message_id
 
-    def encoded(self, value: ValueT | Buffer | None) -> "Encoded | None":
-        """Return the bytes of a value by the schema of this producer, which must have one.
+    def prepare(
+        self,
+        data: ValueT | Buffer | OutgoingMessage | None,
+        key: str | bytes | None,
+        ordering_key: bytes | None,
+        properties: Mapping[str, str] | None,
+        event_time_ms: int | None,
+    ) -> OutgoingMessage:
+        """Return the message as it is sent: encoded by the schema, and seen by the interceptors.
 
-        Raise TypeError or ValueError for a value that is not of the schema.
+        `send` and `send_nowait` take the result as `data`.  Any thread may call this.  Raise
+        TypeError or ValueError for a value that is not of the schema.
         """
-        if value is None or isinstance(value, Encoded):
-            return value
-        assert self._schema is not None
-        return Encoded(self._schema.encode(cast("ValueT", value)))
+        if isinstance(data, OutgoingMessage):
+            return data
+        encoded, key = self._encoded(data, key)
+        if not isinstance(encoded, bytes):
+            encoded = _as_value(encoded)
+        added = dict(check_properties(properties))
+        message = OutgoingMessage(self.topic, encoded, key, ordering_key, added, event_time_ms)
+        if self._interceptors is not None:
+            message = self._interceptors.before_send(message)
+        return message
+
+    def _encoded(
+        self, value: ValueT | Buffer | OutgoingMessage | None, key: str | bytes | None
+    ) -> tuple[Any, str | bytes | None]:
+        """Return the data and the key of a value by the schema, if there is one."""
+        schema = self._schema
+        if schema is None:
+            return value, key
+        if schema.separates_key:
+            if key is not None:
+                raise ValueError("the key of the message is that of the pair: leave `key` away")
+            pair = schema.encode_pair(cast("ValueT", value))
+            return pair[1], pair[0]
+        return (None if value is None else schema.encode(cast("ValueT", value))), key
 
     @property
     def schema_version(self) -> int | None:
@@ -251,9 +294,27 @@ class Producer(Generic[ValueT]):
         version = self._partition_producers[0].schema_version
         return int.from_bytes(version, "big") if version else None
 
-    @property
-    def has_schema(self) -> bool:
-        return self._schema is not None
+    def stats(self) -> ProducerStats:
+        """Return the statistics of this producer, see `clients.python.statistics`."""
+        counts, now = self._counts, trio.current_time()
+        messages_per_s, bytes_per_s = counts.stored.per_second(now)
+        return ProducerStats(
+            topic=self.topic,
+            name=self.name,
+            connected=self.connected,
+            messages_sent=counts.sent,
+            bytes_sent=counts.sent_bytes,
+            entries_sent=counts.entries,
+            messages_stored=counts.stored.count,
+            messages_failed=counts.failed,
+            pending_messages=self.pending_messages,
+            pending_bytes=self.pending_bytes,
+            messages_per_s=messages_per_s,
+            bytes_per_s=bytes_per_s,
+            latency_p50_s=counts.latencies.percentile(now, 0.5),
+            latency_p99_s=counts.latencies.percentile(now, 0.99),
+            latency_max_s=counts.latencies.percentile(now, 1.0),
+        )
 
     async def wait_room(self) -> None:
         """Return when `send_nowait` may be called; other tasks, and the network, get a turn."""
@@ -321,6 +382,32 @@ class Producer(Generic[ValueT]):
         if not self._removed:
             self._removed = True
             self._on_closed(self)
+
+
+class _Intercepted:
+    """Tells interceptors of the result of a message, before its own `on_result`."""
+
+    __slots__ = ("_budget", "_interceptors", "_message", "_on_result")
+
+    def __init__(
+        self,
+        interceptors: ProducerInterceptors,
+        budget: SendBudget,
+        message: OutgoingMessage,
+        on_result: OnResult | None,
+    ) -> None:
+        self._interceptors = interceptors
+        self._budget = budget
+        self._message = message
+        self._on_result = on_result
+
+    def __call__(self, message_id: MessageId | None, error: BrokerError | None) -> None:
+        self._interceptors.after_send(self._message, message_id, error)
+        if self._on_result is not None:
+            self._on_result(message_id, error)
+        elif error is not None:  # The next `flush` raises it.
+            self._budget.failure = self._budget.failure or error
+            self._budget.failed_messages += 1
 
 
 class _Result:

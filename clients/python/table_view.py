@@ -7,7 +7,7 @@
 
 The view reads the compacted topic from its first message on, and then every message that comes.  A
 message with an empty value removes its key; messages without a key are ignored.  The values of all
-keys are in memory.
+keys are in memory, decoded by the schema, if the view has one.
 
 The view reads with a reader, so the broker keeps nothing for it.  A view that was detached from its
 broker for so long that messages behind its place were compacted and trimmed may have missed the
@@ -21,10 +21,10 @@ from typing import Self, TypeAlias
 import trio
 
 from daybook.clients.python.errors import BrokerError, ClosedError, CorruptMessageError
-from daybook.clients.python.messages import Message, MessageId
+from daybook.clients.python.messages import Message, MessageId, ValueT
 from daybook.clients.python.reader import Reader
 
-Listener: TypeAlias = Callable[[str, bytes | None], None]
+Listener: TypeAlias = Callable[[str, ValueT | None], None]
 """Called with a key and its new value, or with None if the key was removed."""
 
 _ASK_AGAIN_S = 5.0
@@ -33,19 +33,20 @@ _NOTHING = (-1, -1, -1)
 _Place: TypeAlias = tuple[int, int, int]  # ledger, entry, index in the batch
 
 
-class TableView(Mapping[str, bytes]):
+class TableView(Mapping[str, ValueT]):
     """One instance per view; `Client.table_view` makes it.
 
     The mapping changes at each checkpoint, so take `dict(view)` before you iterate with `await`s.
     """
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader[ValueT]) -> None:
         self.topic = reader.topic
-        self.unreadable = 0  # entries that could not be read, and so were passed over
+        # Entries that could not be read, and values that are not of the schema.
+        self.unreadable = 0
         self._reader = reader
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, ValueT] = {}
         self._read_to: dict[int, _Place] = {}  # the last message of each partition that is applied
-        self._listeners: dict[Listener, None] = {}
+        self._listeners: dict[Listener[ValueT], None] = {}
         self._changed = trio.Event()
         self._failure: Exception | None = None
         self._ended = False  # the topic was terminated, and everything is read
@@ -55,7 +56,7 @@ class TableView(Mapping[str, bytes]):
 
     # -- the mapping
 
-    def __getitem__(self, key: str) -> bytes:
+    def __getitem__(self, key: str) -> ValueT:
         return self._values[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -67,13 +68,13 @@ class TableView(Mapping[str, bytes]):
     def __contains__(self, key: object) -> bool:
         return key in self._values
 
-    def snapshot(self) -> dict[str, bytes]:
+    def snapshot(self) -> dict[str, ValueT]:
         """Return the table as it is now."""
         return dict(self._values)
 
     # -- changes
 
-    def listen(self, listener: Listener, *, existing: bool = False) -> None:
+    def listen(self, listener: Listener[ValueT], *, existing: bool = False) -> None:
         """Call a function at each change of a key, in the order of the changes of its partition.
 
         With `existing`, call it for each key that is there, too, before this returns.  The function
@@ -84,7 +85,7 @@ class TableView(Mapping[str, bytes]):
                 listener(key, value)
         self._listeners[listener] = None
 
-    def stop_listening(self, listener: Listener) -> None:
+    def stop_listening(self, listener: Listener[ValueT]) -> None:
         self._listeners.pop(listener, None)
 
     async def wait_caught_up(self) -> None:
@@ -143,12 +144,17 @@ class TableView(Mapping[str, bytes]):
             self._reader.abandon()
             self._wake()
 
-    def _apply(self, message: Message) -> None:
+    def _apply(self, message: Message[ValueT]) -> None:
         entry, key = message.entry, message.key
         self._read_to[entry.partition] = entry.ledger_id, entry.entry_id, message.batch_index
         if key is None:
             return
-        value: bytes | None = message.data or None
+        value: ValueT | None = None
+        if message.data:
+            try:
+                value = message.value
+            except ValueError:  # It is not of the schema, so the table does not know the key.
+                self.unreadable += 1
         if value is not None:
             self._values[key] = value
         elif self._values.pop(key, None) is None:

@@ -11,7 +11,7 @@ behind the entry that came last, and keeps the entries that wait.
 """
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from functools import partial
@@ -29,6 +29,7 @@ from daybook.clients.python.errors import (
     CorruptMessageError,
     NotAllowedError,
 )
+from daybook.clients.python.interceptors import ConsumerInterceptors
 from daybook.clients.python.limits import ClientLimits, ConsumerLimits
 from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue, Waiting
@@ -39,6 +40,7 @@ from daybook.clients.python.redelivery import Redelivery
 from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, StartPosition, milliseconds
+from daybook.clients.python.statistics import ReceiveCounts
 from daybook.wire.errors import WireError
 from daybook.wire.fields import signed
 from daybook.wire.messages.consumer import Delivery
@@ -89,6 +91,8 @@ class ConsumerSettings:
     key_ranges: tuple[tuple[int, int], ...] = ()  # a key_shared consumer gets these hashes only
     out_of_order: bool = False
     versions: SchemaVersions | None = None  # set if the consumer has a schema
+    counts: ReceiveCounts = field(default_factory=ReceiveCounts)  # shared by all its partitions
+    interceptors: ConsumerInterceptors | None = None
 
     def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
         """Return the request to subscribe, without the start position of a reader."""
@@ -172,6 +176,7 @@ class TopicConsumer(ConnectionHandler):
         )
         # The other entries of messages in chunks, by their last one, until they are acknowledged.
         self._chunked: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        self._chunks_wait = trio.Event()  # a message lacks chunks
         # Entries that were handed out while a message in chunks is incomplete: a cumulative
         # acknowledgement names them one by one, because it must not cover those chunks.
         self._behind_chunks: dict[tuple[int, int], None] = {}
@@ -233,16 +238,17 @@ class TopicConsumer(ConnectionHandler):
                 delivery.ledger_id, delivery.entry_id, -1, self._partition, self.topic.full
             )
             raise CorruptMessageError(str(error), where) from error
-        for key in self._entries.chunks.take_again():
-            self._redelivery.nack(key)
+        if unpacked is None or unpacked.earlier:
+            self._settle_dropped_chunks()
         if unpacked is None:  # A chunk of a message that is not whole yet.
             self._pay_back(delivery, payload)
             return []
         if unpacked.earlier:
             self._chunked[delivery.ledger_id, delivery.entry_id] = unpacked.earlier
         messages = self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
+        self._settings.counts.entry_received(len(messages), len(payload), delivery.redelivery_count)
         # A reader acknowledges nothing, so it would remember them forever.
-        if len(self._entries.chunks) and self._settings.durable and self._acknowledges:
+        if self._entries.chunks.lacks_some and self._settings.durable and self._acknowledges:
             self._behind_chunks[delivery.ledger_id, delivery.entry_id] = None
         elif self._behind_chunks:
             self._behind_chunks.clear()
@@ -255,6 +261,36 @@ class TopicConsumer(ConnectionHandler):
             self._timeouts.handed_out((delivery.ledger_id, delivery.entry_id), trio.current_time())
             self._timed.set()
         return messages
+
+    def _settle_dropped_chunks(self) -> None:
+        """Have chunks delivered again, or acknowledge them, that cannot be joined now."""
+        chunks, limits = self._entries.chunks, self._settings.limits
+        again = list(chunks.take_again())
+        for key in chunks.take_dropped():
+            if limits.ack_incomplete_chunks:
+                self._acks.tracker.ack(key, -1)
+                self._acks.changed()
+            else:
+                again.append(key)
+        for key in again:
+            self._redelivery.nack(key)
+            if not self._settings.type.shares:  # A shared one may come to another consumer.
+                chunks.owe(key)
+        if chunks.deadline is not None:
+            self._chunks_wait.set()
+
+    async def _expire_chunks(self) -> None:
+        """Drop messages whose chunks are not all there in time."""
+        chunks = self._entries.chunks
+        while True:
+            deadline = chunks.deadline
+            if deadline is None:
+                self._chunks_wait = trio.Event()
+                await self._chunks_wait.wait()
+                continue
+            await trio.sleep_until(deadline)
+            chunks.expire(trio.current_time())
+            self._settle_dropped_chunks()
 
     def _give_up(self, dead: DeadLetters, messages: list[Message], permits: int, size: int) -> None:
         """Send dead letters for messages of one entry, which the application does not get.
@@ -328,6 +364,7 @@ class TopicConsumer(ConnectionHandler):
         """Acknowledge a message."""
         if not self._acknowledges:
             return
+        self._settings.counts.acked += 1
         self._acks.tracker.ack(key, batch_index)
         self._ack_chunks(key)
         self._acks.changed()
@@ -337,6 +374,7 @@ class TopicConsumer(ConnectionHandler):
         """Acknowledge the messages `first` to `last` of one entry."""
         if not self._acknowledges:
             return
+        self._settings.counts.acked += last - first + 1
         if is_batch:
             self._acks.tracker.skip(key, ((1 << (last - first + 1)) - 1) << first)
         else:
@@ -392,6 +430,7 @@ class TopicConsumer(ConnectionHandler):
         """Have an entry delivered again that was redelivered so often before."""
         if not self._acknowledges:
             return
+        self._settings.counts.nacked += 1
         if self._timeouts is not None:
             self._timeouts.settled(key)
         for each in (*self._chunked.get(key, ()), key):
@@ -405,6 +444,8 @@ class TopicConsumer(ConnectionHandler):
             nursery.start_soon(self._redelivery.run)
             if self._timeouts is not None:
                 nursery.start_soon(self._watch_timeouts, self._timeouts)
+            if self._settings.limits.expire_incomplete_chunks_s is not None:
+                nursery.start_soon(self._expire_chunks)
             await super().run()
             nursery.cancel_scope.cancel()
 
@@ -418,6 +459,12 @@ class TopicConsumer(ConnectionHandler):
                 continue
             await trio.sleep_until(deadline)
             expired = timeouts.expired(trio.current_time())
+            self._settings.counts.timeouts += len(expired)
+            if self._settings.interceptors is not None:
+                partition, topic = self._partition, self.topic.full
+                self._settings.interceptors.on_ack_timeout(
+                    [MessageId(*key, -1, partition, topic) for key in sorted(expired)]
+                )
             others = [each for key in expired for each in self._chunked.get(key, ())]
             await self._redelivery.ask_now(sorted((*others, *expired)))
 

@@ -47,6 +47,7 @@ from daybook.clients.python.protocol.batching import (
 )
 from daybook.clients.python.protocol.sends import PendingSend, PendingSends, Surprise
 from daybook.clients.python.schemas.schema import SchemaInfo
+from daybook.clients.python.statistics import SendCounts
 from daybook.wire.batch import encode_payload_head
 from daybook.wire.clock import WallClock
 from daybook.wire.compression import CompressionType, compress
@@ -129,6 +130,7 @@ class TopicProducer(ConnectionHandler):
         batching: Batching,
         initial_sequence_id: int | None,
         budget: SendBudget,
+        counts: SendCounts,
         on_batch: Callable[[], None],
         initial_subscription: str | None = None,
         schema: SchemaInfo | None = None,
@@ -145,6 +147,7 @@ class TopicProducer(ConnectionHandler):
         self._compression = compression
         self._batching = batching is not False
         self._budget = budget
+        self._counts = counts
         self._on_batch = on_batch
         self._initial_sequence_id = initial_sequence_id
         self._initial_subscription = initial_subscription
@@ -429,6 +432,7 @@ class TopicProducer(ConnectionHandler):
             highest_sequence_id=highest,
             is_chunk=is_chunk,
         )
+        now = trio.current_time()
         send = PendingSend(
             batch.sequence_id,
             batch.highest_sequence_id,
@@ -437,7 +441,9 @@ class TopicProducer(ConnectionHandler):
             (frame + head, body),
             deadline,
             results,
+            queued_at=now,
         )
+        self._counts.entry_queued(send.count, send.size)
         # In the queue before it is sent: a receipt is matched with the head of the queue.
         self._pending.push(send)
         self._budget.used += send.size
@@ -582,6 +588,7 @@ class TopicProducer(ConnectionHandler):
         send = self._pending.receipt(receipt.sequence_id)
         if isinstance(send, PendingSend):
             self._resolved(send)
+            self._counts.entry_stored(send.count, send.size, send.queued_at)
             if send.results:
                 ledger_id, entry_id = receipt.ledger_id, receipt.entry_id
                 partition, topic = self._partition, self.topic.full
@@ -627,6 +634,7 @@ class TopicProducer(ConnectionHandler):
 
     def _fail(self, send: PendingSend, failure: BrokerError) -> None:
         self._resolved(send)
+        self._counts.failed += send.count
         if len(send.results) < send.count:
             self._budget.failure = self._budget.failure or failure
             self._budget.failed_messages += send.count - len(send.results)

@@ -1,13 +1,19 @@
 """Our Python client, as it is, against Apache Pulsar's broker."""
 
+import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from queue import Queue
 
 import pytest
 
-from daybook.clients.python import blocking
+from daybook import schemas
+from daybook.clients.python import aio, blocking
 from daybook.clients.python.arguments import Compression
 from daybook.clients.python.errors import NotAllowedError
+from daybook.clients.python.interceptors import OutgoingMessage, ProducerInterceptor
+from daybook.clients.python.messages import Message
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.processes import PATIENCE_S
@@ -164,3 +170,93 @@ def test_a_pipe_needs_offsets_or_is_at_least_once(client: blocking.Client) -> No
     fill(client, "piped")
     with pytest.raises(NotAllowedError, match="has no deduplication"):
         client.pipe("piped", "pipe-out", lambda message: message.data, name="p")
+
+
+def test_a_pattern_is_told_of_new_topics(client: blocking.Client) -> None:
+    with client.subscribe(re.compile("told-.*"), "s", discovery_s=3600) as consumer:
+        fill(client, "told-1", batching=False)
+        got = [consumer.receive(PATIENCE_S) for _ in range(MESSAGES)]
+        assert {message.topic.rpartition("/")[2] for message in got} == {"told-1"}
+
+
+@dataclass
+class Fruit:
+    name: str
+    count: int
+    note: str | None = None
+
+
+def test_typed_messages_pairs_and_letters(client: blocking.Client) -> None:
+    fruits = schemas.avro(Fruit)
+    policy = DeadLetterPolicy(0, initial_subscription="graves")
+    with (
+        client.subscribe(
+            "fruit", "s", type="shared", schema=fruits, dead_letter=policy
+        ) as consumer,
+        client.create_producer("fruit", schema=fruits) as producer,
+    ):
+        producer.send(Fruit("apple", 3))
+        message = consumer.receive(PATIENCE_S)
+        assert message.value == Fruit("apple", 3)
+        consumer.nack(message)
+        with client.subscribe("fruit-s-DLQ", "graves", schema=fruits) as graves:
+            letter = graves.receive(PATIENCE_S)
+            assert (letter.value, letter.schema_version) == (Fruit("apple", 3), 0)
+    pairs = schemas.key_value(schemas.STRING, fruits, separated=True)
+    with client.create_producer("pairs", schema=pairs) as producer:
+        producer.send(("k", Fruit("pear", 1)))
+        producer.send(("gone", None))  # type: ignore[arg-type]
+    with client.create_reader("pairs", start="earliest", schema=pairs) as reader:
+        got = [reader.receive(PATIENCE_S).value for _ in range(2)]
+        assert got == [("k", Fruit("pear", 1)), ("gone", None)]
+
+
+class _Stamp(ProducerInterceptor):
+    def before_send(self, message: OutgoingMessage) -> None:
+        message.properties["stamp"] = "1"
+
+
+def test_interceptors_listeners_and_statistics(client: blocking.Client) -> None:
+    arrived: Queue[Message] = Queue()
+
+    def work(consumer: blocking.Consumer, message: Message) -> None:
+        consumer.ack(message)
+        arrived.put(message)
+
+    with (
+        client.subscribe("heard", "s", listener=work) as consumer,
+        client.create_producer("heard", interceptors=[_Stamp()]) as producer,
+    ):
+        producer.send(b"1")
+        assert arrived.get(timeout=PATIENCE_S).properties == {"stamp": "1"}
+        assert producer.stats().messages_stored == 1
+        assert consumer.stats().messages_acked == 1
+
+
+def test_incomplete_chunks_expire(client: blocking.Client) -> None:
+    with (
+        client.subscribe(
+            "chunks", "s", type="shared", expire_incomplete_chunks_s=0.2, nack_delay_s=0.1
+        ) as consumer,
+        client.create_producer("chunks", chunking=True, send_timeout_s=None) as producer,
+    ):
+        large = b"x" * (6 << 20)
+        producer.send(large)
+        assert consumer.receive(PATIENCE_S).data == large
+
+
+def test_asyncio_does_all_of_it(broker: PulsarBroker) -> None:
+    async def main() -> None:
+        async with (
+            aio.connect_admin(broker.admin_url) as admin,
+            aio.connect(broker.service_url) as client,
+        ):
+            await admin.create_topic("aio-table")
+            fruits = schemas.avro(Fruit)
+            producer = await client.create_producer("aio-table", schema=fruits)
+            await producer.send(Fruit("plum", 2), key="p")
+            async with await client.table_view("aio-table", schema=fruits) as view:
+                assert dict(view) == {"p": Fruit("plum", 2)}
+            assert "persistent://public/default/aio-table" in await client.topics()
+
+    asyncio.run(main())

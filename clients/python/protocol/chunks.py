@@ -9,8 +9,9 @@ again what is not acknowledged.
     a chunk that is there         is a repeat: only its entry is noted, to be acknowledged, too
     a chunk without its earlier   cannot be used: the entry has to come again, behind the others
 
-Memory is bounded in bytes and in messages.  Beyond that the oldest message is dropped, and its
-entries have to come again.
+Memory is bounded in bytes and in messages.  Beyond that the oldest message is dropped.  So is a
+message that is not whole after `expire_s`.  The entries of a message that was dropped have to come
+again; or they are acknowledged, if the consumer wants that, and then the message is lost for it.
 """
 
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ class _Partial:
     parts: list[bytes] = field(default_factory=list[bytes])
     size: int = 0
     keys: dict[EntryKey, None] = field(default_factory=dict[EntryKey, None])  # every entry
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +40,67 @@ class Joined:
 class Chunks:
     """The incomplete messages of one topic consumer."""
 
-    __slots__ = ("_bytes_max", "_messages_max", "_partial", "again", "size")
+    __slots__ = (
+        "_bytes_max",
+        "_expire_s",
+        "_messages_max",
+        "_owed",
+        "_partial",
+        "again",
+        "dropped",
+        "size",
+    )
 
-    def __init__(self, bytes_max: int, messages_max: int) -> None:
+    def __init__(self, bytes_max: int, messages_max: int, expire_s: float | None = None) -> None:
         self._bytes_max = bytes_max
         self._messages_max = messages_max
         self._partial: dict[str, _Partial] = {}  # by uuid, the oldest first
         self.size = 0
+        self._expire_s = expire_s
         self.again: list[EntryKey] = []  # entries that have to come again
+        self._owed: dict[EntryKey, None] = {}  # entries that come again, and have not yet
+        self.dropped: list[EntryKey] = []  # entries of messages that were dropped
 
     def __len__(self) -> int:
         return len(self._partial)
 
     @property
-    def first(self) -> EntryKey | None:
-        """The first entry of an incomplete message."""
-        return min((min(each.keys) for each in self._partial.values()), default=None)
+    def lacks_some(self) -> bool:
+        """True while a message is incomplete, or its chunks have to come again."""
+        return bool(self._partial or self._owed)
 
-    def add(self, uuid: str, chunk: int, count: int, key: EntryKey, body: bytes) -> Joined | None:
+    @property
+    def first(self) -> EntryKey | None:
+        """The first entry of an incomplete message, which no later message may acknowledge."""
+        firsts = [min(each.keys) for each in self._partial.values()]
+        return min((*firsts, *self._owed), default=None)
+
+    def owe(self, key: EntryKey) -> None:
+        """Note that an entry was given back, and comes again to this consumer."""
+        self._owed[key] = None
+
+    @property
+    def deadline(self) -> float | None:
+        """The time at which the next message expires; None if none does."""
+        if self._expire_s is None or not self._partial:
+            return None
+        return min(each.began for each in self._partial.values()) + self._expire_s
+
+    def expire(self, now: float) -> None:
+        """Drop the messages that were not whole in time."""
+        if self._expire_s is not None:
+            for uuid, each in list(self._partial.items()):
+                if each.began + self._expire_s <= now:
+                    self._drop(uuid)
+
+    def add(
+        self, uuid: str, chunk: int, count: int, key: EntryKey, body: bytes, now: float = 0.0
+    ) -> Joined | None:
         """Add a chunk; return the message if it is whole now."""
+        self._owed.pop(key, None)
         partial = self._partial.get(uuid)
         if chunk == 0:
-            partial = self._begin(uuid, count, partial)
+            partial = self._begin(uuid, count, partial, now)
         if partial is None or chunk > len(partial.parts) or count != partial.count:
             self.again.append(key)
             return None
@@ -74,18 +115,20 @@ class Chunks:
             partial.keys.pop(key)
             return Joined(b"".join(partial.parts), tuple(partial.keys))
         while self.size > self._bytes_max or len(self._partial) > self._messages_max:
-            oldest = next(iter(self._partial))
-            self.again += self._partial[oldest].keys
-            self._remove(oldest)
+            self._drop(next(iter(self._partial)))
         return None
 
-    def _begin(self, uuid: str, count: int, before: _Partial | None) -> _Partial:
+    def _drop(self, uuid: str) -> None:
+        self.dropped += self._partial[uuid].keys
+        self._remove(uuid)
+
+    def _begin(self, uuid: str, count: int, before: _Partial | None, now: float) -> _Partial:
         """Begin a message.  The entries of an earlier attempt stay, to be acknowledged with it."""
         keys: dict[EntryKey, None] = {}
         if before is not None:
             self._remove(uuid)
             keys = before.keys
-        made = self._partial[uuid] = _Partial(count, keys=keys)
+        made = self._partial[uuid] = _Partial(count, keys=keys, began=now)
         return made
 
     def _remove(self, uuid: str) -> None:
@@ -96,8 +139,15 @@ class Chunks:
         again, self.again = self.again, []
         return again
 
+    def take_dropped(self) -> Sequence[EntryKey]:
+        """Return the entries of messages that were dropped, once."""
+        dropped, self.dropped = self.dropped, []
+        return dropped
+
     def forget(self) -> None:
         """Forget everything: the position was moved."""
         self._partial.clear()
         self.again.clear()
+        self._owed.clear()
+        self.dropped.clear()
         self.size = 0

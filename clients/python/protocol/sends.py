@@ -30,6 +30,7 @@ class PendingSend:
     deadline: float
     results: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
     sent: bool = False
+    queued_at: float = 0.0
     sent_before: bool = False  # on an earlier connection, whose broker may have stored it
 
 

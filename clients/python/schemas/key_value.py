@@ -1,21 +1,26 @@
-"""A pair of two schemas in one message (Pulsar's KEY_VALUE with the encoding INLINE).
+"""A pair of two schemas in one message (Pulsar's KEY_VALUE).
 
-The message has both, each behind its length.  A pair whose key is the key of the message (the
-encoding SEPARATED) is read and written by other clients only.
+INLINE       the data of the message has both, each behind its length
+SEPARATED    the key of the pair is the key of the message, so it chooses the partition, and
+             compaction keeps the last value of each key
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from daybook.clients.python.schemas.schema import Schema, SchemaInfo
+from daybook.clients.python.schemas.schema import PairDecoder, Schema, SchemaInfo
 from daybook.wire.fields import U32
 from daybook.wire.proto import pulsar_pb2 as pb
 
+T = TypeVar("T")
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
 
+Decoder: TypeAlias = Callable[[bytes], T] | PairDecoder[T]
+
+_ENCODING, _INLINE, _SEPARATED = "kv.encoding.type", "INLINE", "SEPARATED"
 _REST_NAMES = {
     int(pb.Schema.Bool): "BOOLEAN",
     int(pb.Schema.ProtobufNative): "PROTOBUF_NATIVE",
@@ -27,9 +32,14 @@ _NONE = 0xFFFFFFFF  # the length of what is not there
 
 
 class KeyValueSchema(Schema[tuple[KeyT, ValueT]]):
-    def __init__(self, key: Schema[KeyT], value: Schema[ValueT]) -> None:
+    """`separated`: the key is the key of the message, and the value is its data."""
+
+    def __init__(
+        self, key: Schema[KeyT], value: Schema[ValueT], *, separated: bool = False
+    ) -> None:
         self._key, self._value = key, value
-        properties = {"kv.encoding.type": "INLINE"}
+        self._separated = separated
+        properties = {_ENCODING: _SEPARATED if separated else _INLINE}
         for part, info in (("key", key.info), ("value", value.info)):
             properties[f"{part}.schema.name"] = info.name
             properties[f"{part}.schema.type"] = _rest_name(info)
@@ -38,33 +48,84 @@ class KeyValueSchema(Schema[tuple[KeyT, ValueT]]):
         data = _join(key.info.data, value.info.data)
         self.info = SchemaInfo(pb.Schema.KeyValue, data, "KeyValue", properties)
 
+    @property
+    def separates_key(self) -> bool:
+        return self._separated
+
     def encode(self, value: tuple[KeyT, ValueT]) -> bytes:
-        if not isinstance(value, tuple) or len(value) != 2:  # pyright: ignore[reportUnnecessaryIsInstance, reportUnnecessaryComparison]
-            raise TypeError(f"a value of this schema must be a pair, not {value!r}")
+        _check_pair(value)
         return _join(self._key.encode(value[0]), self._value.encode(value[1]))
+
+    def encode_pair(self, value: tuple[KeyT, ValueT]) -> tuple[bytes | None, bytes | None]:
+        _check_pair(value)
+        key, data = cast("tuple[KeyT | None, ValueT | None]", value)
+        return (
+            None if key is None else self._key.encode(key),
+            None if data is None else self._value.encode(data),
+        )
 
     def decode(self, data: bytes) -> tuple[KeyT, ValueT]:
         key, value = split(data)
         return self._key.decode(key), self._value.decode(value)
 
+    def decoder(self) -> "Decoder[tuple[KeyT, ValueT]]":
+        return pair_decoder(self._key.decode, self._value.decode, separated=self._separated)
+
     @property
     def needs_writer(self) -> bool:
         return self._key.needs_writer or self._value.needs_writer
 
-    def decoder_of(self, writer: SchemaInfo) -> Callable[[bytes], tuple[KeyT, ValueT]]:
+    def decoder_of(self, writer: SchemaInfo) -> "Decoder[tuple[KeyT, ValueT]]":
         if writer.type != pb.Schema.KeyValue:
             raise ValueError(
                 f"the message was written with a schema of type {writer.type_name}, not KeyValue"
             )
         key_info, value_info = parts_of(writer)
-        decode_key = self._key.decoder_of(key_info)
-        decode_value = self._value.decoder_of(value_info)
+        return pair_decoder(
+            plain_decoder(self._key.decoder_of(key_info)),
+            plain_decoder(self._value.decoder_of(value_info)),
+            separated=is_separated(writer),
+        )
 
-        def decode(data: bytes) -> tuple[KeyT, ValueT]:
-            key, value = split(data)
-            return decode_key(key), decode_value(value)
 
-        return decode
+def pair_decoder(
+    decode_key: Callable[[bytes], KeyT],
+    decode_value: Callable[[bytes], ValueT],
+    *,
+    separated: bool,
+) -> "Decoder[tuple[KeyT, ValueT]]":
+    """Return the decoder of pairs, from those of their parts."""
+
+    def decode(data: bytes) -> tuple[KeyT, ValueT]:
+        key, value = split(data)
+        return decode_key(key), decode_value(value)
+
+    def decode_pair(key: bytes | None, data: bytes | None) -> tuple[KeyT, ValueT]:
+        return cast(
+            "tuple[KeyT, ValueT]",
+            (
+                None if key is None else decode_key(key),
+                None if data is None else decode_value(data),
+            ),
+        )
+
+    return PairDecoder(decode_pair) if separated else decode
+
+
+def is_separated(info: SchemaInfo) -> bool:
+    """Return True if the key of such a pair is the key of its message."""
+    return info.properties.get(_ENCODING) == _SEPARATED
+
+
+def plain_decoder(decode: "Decoder[T]") -> Callable[[bytes], T]:
+    if isinstance(decode, PairDecoder):
+        raise ValueError("a pair inside of a pair cannot have the key of the message")
+    return decode
+
+
+def _check_pair(value: object) -> None:
+    if not isinstance(value, tuple) or len(cast("tuple[object, ...]", value)) != 2:
+        raise TypeError(f"a value of this schema must be a pair, not {value!r}")
 
 
 def _rest_name(info: SchemaInfo) -> str:

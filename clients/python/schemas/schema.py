@@ -37,6 +37,13 @@ class SchemaInfo:
         return cls(int(found.type), found.schema_data, found.name, properties)
 
 
+@dataclass(frozen=True, slots=True)
+class PairDecoder(Generic[T]):
+    """Decodes messages whose key is a part of their value."""
+
+    decode_pair: Callable[[bytes | None, bytes | None], T]
+
+
 class Schema(ABC, Generic[T]):
     """How values of one type become the bytes of messages.
 
@@ -54,13 +61,30 @@ class Schema(ABC, Generic[T]):
     def decode(self, data: bytes) -> T:
         """Return the value of bytes that were written with this schema.  Raise ValueError."""
 
-    def decoder_of(self, writer: SchemaInfo) -> Callable[[bytes], T]:
+    def decoder_of(self, writer: SchemaInfo) -> "Callable[[bytes], T] | PairDecoder[T]":
         """Return a function that decodes what was written with another version of the schema.
 
         Raise ValueError if this schema cannot read it.
         """
         del writer
         return self.decode
+
+    def encoder(self) -> Callable[[T], bytes]:
+        """Return the function that encodes messages of this schema."""
+        return self.encode
+
+    def decoder(self) -> "Callable[[bytes], T] | PairDecoder[T]":
+        """Return the function that decodes messages of this schema."""
+        return self.decode
+
+    @property
+    def separates_key(self) -> bool:
+        """True if a part of each value is the key of its message, see `encode_pair`."""
+        return False
+
+    def encode_pair(self, value: T) -> tuple[bytes | None, bytes | None]:
+        """Return the key and the data of a message, for a schema that separates the key."""
+        raise NotImplementedError
 
     @property
     def needs_writer(self) -> bool:

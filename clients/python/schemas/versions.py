@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 import trio
 
 from daybook.clients.python.errors import BrokerError, TopicNotFoundError, UnavailableError
-from daybook.clients.python.schemas.schema import Schema, SchemaInfo
+from daybook.clients.python.schemas.schema import PairDecoder, Schema, SchemaInfo
 
 Ask: TypeAlias = Callable[[bytes], Awaitable[SchemaInfo]]
 """Asks the broker for a version."""
+Decode: TypeAlias = Callable[[bytes], Any] | PairDecoder[Any]
 
 _VERSIONS_MAX = 1_000
 _PATIENCE_S = 3.0
@@ -24,29 +25,33 @@ _PATIENCE_S = 3.0
 class VersionDecoder:
     """Decodes the messages of one version, as soon as the version is known."""
 
-    __slots__ = ("_decode", "_failure", "version")
+    __slots__ = ("_failure", "decode", "decode_pair", "ready", "version")
 
-    def __init__(self, version: bytes, decode: Callable[[bytes], Any] | None) -> None:
+    def __init__(self, version: bytes, decode: Decode | None) -> None:
         self.version = version
-        self._decode = decode
+        self.ready = False
+        self.decode: Callable[[bytes], Any] = self._fail
+        # Set instead of `decode` if a part of the value is the key of the message.
+        self.decode_pair: Callable[[bytes | None, bytes | None], Any] | None = None
         self._failure: Exception = UnavailableError(
             "the schema of the message is not known yet: receive it before you look at its value"
         )
+        if decode is not None:
+            self.found(decode)
 
-    @property
-    def ready(self) -> bool:
-        return self._decode is not None
-
-    def found(self, decode: Callable[[bytes], Any]) -> None:
-        self._decode = decode
+    def found(self, decode: Decode) -> None:
+        self.ready = True
+        if isinstance(decode, PairDecoder):
+            self.decode_pair = decode.decode_pair
+        else:
+            self.decode = decode
 
     def failed(self, failure: Exception) -> None:
         self._failure = failure
 
-    def __call__(self, data: bytes) -> Any:  # noqa: ANN401  any type of value
-        if self._decode is None:
-            raise self._failure
-        return self._decode(data)
+    def _fail(self, data: bytes) -> Any:  # noqa: ANN401  any type of value
+        del data
+        raise self._failure
 
 
 class SchemaVersions:
@@ -54,8 +59,9 @@ class SchemaVersions:
 
     def __init__(self, schema: Schema[Any]) -> None:
         self.schema = schema
-        self._plain = VersionDecoder(b"", schema.decode)
+        self._plain = VersionDecoder(b"", schema.decoder())
         self._decoders: dict[tuple[str, bytes], VersionDecoder] = {}
+        self.unknown = 0  # versions that `load` has to ask for, or more
 
     def decoder(self, topic: str, version: bytes) -> VersionDecoder:
         """Return the decoder of messages with this version; b"" for those that name none.
@@ -69,6 +75,7 @@ class SchemaVersions:
             if len(self._decoders) >= _VERSIONS_MAX:
                 del self._decoders[next(iter(self._decoders))]
             found = self._decoders[topic, version] = VersionDecoder(version, None)
+            self.unknown += 1
         return found
 
     async def load(self, missing: Iterable[tuple[VersionDecoder, Ask]]) -> None:
@@ -102,7 +109,8 @@ class SchemaVersions:
     def _read(self, decoder: VersionDecoder, writer: SchemaInfo) -> None:
         try:
             decoder.found(self.schema.decoder_of(writer))
+            self.unknown -= 1
         except Exception as error:
-            # Whatever a schema of the application, or a library, makes of the definition: the
+            # A schema of the application, or a library, may raise any error about a definition.  The
             # message has left the queue, and would be lost.  Its `value` raises the error.
             decoder.failed(error)

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 import daybook
-from daybook import aio, blocking
+from daybook import aio, blocking, schemas
 from daybook.clients.python import guest as guest_module
 from tests.clients.python.fake_broker import FakeCluster
 
@@ -438,3 +438,77 @@ def test_a_forked_client_says_so_and_leaves_its_parent_alone(
         said = trio.run(with_trio) if kind == "trio" else with_blocking()
     assert set(said.split(", ")) == {"forked"}
     assert len(cluster.topics["persistent://public/default/t"].entries) == 2
+
+
+def test_typed_messages_and_table_views(cluster: FakeCluster) -> None:
+    async def main() -> None:
+        async with aio.connect(cluster.url) as client:
+            changes: list[tuple[str, str | None]] = []
+            producer = await client.create_producer("t", schema=schemas.STRING)
+            consumer = await client.subscribe("t", "s", schema=schemas.STRING)
+            reader = await client.create_reader("t", start="earliest", schema=schemas.STRING)
+            await producer.send("one", key="a", ordering_key=b"o")
+            assert (await consumer.receive()).value == "one"
+            assert (await reader.receive()).value == "one"
+            async with await client.table_view("t", schema=schemas.STRING) as view:
+                view.listen(lambda key, value: changes.append((key, value)), existing=True)
+                await producer.send("two", key="a")
+                await view.wait_caught_up()
+                assert (dict(view), view["a"], len(view)) == ({"a": "two"}, "two", 1)
+            assert changes == [("a", "one"), ("a", "two")]
+            assert producer.stats().messages_stored == 2
+            assert consumer.stats().messages_received + consumer.stats().queued_messages == 2
+            assert len(client.stats().consumers) == 2
+
+    run(main)
+
+
+def test_administration_needs_no_thread() -> None:
+    """The requests go to a server in the same event loop, which a waiting thread would stop."""
+    seen: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        seen.append(head.split("\r\n")[0].rpartition(" ")[0])
+        body = b'["a"]' if "tenants" in head else b'{"reason": "it is there"}'
+        status = b"200 OK" if "tenants" in head else b"409 Conflict"
+        length = b"Content-Length: %d" % len(body)
+        writer.write(b"\r\n".join((b"HTTP/1.1 " + status, length, b"", body)))
+        writer.close()
+
+    async def main() -> None:
+        before = threading.active_count()
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, aio.connect_admin(f"http://127.0.0.1:{port}") as admin:
+            assert await admin.tenants() == ["a"]
+            with pytest.raises(daybook.ConflictError):
+                await admin.create_topic("t")
+            assert threading.active_count() <= before + 1  # trio's, which waits for sockets
+        with pytest.raises(RuntimeError, match="inside of"):
+            await admin.tenants()
+
+    run(main)
+    assert seen == ["GET /admin/v2/tenants", "PUT /admin/v2/persistent/public/default/t"]
+
+
+def test_an_admin_request_may_be_cancelled() -> None:
+    async def main() -> None:
+        waiting = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            waiting.set()
+            await reader.read()  # until the client has gone
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with server, aio.connect_admin(f"http://127.0.0.1:{port}") as admin:
+            task = asyncio.create_task(admin.tenants())
+            await waiting.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await asyncio.sleep(0)
+
+    run(main)

@@ -235,11 +235,80 @@ def test_memory_is_bounded_and_the_oldest_message_comes_again() -> None:
     chunks.add("b", 0, 3, key(1), b"bbbb")
     assert chunks.first == key(0)
     chunks.add("b", 1, 3, key(2), b"bbbb")
-    assert chunks.take_again() == [key(0)]
+    assert (chunks.take_dropped(), chunks.take_again()) == ([key(0)], [])
     chunks.add("c", 0, 2, key(3), b"")
     chunks.add("d", 0, 2, key(4), b"")
-    assert chunks.take_again() == [key(1), key(2)]
+    assert chunks.take_dropped() == [key(1), key(2)]
     assert (len(chunks), chunks.size, chunks.first) == (2, 0, key(3))
+
+
+def test_a_message_that_is_not_whole_in_time_is_dropped() -> None:
+    chunks = Chunks(100, 10, expire_s=5)
+    assert not chunks.deadline
+    chunks.add("a", 0, 2, key(0), b"a", now=1.0)
+    chunks.add("b", 0, 2, key(1), b"b", now=3.0)
+    assert chunks.deadline == 6.0
+    chunks.expire(5.9)
+    assert not chunks.take_dropped()
+    chunks.expire(6.0)
+    assert chunks.take_dropped() == [key(0)]
+    assert chunks.deadline == 8.0
+    assert chunks.add("b", 1, 2, key(2), b"c", now=7.0) == Joined(b"bc", (key(1),))
+    endless = Chunks(100, 10)
+    endless.add("a", 0, 2, key(0), b"a", now=1.0)
+    endless.expire(1e9)
+    assert (endless.deadline, len(endless)) == (None, 1)
+
+
+async def test_a_cumulative_acknowledgement_leaves_chunks_alone_that_come_again() -> None:
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe(
+            "t", "s", expire_incomplete_chunks_s=0.01, nack_delay_s=3600
+        )
+        producer = await client.create_producer("t", chunking=True)
+        await producer.send(bytes(5000))
+        topic = cluster.topics[T]
+        lost = len(topic.entries)
+        topic.entries.append(topic.entries[0])  # another message, of which chunk 0 is there
+        await producer.send(b"x")
+        with trio.fail_after(60):
+            found = [await consumer.receive() for _ in range(2)]
+            (partition,) = consumer._partition_consumers
+            await until(lambda: not len(partition._entries.chunks))  # It has expired.
+            await consumer.ack_cumulative(found[1])
+            await consumer.flush_acks()
+        acked = topic.subscriptions["s"].acked
+        assert acked == {*range(len(topic.entries))} - {lost}
+
+
+@pytest.mark.parametrize("acknowledge", [False, True])
+async def test_chunks_of_an_incomplete_message_come_again_or_are_acknowledged(
+    acknowledge: bool,
+) -> None:
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe(
+            "t",
+            "s",
+            type="shared",
+            expire_incomplete_chunks_s=0.05,
+            ack_incomplete_chunks=acknowledge,
+            nack_delay_s=0.01,
+        )
+        producer = await client.create_producer("t", chunking=True)
+        await producer.send(bytes(5000))
+        topic = cluster.topics[T]
+        last = len(topic.entries)
+        topic.entries.append(topic.entries[0])  # another message, of which chunk 0 is there
+        await producer.send(b"x")
+        with trio.fail_after(60):
+            assert [len((await consumer.receive()).data or b"") for _ in range(2)] == [5000, 1]
+            subscription = topic.subscriptions["s"]
+            if acknowledge:
+                await until(lambda: subscription.acked == {last})
+            else:
+                fakes = cluster.brokers["b1"].connections[0].consumers.values()
+                await until(lambda: any(last in each.redelivered for each in fakes))
+                assert subscription.acked == set()
 
 
 @settings(max_examples=300, deadline=None)

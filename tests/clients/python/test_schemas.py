@@ -17,7 +17,9 @@ from trio.testing import MockClock
 from daybook import schemas
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import IncompatibleSchemaError, UnavailableError
+from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.schemas import versions
+from daybook.clients.python.schemas.key_value import plain_decoder
 from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
@@ -218,7 +220,7 @@ def test_pairs_and_whatever_they_are_made_of() -> None:
     assert pairs.decode(pairs.encode(("k", User("ann")))) == ("k", User("ann"))
     assert pairs.info.properties["key.schema.type"] == "STRING"
     assert pairs.info.properties["value.schema.type"] == "AVRO"
-    anything = schemas.AUTO.decoder_of(pairs.info)
+    anything = plain_decoder(schemas.AUTO.decoder_of(pairs.info))
     assert anything(pairs.encode(("k", User("ann", 3)))) == ("k", {"name": "ann", "age": 3})
     for data in (b"", b"\0\0\0\5a", b"\0\0\0\1a\0\0\0"):
         with pytest.raises(ValueError, match="too short"):
@@ -248,14 +250,14 @@ def test_an_avro_reader_maps_the_version_of_the_writer() -> None:
 
     old, new = schemas.avro(Old), schemas.avro(New)
     data = old.encode(Old("ann", 6))
-    assert new.decoder_of(old.info)(data) == New("ann", 18)
-    assert old.decoder_of(new.info)(new.encode(New("bob", 3))) == Old("bob", 5)
+    assert plain_decoder(new.decoder_of(old.info))(data) == New("ann", 18)
+    assert plain_decoder(old.decoder_of(new.info))(new.encode(New("bob", 3))) == Old("bob", 5)
     with pytest.raises(ValueError, match="not Avro"):
         new.decoder_of(schemas.STRING.info)
+    definition = {"type": "record", "name": "R", "fields": [{"name": "z", "type": "int"}]}
+    other = schemas.avro_dict(definition)
     with pytest.raises(ValueError, match="does not read"):
-        schemas.avro_dict(
-            {"type": "record", "name": "R", "fields": [{"name": "z", "type": "int"}]}
-        ).decoder_of(old.info)(data)
+        plain_decoder(other.decoder_of(old.info))(data)
 
 
 # -- through a broker
@@ -381,7 +383,7 @@ async def test_a_definition_that_cannot_be_used_costs_no_message(definition: byt
     await known.load([(decoder, ask)])
     assert not decoder.ready
     with pytest.raises(Exception) as caught:  # noqa: PT011  it is that of the library
-        decoder(b"")
+        decoder.decode(b"")
     assert not isinstance(caught.value, UnavailableError)
 
 
@@ -395,3 +397,81 @@ async def test_a_version_that_was_deleted_is_told(autojump_clock: MockClock) -> 
         with pytest.raises(ValueError, match="was deleted"):
             _ = message.value
         assert message.data
+
+
+async def test_a_separated_pair_has_its_key_in_the_message(autojump_clock: MockClock) -> None:
+    pairs = schemas.key_value(schemas.INT32, schemas.avro(Small, name="R"), separated=True)
+    newer = schemas.key_value(schemas.INT32, schemas.avro(Large, name="R"), separated=True)
+    async with one_client() as (_, client):
+        consumer = await client.subscribe("t", "s", schema=newer)
+        auto = await client.subscribe("t", "auto", schema=schemas.AUTO)
+        producer = await client.create_producer("t", schema=pairs)
+        with pytest.raises(ValueError, match="leave `key` away"):
+            await producer.send((7, Small(1)), key="k")
+        with pytest.raises(TypeError, match="must be a pair"):
+            await producer.send(None)
+        await producer.send((7, Small(1)))
+        await producer.send((7, None))  # type: ignore[arg-type]
+        await producer.send((None, Small(2)))  # type: ignore[arg-type]
+        found = [await consumer.receive() for _ in range(3)]
+        assert [each.value for each in found] == [(7, Large(1, 9)), (7, None), (None, Large(2, 9))]
+        assert (found[0].key_bytes, found[0].key_is_bytes) == (b"\0\0\0\7", True)
+        assert found[0].data == schemas.avro(Small, name="R").encode(Small(1))
+        assert (found[1].is_null, found[2].key) == (True, None)
+        assert (await auto.receive()).value == (7, {"a": 1})
+
+
+async def test_a_letter_has_the_schema_of_its_message(autojump_clock: MockClock) -> None:
+    small, large = schemas.avro(Small, name="R"), schemas.avro(Large, name="R")
+    policy = DeadLetterPolicy(0, initial_subscription="letters")
+    async with one_client() as (_, client):
+        plain = await client.create_producer("t")
+        old = await client.create_producer("t", schema=small)
+        new = await client.create_producer("t", schema=large)
+        consumer = await client.subscribe(
+            "t",
+            "s",
+            type="shared",
+            schema=large,
+            dead_letter=policy,
+            retry=True,
+            initial_position="earliest",
+        )
+        await old.send(Small(1))
+        await new.send(Large(2, 3))
+        await plain.send(b"bytes")
+        for _ in range(3):
+            consumer.nack(await consumer.receive())
+        letters = await client.subscribe("t-s-DLQ", "letters", schema=large)
+        found = [await letters.receive() for _ in range(3)]
+        assert [each.value for each in found[:2]] == [Large(1, 9), Large(2, 3)]
+        assert [each.schema_version is None for each in found] == [False, False, True]
+        assert found[2].data == b"bytes"
+
+
+async def test_a_letter_that_cannot_have_the_schema_comes_without_it(
+    autojump_clock: MockClock,
+) -> None:
+    policy = DeadLetterPolicy(0, topic="letters", initial_subscription="l")
+    async with one_client() as (_, client):
+        await client.create_producer("letters", schema=schemas.STRING)
+        producer = await client.create_producer("t", schema=schemas.avro(Small))
+        consumer = await client.subscribe("t", "s", type="shared", dead_letter=policy)
+        letters = await client.subscribe("letters", "l")
+        await producer.send(Small(1))
+        consumer.nack(await consumer.receive())
+        letter = await letters.receive()
+        assert (letter.data, letter.schema_version) == (schemas.avro(Small).encode(Small(1)), None)
+
+
+async def test_a_typed_table_view(autojump_clock: MockClock) -> None:
+    async with one_client() as (_, client):
+        producer = await client.create_producer("t", schema=schemas.avro(Small))
+        await producer.send(Small(1), key="a")
+        async with await client.table_view("t", schema=schemas.avro(Small)) as view:
+            assert dict(view) == {"a": Small(1)}
+            plain = await client.create_producer("t")
+            await plain.send(b"\xff" * 12, key="a")
+            await producer.send(Small(2), key="b")
+            await view.wait_caught_up()
+            assert (dict(view), view.unreadable) == ({"b": Small(2)}, 1)
