@@ -111,6 +111,6 @@ class SchemaVersions:
             decoder.found(self.schema.decoder_of(writer))
             self.unknown -= 1
         except Exception as error:
-            # A schema of the application, or a library, may raise any error about a definition.  The
-            # message has left the queue, and would be lost.  Its `value` raises the error.
+            # A schema of the application, or a library, may raise any error about a definition.
+            # The message has left the queue, and would be lost.  Its `value` raises the error.
             decoder.failed(error)
