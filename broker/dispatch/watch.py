@@ -46,7 +46,9 @@ class DispatchWatch:
         self._clock = clock
         self._limiter = LogLimiter(log, lines_max=_LINES_MAX)
         self._looks = 0
-        self._causes: dict[Subscription, Cause] = {}  # of those that stalled at the last look
+        self._causes: dict[
+            Subscription, Cause
+        ] = {}  # the subscriptions that stalled at the last look have one
 
     async def run(self) -> None:
         """Sample all subscriptions again and again, forever."""

@@ -87,8 +87,8 @@ MUTANTS = [
         id="KS09",
         rule="entries that are due are delivered -> forgotten",
         module=_MACHINE,
-        name="KeySharedDispatch.tick",
-        replacement=Edit("self._wait(place, value)", "pass"),
+        name="KeySharedDispatch._come_due",
+        replacement=Edit("self._wait(place, key)", "pass"),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -170,7 +170,7 @@ MUTANTS = [
         rule="reading stops when too many entries wait -> it goes on, and asks again and again",
         module=_MACHINE,
         name="KeySharedDispatch.want",
-        replacement=Edit(" or self.look_ahead_full", ""),
+        replacement=Edit("if self.look_ahead_full:", "if False:"),
         caught_by=_BY_SCENARIO,
     ),
     Mutant(

@@ -300,12 +300,13 @@ WHOSE = [
         module="daybook.managed_ledger.open",
         name="recover_tail",
         replacement=Edit(
-            "ledger.ledgerId: await _verified_metadata(context, ledgers.owner, ledger.ledgerId)",
-            "ledger.ledgerId: (\n"
-            "            found := await _verified_metadata("
-            "context, ledgers.owner, ledger.ledgerId),\n"
-            "            await _recover(context, ledger, found),\n"
-            "        )[0]",
+            "    unsealed = await _metadata_of(context, ledgers.owner, ids)\n",
+            "    unsealed = {}\n"
+            "    for each in infos:\n"
+            "        if each.ledgerId in ids:\n"
+            "            one = await _metadata_of(context, ledgers.owner, [each.ledgerId])\n"
+            "            await _recover(context, each, one[each.ledgerId])\n"
+            "            unsealed |= one\n",
         ),
         caught_by=_WHOSE,
     ),

@@ -197,7 +197,7 @@ MUTANTS = [
         id="TP21",
         rule="a reader that is refused leaves no subscription -> the one that it began stays",
         module="daybook.broker.topics.topic",
-        name="TopicSubscriptions.prepare",
+        name="TopicSubscriptions._prepare",
         replacement=Edit("subscription.drop_if_unused()", "pass"),
         caught_by="tests:tests/broker/test_key_shared.py -k leaves_no_subscription",
     ),

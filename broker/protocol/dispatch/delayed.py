@@ -11,8 +11,8 @@ due.
 The index knows `entries_max` entries one by one.  If more come, the latest bucket joins the far
 part, and so does every later entry with such a time.  The log has the delivery times of the far
 part: shortly before the first one, and when half of the index is free, its ranges are read again.
-`far_places` names what to read.  Of that, the entries with a time from `again_from_ms` on are those
-that the index does not know; `add` takes them, or leaves them to the far part again.
+`far_places` names what to read.  The index does not know the entries among them whose time is
+`again_from_ms` or later; `add` takes them, or leaves them to the far part again.
 
 An entry may be known twice after that, if it was given back meanwhile.  Nothing is lost or sent
 twice by it, because an entry that a consumer has is not delivered to another one.
