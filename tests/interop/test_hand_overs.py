@@ -74,7 +74,7 @@ def stored_once(cluster: StandaloneProcess, topic: TopicName) -> bool:
         blocking.connect(cluster.service_url) as client,
         client.create_reader(topic.full, start="earliest") as reader,
     ):
-        found = [int(reader.receive(timeout_s=PATIENCE_S).data) for _ in range(MESSAGES)]
+        found = [int(reader.receive(timeout_s=PATIENCE_S).data or b"") for _ in range(MESSAGES)]
         return found == list(range(MESSAGES)) and client.offsets(topic.full).next == MESSAGES
 
 
