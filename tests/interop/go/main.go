@@ -20,6 +20,7 @@ import (
 	"reflect"
 	"sort"
 	"strings"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +69,10 @@ func main() {
 		grow(client, os.Args[3])
 	case "once":
 		once(client, os.Args[3])
+	case "moves":
+		wanted, err := strconv.Atoi(os.Args[4])
+		check(err)
+		moves(client, os.Args[3], wanted)
 	case "table":
 		table(client, os.Args[3])
 	case "key-shared":
