@@ -2,7 +2,8 @@
 
 hand_over         one topic moves 50 times between two brokers, while a client produces and another
                   one consumes
-drain             a broker with 1,000 topics stops; a client produces to each of them all the time
+drain             one of two brokers with 1,000 topics stops; a client sends a message to each of
+                  them every second, and a topic is silent while a message waits for its receipt
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,7 +23,8 @@ from daybook.wire.topics import TopicName
 MOVES = 50
 TOPICS = 1000
 _PAUSE_S = 0.3  # between two moves
-_EVERY_S = 0.5  # each of the many topics gets a message in this time
+_CONTROL_S = 5.0  # the same is measured before the stop
+_EVERY_S = 1.0  # each of the many topics gets a message in this time
 _SLOWEST_MS = 300.0
 _SILENT_MS = 1000.0
 
@@ -45,6 +47,27 @@ class _Pauses:
         self.last = now
         self.receipts += failure is None
         self.errors += failure is not None
+
+
+class _Waits:
+    """The longest time that a message waited for its receipt, and the errors, of one producer."""
+
+    def __init__(self) -> None:
+        self.begin()
+        self.errors = 0
+
+    def begin(self) -> None:
+        self.began, self.longest_s = trio.current_time(), 0.0
+
+    def sent(self) -> Callable[[object, object], None]:
+        """Return the callback for a message that is sent now."""
+        at = trio.current_time()
+
+        def done(_: object, failure: object) -> None:
+            self.longest_s = max(self.longest_s, trio.current_time() - max(at, self.began))
+            self.errors += failure is not None
+
+        return done
 
 
 class _Brokers:
@@ -126,7 +149,7 @@ async def hand_over(cluster: StandaloneProcess) -> list[Figure]:
 
 
 async def drain(cluster: StandaloneProcess) -> list[Figure]:
-    pauses = [_Pauses() for _ in range(TOPICS)]
+    pauses = [_Waits() for _ in range(TOPICS)]
     async with connect(cluster.service_url) as client, trio.open_nursery() as nursery:
         for start in range(0, TOPICS, 50):
             async with trio.open_nursery() as opening:
@@ -135,7 +158,13 @@ async def drain(cluster: StandaloneProcess) -> list[Figure]:
         await trio.sleep(3)
         for each in pauses:
             each.begin()
+        await trio.sleep(_CONTROL_S)
+        usual = sorted(each.longest_s * 1000 for each in pauses)
+        for each in pauses:
+            each.begin()
+        began = trio.current_time()
         await trio.to_thread.run_sync(cluster.local, "stop", "broker-2")
+        took_s = trio.current_time() - began
         await trio.sleep(3)
         nursery.cancel_scope.cancel()
     silent = sorted(each.longest_s * 1000 for each in pauses)
@@ -148,18 +177,21 @@ async def drain(cluster: StandaloneProcess) -> list[Figure]:
             "ms",
             f"<= {_SILENT_MS:.0f}",
             silent[-1] <= _SILENT_MS,
-            f"median {silent[len(silent) // 2]:.0f} ms; {over} topics were silent for longer",
+            f"median {silent[len(silent) // 2]:.0f} ms; {over} topics were silent for longer; the"
+            f" stop took {took_s:.0f} s; in {_CONTROL_S:.0f} s without a stop: longest"
+            f" {usual[-1]:.0f} ms, median {usual[len(usual) // 2]:.0f} ms",
         ),
         Figure("  errors at clients", errors, "", "0", not errors),
     ]
 
 
-async def _start(client: Client, nursery: trio.Nursery, index: int, pauses: _Pauses) -> None:
+async def _start(client: Client, nursery: trio.Nursery, index: int, pauses: _Waits) -> None:
     producer = await client.create_producer(f"drain-{index}")
 
     async def send() -> None:
+        await trio.sleep(index % 100 * _EVERY_S / 100)
         while True:
-            producer.send_nowait(b"x" * 100, on_result=pauses)
+            producer.send_nowait(b"x" * 100, on_result=pauses.sent())
             await trio.sleep(_EVERY_S)
 
     nursery.start_soon(send)

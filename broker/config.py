@@ -136,7 +136,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         1 << 20
     )  # the largest one
 
-    max_message_size: Positive = 5 * 1024 * 1024 - 10 * 1024  # a bookie's frame without headers
+    max_message_size: Positive = 5 * 1024 * 1024  # less if not all bookies accept it with headers
     connections_max: Positive = 10_000  # fewer if the limit of open files leaves less room
     http_connections_max: Positive = 256  # in addition; the oldest idle one is closed to make room
     connect_timeout_s: Seconds = 10.0  # from the connection to its CONNECT
@@ -147,7 +147,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arena_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 20)] = 256 << 20
     keep_alive_s: Seconds = 30.0
     start_timeout_s: Seconds = 10.0  # to reach the metadata store
-    shutdown_timeout_s: Seconds = 20.0
+    shutdown_timeout_s: Seconds = 60.0
     http_body_bytes_max: Positive = 1 << 20
 
     # A subscription that sends nothing for that long, although it has messages and a consumer with

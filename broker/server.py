@@ -299,6 +299,7 @@ class _Broker:
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,
+            stored_bytes_max=client.entry_bytes_max,
             limits=limits.connections,
         )
         self.probe = PortProbe(listener.host, listener.port, greeting(), why_not_served)

@@ -2,7 +2,7 @@
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
@@ -162,6 +162,7 @@ class LogContext:
     cache: EntryCache
     nursery: trio.Nursery
     allows: Callable[[str], bool]
+    host: trio.Nursery | None = None  # in the copy of a log, the nursery of the host
     sizes: EntrySizes = field(default_factory=EntrySizes)
     backoffs: Backoffs = field(default_factory=Backoffs)
     instance: str | None = None  # the INSTANCEID of the ledgers, if brokers have bound it
@@ -269,6 +270,12 @@ class LogContext:
             async with trio.open_nursery() as nursery:
                 for ledger_id in ids[i : i + _DELETIONS_AT_ONCE]:
                     nursery.start_soon(self.delete_ledger, ledger_id, owner)
+
+    def delete_later(self, ledger_ids: Sequence[int], owner: LedgerOwner) -> None:
+        """Delete ledgers as above, without waiting, also if the log is closed meanwhile."""
+        nursery = self.host or self.nursery
+        if not nursery.cancel_scope.cancel_called:
+            nursery.start_soon(self.delete_ledgers, ledger_ids, owner)
 
     async def delete_ledger(self, ledger_id: int, owner: LedgerOwner) -> bool:
         """Delete a ledger of the owner; return False if that does not work now."""

@@ -632,19 +632,26 @@ class Cursor:
         """Store everything: in the record if the state is small enough, else as a last snapshot."""
         async with self._busy:
             self._check()
-            # Acknowledgements that come while the state is stored are stored by the next round.
-            while self.durable and (
-                self.ledger_id != IN_RECORD or self._recorded < self._state.changes
-            ):
-                goal = self._state.changes
-                await self._store_whole()
-                self._settle(goal)
-                if self._writer is not None and self._state.changes == goal:
-                    # If this fails, the next opening closes the ledger.
-                    with suppress(LedgerError, MetadataError):
-                        await self._writer.close()
-                    break
-            self.abandon(ClosedError(f"the cursor {self.name} was closed"))
+            try:
+                await self._store_last()
+            finally:
+                # A failure ends the cursor, too: its changes were taken out of the state, so `run`
+                # would find nothing to write, and would confirm them.
+                self.abandon(ClosedError(f"the cursor {self.name} was closed"))
+
+    async def _store_last(self) -> None:
+        # Acknowledgements that come while the state is stored are stored by the next round.
+        while self.durable and (
+            self.ledger_id != IN_RECORD or self._recorded < self._state.changes
+        ):
+            goal = self._state.changes
+            await self._store_whole()
+            self._settle(goal)
+            if self._writer is not None and self._state.changes == goal:
+                # If this fails, the next opening closes the ledger.
+                with suppress(LedgerError, MetadataError):
+                    await self._writer.close()
+                break
 
     async def _store_whole(self) -> None:
         # Pulsar does not read partly acknowledged entries in the record.
@@ -669,7 +676,9 @@ class Cursor:
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
-        await self._delete_ledger(old_id)
+        if old_id != IN_RECORD:
+            # Nothing names it any more, and the end of a log waits for nothing that it need not.
+            self._context.delete_later([old_id], self._owner)
 
     async def delete(self) -> None:
         """Remove the record, then the ledger.  Raise FencedError, MetadataError."""

@@ -24,7 +24,7 @@ from typing import assert_never
 import trio
 
 from daybook.bookie.errors import LedgerError
-from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.bookie.ledger.writer import ALWAYS_TAKEN_BYTES, LedgerWriter
 from daybook.managed_ledger.ack_set import ENTRIES_MAX
 from daybook.managed_ledger.behind import Behind, EntryStart, LogEnd, behind
 from daybook.managed_ledger.context import LogConfig, LogContext
@@ -55,7 +55,14 @@ from daybook.managed_ledger.protocol.log import (
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.protocol.trim import Retention, SealedLedger, trimmable
 from daybook.managed_ledger.reading import LogEntry, LogReader
-from daybook.managed_ledger.records import get_property, nested, position_of, set_property
+from daybook.managed_ledger.records import (
+    get_property,
+    nested,
+    position_of,
+    properties_of,
+    set_properties,
+    set_property,
+)
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from daybook.managed_ledger.stalled import StallWatch
 from daybook.wire.batch import broker_entry_metadata
@@ -232,10 +239,23 @@ class ManagedLedger:
         """Return a property of the list, which outlives this handle."""
         return get_property(self.ledgers.info.properties, key)
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """The properties of the list, those of brokers, too."""
+        return properties_of(self.ledgers.info)
+
     async def set_property(self, key: str, value: str) -> None:
         """Store a property of the list durably.  Raise ManagedLedgerError, MetadataError."""
         self.check()
         await self.update_list(lambda info: set_property(info, key, value))
+
+    async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Replace the properties of the list durably by what `change` makes of them.
+
+        Raise ManagedLedgerError, MetadataError, or an error of `change`: nothing is changed then.
+        """
+        self.check()
+        await self.update_list(lambda info: set_properties(info, change(properties_of(info))))
 
     # -- appending
 
@@ -255,8 +275,7 @@ class ManagedLedger:
         head = broker_entry_metadata(self._stored_ms, last_offset)
         buffers = [head, *payload]
         size = sum(map(len, buffers))
-        size_max = self._writer.payload_bytes_max
-        if size > size_max:
+        if size > ALWAYS_TAKEN_BYTES and size > (size_max := self._writer.payload_bytes_max):
             # The offsets of a refused entry are not used up.
             done(
                 None,

@@ -75,8 +75,10 @@ from daybook.managed_ledger.records import (
 )
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
 from daybook.wire.clock import WallClock
+from daybook.wire.metadata.paths import parent_of
 from daybook.wire.metadata.store import (
     Check,
+    Create,
     Delete,
     MetadataStore,
     NoRecordError,
@@ -92,6 +94,7 @@ from daybook.wire.metadata.store import (
 T = TypeVar("T")
 RECOVERED_LEDGERS = 2  # A rollover leaves at most two ledgers of the list unclosed.
 _CURSORS_AT_ONCE = 32
+_READS_AT_ONCE = 8
 _OPENED_MIN = 64
 _NOT_ANSWERED = (OutcomeUnknownError, StoreUnavailableError)
 
@@ -133,8 +136,18 @@ class ManagedLedgers:
             return True
         return await context.read_newest(path) is not None
 
-    async def create(self, name: str, properties: Mapping[str, str] | None = None) -> bool:
-        """Create an empty log; return False if there is one already."""
+    async def create(
+        self,
+        name: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        condition: Check | None = None,
+    ) -> bool:
+        """Create an empty log; return False if there is one already.
+
+        The `condition` is checked in the step that creates the log.  Raise VersionConflictError or
+        NoRecordError if it does not hold; then there is no log of this call.
+        """
         info = ManagedLedgerInfo()
         for key, value in sorted((properties or {}).items()):
             set_property(info, key, value)
@@ -143,11 +156,14 @@ class ManagedLedgers:
         path, content, in_doubt = log_path(name), info.SerializeToString(), False
         while True:
             try:
-                await self._context.store.create(path, content, make_parents=True)
+                await self._create_record(path, content, condition)
             except RecordExistsError:
                 # It may be the record of an earlier attempt whose answer was lost.
-                found = await self._context.read_newest(path) if in_doubt else None
-                return found is not None and found.value == content
+                return in_doubt and await self._has(path, content)
+            except (NoRecordError, VersionConflictError):
+                if in_doubt and await self._has(path, content):
+                    return True  # The condition held when an earlier attempt was carried out.
+                raise
             except OutcomeUnknownError:
                 in_doubt = True
                 await self._context.pause()
@@ -155,6 +171,21 @@ class ManagedLedgers:
                 await self._context.pause()
             else:
                 return True
+
+    async def _create_record(self, path: str, content: bytes, condition: Check | None) -> None:
+        store = self._context.store
+        if condition is None:
+            await store.create(path, content, make_parents=True)
+            return
+        parent = parent_of(path)
+        if await store.get(parent) is None:
+            with suppress(RecordExistsError):
+                await store.create(parent, b"", make_parents=True)
+        await store.multi([condition, Create(path, content)])
+
+    async def _has(self, path: str, content: bytes) -> bool:
+        found = await self._context.read_newest(path)
+        return found is not None and found.value == content
 
     async def list(self, prefix: str) -> list[str]:
         """Return the names of the logs below `prefix`, e.g. `tenant/namespace/persistent`."""
@@ -179,7 +210,7 @@ class ManagedLedgers:
         try:
             on_step("reading its list of ledgers in ZooKeeper")
             record = await self._find_or_create(name, create=create)
-            context = replace(self._context, nursery=nursery)
+            context = replace(self._context, nursery=nursery, host=self._context.nursery)
             log = await _take_over(name, context, config or LogConfig(), record, on_step)
         except BaseException:
             nursery.cancel_scope.cancel()
@@ -348,11 +379,10 @@ async def recover_tail(context: LogContext, ledgers: LedgerList) -> int:
     """
     infos = list(ledgers.info.ledgerInfo)
     # All ledgers prove that they belong to the log before the first one is fenced.
-    unsealed = {
-        ledger.ledgerId: await _verified_metadata(context, ledgers.owner, ledger.ledgerId)
-        for i, ledger in enumerate(infos)
-        if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries")
-    }
+    last = infos[-RECOVERED_LEDGERS:]
+    unknown = [ledger.ledgerId for ledger in infos if not ledger.HasField("entries")]
+    ids = sorted({*unknown, *(ledger.ledgerId for ledger in last)})
+    unsealed = await _metadata_of(context, ledgers.owner, ids)
     for ledger in infos:
         stored = unsealed.get(ledger.ledgerId)
         if stored is not None:
@@ -363,6 +393,31 @@ async def recover_tail(context: LogContext, ledgers: LedgerList) -> int:
     return max(
         stored_offset(ledgers.info, ledgers.path), await last_offset_of(context, ledgers) + 1
     )
+
+
+async def _metadata_of(
+    context: LogContext, owner: LedgerOwner, ledger_ids: Sequence[int]
+) -> dict[int, StoredMetadata]:
+    """Return the verified metadata of ledgers, or raise the first error."""
+    found: dict[int, StoredMetadata] = {}
+    errors: list[Exception] = []
+    limiter = trio.CapacityLimiter(_READS_AT_ONCE)
+
+    async def read(ledger_id: int) -> None:
+        async with limiter:
+            if errors:
+                return
+            try:
+                found[ledger_id] = await _verified_metadata(context, owner, ledger_id)
+            except Exception as error:
+                errors.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for ledger_id in ledger_ids:
+            nursery.start_soon(read, ledger_id)
+    if errors:
+        raise errors[0]
+    return found
 
 
 async def _verified_metadata(

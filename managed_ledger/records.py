@@ -239,6 +239,16 @@ def set_property(message: ManagedLedgerInfo | LedgerInfo, key: str, value: str) 
     message.properties.add(key=key, value=value)
 
 
+def properties_of(message: ManagedLedgerInfo) -> dict[str, str]:
+    return {each.key: each.value for each in message.properties}
+
+
+def set_properties(message: ManagedLedgerInfo, properties: Mapping[str, str]) -> None:
+    del message.properties[:]
+    for key, value in properties.items():
+        message.properties.add(key=key, value=value)
+
+
 def clear_property(message: ManagedLedgerInfo, key: str) -> None:
     for i, found in enumerate(message.properties):
         if found.key == key:

@@ -77,7 +77,10 @@ class TopicName:
             raise MalformedError(
                 f"{name!r} is not a topic name: write NAME or persistent://TENANT/NAMESPACE/NAME"
             )
-        if not local.strip() or not local.isprintable() or local in (".", ".."):
+        # The records of a partition lie below the name of its topic.
+        match = _PARTITION.fullmatch(local)
+        is_path = (match[1] if match else local) in (".", "..")
+        if not local.strip() or not local.isprintable() or is_path:
             raise MalformedError(
                 f"{name!r} is not a topic name: write NAME or persistent://TENANT/NAMESPACE/NAME"
             )

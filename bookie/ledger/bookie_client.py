@@ -270,13 +270,12 @@ class BookieLimits:
     batch_bytes_max: int = 900 << 10  # one answer; it fits into a recycled arena
     batch_retry_s: float = 60.0  # no batch is asked for after one was not answered
 
-    @property
-    def entry_bytes_max(self) -> int:
-        """The largest entry with header and digest.
+    def entry_bytes_max(self, accepted_bytes: int) -> int:
+        """Return the largest entry with header and digest, if bookies accept frames of that size.
 
         Bookies need room for headers of their own when they store it.
         """
-        return self.frame_bytes_max - _FRAME_OVERHEAD_BYTES
+        return min(self.frame_bytes_max, accepted_bytes) - _FRAME_OVERHEAD_BYTES
 
 
 class BookieConnection:

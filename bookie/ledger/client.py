@@ -75,6 +75,10 @@ class LedgerClient:
         """The bookies of the cluster: which are usable, and which failed lately."""
         return self._context.directory
 
+    def entry_bytes_max(self) -> int:
+        """Return the largest entry, with header and digest, that all writable bookies take."""
+        return self._context.limits.bookies.entry_bytes_max(self.directory.frame_bytes_max)
+
     async def create(
         self,
         quorums: Quorums,

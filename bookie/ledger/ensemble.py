@@ -34,7 +34,12 @@ from daybook.bookie.registry.registrations import (
 )
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.messages.blocks import BLOCKS_PROPERTY
-from daybook.wire.messages.bookie import Status
+from daybook.wire.messages.bookie import (
+    APACHE_FRAME_BYTES_MAX,
+    FRAME_BYTES_MIN,
+    FRAME_BYTES_PROPERTY,
+    Status,
+)
 from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState
 
 
@@ -112,6 +117,7 @@ class Quarantine:
             failures.clear()
 
 
+_DIGITS_MAX = 10  # in the announced size of a frame
 _ARRANGEMENTS_MAX = 50  # random arrangements tried by `_filled_up`
 _NO_FAILURE = (Status.READ_ONLY, Status.TOO_MANY_REQUESTS)  # healthy bookies answer this at times
 
@@ -164,6 +170,12 @@ class BookieDirectory:
         self._racks_problem = ""
         self._addresses: dict[BookieId, tuple[str, int]] = {}
         self._with_blocks: set[BookieId] = set()
+        self._frame_bytes: dict[BookieId, int] = {}  # only of bookies that announce it
+        self.frame_bytes_max = APACHE_FRAME_BYTES_MAX
+        """The largest frame that all writable bookies accept.
+
+        A larger entry would fail on each bookie that cannot take it, at every change of ensemble.
+        """
         self._listeners: dict[Callable[[], None], None] = {}
 
     @property
@@ -487,6 +499,13 @@ class BookieDirectory:
             self._with_blocks.add(bookie)
         else:
             self._with_blocks.discard(bookie)
+        # A bookie that never said so has the default limit of Apache's bookies.
+        announced = info.properties.get(FRAME_BYTES_PROPERTY, "")
+        digits = announced if announced.isascii() and announced.isdigit() else "0"
+        if len(digits) <= _DIGITS_MAX and int(digits) >= FRAME_BYTES_MIN:
+            self._frame_bytes[bookie] = int(digits)
+        else:
+            self._frame_bytes.pop(bookie, None)
 
     async def _info(self, bookie: BookieId) -> BookieInfo | None:
         """Return the registration, or None if there is none or the store does not answer."""
@@ -500,6 +519,10 @@ class BookieDirectory:
             if bookie not in self._writable:
                 self._quarantine.answered(bookie)  # It has just registered.
         self._writable = writable
+        self.frame_bytes_max = min(
+            (self._frame_bytes.get(bookie, APACHE_FRAME_BYTES_MAX) for bookie in writable),
+            default=self.frame_bytes_max,
+        )
         self._listed.set()
         self._notify()
 

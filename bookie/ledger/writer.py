@@ -101,6 +101,8 @@ class ConfirmationWaiters:
 
 # At this size the cost of a batch is negligible, and a slow bookie still answers in time.
 _BATCH_BYTES = 256 << 10
+ALWAYS_TAKEN_BYTES = 512 << 10
+"""Every bookie accepts an entry of this size: no limit can be set below 1 MiB."""
 _BATCH_ENTRIES = 1024
 
 
@@ -127,9 +129,6 @@ class LedgerWriter:
         self.pending_bytes = 0
         self._context = context
         self._digester = digester_of(stored.metadata)
-        self._payload_bytes_max = context.limits.bookies.entry_bytes_max - (
-            ENTRY_HEADER_BYTES + self._digester.size
-        )
         self._master_key = master_key(stored.metadata.password or b"")
         ensemble = stored.metadata.last_fragment.ensemble
         self._protocol = WriteProtocol(ensemble, stored.metadata.quorums, missing=missing)
@@ -276,17 +275,20 @@ class LedgerWriter:
 
     @property
     def payload_bytes_max(self) -> int:
-        """The largest payload that bookies accept."""
-        return self._payload_bytes_max
+        """The largest payload that all writable bookies accept."""
+        accepted = self._context.directory.frame_bytes_max
+        return self._context.limits.bookies.entry_bytes_max(accepted) - (
+            ENTRY_HEADER_BYTES + self._digester.size
+        )
 
     def check_size(self, payload: Sequence[Buffer]) -> int:
         """Return the size of the payload; raise EntryTooLargeError if bookies would reject it."""
         size = 0
         for buffer in payload:
             size += len(buffer)
-        if size > self._payload_bytes_max:
+        if size > ALWAYS_TAKEN_BYTES and size > self.payload_bytes_max:
             raise EntryTooLargeError(
-                f"the entry has {size} bytes, and bookies take at most {self._payload_bytes_max}"
+                f"the entry has {size} bytes, and bookies take at most {self.payload_bytes_max}"
             )
         return size
 

@@ -22,6 +22,7 @@ from daybook.bookie.server.session import ServerLimits
 from daybook.bookie.storage.limits import StoreLimits
 from daybook.wire import settings
 from daybook.wire.messages.blocks import BLOCKS_PROPERTY
+from daybook.wire.messages.bookie import FRAME_BYTES_PROPERTY
 from daybook.wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BOOKIE_"
@@ -104,7 +105,9 @@ class BookieConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def properties(self) -> dict[str, str]:
         """Return the properties that the registration has besides the address."""
         rack = {RACK_PROPERTY: self.rack} if self.rack else {}
-        return {BLOCKS_PROPERTY: "1", **rack} if self.blocks else rack
+        frames = {FRAME_BYTES_PROPERTY: str(self.frame_bytes_max)}
+        blocks = {BLOCKS_PROPERTY: "1"} if self.blocks else {}
+        return {**blocks, **frames, **rack}
 
     @property
     def replication_limits(self) -> ReplicationLimits:

@@ -6,11 +6,13 @@ again when a client asks.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import trio
 
 from daybook.broker.errors import (
     BrokerError,
+    InvalidNameError,
     NotFoundError,
     NotOwnerError,
     PreconditionError,
@@ -18,7 +20,7 @@ from daybook.broker.errors import (
 )
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
-from daybook.broker.ownership.hand_over import HandOvers, TicketBody
+from daybook.broker.ownership.hand_over import HandOvers, HoldBody, PassOnBody, TicketBody
 from daybook.broker.ownership.membership import owner_record
 from daybook.broker.ownership.ownership import Ownership, Ticket
 from daybook.broker.ownership.peer_calls import PeerCalls
@@ -27,6 +29,7 @@ from daybook.broker.protocol.bundles import (
     BundleName,
     Bundles,
     bundle_name,
+    contains,
     median,
     middle,
     namespace_of,
@@ -34,13 +37,18 @@ from daybook.broker.protocol.bundles import (
 )
 from daybook.broker.protocol.ownership import Answer
 from daybook.broker.topics.topics import Topics
+from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.topics import TopicName
 
 ALGORITHMS = (
     "range_equally_divide",
     "topic_count_equally_divide",
     "specified_positions_divide",
 )
+
+
+_LOAD_S = 2.0  # then the owner closes the next topics, although these are not all loaded
 
 
 class BundleOperations:
@@ -152,6 +160,30 @@ class BundleOperations:
         await trio.lowlevel.checkpoint()
         self._ownership.expect_no_longer(bundle)
 
+    async def hold(self, bundle: BundleName, body: HoldBody) -> None:
+        """Learn which topics the owner of an expected bundle still serves."""
+        ticket = Ticket(body.guard, body.created_txid)
+        await self._ownership.hold(bundle, ticket, body.hashes)
+
+    async def pass_on(self, bundle: BundleName, body: PassOnBody) -> None:
+        """Serve topics that the owner of an expected bundle has closed.
+
+        Return when those in use are loaded, or cannot be loaded, so that the owner closes no more
+        of them than this broker can take.
+        """
+        names = [_topic_of(bundle, name) for name in body.topics]
+        used = [_topic_of(bundle, name) for name in body.used]
+        ticket = Ticket(body.guard, body.created_txid)
+        await self._ownership.pass_on(bundle, ticket, [name.bundle_hash for name in names])
+        with trio.move_on_after(_LOAD_S):
+            async with trio.open_nursery() as nursery:
+                for name in used:
+                    nursery.start_soon(self._load, name)
+
+    async def _load(self, name: TopicName) -> None:
+        with suppress(BrokerError):  # Its clients come and try again.
+            await self._topics.get(name, create=False)
+
     async def take(self, bundle: BundleName, ticket: TicketBody) -> None:
         """Own the bundle in place of the broker that has sent the ticket."""
         await self._ownership.take(bundle, Ticket(ticket.guard, ticket.created_txid))
@@ -200,7 +232,7 @@ class BundleOperations:
             case "range_equally_divide":
                 points = middle(range_)
             case "topic_count_equally_divide":
-                points = median(range_, self._topics.hashes_of(bundle))
+                points = median(range_, (hash_ for _, hash_ in self._topics.with_hashes(bundle)))
             case "specified_positions_divide":
                 points = sorted(set(positions))
                 if not points:
@@ -216,3 +248,14 @@ class BundleOperations:
                 " range is too narrow"
             )
         return points
+
+
+def _topic_of(bundle: BundleName, text: str) -> TopicName:
+    """Return a topic of the bundle.  Raise InvalidNameError if the name is none of those."""
+    try:
+        name = TopicName.parse(text)
+    except MalformedError as error:
+        raise InvalidNameError(str(error)) from None
+    if not contains(bundle, name.namespace, name.bundle_hash):
+        raise InvalidNameError(f"{name} does not belong to the bundle {bundle}")
+    return name

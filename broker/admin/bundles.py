@@ -6,7 +6,7 @@ from daybook.broker.admin.handling import Call, Endpoints, Handler
 from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import InvalidNameError
 from daybook.broker.namespaces.records import BundlesData
-from daybook.broker.ownership.hand_over import TicketBody
+from daybook.broker.ownership.hand_over import HoldBody, PassOnBody, TicketBody
 from daybook.broker.protocol.bundles import BundleName, bundle_name, ends
 
 OpsCall = Call[Operations]
@@ -22,6 +22,8 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         f"{_NAMESPACE}/{{bundle}}/unload": {"PUT": _unload},
         f"{_NAMESPACE}/{{bundle}}/split": {"PUT": _split},
         f"{_OURS}/expect": {"POST": _expect, "DELETE": _expect_no_longer},
+        f"{_OURS}/hold": {"POST": _hold},
+        f"{_OURS}/pass-on": {"POST": _pass_on},
         f"{_OURS}/take": {"POST": _take},
     }
     return [endpoints.route(path, handlers) for path, handlers in table.items()]
@@ -71,6 +73,14 @@ async def _expect(call: OpsCall) -> None:
 
 async def _expect_no_longer(call: OpsCall) -> None:
     await call.parts.bundles.expect_no_longer(_bundle(call))
+
+
+async def _hold(call: OpsCall) -> None:
+    await call.parts.bundles.hold(_bundle(call), await call.body(HoldBody))
+
+
+async def _pass_on(call: OpsCall) -> None:
+    await call.parts.bundles.pass_on(_bundle(call), await call.body(PassOnBody))
 
 
 async def _take(call: OpsCall) -> None:

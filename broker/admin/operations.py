@@ -36,7 +36,6 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.limits import check_properties
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import DEDUPLICATION, Policy
 from daybook.broker.namespaces.records import PartitionedTopic
@@ -53,6 +52,7 @@ from daybook.broker.topics.growth import Subscriptions, grow, stored_subscriptio
 from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.stats import internal_stats, non_persistent_stats, topic_stats
 from daybook.broker.topics.topic import Topic
+from daybook.broker.topics.topic_properties import check_new
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.position import Position
 from daybook.wire.metadata.store import MetadataError, MetadataStore
@@ -61,6 +61,8 @@ from daybook.wire.topics import DOMAINS, TopicName, url_encode
 _FORCED = {"force": "true"}
 _ATTEMPTS = 4  # to find the owner of a topic; each fails only if the owner has changed meanwhile
 _AT_ONCE = 16  # calls to owners
+_SHOWN = 20  # names in one error
+_UNMARK_S = 5.0  # for the mark of a namespace that stays
 _LATEST = (1 << 63) - 1  # Pulsar's ledger id for the end of a topic
 
 Stats: TypeAlias = Mapping[str, object]
@@ -220,9 +222,9 @@ class Operations:
 
         Raise ConflictError if it has topics, unless `force` deletes them, too.
         """
-        # While the namespace is marked, no topic of it is created, so the list below is complete.
-        await self.tenancy.mark_deleted(namespace, deleted=True)
         try:
+            # While the namespace is marked, no topic of it is created, so the list is complete.
+            marked = await self.tenancy.mark_deleted(namespace, deleted=True)
             topics = await self.topics(namespace)
             topics += await self.partitioned_topics(namespace, "non-persistent")
             if topics and not force:
@@ -238,9 +240,11 @@ class Operations:
             with suppress(BrokerError):  # A bundle that stays owned is harmless.
                 await self.bundles.unload_namespace(namespace, hand_over=False)
             await self.schemas.registry.delete_namespace(namespace)
-            await self.tenancy.delete_namespace_records(namespace)
-        except BrokerError:
-            await self.tenancy.mark_deleted(namespace, deleted=False)
+            await self.tenancy.delete_namespace_records(namespace, marked)
+        except BaseException:
+            # Without this, nobody could create topics after a deletion that was given up.
+            with trio.move_on_after(_UNMARK_S, shield=True), suppress(BrokerError):
+                await self.tenancy.mark_deleted(namespace, deleted=False)
             raise
 
     async def _delete_forced(self, topic: TopicName) -> None:
@@ -321,7 +325,7 @@ class Operations:
             raise PreconditionError(
                 f"{topic} is the name of a partition: name the topic without -partition-N"
             )
-        check_properties(f"topic {topic}", properties)
+        check_new(f"topic {topic}", properties)
         await self._check_owner(topic, authoritative=authoritative)
         await self._check_free(topic)
         await self.create_here(topic, properties)
@@ -339,7 +343,7 @@ class Operations:
             raise PreconditionError(
                 f"{topic} is the name of a partition: name the topic without -partition-N"
             )
-        check_properties(f"topic {topic}", properties)
+        check_new(f"topic {topic}", properties)
         if (await self.policies.namespace(topic.namespace)).deleted:
             raise ConflictError(f"the namespace {topic.namespace} is being deleted")
         await self._check_free(topic)
@@ -381,15 +385,27 @@ class Operations:
         known: Subscriptions = {} if force else subscriptions
         present: Subscriptions
         present = await stored_subscriptions(self._store, topic, new.start) if names else {}
+        failed: dict[str, BrokerError] = {}
         for name, properties in sorted(present.items()):
             if name not in known:
                 start = Start(-1, -1, properties=dict(properties) or None)
-                await self._each(
-                    names,
-                    partial(self.create_subscription_here, name=name, start=start),
-                    RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
-                    missing=ConflictError,
-                )
+                try:
+                    await self._each(
+                        names,
+                        partial(self.create_subscription_here, name=name, start=start),
+                        RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+                        missing=ConflictError,
+                    )
+                except BrokerError as error:
+                    failed[name] = error
+        if failed:
+            # A repeated call finds no new partitions, so it would complete nothing.
+            which, why = ", ".join([*failed][:_SHOWN]), next(iter(failed.values()))
+            raise UnavailableError(
+                f"{topic} has {partitions} partitions now, and those from {names[0]} on may lack"
+                f" {len(failed)} subscriptions ({which}): create them there from the earliest"
+                f" message, else they miss what is published there ({why})"
+            )
 
     async def delete_partitioned(self, topic: TopicName, *, force: bool) -> None:
         """Delete all partitions.  Raise PreconditionError while one is in use, unless `force`."""

@@ -166,7 +166,7 @@ class SubscriptionOperations:
     async def expire(
         self, topic: TopicName, name: str, seconds: int, *, dry_run: bool, authoritative: bool
     ) -> Cleared:
-        """Acknowledge what was published more than `seconds` ago."""
+        """Acknowledge what was stored more than `seconds` ago."""
         _check_seconds(seconds)
 
         async def plan(subscription: Subscription) -> Plan:
@@ -179,7 +179,7 @@ class SubscriptionOperations:
         )
 
     async def expire_all(self, topic: TopicName, seconds: int, *, authoritative: bool) -> None:
-        """Acknowledge what was published more than `seconds` ago, for all subscriptions."""
+        """Acknowledge what was stored more than `seconds` ago, for all subscriptions."""
         _check_seconds(seconds)
 
         async def local(topic: TopicName) -> None:

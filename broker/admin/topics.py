@@ -6,7 +6,7 @@ from functools import partial
 import msgspec
 from starlette.routing import Route
 
-from daybook.broker.admin import policies
+from daybook.broker.admin import policies, topic_properties
 from daybook.broker.admin.handling import BadBodyError, Call, Endpoints, Handler, Text
 from daybook.broker.admin.operations import Operations, Start
 from daybook.broker.errors import NotAllowedError, NotOwnerError, PreconditionError
@@ -67,6 +67,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         "/{topic}/subscription/{subscription}/resetcursor": {"POST": _reset},
         "/{topic}/subscription/{subscription}/resetcursor/{time}": {"POST": _reset_to_time},
         **{f"/{{topic}}/{path}": found for path, found in policies.of_topics().items()},
+        **{f"/{{topic}}/{path}": found for path, found in topic_properties.of_topics().items()},
         "/{topic}/{rest:path}": dict.fromkeys(_METHODS, _not_offered),
     }
     return [

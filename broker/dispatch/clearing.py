@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from daybook.broker.dispatch.subscription import Subscription
-from daybook.broker.errors import PreconditionError
+from daybook.broker.errors import PreconditionError, UnavailableError
 from daybook.broker.topics.topic_log import translated
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import count_messages
@@ -51,7 +51,7 @@ async def plan_skip(subscription: Subscription, messages: int) -> Plan:
     """Plan to acknowledge the first `messages` messages that are not acknowledged."""
     if messages < 1:
         raise PreconditionError(f"the number of messages to skip must be positive, not {messages}")
-    plan = Plan()
+    plan, moved = Plan(), subscription.moved
     async for position, pending, size in _unacked(subscription, None):
         here = pending.bit_count()
         if plan.messages + here > messages:
@@ -65,14 +65,27 @@ async def plan_skip(subscription: Subscription, messages: int) -> Plan:
         _add(plan, position, here, size)
         if plan.messages == messages:
             break
+    if subscription.moved != moved:
+        # The plan would acknowledge everything from the new position up to the old one.
+        raise UnavailableError(
+            f"somebody moved the subscription {subscription.name} meanwhile: nothing was skipped"
+        )
     return plan
 
 
 async def plan_expire(subscription: Subscription, before_ms: int) -> Plan:
-    """Plan to acknowledge everything that was published before a time."""
-    topic = subscription.topic
-    found = await topic.position_of_time(before_ms)
-    plan = await plan_through(subscription, topic.log.previous_position(found))
+    """Plan to acknowledge what was stored before a time, and nothing else.
+
+    The times at which messages were published do not count: a producer whose clock is behind would
+    make the messages of all others expire.
+    """
+    log, logs = subscription.topic.log, subscription.topic.logs
+    young = subscription.cursor.read_start
+    with translated(subscription.topic.name):
+        # One search may end early, and the next one goes on there.
+        while (found := await logs.first_stored_since(log, young, before_ms)) > young:
+            young = found
+    plan = await plan_through(subscription, log.previous_position(young))
     plan.expires = True
     return plan
 

@@ -271,4 +271,7 @@ def _holders(subscription: Subscription) -> Iterator[HolderReport]:
 
 
 def _iso(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms after 1970"  # A producer may name any time of delivery.

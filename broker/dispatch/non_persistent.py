@@ -82,17 +82,11 @@ class NonPersistentSubscription:
         Raise ConsumerAssignError if the policy or the ranges of a key_shared consumer do not fit.
         Consumers in the way whose clients do not answer are taken for dead.
         """
-        topic = self.topic
-        limit = topic.policies.max_consumers_per_subscription or topic.limits.consumers_max
-        if len(self.consumers) >= limit:
-            raise ConsumerBusyError(
-                f"the subscription {self.name} has {len(self.consumers)} consumers, which is the"
-                " limit: close some, or raise the policy maxConsumersPerSubscription"
-            )
         if wanted == KEY_SHARED:
             self._check_keys(keys or KeyPolicy())
         in_the_way = self._in_the_way(wanted)
         if not in_the_way:
+            self._check_room()
             return
         others: dict[ConnectedClient, list[Consumer]] = {}
         for consumer in in_the_way:
@@ -107,6 +101,17 @@ class NonPersistentSubscription:
             raise ConsumerBusyError(
                 f"the subscription {self.name} is {TYPE_NAMES[self.type or EXCLUSIVE]} and has a"
                 " consumer already: close that one first"
+            )
+        self._check_room()
+
+    def _check_room(self) -> None:
+        """Raise ConsumerBusyError if the subscription has as many consumers as it may have."""
+        topic = self.topic
+        limit = topic.policies.max_consumers_per_subscription or topic.limits.consumers_max
+        if len(self.consumers) >= limit:
+            raise ConsumerBusyError(
+                f"the subscription {self.name} has {len(self.consumers)} consumers, which is the"
+                " limit: close some, or raise the policy maxConsumersPerSubscription"
             )
 
     def _check_keys(self, keys: KeyPolicy) -> None:

@@ -358,17 +358,12 @@ class Subscription:
                 f"this broker has no subscriptions of type {wanted}, only"
                 f" {', '.join(TYPE_NAMES.values())}"
             )
-        limit = self.topic.policies.max_consumers_per_subscription or self._limits.consumers_max
-        if len(self.consumers) >= limit:
-            raise ConsumerBusyError(
-                f"the subscription {self.name} has {len(self.consumers)} consumers, which is the"
-                " limit: close some, or raise the policy maxConsumersPerSubscription"
-            )
         keys = keys or KeyPolicy()
         if wanted == KEY_SHARED and keys.sticky and (problem := ranges_problem(keys.ranges)):
             raise ConsumerAssignError(f"{problem}: correct the ranges")
         in_the_way = self._in_the_way(wanted, keys)
         if not in_the_way:
+            self._check_room()
             self._check_assignable(wanted, keys)
             return
         others: dict[ConnectedClient, list[Consumer]] = {}
@@ -387,7 +382,20 @@ class Subscription:
                 f"the subscription {self.name} is {kind} and has a consumer already: close that"
                 " one first"
             )
+        self._check_room()
         self._check_assignable(wanted, keys)
+
+    def _check_room(self) -> None:
+        """Raise ConsumerBusyError if the subscription has as many consumers as it may have.
+
+        A newcomer asks only when those in its way, which may be dead, are gone.
+        """
+        limit = self.topic.policies.max_consumers_per_subscription or self._limits.consumers_max
+        if len(self.consumers) >= limit:
+            raise ConsumerBusyError(
+                f"the subscription {self.name} has {len(self.consumers)} consumers, which is the"
+                " limit: close some, or raise the policy maxConsumersPerSubscription"
+            )
 
     def _check_assignable(self, wanted: int, keys: KeyPolicy) -> None:
         dispatch = self.dispatch
@@ -753,11 +761,13 @@ class Subscription:
         if self._is_void((last.ledger_id, last.entry_id)):
             return
         position = Position(last.ledger_id, last.entry_id)
-        if last.ack_set:  # The last entry itself is acknowledged in part only.
-            position = self.topic.log.previous_position(position)
-        self._ack_up_to(position)
-        if last.ack_set:
-            self.cursor.ack_part(Position(last.ledger_id, last.entry_id), last.ack_set)
+        if not last.ack_set:
+            self._ack_up_to(position)
+            return
+        # The last entry itself is acknowledged in part, which may be what was left of it.
+        self._ack_up_to(self.topic.log.previous_position(position))
+        if self.cursor.ack_part(position, last.ack_set):
+            self._ack_up_to(position)
 
     def _is_void(self, place: Place) -> bool:
         """Return True if the acknowledged delivery was before the latest move.

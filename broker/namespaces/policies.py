@@ -20,7 +20,12 @@ import msgspec
 import trio
 
 from daybook.broker.config import BrokerConfig
-from daybook.broker.errors import NotFoundError, PreconditionError, UnavailableError
+from daybook.broker.errors import (
+    ConflictError,
+    NotFoundError,
+    PreconditionError,
+    UnavailableError,
+)
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policy_table import (
     TOGETHER,
@@ -35,6 +40,7 @@ from daybook.broker.namespaces.records import BundlesData, LocalPolicies, Partit
 from daybook.broker.protocol.bundles import BundleName, Bundles, bundle_name
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import (
+    Check,
     MetadataError,
     MetadataStore,
     NoRecordError,
@@ -248,8 +254,11 @@ class Policies:
 
         await self.change_namespace(namespace, change)
 
-    async def change_namespace(self, namespace: str, change: Callable[[Fields], None]) -> None:
-        """Change the record of a namespace, by compare-and-swap.  Unknown fields are kept."""
+    async def change_namespace(self, namespace: str, change: Callable[[Fields], None]) -> int:
+        """Change the record of a namespace, by compare-and-swap.  Unknown fields are kept.
+
+        Return the version of the record that says what was wanted.
+        """
 
         def changed(value: bytes) -> bytes:
             fields = _policies(value)
@@ -258,7 +267,7 @@ class Policies:
 
         path = records.policies_path(namespace)
         try:
-            await self._write(path, changed, f"the namespace {namespace}")
+            return await self._write(path, changed, f"the namespace {namespace}")
         finally:
             self._namespaces.invalidate(path)
 
@@ -355,7 +364,17 @@ class Policies:
     async def create_partitioned(
         self, topic: TopicName, partitions: int, properties: dict[str, str] | None = None
     ) -> bool:
-        """Create the record of a partitioned topic; return False if it exists already."""
+        """Create the record of a partitioned topic; return False if it exists already.
+
+        Raise PreconditionError if a topic may not have so many partitions.
+        """
+        # A namespace's policy names a number that no setting has bounded.
+        limit = self._config.partitions_max
+        if not 1 <= partitions <= limit:
+            raise PreconditionError(
+                f"{topic} would have {partitions} partitions, and a topic has 1 to {limit}"
+                " (partitions_max): correct the policy autoTopicCreation of its namespace"
+            )
         value = records.encode(PartitionedTopic(partitions, properties=properties))
         try:
             await self._store.create(records.partitioned_path(topic), value, make_parents=True)
@@ -398,17 +417,34 @@ class Policies:
         prefix = f"{domain}://{namespace}/"
         return [TopicName.parse(prefix + url_decode(name)) for name in names or []]
 
-    async def _write(self, path: str, changed: Callable[[bytes], bytes], what: str) -> None:
+    async def _write(self, path: str, changed: Callable[[bytes], bytes], what: str) -> int:
         def change(value: bytes) -> bytes | None:
             wanted = changed(value)
             return None if wanted == value else wanted
 
         try:
-            await update(self._store, path, change)
+            return (await update(self._store, path, change))[1]
         except NoRecordError:
             raise NotFoundError(f"{what} does not exist") from None
         except MetadataError as error:
             raise UnavailableError(f"{what} cannot be changed now: {error}") from error
+
+
+async def live_namespace(store: MetadataStore, namespace: str) -> Check:
+    """Return the condition that the namespace exists, and is not being deleted.
+
+    Raise NotFoundError, ConflictError, UnavailableError.
+    """
+    path = records.policies_path(namespace)
+    try:
+        record = await store.get(path)
+    except StoreUnavailableError as error:
+        raise UnavailableError(f"{path} cannot be read now: {error}") from error
+    if record is None:
+        raise NotFoundError(f"the namespace {namespace} does not exist")
+    if _policies(record.value).get("deleted") is True:
+        raise ConflictError(f"the namespace {namespace} is being deleted")
+    return Check(path, record.stat.version)
 
 
 def _policies(value: bytes) -> Fields:

@@ -27,6 +27,7 @@ from daybook.wire.metadata.store import (
     NoRecordError,
     NotEmptyError,
     RecordExistsError,
+    VersionConflictError,
 )
 from daybook.wire.topics import check_namespace
 
@@ -150,27 +151,39 @@ class Tenancy:
         """Set a policy of a namespace.  None removes it; then the broker's setting counts."""
         await self._policies.set_namespace_policy(_check_namespace(namespace), policy, value)
 
-    async def mark_deleted(self, namespace: str, *, deleted: bool) -> None:
-        """Mark the namespace: no topic of it is created while marked, so a list is complete."""
+    async def mark_deleted(self, namespace: str, *, deleted: bool) -> int:
+        """Mark the namespace: no topic of it is created while marked, so a list is complete.
+
+        Return the version of the marked record.  Raise ConflictError for the default namespace.
+        """
+        if deleted and namespace == DEFAULT_NAMESPACE:
+            raise ConflictError(f"the namespace {namespace} cannot be deleted: it is the default")
 
         def change(fields: Fields) -> None:
             fields["deleted"] = deleted
 
-        await self._policies.change_namespace(_check_namespace(namespace), change)
+        return await self._policies.change_namespace(_check_namespace(namespace), change)
 
-    async def delete_namespace_records(self, namespace: str) -> None:
-        """Delete the records of a namespace that has no topics left."""
-        if namespace == DEFAULT_NAMESPACE:
-            raise ConflictError(f"the namespace {namespace} cannot be deleted: it is the default")
+    async def delete_namespace_records(self, namespace: str, marked: int = ANY) -> None:
+        """Delete the records of a namespace that has no topics left.
+
+        `marked` is the version of the record since its topics were listed.  Raise UnavailableError
+        if the record was changed since: the mark may have been taken off.
+        """
         local = records.local_policies_path(namespace)
         try:
             record = await self._store.get(local)
-            deletes = [Delete(records.policies_path(namespace), ANY)]
+            deletes = [Delete(records.policies_path(namespace), marked)]
             if record is not None:
                 deletes.append(Delete(local, record.stat.version))
             await self._store.multi(deletes)
         except NoRecordError:
             raise NotFoundError(f"the namespace {namespace} does not exist") from None
+        except VersionConflictError:
+            raise UnavailableError(
+                f"the namespace {namespace} was changed while it was being deleted, so it stays:"
+                " try again"
+            ) from None
         except MetadataError as error:
             raise UnavailableError(
                 f"the namespace {namespace} may not have been deleted: {error}"

@@ -161,6 +161,7 @@ class TopicLists:
                 namespace.failed(str(error))
                 namespace.touch()
                 await trio.sleep(_RETRY_S)
+                continue  # The time until the failure says nothing about the size of the list.
             took_s = trio.current_time() - begin
             await trio.sleep(max(_INTERVAL_S, _SHARE * took_s))
         del self._namespaces[namespace.name]

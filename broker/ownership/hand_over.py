@@ -2,11 +2,15 @@
 
     the owner                                     the next owner
     expect(bundle)  ----------------------------> clients of the bundle wait here from now on
-    closes the topics, and sends clients there
+    hold(bundle, hashes)  ----------------------> may load all but these topics of the bundle
+    closes a few topics, sends clients there
+    pass_on(bundle, topics)  -------------------> loads these topics; and so on for all of them
     take(bundle, ticket)  ----------------------> replaces the ownership record by its own
-    is no longer the owner                        loads the topics for the clients that wait
+    is no longer the owner                        loads other topics for the clients that wait
 
-Both calls go to the admin REST of the next owner.  A broker without a port for HTTP, or one of
+A bundle with few topics needs no groups: the owner closes all of them before `take`.
+
+All calls go to the admin REST of the next owner.  A broker without a port for HTTP, or one of
 another project, gets no bundle in this way.
 
 A broker that stops hands all of its bundles over.  Each goes to the broker that has the fewest
@@ -14,6 +18,7 @@ bundles at that moment; what cannot be handed over is released.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -23,16 +28,22 @@ import trio
 from daybook.broker.errors import BrokerError, PreconditionError, UnavailableError
 from daybook.broker.namespaces.records import Successor
 from daybook.broker.ownership.membership import Member, members, owners
-from daybook.broker.ownership.ownership import Ownership, Ticket
+from daybook.broker.ownership.ownership import Ownership, Receiver, Ticket
 from daybook.broker.ownership.peer_calls import PeerCalls
 from daybook.broker.ownership.peers import Peers
 from daybook.broker.protocol.balance import BrokerLoad, place
 from daybook.broker.protocol.bundles import BundleName
+from daybook.broker.to_the_end import to_the_end
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 _AT_ONCE = 1  # bundles; more at once are all away for longer
+_HELD_MAX = 50_000
 _PATH = "/admin/v2/daybook/bundles"
+
+
+def _nothing() -> None:
+    pass
 
 
 class TicketBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -40,6 +51,23 @@ class TicketBody(msgspec.Struct, frozen=True, rename="camel"):
 
     guard: str
     created_txid: int
+
+
+class HoldBody(msgspec.Struct, frozen=True, rename="camel"):
+    """The topics that the owner still serves, by hash."""
+
+    guard: str
+    created_txid: int
+    hashes: list[int]
+
+
+class PassOnBody(msgspec.Struct, frozen=True, rename="camel"):
+    """Topics that the owner has closed, and those in use among them."""
+
+    guard: str
+    created_txid: int
+    topics: list[str]
+    used: list[str]
 
 
 class HandOvers:
@@ -96,14 +124,27 @@ class HandOvers:
         return Counter(sessions[each.session] for each in owned if each.session in sessions)
 
     async def hand_over(self, bundle: BundleName, to: Member) -> None:
-        """Move a bundle of ours to another broker.  Raise UnavailableError if it stays."""
+        """Move a bundle of ours to another broker.  Raise UnavailableError if it stays.
+
+        A hand-over that has begun is carried out even if its caller stops waiting.
+        """
+        ended = UnavailableError(f"the broker ended while {bundle} was handed over")
+        act = partial(self._hand_over, bundle, to)
+        await to_the_end(self._ownership.start_task, act, over=_nothing, ended=ended)()
+
+    async def _hand_over(self, bundle: BundleName, to: Member) -> None:
         url = to.record.web_service_url
         assert url is not None
         began = trio.current_time()
         await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/expect")
         successor = Successor(to.record.pulsar_service_url, url)
         try:
-            await self._ownership.hand_over(bundle, successor, partial(self._give, bundle, url))
+            receiver = Receiver(
+                partial(self._hold, bundle, url),
+                partial(self._pass_on, bundle, url),
+                partial(self._give, bundle, url),
+            )
+            await self._ownership.hand_over(bundle, successor, receiver)
         except BaseException:
             with trio.move_on_after(1, shield=True):
                 await self._keep(bundle, url)
@@ -121,6 +162,25 @@ class HandOvers:
             await self.hand_over(bundle, to)
         else:
             await self._ownership.release(bundle)
+
+    async def _hold(
+        self, bundle: BundleName, url: str, ticket: Ticket, hashes: Sequence[int]
+    ) -> None:
+        if len(hashes) > _HELD_MAX:  # The body of one request has no room for more.
+            raise UnavailableError(f"the bundle has {len(hashes)} topics: split it")
+        body = HoldBody(ticket.guard, ticket.created_txid, list(hashes))
+        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/hold", body=body)
+
+    async def _pass_on(
+        self,
+        bundle: BundleName,
+        url: str,
+        ticket: Ticket,
+        closed: Sequence[str],
+        used: Sequence[str],
+    ) -> None:
+        body = PassOnBody(ticket.guard, ticket.created_txid, list(closed), list(used))
+        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/pass-on", body=body)
 
     async def _give(self, bundle: BundleName, url: str, ticket: Ticket) -> None:
         body = TicketBody(ticket.guard, ticket.created_txid)

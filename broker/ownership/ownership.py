@@ -7,7 +7,9 @@ are closed in good order when it is released, and dropped at once when it is los
 A bundle is handed over in four steps (`hand_over` begins them, see `ownership.hand_over`):
 
     1  The successor is told to expect the bundle.  Its clients wait there from now on.
-    2  This broker closes the topics.  Its lookups name the successor, and so do its closes.
+    2  This broker closes the topics.  Its lookups name the successor, and so do its closes.  It
+       closes a few topics at a time, which the successor loads at once, and serves the others
+       meanwhile (`protocol.hand_over`).
     3  The successor takes the record.  One request deletes ours, creates the next one and gives
        our guard another version, so nobody else can own the bundle in between.
     4  The successor loads the topics for the clients that wait.
@@ -19,6 +21,7 @@ goes with its session or its guard.  In both cases the successor sees that, and 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import assert_never
 
 import msgspec
@@ -29,6 +32,7 @@ from daybook.broker.errors import BrokerError, UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import BrokerRecord, BundlesData, Successor
+from daybook.broker.ownership.expected import ExpectedBundle
 from daybook.broker.ownership.membership import (
     DeathCheck,
     Guard,
@@ -49,6 +53,7 @@ from daybook.broker.protocol.bundles import (
     parts_of,
     range_of,
 )
+from daybook.broker.protocol.hand_over import GROUPS_AT_ONCE, PassedOn
 from daybook.broker.protocol.ownership import (
     Answer,
     Answered,
@@ -80,6 +85,7 @@ from daybook.wire.metadata.store import (
     MetadataStore,
     NoRecordError,
     Operation,
+    Record,
     RecordExistsError,
     SessionState,
     Set,
@@ -92,9 +98,9 @@ _RETRY_S = 0.1
 _ACQUIRE_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 10.0
 _LEAVE_TIMEOUT_S = 2.0  # then the end of the session does the same
-_EXPECT_S = 15.0  # for the other broker's closing; then a bundle is expected no longer
 _EXPECTED_MAX = 4096
 _RELEASES_AT_ONCE = 32
+_GROUP_S = 0.25  # the time in which a group of topics changes hands
 _CONFLICTS_MAX = 100  # with other bundles of the same giver, or of the same namespace
 
 
@@ -110,10 +116,25 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
+class Receiver:
+    """The calls to the broker that gets a bundle; each raises a BrokerError if it fails.
+
+    `hold` tells the hashes of the topics that the owner still serves, `pass_on` the names of topics
+    that it has closed, and those in use among them, which the receiver loads.  `give` lets the
+    receiver take the record.
+    """
+
+    hold: Callable[[Ticket, Sequence[int]], Awaitable[None]]
+    pass_on: Callable[[Ticket, Sequence[str], Sequence[str]], Awaitable[None]]
+    give: Callable[[Ticket], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
 class _HandOver:
     successor: Successor
-    give: Callable[[Ticket], Awaitable[None]]
+    receiver: Receiver
     ticket: Ticket
+    topics: PassedOn
 
 
 class _Waiter:
@@ -155,7 +176,8 @@ class Ownership:
         self._releasing: dict[BundleName, list[_Waiter]] = {}
         self._watched: set[BundleName] = set()  # their records have a watch
         self._leaving: dict[BundleName, _HandOver] = {}  # handed over to another broker
-        self._expected: dict[BundleName, trio.Event] = {}  # handed over to us; set at the end
+        self._expected: dict[BundleName, ExpectedBundle] = {}  # handed over to us
+        self._noticing: dict[BundleName, trio.Event] = {}  # their records are being read
         self._tickets: dict[BundleName, Ticket] = {}  # for bundles that are to be taken
         self._points: dict[BundleName, Sequence[int]] = {}  # for bundles that are being split
         self._bound: InstanceBinding | None = None
@@ -201,12 +223,23 @@ class Ownership:
         The answer stays True while the session is suspended.
         """
         bundle = self._bundle_of(topic)
-        return bundle is not None and self._protocol.owns(bundle)
+        if bundle is None:
+            return False
+        return self._protocol.owns(bundle) or self._is_passed_on(bundle, topic)
 
     def may_load(self, topic: TopicName) -> bool:
         """Return True if the topic may be loaded now, if it is not loaded yet."""
         bundle = self._bundle_of(topic)
-        return not self._closing and bundle is not None and self._protocol.may_load(bundle)
+        if self._closing or bundle is None:
+            return False
+        if self._protocol.may_load(bundle):
+            return True
+        return self.contact and self._is_passed_on(bundle, topic)
+
+    def _is_passed_on(self, bundle: BundleName, topic: TopicName) -> bool:
+        """Return True if the owner of the bundle has closed the topic, so that we serve it."""
+        expected = self._expected.get(bundle)
+        return expected is not None and expected.may_load(topic.bundle_hash)
 
     def _bundle_of(self, topic: TopicName) -> BundleName | None:
         for bundle in self._points:  # The watch may report the parts before the answer comes.
@@ -224,15 +257,45 @@ class Ownership:
         leaving = self._leaving.get(bundle)
         return None if leaving is None else leaving.successor
 
+    def keeps(self, topic: TopicName) -> bool:
+        """Return True if the bundle is handed over, and this broker still serves the topic."""
+        bundle = self._policies.known_bundle_of(topic)
+        leaving = None if bundle is None else self._leaving.get(bundle)
+        return leaving is not None and leaving.topics.keeps(topic.full)
+
     async def wait_handed_over(self, topic: TopicName) -> None:
-        """Return when the topic's bundle is not being handed over to this broker."""
+        """Return when this broker need not wait for the topic's former owner any more.
+
+        A record that makes the bundle ours, and of which this broker does not know, is noticed
+        here.
+        """
         bundle = self._policies.known_bundle_of(topic)
         expected = None if bundle is None else self._expected.get(bundle)
-        if expected is None:
-            await trio.lowlevel.checkpoint()
+        if expected is not None:
+            await expected.wait(topic.bundle_hash)
             return
-        with trio.move_on_after(_EXPECT_S):
-            await expected.wait()
+        with suppress(BrokerError, MetadataError):  # The client comes again.
+            await self._notice(await self._policies.bundle_of(topic))
+
+    async def _notice(self, bundle: BundleName) -> None:
+        """Own the bundle if its record says so.
+
+        A request without an answer may have been carried out after its record was read.  Other
+        brokers then send clients here, and no lookup would tell this broker that they are right.
+        """
+        if not self.contact or self._closing or self._protocol.state_of(bundle) is not None:
+            return
+        noticing = self._noticing.get(bundle)
+        if noticing is not None:  # One read is for all clients that ask at the same time.
+            await noticing.wait()
+            return
+        self._noticing[bundle] = trio.Event()
+        try:
+            record = await self._store.get(records.owner_path(bundle))
+            if record is not None and record.stat.owner == self._store.session_id:
+                await self.acquire(bundle)
+        finally:
+            self._noticing.pop(bundle).set()
 
     # -- acquiring and releasing
 
@@ -257,13 +320,10 @@ class Ownership:
 
     # -- handing a bundle over
 
-    async def hand_over(
-        self, bundle: BundleName, successor: Successor, give: Callable[[Ticket], Awaitable[None]]
-    ) -> None:
+    async def hand_over(self, bundle: BundleName, successor: Successor, receiver: Receiver) -> None:
         """Close the bundle's topics, and let the successor, which expects it, take the record.
 
-        `give` asks the successor, and returns when it has the record.  Raise UnavailableError if
-        the bundle cannot be released now; then nothing has changed.
+        Raise UnavailableError if the bundle cannot be released now; then nothing has changed.
         """
         guard = self._guard
         try:
@@ -274,13 +334,17 @@ class Ownership:
             raise UnavailableError(f"this broker does not own {bundle}: look it up again")
         if bundle in self._leaving:
             raise UnavailableError(f"the bundle {bundle} is being moved already")
+        # From the same turn on the bundle has no new topics, so none is missed.
         self._leaving[bundle] = _HandOver(
-            successor, give, Ticket(guard.path, record.stat.created_txid)
+            successor,
+            receiver,
+            Ticket(guard.path, record.stat.created_txid),
+            PassedOn(self._topics.with_hashes(bundle), target_s=_GROUP_S),
         )
         try:
             waiter = _Waiter()
-            timeout_s = _CLOSE_TIMEOUT_S + 2 * _ACQUIRE_TIMEOUT_S
-            await self._wait(self._releasing, bundle, waiter, self._protocol.hand_over, timeout_s)
+            # Each group of topics has its own limit of time, and so have the record's requests.
+            await self._wait(self._releasing, bundle, waiter, self._protocol.hand_over, inf)
         finally:
             del self._leaving[bundle]
         if waiter.answer is not Answer.OURS:
@@ -294,35 +358,71 @@ class Ownership:
         if self._closing or not self.contact or len(self._expected) >= _EXPECTED_MAX:
             raise UnavailableError("this broker takes no bundles now")
         if bundle not in self._expected and not self._protocol.owns(bundle):
-            ended = self._expected[bundle] = trio.Event()
-            self._start(self._follow, bundle, ended)
+            expected = self._expected[bundle] = ExpectedBundle()
+            self._start(self._follow, bundle, expected)
 
     def expect_no_longer(self, bundle: BundleName) -> None:
         """Let clients wait no longer: the other broker has kept the bundle."""
-        ended = self._expected.get(bundle)
-        if ended is not None:
-            del self._expected[bundle]
-            ended.set()
+        expected = self._expected.get(bundle)
+        if expected is not None:
+            self._end_expectation(bundle, expected)
 
-    async def _follow(self, bundle: BundleName, ended: trio.Event) -> None:
+    def _end_expectation(self, bundle: BundleName, expected: ExpectedBundle) -> None:
+        if self._expected.get(bundle) is expected:
+            del self._expected[bundle]
+            if expected.loads and not self._protocol.owns(bundle):
+                self._topics.drop_bundle(bundle)  # Another broker may serve them now.
+        expected.end()
+
+    async def hold(self, bundle: BundleName, ticket: Ticket, hashes: Sequence[int]) -> None:
+        """The owner still serves these topics of an expected bundle, and no others.
+
+        Raise UnavailableError if this broker does not expect the bundle from that owner.
+        """
+        (await self._expected_with(bundle, ticket)).hold(hashes)
+
+    async def pass_on(self, bundle: BundleName, ticket: Ticket, hashes: Sequence[int]) -> None:
+        """The owner of an expected bundle has closed these topics: they may be loaded here.
+
+        Raise UnavailableError if this broker does not expect the bundle from that owner.
+        """
+        (await self._expected_with(bundle, ticket)).pass_on(hashes)
+
+    async def _expected_with(self, bundle: BundleName, ticket: Ticket) -> ExpectedBundle:
+        """Return the expected bundle if the ticket is good for it.  Raise UnavailableError."""
+        expected = self._expected.get(bundle)
+        if expected is not None and not self._closing and expected.ticket != ticket:
+            _check_guard(bundle, ticket)
+            try:
+                guard = await self._store.get(ticket.guard)
+                record = await self._store.get(records.owner_path(bundle))
+            except MetadataError as error:
+                raise UnavailableError(f"the owner of {bundle} cannot be read: {error}") from error
+            if guard is None or record is None or not _fits(ticket, guard, record):
+                raise UnavailableError(f"the ticket for the bundle {bundle} is not good any more")
+            expected.ticket = ticket
+        if expected is None or expected.ended or self._closing:
+            raise UnavailableError(f"this broker does not expect the bundle {bundle}")
+        return expected
+
+    async def _follow(self, bundle: BundleName, expected: ExpectedBundle) -> None:
         """Acquire an expected bundle if its record goes; end when it is ours, or in time."""
         path = records.owner_path(bundle)
         try:
-            with trio.move_on_after(_EXPECT_S):
-                while not self._protocol.owns(bundle) and not ended.is_set():
+            with expected.scope:
+                while not self._protocol.owns(bundle) and not expected.ended:
                     touched = trio.Event()
                     try:
                         record = await self._store.get(path, touched.set)
                     except MetadataError:
-                        return
+                        await trio.sleep(_RETRY_S)
+                        continue
                     if record is not None and record.stat.owner != self._store.session_id:
                         await touched.wait()
                     elif await self.acquire(bundle) is not Answer.OURS:
                         await trio.sleep(_RETRY_S)
         finally:
-            if self._expected.get(bundle) is ended:
-                del self._expected[bundle]
-            ended.set()
+            self._end_expectation(bundle, expected)
 
     async def take(self, bundle: BundleName, ticket: Ticket) -> None:
         """Take the record of an expected bundle, which its owner gives.
@@ -331,6 +431,7 @@ class Ownership:
         """
         if self._closing or bundle not in self._expected:
             raise UnavailableError(f"this broker does not expect the bundle {bundle}")
+        _check_guard(bundle, ticket)
         self._tickets[bundle] = ticket
         waiter = _Waiter()
         try:
@@ -427,6 +528,9 @@ class Ownership:
             )
         elif not self.contact:
             self._log.info("the broker is in contact with the metadata store")
+        if state is SessionState.LOST:
+            for expected in self._expected.values():
+                expected.scope.cancel()
         self._perform_all(self._protocol.session_changed(state))
 
     def _perform_all(self, effects: Sequence[Effect]) -> None:
@@ -468,6 +572,10 @@ class Ownership:
                 _settle(self._releasing, bundle, answer)
             case _:
                 assert_never(effect)
+
+    def start_task(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run a task until the broker ends."""
+        self._start(task)
 
     def _start(self, task: Callable[..., object], *args: object) -> None:
         if self._nursery is not None:  # None: this broker is ending
@@ -607,7 +715,7 @@ class Ownership:
         try:
             if leaving is None:  # The caller has given up: nobody knows the successor.
                 raise UnavailableError("there is no successor")
-            await leaving.give(leaving.ticket)
+            await leaving.receiver.give(leaving.ticket)
         except BrokerError as error:
             self._log.warning(
                 "the next owner of a bundle did not take it; any broker may own it now",
@@ -634,8 +742,7 @@ class Ownership:
                 record = await self._store.get(path)
                 if ticket is None or guard is None or record is None:
                     break
-                theirs = record.stat.owner == guard.stat.owner
-                if not theirs or record.stat.created_txid != ticket.created_txid:
+                if not _fits(ticket, guard, record):
                     break
                 ours = records.encode(self.identity.owner_record)
                 operations: list[Operation] = [
@@ -721,13 +828,71 @@ class Ownership:
     async def _close(self, bundle: BundleName, ask: int) -> None:
         leaving = self._leaving.get(bundle)
         url = "" if leaving is None else leaving.successor.native_url
+        if leaving is not None:
+            self._start(self._announce, leaving, bundle)
+            if not leaving.topics.fits_at_once:
+                await self._pass_on(bundle, leaving)
         with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
-            if leaving is not None:
-                self._start(self._announce, leaving, bundle)
             await self._topics.close_bundle(bundle, url)
         if scope.cancelled_caught:
             self._topics.drop_bundle(bundle)  # The next owner recovers its ledgers.
         self._perform_all(self._protocol.topics_closed(bundle, ask))
+
+    async def _pass_on(self, bundle: BundleName, leaving: _HandOver) -> None:
+        """Hand the topics over group by group.  After an error the rest stays for the caller."""
+        topics, ticket, failed = leaving.topics, leaving.ticket, False
+
+        async def work() -> None:
+            nonlocal failed
+            # A caller that has given up, or a lost session, ends it, too.
+            while not failed and self._leaving.get(bundle) is leaving and self.contact:
+                names = topics.next_group()
+                if not names:
+                    return
+                began = trio.current_time()
+                used = self._topics.in_use(names)
+                with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
+                    await self._topics.close_names(names, leaving.successor.native_url)
+                if scope.cancelled_caught:
+                    return  # They are closed or dropped with the bundle.
+                try:
+                    await leaving.receiver.pass_on(ticket, names, used)
+                except BrokerError as error:
+                    failed = True
+                    self._log.warning(
+                        "the next owner of a bundle does not load its topics",
+                        bundle=bundle,
+                        why=str(error),
+                    )
+                topics.took(len(names), trio.current_time() - began)
+
+        try:
+            await leaving.receiver.hold(ticket, topics.hashes)
+        except BrokerError as error:
+            self._log.warning(
+                "the next owner of a bundle takes its topics only together",
+                bundle=bundle,
+                why=str(error),
+            )
+            return
+        async with trio.open_nursery() as nursery:
+            for _ in range(GROUPS_AT_ONCE):
+                nursery.start_soon(work)
+
+
+def _check_guard(bundle: BundleName, ticket: Ticket) -> None:
+    """Raise UnavailableError if the ticket, which comes from the network, names no guard."""
+    parent, _, name = ticket.guard.rpartition("/")
+    if parent != records.GUARDS or name in ("", ".", "..") or not name.isprintable():
+        raise UnavailableError(
+            f"this broker could not take the bundle {bundle}: its ticket names no guard"
+        )
+
+
+def _fits(ticket: Ticket, guard: Record, record: Record) -> bool:
+    """Return True if the record is the one of the ticket, and of the broker that gave that out."""
+    theirs = record.stat.owner == guard.stat.owner
+    return theirs and record.stat.created_txid == ticket.created_txid
 
 
 def _settle(waiting: dict[BundleName, list[_Waiter]], bundle: BundleName, answer: Answer) -> None:

@@ -15,6 +15,7 @@ Topics and their consumers:
 The broker that serves a bundle:
 
     bundles               how a namespace is split into bundles
+    hand_over             which topics of a bundle change hands next
     ownership             which bundles this broker owns
     balance               which broker gets an unowned bundle, which bundle should move
 

@@ -22,6 +22,7 @@ from typing import TypeAlias, assert_never
 from daybook.wire.proto import pulsar_pb2 as pb
 
 ProducerKey: TypeAlias = int
+EPOCH_MAX = 1 << 62  # A client cannot name more, so the epochs that follow fit into 63 bits.
 
 
 class AccessMode(Enum):
@@ -167,7 +168,7 @@ class AccessProtocol:
         return [Admit(producer, self.epoch)]
 
     def _become(self, candidate: _Candidate) -> list[Effect]:
-        refused = self._outdated(candidate)
+        refused = self._refusal(candidate)
         if refused is not None:
             return [refused, *self._promote()]
         self._becoming = candidate
@@ -176,14 +177,19 @@ class AccessProtocol:
             epoch = 0 if self.epoch is None else self.epoch + 1
         return [StoreEpoch(candidate.producer, epoch)]
 
-    def _outdated(self, candidate: _Candidate) -> Refuse | None:
-        if candidate.epoch is None or self.epoch is None or candidate.epoch >= self.epoch:
+    def _refusal(self, candidate: _Candidate) -> Refuse | None:
+        if candidate.epoch is None:
+            return None
+        if candidate.epoch > EPOCH_MAX:
+            reason = f"no topic has had an epoch of {candidate.epoch}"
+            return Refuse(candidate.producer, pb.NotAllowedError, reason)
+        if self.epoch is None or candidate.epoch >= self.epoch:
             return None
         reason = f"epoch {candidate.epoch} is over, the topic is at {self.epoch}"
         return Refuse(candidate.producer, pb.ProducerFenced, reason)
 
     def _fence(self, candidate: _Candidate) -> list[Effect]:
-        refused = self._outdated(candidate)
+        refused = self._refusal(candidate)
         if refused is not None:
             return [refused]
         # Admitted producers are told that they are closed.  The others get their answer.

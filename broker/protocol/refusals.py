@@ -10,6 +10,7 @@ before it, up to a bound.  A command that was not refused for a while starts aga
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 from google.protobuf.message import Message
@@ -23,6 +24,8 @@ DELAY_MIN_S = 0.01
 DELAY_MAX_S = 1.0
 FORGOTTEN_AFTER_S = 3.0
 _COMMANDS_MAX = 1_000  # per connection; the ones refused longest ago are forgotten first
+_NAME_CHARS_MAX = 256  # A longer name is remembered by its digest.
+_DIGEST_BYTES = 16
 
 _SUBJECT = ("topic", "namespace", "subscription", "producer_name", "tc_id", "schema_version")
 _IDS = ("consumer_id", "session_id", "watch_id")  # identify commands that name nothing else
@@ -126,7 +129,14 @@ def repeated_as(command: int, body: Any) -> Hashable:  # noqa: ANN401  generated
 
     Ids of requests are not part of it.
     """
-    named = tuple(str(getattr(body, name, "")) for name in _SUBJECT)
+    named = tuple(_short(str(getattr(body, name, ""))) for name in _SUBJECT)
     if any(named):
         return (command, *named)
     return (command, *(getattr(body, name, 0) for name in _IDS))
+
+
+def _short(name: str) -> str:
+    """Return the name, or what stands for it: a client may send a name of megabytes."""
+    if len(name) <= _NAME_CHARS_MAX:
+        return name
+    return blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest()

@@ -36,6 +36,7 @@ from daybook.wire.transport import Buffer
 
 _PING = encode(pb.CommandPing())
 _PONG = encode(pb.CommandPong())
+FRAME_PADDING_BYTES = 10 * 1024  # for the headers of a message, as Pulsar reserves it
 _UNREAD_BYTES_MIN = 64 << 10  # with less queued, a client is read, whatever waits for others
 
 
@@ -50,6 +51,7 @@ class ConnectionContext:
     server_version: str  # the name and version that the broker sends in CONNECTED
     own_urls: tuple[str, ...]  # the URLs under which clients know this broker
     log: Log
+    stored_bytes_max: Callable[[], int]  # the largest entry that bookies take at the moment
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     request_counts: RequestCounts = field(default_factory=RequestCounts)
     dispatch_memory: DispatchMemoryLimit = field(init=False)
@@ -64,6 +66,14 @@ class ConnectionContext:
         # A frozen dataclass can set its derived fields only in this way.
         object.__setattr__(self, "dispatch_memory", budget)
         object.__setattr__(self, "refusal_log", RefusalLog(self.log, self.request_counts))
+
+    def message_bytes_max(self) -> int:
+        """Return the size of the largest message, as clients are told.
+
+        Clients send larger messages in chunks of this size, so bookies have to take it with its
+        headers.
+        """
+        return min(self.config.max_message_size, self.stored_bytes_max() - FRAME_PADDING_BYTES)
 
 
 class ClientConnection:
@@ -356,7 +366,7 @@ class ClientConnection:
         connected = pb.CommandConnected(
             server_version=self._context.server_version,
             protocol_version=protocol_version,
-            max_message_size=self._context.config.max_message_size,
+            max_message_size=self._context.message_bytes_max(),
         )
         connected.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
         connected.feature_flags.supports_topic_watchers = True

@@ -56,7 +56,7 @@ from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
 from daybook.broker.protocol.topic_watchers import topics_hash
 from daybook.broker.schemas.admission import UNVERSIONED, typed
-from daybook.broker.service.connection import ClientConnection
+from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
 from daybook.broker.service.topic_watchers import TopicWatchers
@@ -93,10 +93,10 @@ _LOOKUPS = (
 )
 _OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
 
-FRAME_PADDING_BYTES = 10 * 1024
 # Clients compare `max_message_size` with the message, without its properties and key.  A frame that
 # is read can be refused alone; one that is not read ends the connection for everybody who uses it.
 _FRAME_MESSAGES = 2
+ACKS_WAITING_MAX = 100_000  # acknowledgements of one connection that wait for their receipts
 _FRAMES_PER_TURN = 128  # frames of one connection; then other tasks run
 _SIGN_OF_LIFE_S = 1.0  # this project's clients give up after 3 s without one
 
@@ -181,6 +181,7 @@ class Handlers:
             self.refuse,
             watchers_max=broker.limits.watchers_max,
         )
+        self._acks_waiting = 0  # for their receipts
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
         self._opening_consumers: dict[int, _Opening] = {}  # by attempt
         # The topics that this client has appended to since the last `_wait_room`.
@@ -334,13 +335,21 @@ class Handlers:
         if refused is not None:
             # Clients take a receipt for one of all their earlier acknowledgements, too.
             self.refuse(T.ACK, ack, refused)
+        elif self._acks_waiting >= ACKS_WAITING_MAX:
+            too_many = UnavailableError(
+                f"the acknowledgement may be lost: {self._acks_waiting} earlier ones of this"
+                " connection wait to be stored; send it again when they have their receipts"
+            )
+            self.refuse(T.ACK, ack, too_many)
         else:
+            self._acks_waiting += 1
             consumer.subscription.when_durable(self._ack_answer(ack))
 
     def _ack_answer(self, ack: Ack) -> Callable[[BrokerError | None], None]:
         connection = self._connection
 
         def answer(error: BrokerError | None) -> None:
+            self._acks_waiting -= 1
             if error is not None:
                 self.refuse(T.ACK, ack, error)
                 return
@@ -519,6 +528,7 @@ class Handlers:
         if body.txn_enabled:
             raise NotAllowedError("this broker does not offer transactions")
         self._check_chars(body.producer_name, body.initial_subscription_name)
+        self._check_metadata("producer", body.metadata)
         if body.producer_name.startswith(RESERVED):
             raise PreconditionError(
                 f"the producer name {body.producer_name[:64]!r} is reserved: choose another one"
@@ -659,6 +669,7 @@ class Handlers:
                 "a durable subscription cannot start at an offset: use a reader, or seek afterwards"
             )
         self._check_chars(body.subscription, body.consumer_name)
+        self._check_metadata("consumer", body.metadata)
         name = topic_name(body.topic)
         create = body.force_topic_creation and await self._may_create(name)
         topic = await broker.topics.open(name, create=create)
@@ -682,6 +693,15 @@ class Handlers:
                     f"a name has {len(name)} characters, and may have"
                     f" {self._broker.limits.names_chars_max}: {name[:32]!r}..."
                 )
+
+    def _check_metadata(self, what: str, metadata: Iterable[pb.KeyValue]) -> None:
+        """Raise PreconditionError if the metadata, which are kept in memory, are too large."""
+        size = sum(len(pair.key.encode()) + len(pair.value.encode()) for pair in metadata)
+        most = self._broker.limits.metadata_bytes_max
+        if size > most:
+            raise PreconditionError(
+                f"the metadata of the {what} take {size} bytes, and may take {most}: shorten them"
+            )
 
     # -- other requests
 

@@ -3,7 +3,8 @@
     the bundle has an owner          Connect to the owner
     this broker owns it, or          Connect to this broker.  It acquires an unowned bundle if the
     should own it                    lookup is authoritative or the leader chooses it.
-    it is being handed over          Connect to the next owner, where the client waits
+    it is being handed over          Connect to the next owner, where the client waits.  The
+                                     owner answers for the topics that it still serves.
     unowned, another broker leads    Redirect to the leader, not authoritative
     unowned, this broker leads,      Redirect to the broker that this one chooses, authoritative
     or no broker does
@@ -61,6 +62,8 @@ class Lookups:
         Raise NotFoundError for an unknown namespace, UnavailableError if a retry may succeed.
         """
         bundle = await self._policies.bundle_of(topic)
+        if self._ownership.keeps(topic):
+            return self._us()
         try:
             return await self.lookup_bundle(bundle, authoritative=authoritative)
         except MetadataError as error:

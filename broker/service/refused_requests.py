@@ -16,6 +16,7 @@ from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.request_counts import RefusalLog
 from daybook.wire.proto import pulsar_pb2 as pb
 
+REASON_CHARS_MAX = 4_096
 _WAITING_MAX = 1_000
 _NEVER_LATE = frozenset({int(pb.BaseCommand.ACK)})
 
@@ -39,7 +40,8 @@ class RefusedRequests:
     def refuse(self, command: int, body: Any, error: BrokerError) -> None:  # noqa: ANN401
         """Answer the request with the error, in the form that its kind of request has."""
         self._log.refused(command, error, self._connection.peer)
-        answer = refusal(command, body, error.code, error.reason)
+        # A reason may quote a name of megabytes, and many answers may wait here.
+        answer = refusal(command, body, error.code, error.reason[:REASON_CHARS_MAX])
         if command in _NEVER_LATE:
             self._connection.send_command(answer)
             return

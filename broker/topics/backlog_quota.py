@@ -39,6 +39,7 @@ class BacklogQuotas:
         self._topic = topic
         self._looked_s = -_LOOK_S
         self._answer: list[Exceeded] = []
+        self._looking = trio.Lock()
 
     @property
     def _limited(self) -> bool:
@@ -93,11 +94,12 @@ class BacklogQuotas:
             await trio.sleep(_LOOK_S)
 
     async def _blocking(self) -> list[Exceeded]:
-        # All producers that wait look at one answer.
-        now_s = trio.current_time()
-        if now_s >= self._looked_s + _LOOK_S:
-            self._looked_s, self._answer = now_s, await self._look()
-        return self._answer
+        # All producers that wait look at one answer, also while it is being found.
+        async with self._looking:
+            if trio.current_time() >= self._looked_s + _LOOK_S:
+                self._answer = await self._look()
+                self._looked_s = trio.current_time()
+            return self._answer
 
     async def _look(self) -> list[Exceeded]:
         # A backlog whose age cannot be read now blocks nobody: the producer did nothing wrong.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 
 from daybook.broker.errors import BrokerError, ConflictError, NotFoundError, UnavailableError
 from daybook.broker.namespaces import records
+from daybook.broker.namespaces.policies import live_namespace
 from daybook.broker.namespaces.records import PartitionedTopic
 from daybook.broker.topics.topic import is_internal
 from daybook.managed_ledger.errors import LogCorruptError
@@ -25,7 +26,6 @@ from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import (
     REQUEST_BYTES_MAX,
-    Check,
     Create,
     MetadataError,
     MetadataStore,
@@ -65,7 +65,7 @@ async def grow(
     subscriptions: Subscriptions = {}
     conflicts = 0
     while conflicts < _CONFLICTS_MAX:
-        namespace = await _live_namespace(store, topic)
+        namespace = await live_namespace(store, topic.namespace)
         record = await _topic_record(store, topic)
         present = _decoded(record)
         wanted = check(present)
@@ -150,21 +150,6 @@ def _creations(name: TopicName, subscriptions: Subscriptions) -> list[Operation]
 def _changed(topic: TopicName, record: Record, present: PartitionedTopic, count: int) -> Operation:
     value = records.encode(PartitionedTopic(count, present.deleted, present.properties))
     return Set(records.partitioned_path(topic), value, record.stat.version)
-
-
-async def _live_namespace(store: MetadataStore, topic: TopicName) -> Operation:
-    """Return the condition that the namespace is not being deleted."""
-    path = records.policies_path(topic.namespace)
-    record = await _get(store, path)
-    if record is None:
-        raise NotFoundError(f"the namespace {topic.namespace} does not exist")
-    try:
-        policies = records.decode(dict[str, object], record.value) if record.value else {}
-    except MalformedError as error:
-        raise UnavailableError(str(error)) from error
-    if policies.get("deleted") is True:
-        raise ConflictError(f"the namespace {topic.namespace} is being deleted")
-    return Check(path, record.stat.version)
 
 
 async def _topic_record(store: MetadataStore, topic: TopicName) -> Record:

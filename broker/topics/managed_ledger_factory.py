@@ -10,7 +10,7 @@ Errors of managed ledgers, ledgers and the metadata store are translated here fo
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import trio
@@ -26,11 +26,12 @@ from daybook.broker.errors import (
     StorageFailedError,
     UnavailableError,
 )
-from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.policies import Policies, live_namespace
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.namespaces.policy_types import Persistence, Retention
 from daybook.broker.topics.log_stats import log_info, log_stats
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
+from daybook.broker.topics.topic_properties import EPOCH, is_reserved, shown
 from daybook.managed_ledger import offsets, stored_times
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.compacted import (
@@ -56,11 +57,18 @@ from daybook.managed_ledger.protocol import trim
 from daybook.managed_ledger.recount import recount
 from daybook.wire.errors import WireError
 from daybook.wire.logging import Log
-from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.metadata.store import (
+    Check,
+    MetadataError,
+    MetadataStore,
+    NoRecordError,
+    VersionConflictError,
+)
 from daybook.wire.topics import TopicName, url_decode
 
-EPOCH = "pulsar.topic.epoch"
+_CREATIONS_MAX = 16  # Each one that fails is another change of the namespace.
 _MINUTE_MS = 60_000
+_COUNT_AGE_S = 1.0
 _MB = 1 << 20
 _NAMES_PER_TURN = 1_000  # A long list lets other tasks run after so many.
 _SNAPSHOT_BYTES_MAX = 4 * _MB  # or the largest message, if that is less: bookies take both
@@ -107,6 +115,7 @@ class LogConfigs:
         self._log = log
         self._base = base or LogConfig()
         self._warned = False
+        self._counted: tuple[int, float] | None = None  # bookies, and when they were counted
 
     async def for_topic(self, topic: TopicName) -> LogConfig:
         """Return the configuration.  Raise NotFoundError or UnavailableError."""
@@ -128,12 +137,13 @@ class LogConfigs:
             cursor_snapshot_bytes_max=min(_SNAPSHOT_BYTES_MAX, self._config.max_message_size),
         )
 
-    async def may_create(self, namespace: str) -> bool:
-        """Return False while the namespace is being deleted.
+    async def live_namespace(self, namespace: str) -> Check:
+        """Return the condition that the namespace is not being deleted.
 
-        The deletion, which is under way, might miss a new log.
+        Its deletion might miss a log that is created without this condition.  Raise NotFoundError,
+        ConflictError, UnavailableError.
         """
-        return not (await self._policies.namespace(namespace)).deleted
+        return await live_namespace(self._store, namespace)
 
     async def quorums(self, topic: TopicName) -> Quorums:
         """Return the quorums of new ledgers.  Raise NotFoundError or UnavailableError."""
@@ -149,10 +159,7 @@ class LogConfigs:
         configured = self._config.quorums
         if isinstance(configured, QuorumsConfig):
             return Quorums(configured.ensemble, configured.write, configured.ack)
-        try:
-            known = len(await known_bookies(self._store, self._paths))
-        except MetadataError as error:
-            raise UnavailableError(f"the bookies cannot be counted now: {error}") from error
+        known = await self._count_bookies()
         if known < 3 and not self._warned:
             self._warned = True
             self._log.warning(
@@ -161,6 +168,17 @@ class LogConfigs:
                 bookies=known,
             )
         return automatic(known)
+
+    async def _count_bookies(self) -> int:
+        """Return the number of bookies; topics that are loaded together share one look."""
+        now_s = trio.current_time()
+        if self._counted is None or now_s - self._counted[1] >= _COUNT_AGE_S:
+            try:
+                known = len(await known_bookies(self._store, self._paths))
+            except MetadataError as error:
+                raise UnavailableError(f"the bookies cannot be counted now: {error}") from error
+            self._counted = known, now_s
+        return self._counted[0]
 
 
 # -- logs
@@ -200,10 +218,15 @@ class ManagedLedgerFactory:
             return await self._ledgers.exists(name.managed_ledger_name)
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> bool:
-        if not await self._configs.may_create(name.namespace):
-            raise ConflictError(f"the namespace {name.namespace} is being deleted")
-        async with translated(name.full):
-            return await self._ledgers.create(name.managed_ledger_name, properties)
+        for _ in range(_CREATIONS_MAX):
+            live = await self._configs.live_namespace(name.namespace)
+            async with translated(name.full):
+                # The namespace may have been changed meanwhile: look at it again.
+                with suppress(NoRecordError, VersionConflictError):
+                    return await self._ledgers.create(
+                        name.managed_ledger_name, properties, condition=live
+                    )
+        raise UnavailableError(f"the namespace {name.namespace} keeps changing: try again")
 
     async def stored(self, namespace: str) -> list[TopicName]:
         async with translated(namespace):
@@ -219,11 +242,24 @@ class ManagedLedgerFactory:
         self, name: TopicName, *, create: bool, on_step: Callable[[str], None] = ignore_step
     ) -> TopicLog:
         config = await self._configs.for_topic(name)
-        create = create and await self._configs.may_create(name.namespace)
+        try:
+            return await self._open(name, config, on_step)
+        except NotFoundError:
+            if not create:
+                raise
+        try:
+            await self.create(name, {})
+        except ConflictError as error:
+            raise NotFoundError(f"the topic {name.full} does not exist, and {error}") from None
+        return await self._open(name, config, on_step)
+
+    async def _open(
+        self, name: TopicName, config: LogConfig, on_step: Callable[[str], None]
+    ) -> TopicLog:
         async with translated(name.full):
             try:
                 return await self._ledgers.open(
-                    name.managed_ledger_name, config, create=create, on_step=on_step
+                    name.managed_ledger_name, config, create=False, on_step=on_step
                 )
             except NoSuchLogError:
                 raise NotFoundError(f"the topic {name.full} does not exist") from None
@@ -285,6 +321,20 @@ class ManagedLedgerFactory:
         managed = _managed(log)
         async with translated(managed.name):
             await managed.set_property(EPOCH, str(epoch))
+
+    def properties(self, log: TopicLog) -> dict[str, str]:
+        return shown(_managed(log).properties.items())
+
+    async def change_properties(
+        self, log: TopicLog, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None:
+        def changed(properties: dict[str, str]) -> dict[str, str]:
+            reserved = {name: v for name, v in properties.items() if is_reserved(name)}
+            return change(shown(properties.items())) | reserved
+
+        managed = _managed(log)
+        async with translated(managed.name):
+            await managed.change_properties(changed)
 
     def is_terminated(self, log: TopicLog) -> bool:
         return _managed(log).terminated is not None

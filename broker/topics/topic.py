@@ -859,16 +859,21 @@ class TopicSubscriptions:
         self._check_consumers(request)
         subscription = await self._get_or_create(request)
         try:
-            await subscription.make_way(request.type, connection, request.keys)
-        except UnavailableError:
-            if request.durable or not subscription.gone:
-                raise
-            # A volatile subscription is removed together with its last consumer.  Here the last
-            # consumer was dead and has just been removed, so a new subscription takes its place.
-            subscription = await self._get_or_create(request)
-            await subscription.make_way(request.type, connection, request.keys)
-        self._topic.check_serving()
-        self._check_consumers(request)
+            try:
+                await subscription.make_way(request.type, connection, request.keys)
+            except UnavailableError:
+                if request.durable or not subscription.gone:
+                    raise
+                # A volatile subscription is removed together with its last consumer.  Here the
+                # last consumer was dead and has just been removed, so a new subscription takes
+                # its place.
+                subscription = await self._get_or_create(request)
+                await subscription.make_way(request.type, connection, request.keys)
+            self._topic.check_serving()
+            self._check_consumers(request)
+        except BaseException:
+            subscription.drop_if_unused()  # Nobody else would ever remove a volatile one.
+            raise
         return subscription
 
     def _check_consumers(self, request: ConsumerRequest) -> None:

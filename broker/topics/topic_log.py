@@ -306,6 +306,19 @@ class TopicLogs(Protocol):
 
     async def store_epoch(self, log: TopicLog, epoch: int) -> None: ...
 
+    def properties(self, log: TopicLog) -> dict[str, str]:
+        """Return the properties of the topic, without those that are reserved for brokers."""
+        ...
+
+    async def change_properties(
+        self, log: TopicLog, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None:
+        """Replace the properties of the topic durably by what `change` makes of them.
+
+        Errors of `change` are raised, and then nothing is changed.
+        """
+        ...
+
     def is_terminated(self, log: TopicLog) -> bool: ...
 
     async def terminate(self, log: TopicLog) -> Position: ...

@@ -7,7 +7,7 @@ A loaded topic stays until it is unloaded, deleted or dropped.  It is dropped if
 its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from random import Random
 from typing import assert_never
@@ -309,8 +309,7 @@ class Topics:
             return topic  # The usual case, without a task switch.
         if not name.persistent:
             raise NotAllowedError(f"{name} stores nothing, so it has no such operation")
-        if self._wait_handed_over is not None and not self._may_load(name):
-            await self._wait_handed_over(name)
+        await self._wait_ours(name)
         self._check_ours(name)
         waiter, number = _Waiter(), next(self._waiter_ids)
         self._waiters[number] = waiter
@@ -329,7 +328,13 @@ class Topics:
         """Return the topic, of either kind, as `get` does."""
         if name.persistent:
             return await self.get(name, create=create)
+        await self._wait_ours(name)
         return await self.non_persistent.get(name, create=create)
+
+    async def _wait_ours(self, name: TopicName) -> None:
+        """Give this broker time to get the topic, or to notice that it has it."""
+        if self._wait_handed_over is not None and not self._may_load(name):
+            await self._wait_handed_over(name)
 
     def _check_ours(self, name: TopicName) -> None:
         if not self._may_load(name):
@@ -337,8 +342,7 @@ class Topics:
 
     async def create(self, name: TopicName, properties: Mapping[str, str]) -> None:
         """Create an empty topic.  Raise ConflictError if it exists."""
-        if self._wait_handed_over is not None and not self._may_load(name):
-            await self._wait_handed_over(name)
+        await self._wait_ours(name)
         self._check_ours(name)
         if not name.persistent:
             if await self.exists(name):
@@ -431,9 +435,11 @@ class Topics:
         `successor_url` is the broker to which their clients are sent; "" if it is not known.
         """
         self.non_persistent.close_bundle(bundle, successor_url)
-        await self._close_many(self._names_of(bundle), successor_url)
+        await self.close_names(self._names_of(bundle), successor_url)
 
-    async def _close_many(self, names: list[str], successor_url: str = "") -> None:
+    async def close_names(self, names: Sequence[str], successor_url: str = "") -> None:
+        """Close these topics in order, several at a time."""
+
         async def work(start: int) -> None:
             for name in names[start::_CLOSES_AT_ONCE]:
                 topic = self._loaded.get(name)
@@ -454,7 +460,7 @@ class Topics:
     async def close_all(self) -> None:
         """Close all topics in order, several at a time."""
         self.non_persistent.close_all()
-        await self._close_many(self._protocol.names)
+        await self.close_names(self._protocol.names)
 
     def _names_of(self, bundle: BundleName) -> list[str]:
         """Return the topics in the range of the bundle, even if it has been split since."""
@@ -465,9 +471,14 @@ class Topics:
                 found.append(full)
         return found
 
-    def hashes_of(self, bundle: BundleName) -> list[int]:
-        """Return the hashes of the bundle's topics that are loaded."""
-        return [TopicName.parse(name).bundle_hash for name in self._names_of(bundle)]
+    def with_hashes(self, bundle: BundleName) -> list[tuple[str, int]]:
+        """Return the bundle's topics that are loaded, or are being loaded, with their hashes."""
+        return [(name, TopicName.parse(name).bundle_hash) for name in self._names_of(bundle)]
+
+    def in_use(self, names: Iterable[str]) -> list[str]:
+        """Return those of these topics to which producers or consumers are connected."""
+        found = ((name, self._loaded.get(name)) for name in names)
+        return [name for name, topic in found if topic is not None and topic.in_use]
 
     # -- the protocol
 
@@ -518,6 +529,11 @@ class Topics:
             self._failures[load] = UnavailableError(f"{name}: {fence}")
         except BrokerError as refused:
             self._failures[load] = refused
+        except Exception as bug:  # All other topics are unaffected.
+            self._log_bug(name, bug)
+            self._failures[load] = UnavailableError(
+                f"this broker cannot load {name} because of a bug; its log has the reason"
+            )
         else:
             self._by_load[load] = topic
             # The topic has its nursery before any waiter gets it.
@@ -600,12 +616,12 @@ class Topics:
         try:
             await topic.run(task_status=task_status)
         except Exception as error:
-            self._log.error(
-                "a topic failed because of a bug: please report it",
-                topic=topic.name.full,
-                exc_info=error,
-            )
+            self._log_bug(topic.name, error)
             self._topic_failed(topic, error)
+
+    def _log_bug(self, name: TopicName, error: Exception) -> None:
+        text = "a topic failed because of a bug: please report it"
+        self._log.error(text, topic=name.full, exc_info=error)
 
     def _topic_failed(self, topic: Topic, error: Exception) -> None:
         name = topic.name.full
@@ -641,6 +657,9 @@ class Topics:
                     topic=name,
                     why=str(error),
                 )
+            except Exception as error:  # All other topics are unaffected.
+                self._log_bug(topic.name, error)
+                topic.drop()
         # A drop during the close has removed the topic already, and a new load may be there now.
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)

@@ -18,6 +18,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -35,6 +36,7 @@ from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
+from daybook.clients.cli.times import FORMS, parse_time
 from daybook.clients.python.arguments import SubscriptionTypeName
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
@@ -48,7 +50,7 @@ _LEAVE_S = 5.0  # after a signal, to send the last acknowledgements
 _SILENCE_S = 2.0  # after which a command that got no message says what it waits for
 _DEFAULT_SEPARATOR = "\t"
 
-Position: TypeAlias = Literal["earliest", "latest"] | int
+Position: TypeAlias = Literal["earliest", "latest"] | int | datetime
 Format: TypeAlias = Callable[[Message], bytes]
 
 
@@ -59,7 +61,12 @@ def _position(context: click.Context, parameter: click.Parameter, value: str) ->
         case _ if value.isdecimal():
             return int(value)
         case _:
-            raise click.BadParameter(f"{value!r} is not earliest, latest or an offset.")
+            time = parse_time(value, datetime.now(UTC))
+            if time is None:
+                raise click.BadParameter(
+                    f"{value!r} is not earliest, latest, an offset, or a time: write {FORMS}."
+                )
+            return time
 
 
 @click.command()
@@ -70,8 +77,9 @@ def _position(context: click.Context, parameter: click.Parameter, value: str) ->
     callback=_position,
     default="latest",
     show_default=True,
-    metavar="earliest|latest|OFFSET",
-    help="Where to start. An existing subscription continues at its position instead.",
+    metavar="earliest|latest|OFFSET|TIME",
+    help="Where to start; a TIME is 2026-11-22T10:00Z, or an age such as 2h. An existing"
+    " subscription continues at its position instead.",
 )
 @click.option("-n", "count", metavar="N", type=click.IntRange(1), help="End after N messages.")
 @click.option(
@@ -129,9 +137,9 @@ def consume(
     daybook consume numbers --from earliest -n 1000
     daybook consume orders --subscription billing --print-key
     """
-    if subscription is not None and isinstance(start, int):
+    if subscription is not None and not isinstance(start, str):
         raise UserError(
-            "A subscription starts at --from earliest or latest; to read from an offset, leave out "
+            "A subscription starts at --from earliest or latest; to read from elsewhere, leave out "
             "--subscription."
         )
     if subscription is None and _is_given(context, "kind"):
@@ -344,6 +352,8 @@ def _silence(options: _Options, held: list[OffsetRange], *, created: bool) -> st
         why = f"The topic holds {stored:,}, which --from earliest reads."
     if isinstance(options.start, int):
         what += f" from offset {options.start} on"
+    elif isinstance(options.start, datetime):
+        what += f" from {options.start.isoformat(timespec='seconds')} on"
     return f"Waiting for {what}. {why}".rstrip()
 
 

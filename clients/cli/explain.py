@@ -8,6 +8,7 @@ from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.watch import watch_option
 
 _BLOCKERS = ("why", "since", "consumer")
 _HOLDERS = ("consumer", "address", "unacknowledged", "oldest")
@@ -45,6 +46,7 @@ def topic(name: str, admin_url: str, output: OutputFormat) -> None:
 @click.argument("name")
 @admin_url_option
 @output_option
+@watch_option
 def subscription(topic: str, name: str, admin_url: str, output: OutputFormat) -> None:
     """Say why the subscription NAME of a TOPIC delivers nothing at the moment.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import click
+from click.shell_completion import CompletionItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,12 @@ class LazyGroup(click.Group):
         command = getattr(module, cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names from the table: to import all commands would take a second."""
+        names = [name for name in self.lazy if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self.lazy[name].help) for name in names]
+        return found or super().shell_complete(ctx, incomplete)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -570,17 +570,21 @@ async def _why_kept(store: MetadataStore, root: str, ledger_id: int) -> LedgerRe
     "--force", is_flag=True, help="Delete the ledger even if it is open or a topic lists it."
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say if it would be deleted, and delete nothing.")
 @other_instance_option
 @zookeeper_options
-def delete(ledger: int, force: bool, yes: bool, zookeeper: str, root: str) -> None:
+def delete(ledger: int, force: bool, yes: bool, dry_run: bool, zookeeper: str, root: str) -> None:
     """Delete a ledger and its entries; bookies free the space later.
 
     A ledger that is open, or that a topic or a subscription lists, is only deleted with --force.
     """
-    if not yes:
+    if not yes or dry_run:
         run_on_ledgers(
             zookeeper, root, partial(_look, root=root, ledger_id=ledger, force=force), writes=True
         )
+        if dry_run:
+            click.echo(f"Ledger {ledger} would be deleted, and its entries.")
+            return
         click.confirm(f"Delete ledger {ledger} and its entries?", abort=True, err=True)
     run_on_ledgers(
         zookeeper, root, partial(_delete, root=root, ledger_id=ledger, force=force), writes=True

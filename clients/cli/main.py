@@ -27,6 +27,7 @@ _COMMANDS = {
     ),
     "bookie": LazyCommand("bookie", "Run a bookie, or check the directory of a stopped one."),
     "broker": LazyCommand("broker", "Run one broker."),
+    "completion": LazyCommand("completion", "Write a script for completion in a shell."),
     "version": LazyCommand("version", "Show the version."),
 }
 

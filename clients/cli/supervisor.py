@@ -29,7 +29,7 @@ from daybook.clients.cli.child import Child, describe_exit
 
 RESTART_DELAY_S = 1.0
 RESTART_DELAY_S_MAX = 30.0  # after failed starts in a row: a start takes 1 s of processor time
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 75.0  # A broker takes up to a minute to hand over many topics.
 _LOG_BYTES_MAX = 16 << 20
 _FAILED_STARTS_MAX = 10  # more failed starts do not make the delay longer
 _LAST_WORDS_BYTES = 4096

@@ -11,38 +11,17 @@ from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.times import FORMS, Age, parse_time
+from daybook.clients.cli.watch import watch_option
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.stored_entry import StoredEntry
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_AGE = re.compile(r"(\d+)([smhdw])")
 _ID = re.compile(r"(\d+):(\d+)")
 _COLUMNS = ("message id", "key", "data", "properties")
 _dry_run = click.option(
     "--dry-run", is_flag=True, help="Show what would be acknowledged, and change nothing."
 )
-
-
-class _Age(click.ParamType[int]):
-    """An age such as 90s, 15m, 2h or 7d, in seconds."""
-
-    name = "age"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = _AGE.fullmatch(str(value))
-        if found is None or int(found[1]) < 1:
-            self.fail(f"{value!r} is not an age: write 90s, 15m, 2h, 7d or 1w.", param, ctx)
-        return int(found[1]) * _UNITS[found[2]]
-
-
-def _time_ms(text: str) -> int | None:
-    """Return a time such as 2026-11-22T10:00Z in ms since 1970, None if it is none."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 @click.command()
@@ -150,7 +129,7 @@ def skip(
 @click.command()
 @click.argument("topic")
 @click.argument("subscription")
-@click.argument("age", type=_Age())
+@click.argument("age", type=Age())
 @_dry_run
 @admin_url_option
 @output_option
@@ -248,17 +227,12 @@ def _move_to(name: str, subscription: str, place: str) -> Callable[[Admin], Awai
     if (found := _ID.fullmatch(place)) is not None:
         message_id = MessageId(int(found[1]), int(found[2]), -1, parse_topic(name).partition)
         return lambda admin: admin.reset_subscription(name, subscription, message_id)
-    if (age := _AGE.fullmatch(place)) is not None:
-        since_s = int(age[1]) * _UNITS[age[2]]
-        at_ms = round((datetime.now(UTC).timestamp() - since_s) * 1000)
-    else:
-        time_ms = _time_ms(place)
-        if time_ms is None:
-            raise click.BadParameter(
-                f"{place!r} is no place: write earliest, latest, LEDGER:ENTRY,"
-                " 2026-11-22T10:00Z or 2h."
-            )
-        at_ms = time_ms
+    time = parse_time(place, datetime.now(UTC))
+    if time is None:
+        raise click.BadParameter(
+            f"{place!r} is no place: write earliest, latest, LEDGER:ENTRY, {FORMS}."
+        )
+    at_ms = round(time.timestamp() * 1000)
     return lambda admin: admin.reset_subscription_to_time(name, subscription, at_ms)
 
 
@@ -267,6 +241,7 @@ def _move_to(name: str, subscription: str, place: str) -> Callable[[Admin], Awai
 @click.argument("subscription")
 @admin_url_option
 @output_option
+@watch_option
 def analyze(topic: str, subscription: str, admin_url: str, output: OutputFormat) -> None:
     """Show how far a subscription is behind: messages, entries, bytes, and since when."""
     name = parse_topic(topic).full

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import click
 import trio
 
+from daybook.clients.cli import topic_admin
 from daybook.clients.cli.admin_request import ask_admin as _ask
 from daybook.clients.cli.broker_client import LIMITS, check_reachable, parse_namespace, parse_topic
 from daybook.clients.cli.errors import UserError
@@ -18,6 +19,8 @@ from daybook.clients.cli.options import OutputFormat, admin_url_option, output_o
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.topic_backlog import COMMANDS
 from daybook.clients.cli.topic_policies import policies
+from daybook.clients.cli.topic_properties import parse_properties, properties
+from daybook.clients.cli.watch import watch_option
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
 from daybook.clients.python.errors import AdminError, BrokerError
@@ -45,9 +48,10 @@ def topics() -> None:
     """
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, *topic_admin.COMMANDS):
     topics.add_command(command)
 topics.add_command(policies)
+topics.add_command(properties)
 
 
 @topics.command()
@@ -57,14 +61,23 @@ topics.add_command(policies)
     type=click.IntRange(1),
     help="Create a topic with this number of partitions.  [default: no partitions]",
 )
+@click.option(
+    "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property of the topic."
+)
 @admin_url_option
 @output_option
-def create(name: str, partitions: int | None, admin_url: str, output: OutputFormat) -> None:
+def create(
+    name: str,
+    partitions: int | None,
+    pairs: tuple[str, ...],
+    admin_url: str,
+    output: OutputFormat,
+) -> None:
     """Create a topic."""
-    topic = parse_topic(name).full
+    topic, found = parse_topic(name).full, parse_properties(pairs) or None
     _ask(
         admin_url,
-        lambda admin: admin.create_topic(topic, partitions=partitions or 0),
+        lambda admin: admin.create_topic(topic, partitions=partitions or 0, properties=found),
         changes=True,
     )
     write_record({"topic": topic, "partitions": partitions or 0}, output)
@@ -118,6 +131,7 @@ def list_(
 @click.argument("name")
 @admin_url_option
 @output_option
+@watch_option
 def stats(name: str, admin_url: str, output: OutputFormat) -> None:
     """Show what a topic holds, what goes through it, and its subscriptions.
 
@@ -156,11 +170,27 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 @click.option(
     "--force", is_flag=True, help="Delete the topic even if producers or consumers are connected."
 )
+@click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @admin_url_option
 @output_option
-def delete(name: str, force: bool, admin_url: str, output: OutputFormat) -> None:
+def delete(name: str, force: bool, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
     """Delete a topic, with its messages and subscriptions."""
     topic = parse_topic(name).full
+    if dry_run:
+        found: dict[str, Any] = _ask(admin_url, lambda admin: admin.stats(topic))
+        connected = len(found.get("publishers", [])) + sum(
+            len(each.get("consumers", [])) for each in found.get("subscriptions", {}).values()
+        )
+        record = {
+            "dry run": True,
+            "topic": topic,
+            "stored bytes": found.get("storageSize"),
+            "subscriptions": sorted(found.get("subscriptions", {})),
+            "producers and consumers": connected,
+            "deleted": "only with --force" if connected and not force else "would be deleted",
+        }
+        write_record(record, output)
+        return
 
     async def ask(admin: Admin) -> None:
         try:

@@ -5,6 +5,11 @@ messages are delivered again.  An acknowledgement that was sent without a receip
 a receipt covers it: the broker is asked for a receipt every `ack_settle_s`, and `flush` sends again
 everything that is in doubt and returns when the broker has confirmed it.  With receipts, `ack`
 waits until the broker has made the acknowledgement durable, through takeovers too.
+
+A broker that closes a consumer ignores what the client sends before it hears of that.  So whatever
+is in doubt when an attachment ends is sent again at the begin of the next one, if that broker says
+when somebody has moved the subscription: an acknowledgement from before a move must not come
+behind it.
 """
 
 from collections.abc import Sequence
@@ -67,9 +72,11 @@ class Acknowledger:
             self.tracker.note_sent(cumulative, single)
             self._sent_without_receipt.set()
 
-    def attached(self, connection: BrokerConnection) -> None:
+    def attached(self, connection: BrokerConnection, *, tells_moves: bool) -> None:
         """Send what is acknowledged, before the broker delivers: or it would deliver that again."""
         self.tracker.in_doubt.attached()
+        if tells_moves:
+            self.tracker.recall()
         if self._receipts:  # The task that awaits the receipt sends it again, with a request.
             self._send(connection, *self.tracker.unsent())
         else:
@@ -113,6 +120,10 @@ class Acknowledger:
             raise InDoubtError(
                 self._doubt(f"{lost} of an earlier connection were more than the client keeps")
             )
+
+    async def settle(self) -> None:
+        """Return when the broker has confirmed what it can still confirm.  Raise BrokerError."""
+        await self._flush()
 
     async def _flush(self) -> None:
         # The first flush has taken the acknowledgements from the tracker: a second one would find

@@ -164,12 +164,29 @@ class Admin:
     async def partitioned_topics(self, namespace: str = "public/default") -> list[str]:
         return _texts(await self._get(f"/admin/v2/persistent/{_namespace(namespace)}/partitioned"))
 
-    async def create_topic(self, topic: str, *, partitions: int = 0) -> None:
+    async def create_topic(
+        self, topic: str, *, partitions: int = 0, properties: dict[str, str] | None = None
+    ) -> None:
         """Create a topic; with `partitions`, a partitioned one."""
-        if partitions:
-            await self._do("PUT", f"{_path(topic)}/partitions", partitions)
+        if not partitions:
+            await self._do("PUT", _path(topic), properties)
+        elif properties:
+            new = {"partitions": partitions, "properties": properties}
+            await self._do("PUT", f"{_path(topic)}/partitions", new)
         else:
-            await self._do("PUT", _path(topic))
+            await self._do("PUT", f"{_path(topic)}/partitions", partitions)
+
+    async def topic_properties(self, topic: str) -> dict[str, str]:
+        return cast("dict[str, str]", await self._get(f"{_path(topic)}/properties"))
+
+    async def set_topic_properties(self, topic: str, properties: dict[str, str]) -> None:
+        """Set properties of a topic; those with other names stay."""
+        await self._do("PUT", f"{_path(topic)}/properties", properties)
+
+    async def remove_topic_property(self, topic: str, name: str) -> None:
+        """Remove a property of a topic, if it is there."""
+        query = urlencode({"key": name})
+        await self._do("DELETE", f"{_path(topic)}/properties?{query}")
 
     async def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0 if it is not partitioned."""

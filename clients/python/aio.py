@@ -437,7 +437,7 @@ class _Source(Generic[_S]):
         return await self._guest.call(self._source.last_message_ids)
 
     async def aclose(self) -> None:
-        """Send the acknowledgements that wait, then close."""
+        """Have the broker confirm the acknowledgements, waiting 5 s at most, then close."""
         await self._guest.call(self._source.aclose)
 
     async def __aenter__(self) -> Self:

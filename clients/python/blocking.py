@@ -450,7 +450,7 @@ class _Source(Closing, Generic[ValueT]):
         return self._portal.call(self._source.last_message_ids)
 
     def close(self) -> None:
-        """Send the acknowledgements that wait, then close."""
+        """Have the broker confirm the acknowledgements, waiting 5 s at most, then close."""
         if not self._portal.closed:
             self._portal.call(self._source.aclose)
 

@@ -117,8 +117,24 @@ class Admin(Closing):
         return self._portal.call(self._admin.partitioned_topics, namespace)
 
     @like(trio_admin.Admin.create_topic)
-    def create_topic(self, topic: str, *, partitions: int = 0) -> None:
-        self._portal.call(lambda: self._admin.create_topic(topic, partitions=partitions))
+    def create_topic(
+        self, topic: str, *, partitions: int = 0, properties: dict[str, str] | None = None
+    ) -> None:
+        self._portal.call(
+            lambda: self._admin.create_topic(topic, partitions=partitions, properties=properties)
+        )
+
+    @like(trio_admin.Admin.topic_properties)
+    def topic_properties(self, topic: str) -> dict[str, str]:
+        return self._portal.call(self._admin.topic_properties, topic)
+
+    @like(trio_admin.Admin.set_topic_properties)
+    def set_topic_properties(self, topic: str, properties: dict[str, str]) -> None:
+        self._portal.call(self._admin.set_topic_properties, topic, properties)
+
+    @like(trio_admin.Admin.remove_topic_property)
+    def remove_topic_property(self, topic: str, name: str) -> None:
+        self._portal.call(self._admin.remove_topic_property, topic, name)
 
     @like(trio_admin.Admin.partitions)
     def partitions(self, topic: str) -> int:

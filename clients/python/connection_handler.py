@@ -36,7 +36,7 @@ from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.wire.topics import TopicName
 
-_CLOSE_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 5.0
 _SHORT_S = 0.05  # brokers that hand a topic over faster than this are not followed at once
 _T = TypeVar("_T")
 
@@ -128,11 +128,11 @@ class ConnectionHandler(ABC):
             raise self.failure
 
     async def close(self) -> None:
-        """Ask the broker to close, wait `_CLOSE_TIMEOUT_S` at most, and end."""
+        """Ask the broker to close, wait `CLOSE_TIMEOUT_S` at most, and end."""
         connection = self.connection
         try:
             if self.failure is None and connection is not None and not connection.closed:
-                with trio.move_on_after(_CLOSE_TIMEOUT_S), suppress(BrokerError):
+                with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(BrokerError):
                     await self._close_at_broker(connection)
                     self._detach(connection)
         finally:

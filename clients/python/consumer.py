@@ -208,14 +208,19 @@ class MessageSource(Generic[ValueT]):
         return [(await consumer.last_message_id())[0] for consumer in self._partition_consumers]
 
     async def aclose(self) -> None:
-        """Send the acknowledgements that wait, then close."""
+        """Have the broker confirm the acknowledgements, waiting 5 s at most, then close.
+
+        Messages whose acknowledgement it has not confirmed by then may come again; `flush_acks`
+        waits longer, and raises.
+        """
         if self._closed:
             await self._ended.wait()  # Another task closes it: acknowledgements are on their way.
             return
         self._closed = True
         try:
-            for consumer in self._partition_consumers:
-                await consumer.close()
+            async with trio.open_nursery() as nursery:
+                for consumer in self._partition_consumers:
+                    nursery.start_soon(consumer.close)
         finally:
             self.abandon()
 
@@ -410,7 +415,7 @@ class Consumer(MessageSource[ValueT]):
             await consumer.flush_acks()
 
     async def aclose(self) -> None:
-        """Send the acknowledgements that wait, then close."""
+        """Have the broker confirm the acknowledgements, then close; see `MessageSource.aclose`."""
         if self._dead_letters is not None and not self._closed:
             # First, because the receipts of letters acknowledge their originals.
             await self._dead_letters.aclose()

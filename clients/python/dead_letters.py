@@ -196,6 +196,7 @@ class DeadLetters:
         producer.send_nowait(
             message.data,
             key=message.key_bytes if message.key_is_bytes else message.key,
+            ordering_key=message.ordering_key,
             properties=properties,
             event_time_ms=message.event_time_ms,
             deliver_after_s=after_s,

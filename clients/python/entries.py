@@ -25,7 +25,7 @@ from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
-_DECOMPRESSED_MAX = 64 << 20
+_DECOMPRESSED_MAX = 64 << 20  # or more, if messages in chunks may have more
 _MESSAGE: type[Message[bytes]] = Message
 _LIMITS = ConsumerLimits()
 
@@ -99,7 +99,8 @@ class EntryReader:
             self._decoder(metadata.schema_version),
         )
         if metadata.compression != pb.NONE and metadata.uncompressed_size:
-            whole, start = _decompressed(metadata, memoryview(whole)[start:]), 0
+            most = max(_DECOMPRESSED_MAX, self._whole_bytes_max)
+            whole, start = _decompressed(metadata, memoryview(whole)[start:], most), 0
         messages = self._messages(entry, metadata, whole, start, count)
         return Unpacked(entry, messages, _permits(count, delivery.ack_set), earlier)
 
@@ -144,9 +145,9 @@ def _permits(count: int, ack_set: int | None) -> int:
     return count if ack_set is None else (ack_set & ((1 << count) - 1)).bit_count()
 
 
-def _decompressed(metadata: pb.MessageMetadata, body: memoryview) -> bytes:
+def _decompressed(metadata: pb.MessageMetadata, body: memoryview, bytes_max: int) -> bytes:
     kind, size = int(metadata.compression), metadata.uncompressed_size
-    return bytes(decompress(kind, body, size, _DECOMPRESSED_MAX))
+    return bytes(decompress(kind, body, size, bytes_max))
 
 
 def _single_of(metadata: pb.MessageMetadata, size: int) -> SingleMetadata:

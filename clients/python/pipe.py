@@ -269,7 +269,7 @@ class Pipe:
     async def _carry(self, consumer: Consumer, producer: Producer) -> None:
         progress = PipeProgress(keep_last=not self._at_least_once)
         stored_before = -1 if self._at_least_once else producer.last_sequence_id
-        last_read, last = -1, (-1, -1)
+        last_read, last, acknowledged = -1, (-1, -1), -1
         failures: list[BrokerError] = []
         settled = trio.Event()
         scope = trio.CancelScope()
@@ -282,6 +282,12 @@ class Pipe:
                 failures.append(error)
                 scope.cancel()
             settled.set()
+
+        def acknowledge(message: Message) -> None:
+            nonlocal acknowledged
+            if message.offset is not None:
+                acknowledged = message.offset
+            consumer.ack_nowait(message)
 
         async def wait(under_way: int) -> None:
             nonlocal settled
@@ -300,9 +306,11 @@ class Pipe:
                         # After a takeover of the input, messages that are under way come again.
                         assert message.offset is not None
                         if message.offset <= last_read:
+                            if message.offset <= acknowledged:  # Nobody else repeats it.
+                                consumer.ack_nowait(message)
                             continue
                         last_read = message.offset
-                    each = progress.read(partial(consumer.ack_nowait, message))
+                    each = progress.read(partial(acknowledge, message))
                     outputs = await outputs_of(self._transform, message)
                     for number, output in enumerate(outputs):
                         name = None

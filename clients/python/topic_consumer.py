@@ -10,6 +10,7 @@ entries that wait here are dropped first.  The broker remembers nothing for a re
 behind the entry that came last, and keeps the entries that wait.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -20,7 +21,7 @@ import trio
 
 from daybook.clients.python.acknowledger import Acknowledger
 from daybook.clients.python.connection import BrokerConnection
-from daybook.clients.python.connection_handler import ConnectionHandler
+from daybook.clients.python.connection_handler import CLOSE_TIMEOUT_S, ConnectionHandler
 from daybook.clients.python.dead_letters import DeadLetters
 from daybook.clients.python.entries import EntryReader, permits_of
 from daybook.clients.python.errors import (
@@ -171,6 +172,9 @@ class TopicConsumer(ConnectionHandler):
         )
         # The other entries of messages in chunks, by their last one, until they are acknowledged.
         self._chunked: dict[tuple[int, int], tuple[tuple[int, int], ...]] = {}
+        # Entries that were handed out while a message in chunks is incomplete: a cumulative
+        # acknowledgement names them one by one, because it must not cover those chunks.
+        self._behind_chunks: dict[tuple[int, int], None] = {}
         self._start = StartPosition(settings.start, durable=settings.durable)
         self._seeking = False
         self._moved: int | None = None  # the number of the last move that the broker told us
@@ -237,6 +241,10 @@ class TopicConsumer(ConnectionHandler):
         if unpacked.earlier:
             self._chunked[delivery.ledger_id, delivery.entry_id] = unpacked.earlier
         messages = self._wanted(unpacked.entry, unpacked.messages, delivery.ack_set)
+        if len(self._entries.chunks):
+            self._behind_chunks[delivery.ledger_id, delivery.entry_id] = None
+        elif self._behind_chunks:
+            self._behind_chunks.clear()
         dead = self._settings.dead_letters
         if dead is not None and messages and dead.policy.is_over(delivery.redelivery_count):
             self._give_up(dead, messages, unpacked.permits, len(payload))
@@ -322,7 +330,7 @@ class TopicConsumer(ConnectionHandler):
         self._acks.tracker.ack(key, batch_index)
         self._ack_chunks(key)
         self._acks.changed()
-        self._settle_timeout(key)
+        self._settle_entry(key)
 
     def ack_run(self, key: tuple[int, int], first: int, last: int, *, is_batch: bool) -> None:
         """Acknowledge the messages `first` to `last` of one entry."""
@@ -334,7 +342,7 @@ class TopicConsumer(ConnectionHandler):
             self._acks.tracker.ack(key, -1)
             self._ack_chunks(key)
         self._acks.changed()
-        self._settle_timeout(key)
+        self._settle_entry(key)
 
     def _ack_chunks(self, key: tuple[int, int]) -> None:
         """Acknowledge the other entries of a message in chunks."""
@@ -342,7 +350,9 @@ class TopicConsumer(ConnectionHandler):
             for each in self._chunked.pop(key, ()):
                 self._acks.tracker.ack(each, -1)
 
-    def _settle_timeout(self, key: tuple[int, int]) -> None:
+    def _settle_entry(self, key: tuple[int, int]) -> None:
+        if self._behind_chunks and not self._acks.tracker.is_pending(key):
+            self._behind_chunks.pop(key, None)
         if self._timeouts is not None and not self._acks.tracker.is_pending(key):
             self._timeouts.settled(key)
 
@@ -357,7 +367,9 @@ class TopicConsumer(ConnectionHandler):
         first = self._entries.chunks.first
         if first is not None and first < key:
             # A message whose chunks are not all there yet is not acknowledged by a later one.
-            self.ack(key, batch_index)
+            for each in [each for each in self._behind_chunks if first < each < key]:
+                self.ack(each, -1)
+            self.ack_run(key, 0, max(0, batch_index), is_batch=batch_index >= 0)
             key, batch_index = (first[0], first[1] - 1), -1
             if key[1] < 0:
                 return
@@ -367,7 +379,7 @@ class TopicConsumer(ConnectionHandler):
             del self._chunked[known]
         if self._timeouts is not None:
             self._timeouts.settled_up_to((key[0], key[1] - 1))
-            self._settle_timeout(key)
+            self._settle_entry(key)
 
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable."""
@@ -461,6 +473,7 @@ class TopicConsumer(ConnectionHandler):
         self._redelivery.forget()
         self._entries.chunks.forget()
         self._chunked.clear()
+        self._behind_chunks.clear()
         self.generation += 1
         if not moved_by_us:
             self._moved_generation = self.generation
@@ -503,7 +516,7 @@ class TopicConsumer(ConnectionHandler):
             self._unsubscribed = True
 
     def _check_offsets(self, connection: BrokerConnection) -> None:
-        if not connection.server_version.lower().startswith(CLIENT_NAME):
+        if not _is_ours(connection):
             raise NotAllowedError(
                 pb.NotAllowedError,
                 f"the broker ({connection.server_version}) does not number messages, so they"
@@ -562,7 +575,7 @@ class TopicConsumer(ConnectionHandler):
         self._start.attached()
         if self._settings.durable:
             self._redelivery.forget()  # The broker delivers all of it anyhow.
-        self._acks.attached(connection)
+        self._acks.attached(connection, tells_moves=_is_ours(connection))
         here = self._queue.waiting_of(self)  # A reader has kept the entries that wait.
         if permits := self._permits.restart(sum(permits_of(e.delivery, e.payload) for e in here)):
             self._flow(permits)
@@ -572,8 +585,15 @@ class TopicConsumer(ConnectionHandler):
         if connection.consumers.get(self._id) is self:
             del connection.consumers[self._id]
 
+    async def close(self) -> None:
+        """Have the broker confirm the acknowledgements, waiting 5 s at most, and close."""
+        if self.failure is None:
+            with trio.move_on_after(CLOSE_TIMEOUT_S), suppress(BrokerError):
+                await self._acks.settle()
+        await super().close()
+
     async def _close_at_broker(self, connection: BrokerConnection) -> None:
-        await self._acks.send_or_flush()
+        self._acks.send()  # The broker may not have confirmed them in time.
         await connection.request(pb.CommandCloseConsumer(consumer_id=self._id))
 
     def _take_back(self, connection: BrokerConnection) -> None:
@@ -603,3 +623,8 @@ class TopicConsumer(ConnectionHandler):
     def on_end_of_topic(self) -> None:
         self.end_of_topic = True
         self._queue.wake()
+
+
+def _is_ours(connection: BrokerConnection) -> bool:
+    """Return True if the broker numbers messages, and tells when a subscription was moved."""
+    return connection.server_version.lower().startswith(CLIENT_NAME)

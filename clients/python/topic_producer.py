@@ -370,6 +370,9 @@ class TopicProducer(ConnectionHandler):
             metadata.uuid = f"{self.name}-{batch.sequence_id}"
             metadata.num_chunks_from_msg = len(parts)
             metadata.total_chunk_msg_size = len(whole)
+        # One deadline for all: without one of its chunks the rest of a message is of no use, and a
+        # receipt for a chunk that was given up would count for the next one, which has its id.
+        deadline = self._deadline()
         for index, part in enumerate(parts):
             is_last = index == len(parts) - 1
             if len(parts) > 1:
@@ -379,6 +382,7 @@ class TopicProducer(ConnectionHandler):
                 part,
                 replace(batch, body=part, count=int(is_last)),
                 results if is_last else [],
+                deadline,
                 is_chunk=len(parts) > 1,
             )
 
@@ -388,7 +392,12 @@ class TopicProducer(ConnectionHandler):
         body: Buffer = batch.body
         if self._compression is not CompressionType.NONE:
             body = self._compressed(metadata, body)
-        self._queue_entry(metadata, body, batch, results)
+        self._queue_entry(metadata, body, batch, results, self._deadline())
+
+    def _deadline(self) -> float:
+        """Return the time at which an entry that is queued now is given up."""
+        timeout_s = self._settings.send_timeout_s
+        return inf if timeout_s is None else trio.current_time() + timeout_s
 
     def _queue_entry(
         self,
@@ -396,6 +405,7 @@ class TopicProducer(ConnectionHandler):
         body: Buffer,
         batch: Batch,
         results: list[tuple[int, OnResult]],
+        deadline: float,
         *,
         is_chunk: bool = False,
     ) -> None:
@@ -419,14 +429,13 @@ class TopicProducer(ConnectionHandler):
             highest_sequence_id=highest,
             is_chunk=is_chunk,
         )
-        timeout_s = self._settings.send_timeout_s
         send = PendingSend(
             batch.sequence_id,
             batch.highest_sequence_id,
             batch.count,
             len(batch.body),
             (frame + head, body),
-            inf if timeout_s is None else trio.current_time() + timeout_s,
+            deadline,
             results,
         )
         # In the queue before it is sent: a receipt is matched with the head of the queue.

@@ -147,7 +147,8 @@ class Holes:
         for position, pending in parts:
             if mark_delete < position <= through:
                 known = self._sizes.get(position.ledger_id, position.entry_id)
-                assert known is not None  # It is in one of the gaps.
+                if known is None:  # Its ledger was trimmed away, so no gap has it.
+                    return False
                 messages += pending_messages(pending, known[0]) - known[0]
         self.messages -= messages
         self.bytes -= size

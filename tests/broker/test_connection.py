@@ -28,8 +28,18 @@ async def test_the_greeting(autojump_clock: MockClock) -> None:
         connected = await client.connect(version="Pulsar-CPP-v4.2.0", protocol=20)
         assert connected.server_version == "daybook/test"
         assert connected.protocol_version == 20
-        assert connected.max_message_size == 5 * 1024 * 1024 - 10 * 1024
+        assert connected.max_message_size == 5 * 1024 * 1024
         assert connected.feature_flags.supports_topic_watchers
+
+
+async def test_the_largest_message_fits_into_bookies_with_its_headers(
+    autojump_clock: MockClock,
+) -> None:
+    """Clients cut chunks of this size: Apache's bookies, and smaller ones, have to take them."""
+    async with open_broker() as cluster:
+        cluster.broker.stored_bytes_max = 5 * 1024 * 1024 - 500
+        connected = await (await cluster.client(connect=False)).connect()
+        assert connected.max_message_size == 5 * 1024 * 1024 - 500 - 10 * 1024
 
 
 async def test_ping_is_answered(autojump_clock: MockClock) -> None:

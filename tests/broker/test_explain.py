@@ -100,6 +100,24 @@ async def test_too_many_unacknowledged_messages_name_the_limit_and_the_oldest(
         assert not watch.stalled[Cause.UNKNOWN]
 
 
+@pytest.mark.parametrize("at_ms", [1 << 62, (1 << 63) - 1])
+async def test_a_message_for_a_time_that_no_calendar_has_is_no_harm(
+    autojump_clock: MockClock, at_ms: int
+) -> None:
+    """The watch explained the stall of a subscription with such a message, and ended the broker."""
+    async with open_broker(topic_limits=FEW) as cluster:
+        client = await publish(cluster, 1, deliver_at_time=at_ms)
+        for n in range(1, 20):
+            client.send(n)
+        await client.subscribe(initialPosition=EARLIEST, kind=SHARED, permits=100)
+        await client.deliveries(4)
+        await trio.sleep(7)
+        assert cluster.broker.topics.watch.stalls == 1
+        delayed = explained(cluster).blockers[-1]
+        assert (delayed.cause, delayed.position) == ("delayed", "5:0")
+        assert str(at_ms) in (delayed.until or "")
+
+
 async def test_all_consumers_together_may_have_too_many(autojump_clock: MockClock) -> None:
     async with open_broker(topic_limits=FEW) as cluster:
         client = await publish(cluster, 20)

@@ -153,6 +153,19 @@ async def test_a_lost_consumer_leaves_its_keys_in_order(autojump_clock: MockCloc
         assert await other.entry_ids(3) == [1, 2, 3]
 
 
+async def test_a_reader_that_is_refused_leaves_no_subscription(autojump_clock: MockClock) -> None:
+    async with open_broker(topic_limits=TopicLimits(subscriptions_max=2)) as cluster:
+        client = await with_keys(cluster, LOW)
+        await join(client, durable=False, name="first", permits=0)
+        for number in range(3):
+            error = await join(
+                client, 2, durable=False, name=f"r{number}", keySharedMeta=sticky((2, 1))
+            )
+            assert error.error == pb.ConsumerAssignError
+        topic = cluster.broker.topics.loaded[TOPIC]
+        assert list(topic.subscriptions.by_name) == ["first"]
+
+
 async def test_a_cumulative_ack_is_refused(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await with_keys(cluster, LOW)

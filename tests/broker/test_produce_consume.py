@@ -7,6 +7,7 @@ import trio
 import trio.abc
 from trio.testing import MockClock
 
+from daybook.broker.service import handlers
 from daybook.broker.topics.stats import topic_stats
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
@@ -246,6 +247,37 @@ async def test_an_ack_with_receipt_is_answered_when_it_is_durable(
         assert cluster.broker.log().by_name["sub"].flushes == 1
 
 
+async def test_acks_that_wait_for_their_receipts_are_bounded(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "ACKS_WAITING_MAX", 3)
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        for n in range(5):
+            client.send(n)
+        await client.deliveries(5)
+        stored = trio.Event()
+
+        async def wait_stored(_: str) -> None:
+            await stored.wait()
+
+        log = cluster.broker.log()
+        log.before_flush = wait_stored
+        for n in range(5):
+            client.ack(n, request_id=n)
+        refused = await client.wait(pb.CommandAckResponse, 2)
+        assert [each.request_id for each in refused] == [3, 4]
+        assert {each.error for each in refused} == {pb.ServiceNotReady}
+        stored.set()
+        answers = await client.wait(pb.CommandAckResponse, 3)
+        assert not any(each.HasField("error") for each in answers)
+        client.ack(4, request_id=9)
+        (answer,) = await client.wait(pb.CommandAckResponse)
+        assert not answer.HasField("error")
+
+
 @pytest.mark.parametrize(
     ("ack", "code"),
     [
@@ -290,6 +322,23 @@ async def test_a_batch_is_acked_when_all_its_messages_are(autojump_clock: MockCl
         client.frames.send([encode_ack(1, [(5, 0, 0b0101)])])
         await client.settle()
         assert cursor.mark_delete.entry_id == 0
+
+
+async def test_a_batch_is_acked_when_a_cumulative_ack_covers_its_rest(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(permits=100)
+        client.send_batch(0, 4)
+        client.send_batch(1, 4)
+        await client.deliveries(2)
+        cursor = cluster.broker.log().by_name["sub"]
+        client.frames.send([encode_ack(1, [(5, 1, 0b0011)])])  # the last two messages
+        client.frames.send([encode_ack(1, [(5, 1, 0b1100)], cumulative=True, request_id=1)])
+        await client.wait(pb.CommandAckResponse)
+        assert cursor.mark_delete.entry_id == 1
 
 
 async def test_a_damaged_message_is_refused_in_its_turn(autojump_clock: MockClock) -> None:

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from daybook.broker.admin.operations import sum_stats
 from daybook.broker.errors import NotFoundError
+from daybook.broker.service.refused_requests import REASON_CHARS_MAX
 from daybook.broker.service.request_counts import INTERVAL_S, RefusalLog, RequestCounts
 from daybook.wire.logging import LogLimiter
 from daybook.wire.proto import pulsar_pb2 as pb
@@ -45,6 +46,15 @@ async def test_a_typed_schema_is_refused_in_a_way_that_is_final_for_clients(
         request = new_schema(pb.Schema.Json, b"{}")
         answer = await client.ask(request, pb.CommandGetOrCreateSchemaResponse)
         assert answer.error_code == pb.IncompatibleSchema
+
+
+async def test_a_refusal_does_not_quote_megabytes(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        request = pb.CommandLookupTopic(topic="t", advertised_listener_name="x" * 1_000_000)
+        answer = await client.ask(request, pb.CommandLookupTopicResponse)
+        assert answer.response == pb.CommandLookupTopicResponse.Failed
+        assert len(answer.message) <= REASON_CHARS_MAX
 
 
 async def test_a_topic_without_a_schema_is_told_from_a_failure(autojump_clock: MockClock) -> None:

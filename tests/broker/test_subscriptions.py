@@ -6,9 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from daybook.broker.dispatch.clearing import carry_out, plan_skip
 from daybook.broker.dispatch.subscription import EXCLUSIVE
-from daybook.broker.errors import PreconditionError
-from daybook.broker.limits import TopicLimits
+from daybook.broker.errors import PreconditionError, UnavailableError
+from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
 from daybook.broker.topics.topic import ConsumerRequest, check_name
 from daybook.managed_ledger.position import Position
@@ -102,6 +103,59 @@ async def test_a_volatile_subscription_is_gone_with_its_consumer(autojump_clock:
         topic = cluster.broker.topics.loaded[TOPIC]
         assert not topic.subscriptions.by_name
         assert not cluster.broker.log().by_name
+
+
+async def test_a_skip_does_not_cross_a_move(autojump_clock: MockClock) -> None:
+    """It would acknowledge everything from the new place up to the old one, which nobody has."""
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 9)
+        await client.subscribe(initialPosition=pb.CommandSubscribe.Earliest, permits=100)
+        await client.deliveries(9)
+        client.ack(5, cumulative=True)
+        await client.settle()
+        subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub")
+        log = cluster.broker.log()
+        read = log.read
+
+        async def first() -> Position:
+            await trio.lowlevel.checkpoint()
+            return Position(5, 0)
+
+        async def read_and_move(start: Position, **limits: int) -> list[LogEntry]:
+            found = await read(start, **limits)
+            await subscription.move(first, None)
+            return found
+
+        log.read = read_and_move  # type: ignore[method-assign]
+        with pytest.raises(UnavailableError, match="moved"):
+            await carry_out(subscription, await plan_skip(subscription, 2))
+        assert subscription.cursor.mark_delete == Position(5, -1)
+
+
+async def test_metadata_of_megabytes_are_refused(autojump_clock: MockClock) -> None:
+    """A connection may have ten thousand consumers, each with metadata of its own."""
+    most = ConnectionLimits().metadata_bytes_max
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        for size, code in ((most - 1, None), (most, pb.NotAllowedError)):
+            metadata = [pb.KeyValue(key="k", value="x" * size)]
+            for answer in (
+                await client.subscribe(size, metadata=metadata, name=f"s{size}"),
+                await client.ask(
+                    pb.CommandProducer(topic=TOPIC, producer_id=size, metadata=metadata),
+                    pb.CommandProducerSuccess,
+                ),
+            ):
+                assert (answer.error if isinstance(answer, pb.CommandError) else None) == code
+
+
+async def test_a_dead_consumer_does_not_count_for_the_limit(autojump_clock: MockClock) -> None:
+    async with open_broker(topic_limits=TopicLimits(consumers_max=1)) as cluster:
+        dead, again = await cluster.client(), await cluster.client()
+        await dead.subscribe()
+        assert isinstance(await again.subscribe(), pb.CommandSuccess)
+        error = await again.subscribe(2)
+        assert error.error == pb.ConsumerBusy
 
 
 async def test_durable_and_volatile_do_not_share_a_name(autojump_clock: MockClock) -> None:

@@ -464,3 +464,23 @@ async def test_a_follower_knows_the_store_in_the_end_whatever_happens(
     await trio.sleep(60)
     assert followed.latest.names == present()
     followed.stop()
+
+
+async def test_an_outage_of_the_store_costs_no_more_time_than_it_lasts(
+    autojump_clock: MockClock,
+) -> None:
+    """A read that fails says nothing about how long a read of the namespace takes."""
+    store, changed = MemoryStore(VirtualClock()), trio.Event()
+    session = store.session("broker", request_timeout_s=30.0)
+    lists = TopicLists(session, silent_log())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lists.run)
+        await lists.follow(NS, TopicPattern(ALL), changed.set)
+        session.suspend()
+        lists._noticed(NS, None)  # pyright: ignore[reportPrivateUsage]
+        await trio.sleep(31)
+        session.resume()
+        await Topics(store).create("a")
+        with trio.fail_after(3):
+            await changed.wait()
+        nursery.cancel_scope.cancel()

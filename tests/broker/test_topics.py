@@ -16,6 +16,7 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.protocol.access import EPOCH_MAX
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.topics.stats import internal_stats, topic_stats
 from daybook.broker.topics.topic import Topic
@@ -182,6 +183,54 @@ async def test_fencing_expels_the_others(autojump_clock: MockClock) -> None:
         await one.wait(pb.CommandCloseProducer)
         error = await one.producer(1)
         assert error.error == pb.ProducerBusy
+
+
+async def test_an_epoch_that_no_topic_has_had_is_refused(autojump_clock: MockClock) -> None:
+    """Otherwise the next epoch would fit into no answer, and the topic would stay like that."""
+    async with open_broker() as cluster:
+        one, two = await cluster.client(), await cluster.client()
+        exclusive: dict[str, Any] = {"producer_access_mode": pb.Exclusive}
+        for epoch in (2**64 - 1, EPOCH_MAX + 1):
+            refused = await one.producer(topic_epoch=epoch, **exclusive)
+            assert refused.error == pb.NotAllowedError
+        assert (await one.producer(topic_epoch=EPOCH_MAX, **exclusive)).topic_epoch == EPOCH_MAX
+        fencing = await two.producer(2, producer_access_mode=pb.ExclusiveWithFencing)
+        assert fencing.topic_epoch == EPOCH_MAX + 1
+
+
+@pytest.mark.parametrize("name", ["..-partition-0", ".-partition-7"])
+async def test_a_partition_of_no_topic_is_refused(name: str, autojump_clock: MockClock) -> None:
+    """The record of its topic would have a path that the metadata store takes for another one."""
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        assert (await client.producer(1, topic=name)).error == pb.InvalidTopicName
+        assert (await client.subscribe(1, topic=name)).error == pb.InvalidTopicName
+
+
+@pytest.mark.parametrize("closing", [False, True])
+async def test_a_bug_costs_one_topic(closing: bool, autojump_clock: MockClock) -> None:
+    """A topic cannot be loaded, or closed.  The broker serves all others."""
+
+    async def fail(*_: object, **__: object) -> Any:
+        raise ZeroDivisionError
+
+    async with open_broker() as cluster:
+        client, topics = await cluster.client(), cluster.broker.topics
+        if closing:
+            await client.producer(1, topic="bad")
+            topics.loaded[TopicName.parse("bad").full].close = fail  # type: ignore[method-assign]
+            await topics.unload(TopicName.parse("bad"))
+            assert not topics.loaded
+        else:
+            real, cluster.broker.logs.open = cluster.broker.logs.open, fail  # type: ignore[method-assign]
+            refused = await client.producer(1, topic="bad")
+            assert (refused.error, "because of a bug" in refused.message) == (
+                pb.ServiceNotReady,
+                True,
+            )
+            cluster.broker.logs.open = real  # type: ignore[method-assign]
+        for number, name in ((2, "good"), (3, "bad")):
+            assert isinstance(await client.producer(number, topic=name), pb.CommandProducerSuccess)
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,31 @@ async def test_an_old_backlog_keeps_producers_out(autojump_clock: MockClock) -> 
         assert isinstance(await client.producer(2), pb.CommandProducerSuccess)
 
 
+async def test_all_producers_that_wait_share_one_look_at_the_backlog(
+    autojump_clock: MockClock,
+) -> None:
+    """The age of a backlog is read from bookies, and those may be slow."""
+    async with broker_with(age_quota=quota(HOLD, age_s=100)) as (cluster, client):
+        await client.producer()
+        await client.subscribe(initialPosition=EARLIEST)
+        await publish(client, range(1))
+        topic, logs = cluster.broker.topics.loaded[TOPIC], cluster.broker.logs
+        reads, real = 0, logs.stored_ms
+        await trio.sleep(1)  # The answer for the first producer is old then.
+
+        async def slow(*args: Any) -> int | None:
+            nonlocal reads
+            reads += 1
+            await trio.sleep(2)
+            return await real(*args)
+
+        logs.stored_ms = slow  # type: ignore[method-assign, assignment]
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(topic.quotas.wait_room, lambda: None)
+        assert reads == 1
+
+
 async def test_system_cursors_count_for_no_quota(autojump_clock: MockClock) -> None:
     async with broker_with(size_quota=quota(THROW, size=500)) as (cluster, client):
         await client.producer()

@@ -30,6 +30,7 @@ from daybook.wire.batch import encode_batch, encode_payload
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, WireError
 from daybook.wire.logging import silent_log
+from daybook.wire.messages.bookie import FRAME_BYTES_MAX
 from daybook.wire.messages.client import SendReceipt, encode_send
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import AnyCommand, Command, decode_frame, encode
@@ -156,6 +157,7 @@ class Broker:
             versions_max=self.config.schema_versions_max,
             schema_bytes_max=self.config.schema_bytes_max,
         )
+        self.stored_bytes_max = FRAME_BYTES_MAX
         self.context = BrokerContext(
             config=self.config,
             clock=self.clock,
@@ -169,6 +171,7 @@ class Broker:
             server_version="daybook/test",
             own_urls=("pulsar://broker:6650",),
             log=silent_log(),
+            stored_bytes_max=lambda: self.stored_bytes_max,
             limits=connection_limits or ConnectionLimits(),
         )
         self.serving = 0

@@ -16,6 +16,7 @@ from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.errors import NotFoundError
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.topics.topic_log import Done, TopicCursor, TopicLog
+from daybook.broker.topics.topic_properties import is_reserved, shown
 from daybook.managed_ledger.ack_set import AckSet
 from daybook.managed_ledger.behind import Behind, EntryStart
 from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
@@ -594,6 +595,18 @@ class FakeLogs:
         assert isinstance(log, FakeLog)
         await trio.lowlevel.checkpoint()
         log.properties["pulsar.topic.epoch"] = str(epoch)
+
+    def properties(self, log: TopicLog) -> dict[str, str]:
+        assert isinstance(log, FakeLog)
+        return shown(log.properties.items())
+
+    async def change_properties(
+        self, log: TopicLog, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        reserved = {name: v for name, v in log.properties.items() if is_reserved(name)}
+        log.properties = change(shown(log.properties.items())) | reserved
 
     def is_terminated(self, log: TopicLog) -> bool:
         assert isinstance(log, FakeLog)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from tests.history.checkers import (
+    compaction,
     cursors,
     duplicates,
     entries,
@@ -34,6 +35,7 @@ _CHECKS = (
     serving.check,
     silent.check,
     entries.check,
+    compaction.check,
 )
 
 

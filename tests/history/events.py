@@ -15,6 +15,13 @@ from typing import TypeAlias
 
 import msgspec
 
+from tests.history.compaction_events import (
+    Compacted,
+    LatestEnd,
+    LatestFollows,
+    LatestRead,
+    ViewChange,
+)
 from tests.history.ledger_events import (
     Append,
     Confirmed,
@@ -28,6 +35,7 @@ from tests.history.ledger_events import (
     Recover,
     WriterStopped,
 )
+from tests.history.policy_events import Expired, MayEvict, MayExpire
 
 FORMAT = 1
 
@@ -64,6 +72,8 @@ class Send:
     seq: int  # counts the sends of the producer
     value: str
     digest: str = ""  # covers all content that must come back unchanged
+    key: str = ""
+    empty: bool = False  # a tombstone: it removes its key
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,6 +432,14 @@ Event: TypeAlias = (
     | NoEntry
     | LedgerRead
     | LedgerDelete
+    | Compacted
+    | LatestFollows
+    | LatestRead
+    | LatestEnd
+    | ViewChange
+    | MayExpire
+    | Expired
+    | MayEvict
 )
 
 

@@ -51,6 +51,8 @@ class Sending:
     value: str
     digest: str
     began_ns: int
+    key: str = ""
+    empty: bool = False
     outcome: str = "unknown"  # ok, error, unknown
     stored_in: str = ""  # the topic, or the partition
     position: Position | None = None
@@ -111,10 +113,10 @@ class Record:
 
     def _take(self, stamped: Stamped) -> None:
         match stamped.event:
-            case Send(topic, producer, seq, value, digest):
+            case Send(topic, producer, seq, value, digest, key, empty):
                 if value in self.sends:
                     raise HistoryError(f"{value} was sent twice by its application")
-                sending = Sending(topic, producer, seq, value, digest, stamped.at_ns)
+                sending = Sending(topic, producer, seq, value, digest, stamped.at_ns, key, empty)
                 self.sends[value] = self.by_seq[producer, seq] = sending
             case Ok(topic, producer, seq, position):
                 sending = self._sending(producer, seq)

@@ -232,6 +232,15 @@ class Subscription:
         confirmed = [each for each in covering if each.confirmed_ns is not None]
         return next(iter(confirmed), None) or single or next(iter(covering), None)
 
+    # -- policies
+
+    def free_until(self, at_ns: int) -> None:
+        """Note that a broker may have acknowledged what was sent until then."""
+        self._free_until(at_ns)
+
+    def began_until(self, index: int, at_ns: int) -> bool:
+        return self._began[index] <= at_ns
+
     # -- seeks
 
     def seek(self, seek: int, to: Position | str, at_ns: int, *, answered: bool) -> None:

@@ -5,5 +5,6 @@
     cluster.py     ZooKeeper, bookies of both kinds, in one or several clusters
     peer.py        Apache's client and tools, in a JVM behind a pipe
     java/          the JVM's program and its libraries
+    operations_table.py  the operations of Pulsar's clients, and the table of them in `docs`
     test_*.py      the behavior that each side expects of the other
 """

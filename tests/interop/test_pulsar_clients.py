@@ -26,11 +26,7 @@ REQUESTS_MAX = 300  # a client that repeats one without a pause sends more at on
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[StandaloneProcess]:
-    """Run a cluster whose broker announces a larger limit than its bookies', for large sends."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DAYBOOK_BROKER_MAX_MESSAGE_SIZE", str(20 << 20))
-        running = StandaloneProcess(bookies=1, brokers=1)
-    with running:
+    with StandaloneProcess(bookies=1, brokers=1) as running:
         yield running
 
 
@@ -107,6 +103,7 @@ def test_gos_producers_go_on_beside_one_whose_message_is_too_large(
     cluster: StandaloneProcess, go: Path, tmp_path: Path
 ) -> None:
     """The client that sent it knows no refusal of one message: its sends time out."""
+    limited(cluster, "go-large")
     before = commands(admin_urls(cluster))["PRODUCER"]
     process = start([str(go), "large", cluster.service_url, "go-large"], tmp_path / "go.txt")
     try:
@@ -121,6 +118,7 @@ def test_gos_producers_go_on_beside_one_whose_message_is_too_large(
 def test_javas_producer_goes_on_behind_a_message_that_is_too_large(
     cluster: StandaloneProcess, tmp_path: Path
 ) -> None:
+    limited(cluster, "java-large")
     command = pulsar_client_here().command(tmp_path, str(LARGE), cluster.service_url, "java-large")
     process = start(command, tmp_path / "large.txt")
     try:
@@ -128,6 +126,13 @@ def test_javas_producer_goes_on_behind_a_message_that_is_too_large(
     finally:
         end(process)
     assert said == ["stored", "NotAllowedException", "stored"]
+
+
+def limited(cluster: StandaloneProcess, topic: str) -> None:
+    """Create a topic that takes entries of 1 MiB at most, which clients do not know."""
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        admin.create_topic(topic)
+        admin.set_topic_policy(topic, "maxMessageSize", 1 << 20)
 
 
 def messages_of(cluster: StandaloneProcess, topic: str, count: int) -> list[int]:

@@ -7,11 +7,16 @@ import pytest
 import trio
 
 from daybook.managed_ledger.cursor_ledger import encode_snapshot
-from daybook.managed_ledger.errors import FencedError, LogCorruptError
+from daybook.managed_ledger.errors import FencedError, LogCorruptError, ManagedLedgerError
 from daybook.managed_ledger.position import EARLIEST, LATEST, Position
 from daybook.managed_ledger.records import cursor_path
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo
-from daybook.wire.metadata.store import MetadataError, Operation, Set
+from daybook.wire.metadata.store import (
+    MetadataError,
+    Operation,
+    Set,
+    VersionConflictError,
+)
 from tests.managed_ledger.world import CONFIG, NAME, Host, World, append, play, until
 
 
@@ -343,6 +348,44 @@ def test_a_cursor_whose_ledger_is_fenced_goes_on_if_the_log_is_ours() -> None:
             assert cursor.ledger_id != before
             log.abandon()
             assert (await host.open()).cursors["s"].mark_delete == positions[1]
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("taken_over", [False, True])
+def test_a_close_that_fails_confirms_no_acks(taken_over: bool) -> None:
+    """What the close has taken out of the state was stored by nobody."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open(replace(CONFIG, flush_s=1000.0))
+            positions = await append(log, range(3))
+            cursor = await log.open_cursor("s", initial=EARLIEST)
+            multi = host.store.multi
+            confirmed: list[bool] = []
+
+            async def refuse(operations: Sequence[Operation]) -> list[int]:
+                if any(isinstance(each, Set) for each in operations):
+                    nursery.start_soon(flush)
+                    await trio.sleep(0.01)
+                    if taken_over:
+                        raise VersionConflictError("a test has changed the record")
+                    raise MetadataError("a test forbids it")
+                return await multi(operations)
+
+            async def flush() -> None:
+                try:
+                    await cursor.flush()
+                    confirmed.append(True)
+                except ManagedLedgerError:
+                    confirmed.append(False)
+
+            host.store.multi = refuse  # type: ignore[method-assign]
+            async with trio.open_nursery() as nursery:
+                cursor.ack(positions[:2])
+                with pytest.raises((ManagedLedgerError, MetadataError)):
+                    await log.close()
+            assert confirmed == [False]
 
     play(scenario)
 

@@ -21,7 +21,7 @@ from daybook.managed_ledger.cursor_ledger import (
 from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.cursor import CursorState
-from daybook.managed_ledger.protocol.holes import HoleCount, Run, pending_messages
+from daybook.managed_ledger.protocol.holes import HoleCount, Holes, Run, pending_messages
 
 LEDGERS = {1: 3, 2: 4, 4: 0, 5: 2, 9: 12}  # 9 is the one that is written
 ENTRIES = [Position(i, e) for i, n in LEDGERS.items() for e in range(n)]
@@ -294,3 +294,13 @@ def test_acknowledged_entries_of_a_run_do_not_hide_sizes_that_are_known() -> Non
         5 + 9 + 5 + 90,
         [(247, 247), (249, 249), (262, 262)],
     )
+
+
+def test_a_part_in_a_ledger_that_was_trimmed_away_is_no_error() -> None:
+    """Volatile cursors hold back no trimming, so such a ledger may go under their holes."""
+    sizes, mark = EntrySizes(), Position(1, -1)
+    holes = Holes(sizes, lambda _after, _through: [(2, 0, 3)])
+    sizes.note(2, 0, [1] * 4, [10] * 4)
+    holes.acked(Position(2, 3), None, mark)
+    parts = [(Position(1, 0), 0b1)]
+    assert not holes.passed(mark, Position(2, 1), AckSet(), parts)

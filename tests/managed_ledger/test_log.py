@@ -16,6 +16,7 @@ from daybook.managed_ledger.errors import (
 )
 from daybook.managed_ledger.pending_adds import ENTRY_OVERHEAD_BYTES
 from daybook.managed_ledger.position import EARLIEST, LATEST, Position
+from daybook.wire.messages.bookie import FRAME_BYTES_MAX
 from daybook.wire.metadata.store import MetadataError
 from tests.managed_ledger.world import (
     BOOKIES,
@@ -411,7 +412,7 @@ def test_an_entry_that_no_bookie_would_take_is_refused_and_the_log_goes_on() -> 
             log = await host.open()
             await append(log, range(3))
             errors: list[Exception | None] = []
-            for size in (5 << 20, (5 << 20) - 500):
+            for size in (FRAME_BYTES_MAX, FRAME_BYTES_MAX - 500):
                 log.append([b"x" * size], 1, lambda _, error: errors.append(error))
             assert [type(error) for error in errors] == [EntryTooLargeError] * 2
             await append(log, range(3, 6))

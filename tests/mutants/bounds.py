@@ -15,6 +15,8 @@ _VIEWS = "daybook.bookie.server.response_buffers"
 _ARENAS = "daybook.wire.arena"
 _CONNECTION = "daybook.wire.connection"
 _RECEIVE = "tests:tests/wire/test_receive_memory.py"
+_BY_SIZES = "tests:tests/bookie/ledger/test_entry_sizes.py"
+
 MUTANTS = [
     Mutant(
         id="B18",
@@ -233,5 +235,32 @@ MUTANTS = [
         name="FrameConnection.__init__",
         replacement=Edit("newcomer_frame_bytes_max or frame_bytes_max", "frame_bytes_max"),
         caught_by=f"{_RECEIVE} -k trusted",
+    ),
+    Mutant(
+        id="B24",
+        rule="a bookie that announces no frame size takes Apache's default -> as much as ours",
+        module="daybook.bookie.ledger.ensemble",
+        name="BookieDirectory._list_is",
+        replacement=Edit("APACHE_FRAME_BYTES_MAX) for", "1 << 30) for"),
+        caught_by=_BY_SIZES,
+    ),
+    Mutant(
+        id="B24 smallest",
+        rule="the largest entry is what all bookies take -> what one of them takes",
+        module="daybook.bookie.ledger.ensemble",
+        name="BookieDirectory._list_is",
+        replacement=Edit("self.frame_bytes_max = min(", "self.frame_bytes_max = max("),
+        caught_by=_BY_SIZES,
+    ),
+    Mutant(
+        id="B24 told",
+        rule="clients are told what bookies take -> what is set",
+        module="daybook.broker.service.connection",
+        name="ConnectionContext.message_bytes_max",
+        replacement=Edit(
+            "min(self.config.max_message_size, self.stored_bytes_max() - FRAME_PADDING_BYTES)",
+            "self.config.max_message_size",
+        ),
+        caught_by="tests:tests/broker/test_connection.py",
     ),
 ]

@@ -167,4 +167,20 @@ MUTANTS = [
         replacement=Edit("if not self._is_there(position):", "if False:"),
         caught_by=_TESTS,
     ),
+    Mutant(
+        id="C121",
+        rule="a close that fails confirms nothing -> the next record confirms what it has taken",
+        module="daybook.managed_ledger.cursor",
+        name="Cursor.close",
+        replacement=Edit("finally:\n", "finally:\n            pass\n        if True:\n"),
+        caught_by=f"{_TESTS} -k close_that_fails",
+    ),
+    Mutant(
+        id="C122",
+        rule="a cumulative ack of the rest of a batch acknowledges the batch -> it does not",
+        module="daybook.broker.dispatch.subscription",
+        name="Subscription._ack_cumulative",
+        replacement=Edit("if self.cursor.ack_part(position, last.ack_set):", "if False:"),
+        caught_by="tests:tests/broker/test_produce_consume.py -k covers_its_rest",
+    ),
 ]

@@ -89,6 +89,14 @@ MUTANTS = [
         caught_by=_BY_BROKER,
     ),
     Mutant(
+        id="GR10 failed",
+        rule="a subscription that cannot be completed leaves the others complete -> it ends all",
+        module=_OPERATIONS,
+        name="Operations.update_partitions",
+        replacement=Edit("except BrokerError as error:", "except ConflictError as error:"),
+        caught_by=_BY_BROKER,
+    ),
+    Mutant(
         id="GR11",
         rule="a subscription of a new partition begins before all ledgers -> behind the first one",
         module=_GROWTH,

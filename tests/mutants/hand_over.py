@@ -6,8 +6,11 @@ _MACHINE = "daybook.broker.protocol.ownership"
 _SHELL = "daybook.broker.ownership.ownership"
 _LOOKUP = "daybook.broker.service.lookup"
 _BUNDLES = "daybook.broker.protocol.bundles"
+_MACHINE_HAND_OVER = "daybook.broker.protocol.hand_over"
+_PASSING = "tests:tests/broker/control/test_passing_topics_on.py"
 _SCENARIOS = "tests:tests/broker/control/test_ownership_scenarios.py"
 _TESTS = "tests:tests/broker/control/test_hand_overs.py"
+_NOTICED = "tests:tests/broker/control/test_records_that_nobody_knows.py"
 
 MUTANTS = [
     Mutant(
@@ -35,10 +38,8 @@ MUTANTS = [
         id="HV03",
         rule="a ticket fits one record -> any record of that broker",
         module=_SHELL,
-        name="Ownership._take",
-        replacement=Edit(
-            "not theirs or record.stat.created_txid != ticket.created_txid", "not theirs"
-        ),
+        name="_fits",
+        replacement=Edit("theirs and record.stat.created_txid == ticket.created_txid", "theirs"),
         caught_by=f"{_TESTS} -k ticket",
     ),
     Mutant(
@@ -179,5 +180,124 @@ MUTANTS = [
         name="BundleOperations.expect",
         replacement=Edit("await self._policies.bundles(namespace_of(bundle))", "pass"),
         caught_by="tests:tests/simulation/test_scenarios.py -k silent",
+    ),
+    Mutant(
+        id="HV33",
+        rule="a ticket from the network names a guard -> any path",
+        module=_SHELL,
+        name="_check_guard",
+        replacement=Edit("parent != records.GUARDS", "False"),
+        caught_by=f"{_TESTS} -k names_no_guard",
+    ),
+    Mutant(
+        id="HV20",
+        rule="a record of ours that nobody knows of is noticed -> only at a lookup here",
+        module=_SHELL,
+        name="Ownership._notice",
+        replacement=Edit("await self.acquire(bundle)", "pass"),
+        caught_by=f"{_NOTICED} -k late",
+    ),
+    Mutant(
+        id="HV21",
+        rule="the bundle of a client's topic is the present one -> the one before the split",
+        module=_SHELL,
+        name="Ownership.wait_handed_over",
+        replacement=Edit(
+            "await self._notice(await self._policies.bundle_of(topic))",
+            "await self._notice(bundle) if bundle is not None else None",
+        ),
+        caught_by=f"{_NOTICED} -k split",
+    ),
+    Mutant(
+        id="HV22",
+        rule="a client's question acquires nothing -> it acquires what nobody owns",
+        module=_SHELL,
+        name="Ownership._notice",
+        replacement=Edit(
+            "record is not None and record.stat.owner == self._store.session_id", "True"
+        ),
+        caught_by=f"{_NOTICED} -k stays_there",
+    ),
+    Mutant(
+        id="HV23",
+        rule="one read is for all that ask at once -> each reads",
+        module=_SHELL,
+        name="Ownership._notice",
+        replacement=Edit("noticing is not None", "False"),
+        caught_by=f"{_NOTICED} -k one_read",
+    ),
+    Mutant(
+        id="HV24",
+        rule="clients of topics that store nothing wait for the owner, too -> they do not",
+        module="daybook.broker.topics.topics",
+        name="Topics.open",
+        replacement=Edit("await self._wait_ours(name)", "pass"),
+        caught_by=f"{_NOTICED} -k both_kinds",
+    ),
+    Mutant(
+        id="HV25",
+        rule="the next owner loads topics when they are closed -> all of them at once",
+        module=_MACHINE_HAND_OVER,
+        name="Held.may_load",
+        replacement=Edit(" and hash_ not in self._hashes", ""),
+        caught_by=f"{_PASSING} -k before_the_bundle",
+    ),
+    Mutant(
+        id="HV26",
+        rule="topics are passed on with the ticket of the record -> with any ticket",
+        module=_SHELL,
+        name="_fits",
+        replacement=Edit(
+            "theirs and record.stat.created_txid == ticket.created_txid", "theirs or True"
+        ),
+        caught_by=f"{_PASSING} -k ticket",
+    ),
+    Mutant(
+        id="HV27",
+        rule="topics are dropped if the bundle does not come -> they are served on",
+        module=_SHELL,
+        name="Ownership._end_expectation",
+        replacement=Edit("self._topics.drop_bundle(bundle)", "pass"),
+        caught_by=f"{_PASSING} -k dropped",
+    ),
+    Mutant(
+        id="HV28",
+        rule="the owner answers for topics that it still serves -> their clients wait elsewhere",
+        module=_LOOKUP,
+        name="Lookups.lookup",
+        replacement=Edit("if self._ownership.keeps(topic):", "if False:"),
+        caught_by=f"{_PASSING} -k still_serves",
+    ),
+    Mutant(
+        id="HV29",
+        rule="an expectation lasts while topics are passed on -> it ends after its first time",
+        module="daybook.broker.ownership.expected",
+        name="ExpectedBundle._heard",
+        replacement=Edit("self.scope.deadline = trio.current_time() + _EXPECT_S", "pass"),
+        caught_by=f"{_PASSING} -k lasts",
+    ),
+    Mutant(
+        id="HV30",
+        rule="slow groups become smaller -> they stay as they are",
+        module=_MACHINE_HAND_OVER,
+        name="PassedOn.took",
+        replacement=Edit("max(1.0, min(fitting,", "max(self._size, min(fitting,"),
+        caught_by="tests:tests/broker/protocol/test_hand_over.py",
+    ),
+    Mutant(
+        id="HV31",
+        rule="after an error the rest is closed with the bundle -> the next owner is asked again",
+        module=_SHELL,
+        name="Ownership._pass_on",
+        replacement=Edit("failed = True", "pass"),
+        caught_by=f"{_PASSING} -k broken_off",
+    ),
+    Mutant(
+        id="HV32",
+        rule="a broker that stops loads nothing for others -> it does",
+        module=_SHELL,
+        name="Ownership.may_load",
+        replacement=Edit("self._closing or bundle is None", "bundle is None"),
+        caught_by=f"{_PASSING} -k stops",
     ),
 ]

@@ -281,4 +281,12 @@ MUTANTS = [
         replacement=Edit("batch.sequence_id, first = first, first + batch.count", "pass"),
         caught_by=_BY_CLIENT,
     ),
+    Mutant(
+        id="KS41",
+        rule="lengths of ranges that have changed are forgotten -> they are kept",
+        module=_RANGES,
+        name="_OUTDATED_MAX",
+        replacement=1 << 60,
+        caught_by=f"{_BY_RANGES} -k leaves_nothing",
+    ),
 ]

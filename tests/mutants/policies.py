@@ -24,6 +24,14 @@ _BY_RATE = "tests:tests/broker/protocol/test_publish_rate.py"
 
 MUTANTS = [
     Mutant(
+        id="BQ01",
+        rule="producers that wait for room share one look at the backlog -> each looks",
+        module="daybook.broker.topics.backlog_quota",
+        name="BacklogQuotas._blocking",
+        replacement=Edit("trio.current_time() >= self._looked_s + _LOOK_S", "True"),
+        caught_by="tests:tests/broker/test_upkeep.py -k share_one_look",
+    ),
+    Mutant(
         id="P90",
         rule="the policy of a topic goes over that of its namespace -> it does not count",
         module=_POLICIES,

@@ -90,9 +90,17 @@ MUTANTS = [
         id="A02",
         rule="a producer with an old epoch is refused -> becomes exclusive again",
         module=_ACCESS,
-        name="AccessProtocol._outdated",
+        name="AccessProtocol._refusal",
         replacement=Edit("candidate.epoch >= self.epoch", "True"),
         caught_by=_STORMS,
+    ),
+    Mutant(
+        id="A02 largest",
+        rule="no client names an epoch that no topic has had -> any number",
+        module=_ACCESS,
+        name="AccessProtocol._refusal",
+        replacement=Edit("candidate.epoch > EPOCH_MAX", "False"),
+        caught_by="tests:tests/broker/test_topics.py -k no_topic_has_had",
     ),
     Mutant(
         id="A03",

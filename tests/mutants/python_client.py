@@ -156,8 +156,11 @@ REJECTED = [
         id="PC18",
         rule="a batch is in time when all of it is acknowledged -> with its first message",
         module="daybook.clients.python.topic_consumer",
-        name="TopicConsumer._settle_timeout",
-        replacement=Edit("and not self._acks.tracker.is_pending(key)", ""),
+        name="TopicConsumer._settle_entry",
+        replacement=Edit(
+            "self._timeouts is not None and not self._acks.tracker.is_pending(key)",
+            "self._timeouts is not None",
+        ),
         caught_by=f"{_BY_LETTERS} -k batch_is_in_time",
     ),
     Mutant(
@@ -296,6 +299,25 @@ PIPES = [
     ),
 ]
 
+REPEATED = [
+    Mutant(
+        id="PC65",
+        rule="a letter has the ordering key of its message -> it has none",
+        module=_LETTERS,
+        name="DeadLetters._send",
+        replacement=Edit("ordering_key=message.ordering_key", "ordering_key=None"),
+        caught_by=f"{_BY_LETTERS} -k rejected_too_often",
+    ),
+    Mutant(
+        id="PC62",
+        rule="a pipe repeats an acknowledgement that a takeover has lost -> it does not",
+        module=_PIPE,
+        name="Pipe._carry",
+        replacement=Edit("if message.offset <= acknowledged:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k takeover_has_lost",
+    ),
+]
+
 CHUNKED = [
     Mutant(
         id="PC40",
@@ -353,6 +375,30 @@ CHUNKED = [
         replacement=Edit("(*self._chunked.get(key, ()), key)", "(key,)"),
         caught_by=f"{_BY_CHUNKS} -k as_a_whole",
     ),
+    Mutant(
+        id="PC61",
+        rule="the chunks of a message are given up together -> each at its own time",
+        module="daybook.clients.python.topic_producer",
+        name="TopicProducer._push_chunks",
+        replacement=Edit("            deadline,\n", "            self._deadline(),\n"),
+        caught_by=f"{_BY_CHUNKS} -k given_up_together",
+    ),
+    Mutant(
+        id="PC63",
+        rule="a cumulative ack covers the messages behind a chunk -> the last of them only",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer.ack_cumulative",
+        replacement=Edit("self.ack(each, -1)", "pass"),
+        caught_by=f"{_BY_CHUNKS} -k behind_a_chunk",
+    ),
+    Mutant(
+        id="PC64",
+        rule="a message in chunks may be compressed -> it has to be as small as a batch",
+        module="daybook.clients.python.entries",
+        name="EntryReader.unpack",
+        replacement=Edit("max(_DECOMPRESSED_MAX, self._whole_bytes_max)", "_DECOMPRESSED_MAX"),
+        caught_by=f"{_BY_CHUNKS} -k compression_makes",
+    ),
 ]
 
-MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *CHUNKED]
+MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *REPEATED, *CHUNKED]

@@ -285,6 +285,14 @@ CLIENTS = [
         replacement=Edit(", shield=True", ""),
         caught_by=f"{_BY_CLIENT} -k costs_no_message",
     ),
+    Mutant(
+        id="SC61",
+        rule="a definition that cannot be used costs no message -> its error loses the message",
+        module=_VERSIONS,
+        name="SchemaVersions._read",
+        replacement=Edit("except Exception", "except ValueError"),
+        caught_by=f"{_BY_CLIENT} -k cannot_be_used",
+    ),
 ]
 
 MUTANTS = [*RULES, *STORED, *CLIENTS]

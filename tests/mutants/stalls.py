@@ -115,4 +115,12 @@ MUTANTS = [
         replacement=Edit("self._redeliveries = {}", "pass"),
         caught_by=f"{_PAINS}::test_redelivery_counts_survive_the_reconnection_of_the_last_consumer",
     ),
+    Mutant(
+        id="ST21",
+        rule="a message for a time that no calendar has is explained -> it ends the broker",
+        module=_EXPLAIN,
+        name="_iso",
+        replacement=Edit("except (OverflowError, ValueError, OSError):", "except KeyError:"),
+        caught_by=f"{_SHELL} -k calendar",
+    ),
 ]

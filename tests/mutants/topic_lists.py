@@ -12,6 +12,14 @@ _BY_WATCHERS = "tests:tests/broker/test_topic_watchers.py"
 
 MUTANTS = [
     Mutant(
+        id="W20 outage",
+        rule="a read that fails is tried again soon -> after ten times as long as it took to fail",
+        module=_LISTS,
+        name="TopicLists._keep",
+        replacement=Edit("continue", "pass"),
+        caught_by=f"{_BY_WATCHERS} -k outage_of_the_store",
+    ),
+    Mutant(
         id="W20",
         rule="a watcher is told the difference from what its client knows -> from nothing",
         module=_MACHINE,

@@ -13,6 +13,30 @@ _ORPHAN_TESTS = "tests:tests/managed_ledger/test_orphans.py"
 
 MUTANTS = [
     Mutant(
+        id="TN01",
+        rule="a name has no path of its own -> the topic of a partition may be named ..",
+        module="daybook.wire.topics",
+        name="TopicName.parse",
+        replacement=Edit("match[1] if match else local", "local"),
+        caught_by="tests:tests/broker/test_topics.py -k partition_of_no_topic",
+    ),
+    Mutant(
+        id="TN02",
+        rule="a topic that cannot be loaded because of a bug costs no other -> the broker ends",
+        module="daybook.broker.topics.topics",
+        name="Topics._load",
+        replacement=Edit("except Exception as bug:", "except MemoryError as bug:"),
+        caught_by="tests:tests/broker/test_topics.py -k bug_costs",
+    ),
+    Mutant(
+        id="TN03",
+        rule="a topic that cannot be closed because of a bug costs no other -> the broker ends",
+        module="daybook.broker.topics.topics",
+        name="Topics._close",
+        replacement=Edit("except Exception as error:", "except MemoryError as error:"),
+        caught_by="tests:tests/broker/test_topics.py -k bug_costs",
+    ),
+    Mutant(
         id="TP01",
         rule="the log reports a move of its end -> the producer does, while it is open",
         module="daybook.managed_ledger.log",
@@ -160,5 +184,24 @@ MUTANTS = [
         name="Subscription.__init__",
         replacement=Edit("cursor.properties.get(MOVED)", "None"),
         caught_by=f"{_MOVES} -k takeover",
+    ),
+    Mutant(
+        id="TP21",
+        rule="a reader that is refused leaves no subscription -> the one that it began stays",
+        module="daybook.broker.topics.topic",
+        name="TopicSubscriptions.prepare",
+        replacement=Edit("subscription.drop_if_unused()", "pass"),
+        caught_by="tests:tests/broker/test_key_shared.py -k leaves_no_subscription",
+    ),
+    Mutant(
+        id="TP22",
+        rule="a dead consumer in the way does not count for the limit -> it does",
+        module="daybook.broker.dispatch.subscription",
+        name="Subscription.make_way",
+        replacement=Edit(
+            "    keys = keys or KeyPolicy()\n",
+            "    keys = keys or KeyPolicy()\n    self._check_room()\n",
+        ),
+        caught_by="tests:tests/broker/test_subscriptions.py -k count_for_the_limit",
     ),
 ]

@@ -19,6 +19,7 @@ from tests.simulation.acts import (
     Refuse,
     StuckDisk,
 )
+from tests.simulation.draw_features import FEATURES
 from tests.simulation.plan import (
     Administer,
     Consume,
@@ -28,6 +29,7 @@ from tests.simulation.plan import (
     Produce,
     Shape,
     Spoil,
+    TopicWork,
     Work,
     WriteLedgers,
 )
@@ -45,7 +47,7 @@ _SEVERAL_CLIENTS = (1, 2, 2, 3)
 
 def draw_more(plan: Plan) -> Plan:
     draws = (_hosts, _habits, _spoilers, _flushes, _namespaces, _faults, _limits, _ports)
-    for draw in (*draws, _deduplication, _one_silent, _key_shared):
+    for draw in (*draws, _deduplication, _one_silent, _key_shared, *FEATURES):
         plan = draw(plan, Random(f"{draw.__name__} {plan.seed}"))
     return plan
 
@@ -136,7 +138,7 @@ def _namespaces(plan: Plan, rng: Random) -> Plan:
     topics = tuple(replace(each, name=moved.get(each.name, each.name)) for each in plan.topics)
     work = tuple(
         replace(each, topic=moved.get(each.topic, each.topic))
-        if isinstance(each, Produce | Consume | Follow | Spoil | Administer)
+        if isinstance(each, TopicWork)
         else each
         for each in plan.work
     )

@@ -25,10 +25,11 @@ from tests.history.events import (
 )
 from tests.simulation.acts import Act
 from tests.simulation.steps import is_mark, matrix
-from tests.simulation.workloads.administer import ACTS
+from tests.simulation.workloads.administer import ACTS, MORE_ACTS
+from tests.simulation.workloads.restrict import POLICIES
 
 _FAULTS = tuple(f"fault {kind.__name__}" for kind in get_args(Act))
-_ACTS = tuple(dict.fromkeys(f"{name}: done" for name, _ in ACTS))
+_ACTS = tuple(dict.fromkeys(f"{name}: done" for name in (*(each for each, _ in ACTS), *MORE_ACTS)))
 
 SOMETIMES = (
     "a ledger was recovered",
@@ -97,6 +98,13 @@ SOMETIMES = (
     "log removed ledgers that nothing names",
     "log a topic failed and is loaded again when a client asks for it",
     "log a topic was not closed in order; its next owner recovers it",
+    "messages expired or were evicted",
+    *(f"the policy {how} was set" for how in POLICIES),
+    "expire: done",
+    "a tombstone was sent",
+    "a compaction ended: SUCCESS",
+    "a key of a table view was changed",
+    "a key of a table view was removed",
     *_FAULTS,
     *_ACTS,
 )

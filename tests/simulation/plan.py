@@ -62,6 +62,7 @@ class Produce:
     give_up: float = 0.0  # share of opens that are cancelled, before the answer or after it
     key_bytes: int = 0  # added to each key
     property_bytes: int = 0  # added to the properties
+    tombstones: float = 0.0  # share of messages
     delay_s: float = 0.0  # a shared subscription delivers the message so much later, at most
 
 
@@ -105,6 +106,17 @@ class Follow:
 
 
 @dataclass(frozen=True, slots=True)
+class Latest:
+    """Read the latest message of each key, from the earliest on; or keep a table view."""
+
+    name: str
+    host: str
+    topic: str
+    view: bool = False
+    again: float = 0.0  # probability after each batch, or half second: leave, and start another
+
+
+@dataclass(frozen=True, slots=True)
 class Spoil:
     """Send entries that nobody can read: encrypted, or damaged before they were sent."""
 
@@ -128,6 +140,20 @@ class Administer:
     at_s: float
     subscription: str = ""
     http: bool = False  # use REST where it has the operation
+
+
+@dataclass(frozen=True, slots=True)
+class Restrict:
+    """Set a policy of a topic for a while; see `workloads.restrict`."""
+
+    name: str
+    host: str
+    topic: str
+    how: str  # ttl, evict by age, evict by size, hold, refuse; expire
+    limit: int  # seconds or bytes
+    at_s: float
+    for_s: float = 1000.0  # at most until the storm is over
+    subscription: str = ""  # for `expire`
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +185,8 @@ class WatchLedgers:
 
 
 LedgerWork: TypeAlias = WriteLedgers | WatchLedgers
-Work: TypeAlias = Produce | Consume | Follow | Spoil | Administer | LedgerWork
+TopicWork: TypeAlias = Produce | Consume | Follow | Latest | Spoil | Administer | Restrict
+Work: TypeAlias = TopicWork | LedgerWork
 
 
 # -- faults

@@ -37,7 +37,7 @@ from tests.simulation.held_back import is_held_back
 from tests.simulation.host_log import listening
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
-from tests.simulation.plan import Consume, Follow, Plan, Work
+from tests.simulation.plan import Consume, Follow, Latest, Plan, Work
 from tests.simulation.rest import leaks, tasks_left
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.settings import Limits
@@ -270,7 +270,7 @@ class _Simulation:
         consumers = {
             there.get(each.name, ""): each.queue for each in work if isinstance(each, Consume)
         }
-        readers = sum(isinstance(each, Follow) for each in work)
+        readers = sum(isinstance(each, Follow | Latest) for each in work)
         for name in self._plan.shape.broker_names():
             broker = self._cluster.broker(name)
             if broker is not None:

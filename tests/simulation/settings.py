@@ -120,6 +120,7 @@ class Settings:
     # Longer than the session of a broker that has not noticed its loss.
     orphan_interval_s: float = 3.0
     orphan_age_s: float = 0.5
+    policy_check_interval_s: float = 60.0
     deduplication: bool = False
     retention: bool = True  # if off, messages that every subscription has acknowledged are deleted
     checkpoint_entries: int = 200
@@ -171,5 +172,6 @@ class Settings:
             default_retention_mb=-1 if self.retention else 0,
             max_message_size=self.message_bytes_max,
             balance_interval_s=self.balance_interval_s,
+            policy_check_interval_s=self.policy_check_interval_s,
             arena_bytes_max=max(self.limits.arena_bytes_max, 4 * self.message_bytes_max),
         )

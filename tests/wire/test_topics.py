@@ -41,6 +41,10 @@ NO_NAMES = [
     "t/n/a\nb",
     "persistent://a/b/\ud800",
     "x" * 2000,
+    ".",
+    "t/n/..",
+    "..-partition-0",
+    "t/n/.-partition-12",
 ]
 
 

@@ -37,7 +37,15 @@ from daybook.wire.proto.bookkeeper_pb2 import AuthMessage
 from daybook.wire.transport import Buffer
 
 VERSION = 2
-FRAME_BYTES_MAX = 5 * 1024 * 1024  # the default limit of Apache's bookies and clients
+# Room for the largest message of Pulsar's clients (5 MiB), and for its headers.
+FRAME_BYTES_MAX = 5 * 1024 * 1024 + 64 * 1024
+FRAME_BYTES_MIN = 1 << 20  # no bookie can be set to less
+APACHE_FRAME_BYTES_MAX = 5 * 1024 * 1024  # the default limit of Apache's bookies and clients
+FRAME_BYTES_PROPERTY = "daybook.frame-bytes"
+"""In the registration of a bookie: the largest frame that it accepts, decimal.
+
+A bookie that does not say it is taken for one of Apache's with the default limit.
+"""
 AUTH_DISABLED = "AuthDisabledPlugin"  # the answer of a bookie that asks for no credentials
 LAST_ENTRY = -1
 

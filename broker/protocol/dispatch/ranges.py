@@ -16,7 +16,7 @@ When a consumer joins, only slots that it gets change hands.  When one leaves, o
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Protocol, TypeAlias
 
@@ -25,6 +25,7 @@ from daybook.broker.protocol.dispatch.murmur import murmur3_each
 
 SLOTS = 1 << 16
 RANGES_MAX = 1_000  # a sticky consumer names no more; each costs a look at those of the others
+_OUTDATED_MAX = 32  # lengths of ranges that have changed, before they are sorted out
 _TOP = SLOTS  # Pulsar's ranges end here, one above the highest slot in use, and begin behind 0.
 
 Owner: TypeAlias = ConsumerKey | None
@@ -126,6 +127,9 @@ class AutoSplitRanges:
 
     def _note_length(self, end: int) -> None:
         heappush(self._largest, (-self._length(end), end))
+        if len(self._largest) > 2 * len(self._ends) + _OUTDATED_MAX:
+            self._largest = [(-self._length(each), each) for each in self._ends]
+            heapify(self._largest)
 
     def _peek_largest(self) -> tuple[int, int]:
         """Return length and last slot of the largest range."""

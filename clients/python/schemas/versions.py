@@ -81,7 +81,7 @@ class SchemaVersions:
     async def _load(self, decoder: VersionDecoder, ask: Ask) -> None:
         number = int.from_bytes(decoder.version, "big")
         try:
-            decoder.found(self.schema.decoder_of(await ask(decoder.version)))
+            writer = await ask(decoder.version)
         except TopicNotFoundError:
             decoder.failed(
                 ValueError(
@@ -96,5 +96,13 @@ class SchemaVersions:
             )
             failure.__cause__ = error
             decoder.failed(failure)
-        except (ValueError, ImportError) as error:
+        else:
+            self._read(decoder, writer)
+
+    def _read(self, decoder: VersionDecoder, writer: SchemaInfo) -> None:
+        try:
+            decoder.found(self.schema.decoder_of(writer))
+        except Exception as error:
+            # Whatever a schema of the application, or a library, makes of the definition: the
+            # message has left the queue, and would be lost.  Its `value` raises the error.
             decoder.failed(error)

@@ -36,6 +36,7 @@ from daybook.wire.messages.blocks import (
 from daybook.wire.messages.bookie import (
     ADD_HEADER,
     FRAME_BYTES_MAX,
+    FRAME_BYTES_PROPERTY,
     LAST_ENTRY,
     Add,
     BatchRead,
@@ -77,6 +78,7 @@ class FakeBookie:
     knows_batches: bool = True
     # Announces and answers blocks; if off, it closes the connection on one.
     takes_blocks: bool = False
+    frame_bytes: str = ""  # the largest frame that it announces; Apache's bookies announce none
     blocks: list[AddBlock] = field(default_factory=list)
     claims: int = 0  # how many entries too many an answer to a block claims
     batch_surplus: int = 0  # how many entries too many a batch read returns
@@ -98,6 +100,8 @@ class FakeBookie:
         await self.cluster.nursery.start(self._serve, self.scope)
         self.session = self.cluster.store.session(self.host)
         properties = {BLOCKS_PROPERTY: "1"} if self.takes_blocks else {}
+        if self.frame_bytes:
+            properties[FRAME_BYTES_PROPERTY] = self.frame_bytes
         info = BookieInfo(self.id, self.host, PORT, properties)
         await create_cookie(self.session, PATHS, Cookie(self.id, ["/j"], ["/d"], "i"))
         await register_bookie(self.session, PATHS, info)

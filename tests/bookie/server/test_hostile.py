@@ -14,7 +14,7 @@ import trio
 
 from daybook.bookie.server.session import ServerLimits
 from daybook.wire.messages import bookie
-from daybook.wire.messages.bookie import AddRun, Status
+from daybook.wire.messages.bookie import FRAME_BYTES_MAX, AddRun, Status
 from tests.bookie.server.conftest import Running, Start
 from tests.bookie.server.peer import PATIENCE_S, Peer, add_frame, dial, make_entry
 
@@ -36,7 +36,7 @@ async def assert_unharmed(running: Running, ledger_id: int = 1) -> None:
 @pytest.mark.parametrize(
     "data",
     {
-        "a frame above the limit": struct.pack(">I", 5_242_881),
+        "a frame above the limit": struct.pack(">I", FRAME_BYTES_MAX + 1),
         "a negative length": struct.pack(">i", -1),
         "an empty frame": struct.pack(">I", 0),
         "three bytes": struct.pack(">I3x", 3),
@@ -165,7 +165,7 @@ async def test_half_frames_do_not_keep_memory_from_others(start: Start) -> None:
     limits = ServerLimits(arena_bytes_max=40 * MIB)
     async with start(limits) as running, running.connect() as bystander:
         assert await bystander.add(7, 0) is Status.OK
-        header = struct.pack(">II", 5_242_880, 0x02010000)
+        header = struct.pack(">II", FRAME_BYTES_MAX, 0x02010000)
         peers = [await dial(running.port) for _ in range(12)]
         for peer in peers:
             await peer.send(header)
@@ -180,7 +180,7 @@ async def test_newcomers_with_half_frames_share_a_pool_of_their_own(start: Start
     """None has sent a whole frame: together they keep no more than the pool of new connections."""
     limits = ServerLimits(arena_bytes_max=40 * MIB, newcomer_arena_bytes_max=6 * MIB)
     async with start(limits) as running:
-        half = struct.pack(">II", 5_242_880, 0x02010000) + bytes(100_000)
+        half = struct.pack(">II", FRAME_BYTES_MAX, 0x02010000) + bytes(100_000)
         peers = [await dial(running.port) for _ in range(30)]
         for peer in peers:
             await peer.send(half)

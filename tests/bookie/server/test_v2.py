@@ -4,7 +4,13 @@ import struct
 
 from daybook.wire.digest import master_key
 from daybook.wire.messages import bookie
-from daybook.wire.messages.bookie import AddRun, AuthAnswer, BatchReadAnswer, Status
+from daybook.wire.messages.bookie import (
+    FRAME_BYTES_MAX,
+    AddRun,
+    AuthAnswer,
+    BatchReadAnswer,
+    Status,
+)
 from tests.bookie.server.conftest import Start
 from tests.bookie.server.peer import KEY, add_frame, make_entry
 
@@ -192,8 +198,8 @@ async def test_an_entry_that_cannot_be_is_a_bad_request(start: Start) -> None:
         assert await peer.add(7, -5) is Status.BAD_REQUEST
         assert await peer.add(-7, 0) is Status.BAD_REQUEST
         assert (await peer.read(7, -9)).status in (Status.BAD_REQUEST, Status.NO_LEDGER)
-        large = add_frame(7, 0, bytes(5_242_880 - 24 - 36))
-        assert len(large) == 5_242_880 + 4
+        large = add_frame(7, 0, bytes(FRAME_BYTES_MAX - 24 - 36))
+        assert len(large) == FRAME_BYTES_MAX + 4
         assert await peer.ask(large) == AddRun(Status.BAD_REQUEST, 7, 0, 0)
-        assert await peer.add(7, 0, bytes(5_242_880 - 24 - 36 - 500)) is Status.OK
-        assert len((await peer.read(7, 0)).entry) == 5_242_880 - 24 - 500
+        assert await peer.add(7, 0, bytes(FRAME_BYTES_MAX - 24 - 36 - 500)) is Status.OK
+        assert len((await peer.read(7, 0)).entry) == FRAME_BYTES_MAX - 24 - 500

@@ -1,7 +1,7 @@
 """Brokers reduced to their control plane, several in one trio program, over the store in memory."""
 
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -45,6 +45,19 @@ class RecordedTopics(Topics):
     dropped: list[BundleName] = field(default_factory=list)
     sent_to: list[str] = field(default_factory=list)
     closing_takes_s: float = 0.0
+    served: list[TopicName] = field(default_factory=list)
+    closed_names: list[list[str]] = field(default_factory=list)
+
+    def with_hashes(self, bundle: BundleName) -> list[tuple[str, int]]:
+        return [(name.full, name.bundle_hash) for name in self.served]
+
+    def in_use(self, names: Iterable[str]) -> list[str]:
+        return list(names)
+
+    async def close_names(self, names: Sequence[str], successor_url: str = "") -> None:
+        await trio.sleep(self.closing_takes_s)
+        self.closed_names.append(list(names))
+        self.sent_to.append(successor_url)
 
     async def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
         await trio.sleep(self.closing_takes_s)

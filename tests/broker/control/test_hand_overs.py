@@ -1,6 +1,6 @@
 """Bundles are handed over to a named broker, and split, while sessions and answers are lost."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 import trio
@@ -11,7 +11,7 @@ from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import LocalPolicies, Successor
 from daybook.broker.ownership.membership import owners, remove
-from daybook.broker.ownership.ownership import Ticket
+from daybook.broker.ownership.ownership import Receiver, Ticket
 from daybook.broker.protocol.bundles import (
     HASH_MAX,
     BundleName,
@@ -50,12 +50,24 @@ def successor(broker: ControlPlane) -> Successor:
     return Successor(broker.identity.service_url)
 
 
+def receiver(two: ControlPlane, give: Give, bundle: BundleName = A) -> Receiver:
+    async def hold(ticket: Ticket, hashes: Sequence[int]) -> None:
+        await two.ownership.hold(bundle, ticket, hashes)
+
+    async def pass_on(ticket: Ticket, closed: Sequence[str], used: Sequence[str]) -> None:
+        assert set(used) <= set(closed)
+        hashes = [TopicName.parse(name).bundle_hash for name in closed]
+        await two.ownership.pass_on(bundle, ticket, hashes)
+
+    return Receiver(hold, pass_on, give)
+
+
 async def hand_over(one: ControlPlane, two: ControlPlane, give: Give | None = None) -> None:
     async def take(ticket: Ticket) -> None:
         await two.ownership.take(A, ticket)
 
     two.ownership.expect(A)
-    await one.ownership.hand_over(A, successor(two), give or take)
+    await one.ownership.hand_over(A, successor(two), receiver(two, give or take))
 
 
 async def test_a_bundle_is_handed_over(autojump_clock: MockClock) -> None:
@@ -116,7 +128,8 @@ async def test_clients_wait_at_the_next_owner_until_it_has_the_bundle(
 
         two.ownership.expect(bundle)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(one.ownership.hand_over, bundle, successor(two), take)
+            to = receiver(two, take, bundle)
+            nursery.start_soon(one.ownership.hand_over, bundle, successor(two), to)
             began = trio.current_time()
             await two.ownership.wait_handed_over(TOPIC)
             assert 1.9 < trio.current_time() - began < 3
@@ -205,6 +218,26 @@ async def test_only_an_expected_bundle_is_taken(autojump_clock: MockClock) -> No
         with pytest.raises(UnavailableError, match="does not expect"):
             await two.ownership.take(A, ticket)
         assert one.ownership.owned == [A]
+
+
+@pytest.mark.parametrize("guard", ["", "guard", "/", "/a/../b", "/daybook/guards/..", "/x" * 999])
+async def test_a_ticket_that_names_no_guard_changes_nothing(
+    guard: str, autojump_clock: MockClock
+) -> None:
+    """The call comes from the network."""
+    async with open_cluster() as cluster:
+        one, two = await start_two(cluster)
+        record = await one.session.get(records.owner_path(A))
+        assert record is not None
+        two.ownership.expect(A)
+        ticket = Ticket(guard, record.stat.created_txid)
+        with pytest.raises(UnavailableError, match="could not take"):
+            await two.ownership.take(A, ticket)
+        with pytest.raises(UnavailableError, match="could not take"):
+            await two.ownership.hold(A, ticket, [])
+        with pytest.raises(UnavailableError, match="could not take"):
+            await two.ownership.pass_on(A, ticket, [])
+        assert (one.ownership.owned, two.ownership.owned) == ([A], [])
 
 
 async def test_the_giver_does_not_delete_the_record_of_the_taker(
@@ -340,7 +373,8 @@ async def test_several_bundles_are_handed_over_at_once(autojump_clock: MockClock
 
             await one.ownership.acquire(bundle)
             two.ownership.expect(bundle)
-            await one.ownership.hand_over(bundle, successor(two), take)
+            to = receiver(two, take, bundle)
+            await one.ownership.hand_over(bundle, successor(two), to)
 
         async with trio.open_nursery() as nursery:
             for bundle in bundles:

@@ -17,6 +17,7 @@ from daybook.broker.errors import (
     NotFoundError,
     PreconditionError,
     SubscriptionNotFoundError,
+    UnavailableError,
 )
 from daybook.broker.namespaces.policy_table import RETENTION
 from daybook.broker.namespaces.policy_types import Retention
@@ -401,5 +402,29 @@ def test_a_topic_that_becomes_a_partition_gets_the_subscriptions() -> None:
             await ops.update_partitions(ORDERS, 2)
         await ops.update_partitions(ORDERS, 2, force=True)
         assert await ops.subscriptions(TopicName.parse("orders-partition-1")) == ["s"]
+
+    simulated(story)
+
+
+def test_an_administrator_hears_which_subscriptions_a_new_partition_lacks() -> None:
+    """The partition is there, so nobody would add them later."""
+
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await ops.create_partitioned(ORDERS, 1)
+        for name in ("s", "t", "u"):
+            await ops.create_subscription(ORDERS, name, Start.latest())
+        await ops._topics.logs.create(TopicName.parse("orders-partition-1"), {})
+        real = ops.create_subscription_here
+
+        async def fail(topic: TopicName, name: str, start: Start) -> None:
+            if name != "t":
+                raise UnavailableError("its bookies do not answer")
+            await real(topic, name, start)
+
+        ops.create_subscription_here = fail  # type: ignore[method-assign]
+        with pytest.raises(UnavailableError, match=r"2 subscriptions \(s, u\).*do not answer"):
+            await ops.update_partitions(ORDERS, 2, force=True)
+        assert await ops.subscriptions(TopicName.parse("orders-partition-1")) == ["t"]
 
     simulated(story)

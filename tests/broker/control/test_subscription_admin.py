@@ -10,7 +10,7 @@ import trio
 from daybook.broker.admin.app import create_app
 from daybook.broker.server import RunningBroker
 from daybook.clients.python.consumer import Consumer
-from daybook.wire.batch import iter_batch
+from daybook.wire.batch import encode_payload, iter_batch, parse_metadata
 from daybook.wire.logging import silent_log
 from daybook.wire.topics import TopicName
 from tests.broker.control.test_server import ORDERS, World, send, simulated
@@ -354,5 +354,33 @@ def test_explain_over_rest() -> None:
         assert found["blockers"][0]["cause"] == "noConsumers"
         assert (found["msgBacklog"], found["backlogExact"]) == (10, True)
         assert (await rest.ask("GET", f"{TOPICS}/orders/subscription/none/explain")).status == 404
+
+    simulated(story)
+
+
+def test_a_message_expires_by_its_own_age_however_the_clocks_of_producers_differ() -> None:
+    """One producer's clock is days behind, and its messages lie between those of another one."""
+
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await trio.sleep(60)
+        topic = await rest.broker.topics.get(ORDERS, create=False)
+        real = topic.log.append
+
+        async with world.client("one") as client:
+            await send(client, ORDERS.full, 3, first=10)
+
+            def append(payload: Any, messages: int, done: Any) -> None:
+                metadata, body = parse_metadata(memoryview(b"".join(payload)))
+                metadata.publish_time = 1
+                real((encode_payload(metadata, bytes(body)),), messages, done)
+
+            topic.log.append = append  # type: ignore[method-assign]
+            await send(client, ORDERS.full, 1, first=13)
+            topic.log.append = real  # type: ignore[method-assign]
+        found = (await rest.do("POST", f"{SUB}/expireMessages/30", dryRun="true")).json
+        assert found["messages"] == 10
+        await rest.do("POST", f"{SUB}/expireMessages/30")
+        assert await received(world, "sub", 4) == [b"10", b"11", b"12", b"13"]
 
     simulated(story)

@@ -219,3 +219,13 @@ def test_sticky_ranges_do_not_overlap(wanted: list[SlotRange], fits: bool) -> No
 def test_ranges_that_make_no_sense_are_refused(ranges: Any, said: str | None) -> None:
     problem = ranges_problem(ranges)
     assert (problem is None) if said is None else (said in (problem or ""))
+
+
+def test_a_consumer_that_comes_and_goes_leaves_nothing_behind() -> None:
+    ranges = AutoSplitRanges()
+    ranges.add(0, "", ())
+    for consumer in range(1, 2_000):
+        ranges.add(consumer, "", ())
+        ranges.remove(consumer)
+    assert ranges.of_consumer(0) == [(1, SLOTS - 1)]
+    assert len(ranges._largest) < 100  # pyright: ignore[reportPrivateUsage]

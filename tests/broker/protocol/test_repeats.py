@@ -53,3 +53,13 @@ def test_a_repeat_has_another_request_id_and_the_same_subject() -> None:
     assert repeated_as(T.GET_SCHEMA, one) != repeated_as(T.LOOKUP, one)
     seek, elsewhere = (pb.CommandSeek(request_id=n, consumer_id=n) for n in (1, 2))
     assert repeated_as(T.SEEK, seek) != repeated_as(T.SEEK, elsewhere)
+
+
+def test_a_long_name_is_not_kept() -> None:
+    name = "x" * 5_000_000
+    one = repeated_as(T.LOOKUP, pb.CommandLookupTopic(request_id=1, topic=name))
+    again = repeated_as(T.LOOKUP, pb.CommandLookupTopic(request_id=2, topic=name))
+    other = repeated_as(T.LOOKUP, pb.CommandLookupTopic(request_id=3, topic=name + "y"))
+    assert one == again != other
+    assert isinstance(one, tuple)
+    assert sum(len(str(each)) for each in one) < 1_000

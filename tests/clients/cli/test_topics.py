@@ -213,6 +213,30 @@ def test_compact_waits_for_the_end(daybook: Daybook, fake_admin: FakeAdmin) -> N
     assert err == f"Error: {NAME} was not compacted: too many keys\n"
 
 
+def test_properties_are_set_shown_and_removed(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    path = f"{ROOT}/orders/properties"
+    fake_admin.answers["GET", path] = 200, {"team": "billing"}
+    fake_admin.answers["PUT", path] = 204, None
+    fake_admin.answers["DELETE", f"{path}?key=team"] = 204, None
+    code, out, _ = daybook("topics", "properties", "get", "orders", "--output", "json")
+    assert (code, json.loads(out)) == (0, {"team": "billing"})
+    assert daybook("topics", "properties", "set", "orders", "team=a=b", "pager=")[0] == 0
+    assert fake_admin.asked[-1][2] == {"team": "a=b", "pager": ""}
+    assert daybook("topics", "properties", "remove", "orders", "team")[0] == 0
+    code, _, err = daybook("topics", "properties", "set", "orders", "team")
+    assert code == 2
+    assert "'team' is no property: write NAME=VALUE." in err
+
+
+def test_a_topic_is_created_with_properties(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    fake_admin.answers["PUT", f"{ROOT}/orders"] = 204, None
+    fake_admin.answers["PUT", f"{ROOT}/orders/partitions"] = 204, None
+    assert daybook("topics", "create", "orders", "--property", "team=billing")[0] == 0
+    daybook("topics", "create", "orders", "--partitions", "2", "--property", "team=billing")
+    both = {"partitions": 2, "properties": {"team": "billing"}}
+    assert [asked[2] for asked in fake_admin.asked] == [{"team": "billing"}, both]
+
+
 def test_list_in_pages_names_each_partition(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     names = [f"persistent://public/default/p-partition-{n}" for n in range(3)]
     query = "after=persistent%3A%2F%2Fpublic%2Fdefault%2Forders&limit=3"
@@ -242,3 +266,48 @@ def test_explain_topic_says_in_which_step_a_load_is(
     assert code == 0
     assert "recovering its last ledgers, of 3" in out
     assert "12.5" in out
+
+
+def test_a_deletion_is_tried_dry(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    stats = {"publishers": [{}], "storageSize": 7, "subscriptions": {"s": {"consumers": [{}]}}}
+    fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
+    fake_admin.answers["GET", f"{ROOT}/orders/stats"] = 200, stats
+    code, out, _ = daybook("topics", "delete", "orders", "--dry-run", "--output", "json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["producers and consumers"], found["deleted"]) == (2, "only with --force")
+    assert {method for method, *_ in fake_admin.asked} == {"GET"}
+
+
+def test_subscriptions_are_created_listed_and_deleted(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    path = f"{ROOT}/orders/subscription/s"
+    stats = {"subscriptions": {"s": {"type": "Shared", "consumers": [{}], "msgBacklog": 3}}}
+    fake_admin.answers["PUT", path] = 204, None
+    fake_admin.answers["DELETE", f"{path}?force=true"] = 204, None
+    fake_admin.answers["POST", f"{path}/analyzeBacklog"] = 200, {"messages": 3}
+    fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
+    fake_admin.answers["GET", f"{ROOT}/orders/stats"] = 200, stats
+    assert daybook("topics", "subscriptions", "create", "orders", "s", "--from", "earliest")[0] == 0
+    _, out, _ = daybook("topics", "subscriptions", "list", "orders", "--output", "json")
+    assert json.loads(out)[0] == {
+        "subscription": "s",
+        "type": "Shared",
+        "consumers": 1,
+        "backlog (messages)": 3,
+    }
+    _, out, _ = daybook("topics", "subscriptions", "delete", "orders", "s", "--dry-run")
+    assert "backlog (messages)  3" in out
+    assert daybook("topics", "subscriptions", "delete", "orders", "s", "--force")[0] == 0
+
+
+def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    last = {"ledgerId": 3, "entryId": 9, "partitionIndex": -1}
+    fake_admin.answers["GET", f"{ROOT}/orders/lastMessageId"] = 200, last
+    fake_admin.answers["POST", f"{ROOT}/orders/terminate"] = 200, last
+    _, out, _ = daybook("topics", "terminate", "orders", "--dry-run", "--output", "json")
+    assert json.loads(out)["state"] == "would be terminated"
+    assert [method for method, *_ in fake_admin.asked] == ["GET"]
+    _, out, _ = daybook("topics", "terminate", "orders", "--output", "json")
+    assert json.loads(out) == {"topic": NAME, "state": "terminated", "last message": "3:9"}

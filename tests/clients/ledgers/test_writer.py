@@ -208,7 +208,7 @@ async def test_an_entry_that_no_bookie_would_take_is_refused_and_costs_no_id(
 ) -> None:
     async with await client.create() as writer:
         with pytest.raises(ledgers.EntryTooLargeError):
-            await writer.append(bytes(5 << 20))
+            await writer.append(bytes(6 << 20))
         assert await writer.append(b"fits") == 0
         with pytest.raises(ValueError, match="has not appended entry 1"):
             await writer.wait_confirmed(1)

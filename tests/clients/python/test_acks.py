@@ -104,6 +104,53 @@ async def test_flush_acks_covers_what_was_told_while_the_broker_closed_the_consu
         assert acked(cluster) == {0}
 
 
+async def test_what_a_broker_ignored_while_it_closed_the_consumer_is_told_again() -> None:
+    """Nobody asks for it: once, a thousand acknowledgements in one frame were lost so."""
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe("t", "s", ack_group_s=0.001)
+        await fill(client, [[b"0"], [b"1", b"2"], [b"3"]])
+        cluster.brokers["b1"].lose_acks = True
+        await acknowledge(consumer, cluster, 3)
+        cluster.brokers["b1"].lose_acks = False
+        cluster.brokers["b1"].close_consumers()
+        await until(lambda: acked(cluster) == {0, 1})
+        message = await consumer.receive()
+        assert message.data == b"3"
+
+
+async def test_acks_of_an_earlier_attachment_are_not_told_to_a_broker_that_hides_moves() -> None:
+    """Pulsar's broker does not say that somebody moved the subscription in between."""
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        cluster.brokers["b1"].server_version = "Pulsar Server 4.2.4"
+        for connection in cluster.brokers["b1"].connections:
+            connection.frames.close("the next one greets as Pulsar's broker")
+        consumer = await client.subscribe("t", "s", ack_group_s=0.001)
+        await fill(client, [[b"0"]])
+        cluster.brokers["b1"].lose_acks = True
+        await acknowledge(consumer, cluster, 1)
+        cluster.brokers["b1"].lose_acks = False
+        before = len(cluster.brokers["b1"].commands(pb.CommandFlow))
+        cluster.brokers["b1"].close_consumers()
+        # Acknowledgements come before permits.
+        await until(lambda: len(cluster.brokers["b1"].commands(pb.CommandFlow)) > before)
+        assert acked(cluster) == set()
+
+
+async def test_a_consumer_that_is_closed_while_its_topic_moves_tells_its_acks_first() -> None:
+    async with fake_cluster("b1", "b2") as cluster:
+        cluster.owner[TOPIC] = "b1"
+        async with daybook.connect(cluster.url, limits=QUICK) as client:
+            cluster.brokers["b1"].lose_acks = True
+            consumer = await client.subscribe("t", "s", ack_group_s=0.001)
+            await fill(client, [[b"0"], [b"1", b"2"]])
+            await acknowledge(consumer, cluster, 3)
+            cluster.owner[TOPIC] = "b2"
+            cluster.brokers["b1"].kill()
+            with trio.fail_after(PATIENCE_S):
+                await consumer.aclose()
+            assert acked(cluster) == {0, 1}
+
+
 async def test_flush_acks_raises_when_nobody_confirms() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=BRIEF) as client:
         consumer = await client.subscribe("t", "s", ack_group_s=0.001)

@@ -13,6 +13,7 @@ import daybook
 from daybook.clients.python.arguments import Compression
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.protocol.chunks import Chunks, Joined
+from daybook.clients.python.protocol.sends import PendingSend, PendingSends
 from daybook.wire.batch import parse_metadata, split_broker_metadata
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import FakeCluster, FakeTopic, fake_cluster, until
@@ -65,6 +66,17 @@ async def test_a_large_message_goes_there_and_back(compression: Compression) -> 
         assert acked == set(range(1, len(chunks) + 1))
 
 
+async def test_a_message_that_compression_makes_small_is_as_large_as_chunks_may_be() -> None:
+    data = bytes(65 << 20)
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        consumer = await client.subscribe("t", "s")
+        producer = await client.create_producer(
+            "t", chunking=True, compression="zstd", pending_bytes_max=66 << 20
+        )
+        await producer.send(data)
+        assert (await consumer.receive()).data == data
+
+
 async def test_without_chunking_a_large_message_is_refused() -> None:
     async with small_cluster() as cluster, daybook.connect(cluster.url) as client:
         producer = await client.create_producer("t")
@@ -90,6 +102,28 @@ async def test_chunks_are_sent_again_in_order_after_a_takeover() -> None:
         with trio.fail_after(60):
             found = [(await reader.receive()).data]  # Chunk 0 came twice, so it began anew.
         assert found == [data]
+
+
+async def test_the_chunks_of_a_message_are_given_up_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A receipt for one that was given up before would else count for the one behind it."""
+    pushed: list[PendingSend] = []
+    push = PendingSends.push
+
+    def slow_push(sends: PendingSends, send: PendingSend) -> None:
+        push(sends, send)
+        pushed.append(send)
+        until_s = trio.current_time() + 0.001
+        while trio.current_time() < until_s:  # as if the chunk were large
+            pass
+
+    monkeypatch.setattr(PendingSends, "push", slow_push)
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", chunking=True)
+        await producer.send(bytes(7_000))
+        assert len(pushed) > 3
+        assert len({send.deadline for send in pushed}) == 1
 
 
 async def test_what_is_rejected_comes_again_as_a_whole() -> None:
@@ -124,6 +158,31 @@ async def test_a_cumulative_acknowledgement_leaves_incomplete_messages_alone() -
         await consumer.flush_acks()
         last = len(topic.entries) - 1
         assert topic.subscriptions["s"].acked == {*range(last - 1), last}
+
+
+async def test_a_cumulative_acknowledgement_covers_all_messages_behind_a_chunk() -> None:
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe("t", "s", ack_receipts=True)
+        large = await client.create_producer("t", chunking=True)
+        await large.send(bytes(7_000))
+        await consumer.ack(await consumer.receive())
+        topic = cluster.topics[T]
+        before = len(topic.entries)
+        topic.entries.append(topic.entries[0])  # another message, of which chunk 0 is there
+        alone = await client.create_producer("t", batching=False)
+        await alone.send(b"a")
+        await alone.send(b"b")
+        batched = await client.create_producer("t")
+        for data in (b"c", b"d", b"e"):
+            batched.send_nowait(data)
+        await batched.flush()
+        found = [await consumer.receive() for _ in range(5)]
+        assert [each.data for each in found] == [b"a", b"b", b"c", b"d", b"e"]
+        await consumer.ack_cumulative(found[3])
+        subscription = topic.subscriptions["s"]
+        assert subscription.acked == {*range(before), before + 1, before + 2}
+        await consumer.ack(found[4])
+        assert subscription.acked == {*range(before), *range(before + 1, before + 4)}
 
 
 def key(number: int) -> tuple[int, int]:

@@ -123,12 +123,15 @@ async def test_a_message_that_is_rejected_too_often_becomes_a_dead_letter(
             "t", "s", type="shared", dead_letter=DeadLetterPolicy(2), initial_position="earliest"
         )
         producer = await client.create_producer("t", batching=False)
-        place = await producer.send(b"bad", key=b"\xff", properties={"a": "b"}, event_time_ms=7)
+        place = await producer.send(
+            b"bad", key=b"\xff", ordering_key=b"o", properties={"a": "b"}, event_time_ms=7
+        )
         await reject(consumer, 3)
         assert await nothing_comes(consumer)
         (letter,) = await everything_in(client, DEAD)
         assert letter.data == b"bad"
-        assert (letter.key_bytes, letter.event_time_ms) == (b"\xff", 7)
+        assert (letter.key_bytes, letter.ordering_key) == (b"\xff", b"o")
+        assert letter.event_time_ms == 7
         assert letter.properties == {
             "a": "b", "REAL_TOPIC": FULL + "t", "ORIGIN_MESSAGE_ID": str(place)
         }  # fmt: skip

@@ -133,6 +133,30 @@ async def test_crashes_at_every_step_store_each_output_once(
             assert found == expected
 
 
+async def test_acknowledgements_that_a_takeover_has_lost_are_sent_again(
+    autojump_clock: MockClock,
+) -> None:
+    """Otherwise the input could not be trimmed for as long as the pipe runs."""
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        deduplicate(cluster, "out")
+        await fill(client, "in", 30)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pipe_for, client, 60, lambda message: message.data)
+            await trio.sleep(10)
+            log = cluster.broker.log(FULL + "in")
+            cursor = log.by_name["pipe-p"]
+            reached = cursor.mark_delete
+            assert reached.entry_id >= 2
+            cursor.mark_delete = log.before_first
+            log.fence()
+            await fill(client, "in", 1, first=30)
+            await trio.sleep(30)
+            log = cluster.broker.log(FULL + "in")
+            assert log.by_name["pipe-p"].mark_delete >= reached
+            nursery.cancel_scope.cancel()
+        assert await contents(client, "out") == [b"%d" % number for number in range(31)]
+
+
 async def test_the_outputs_that_a_message_lacks_are_made_good(autojump_clock: MockClock) -> None:
     """The pipe dies when one of three outputs of a message is stored."""
     sizes = [200_000, 200_001, 200_002]  # so that each of them is an entry of its own

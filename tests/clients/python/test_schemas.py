@@ -18,6 +18,7 @@ from daybook import schemas
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import IncompatibleSchemaError, UnavailableError
 from daybook.clients.python.schemas import versions
+from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from tests.clients.python.real_broker import client_of, real_broker
@@ -366,6 +367,22 @@ async def test_a_version_that_cannot_be_asked_for_costs_no_message(
         monkeypatch.setattr(versions.SchemaVersions, "_load", ask)
         await consumer.load_schemas([message])
         assert message.value == Large(1, 9)
+
+
+@pytest.mark.parametrize("definition", [b'"string"', b'{"type":"record"}', b"[" * 100_000])
+async def test_a_definition_that_cannot_be_used_costs_no_message(definition: bytes) -> None:
+    known = versions.SchemaVersions(schemas.AUTO)
+    decoder = known.decoder("t", b"\1")
+
+    async def ask(_: bytes) -> SchemaInfo:
+        await trio.lowlevel.checkpoint()
+        return SchemaInfo(pb.Schema.Avro, definition)
+
+    await known.load([(decoder, ask)])
+    assert not decoder.ready
+    with pytest.raises(Exception) as caught:  # noqa: PT011  it is that of the library
+        decoder(b"")
+    assert not isinstance(caught.value, UnavailableError)
 
 
 async def test_a_version_that_was_deleted_is_told(autojump_clock: MockClock) -> None:

@@ -38,6 +38,8 @@ from tests.history.events import (
     Unsubscribe,
     Unsubscribed,
 )
+from tests.history.policies import Policies
+from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.record import Log, Record, Violation, parent, show
 from tests.history.subscriptions import Subscription
 
@@ -94,6 +96,7 @@ class _Check:
         self._unsure: dict[_Key, None] = {}  # these may exist already when they are asked for
         self._drained: dict[_Key, None] = {}
         self._began: dict[str, list[int]] = {}
+        self._policies = Policies(record)
         # By topic: itself, or its partitions.
         self._topics: dict[str, list[str]] = defaultdict(list)
         for topic in record.logs:
@@ -104,13 +107,15 @@ class _Check:
     def run(self) -> Iterator[Violation]:
         for stamped in self._record.events:
             match stamped.event:
+                case MayExpire() | Expired() | MayEvict():
+                    self._policies.note(stamped.event, stamped.at_ns)
                 case Deliver():
                     yield from self._deliver(stamped, stamped.event)
                 case Quiet(there):
                     yield from self._check_quiet(there, stamped.at_ns)
                 case Drained(topic, subscription):
                     for each in self._topics[topic]:
-                        yield from self._check_drained((each, subscription))
+                        yield from self._check_drained((each, subscription), stamped.at_ns)
                 case _:
                     self._note(stamped)
         for key, found in self._subscriptions.items():
@@ -262,6 +267,7 @@ class _Check:
         subscription = self._subscriptions.get(key)
         if subscription is None or not subscription.attached:
             return
+        self._policies.apply(subscription, key[1], stamped.at_ns)
         index = subscription.log.index.get(deliver.position)
         if subscription.seeking:
             if index is not None:
@@ -395,6 +401,7 @@ class _Check:
             ]
             if not there or not subscription.attached:
                 continue
+            self._policies.apply(subscription, name, at_ns)
             if subscription.seeking or subscription.unclear:
                 continue
             them = ", ".join(each.name for each in there)
@@ -406,11 +413,12 @@ class _Check:
                     about = f"{read.value} {show(read.position)}"
                     yield Violation("stalled", topic, about, f"{them} of {name} did not get it")
 
-    def _check_drained(self, key: _Key) -> Iterator[Violation]:
+    def _check_drained(self, key: _Key, at_ns: int) -> Iterator[Violation]:
         topic, name = key
         subscription = self._subscriptions.get(key)
         if subscription is None or not subscription.attached:
             return
+        self._policies.apply(subscription, name, at_ns)
         self._drained[key] = None
         log, owed = subscription.log, subscription.owed
         for index in owed:

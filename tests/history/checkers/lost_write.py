@@ -9,6 +9,7 @@ unread        a topic with receipts has no complete read: nothing was checked
 
 from collections.abc import Iterator
 
+from tests.history.compaction_events import LatestRead
 from tests.history.events import Deliver, Position, Read
 from tests.history.record import Record, Sending, Violation, parent, show
 
@@ -59,7 +60,7 @@ def _places(places: dict[str, list[Position]], sending: Sending) -> str:
 def _phantoms(record: Record) -> Iterator[Violation]:
     for stamped in record.events:
         event = stamped.event
-        if not isinstance(event, Read | Deliver):
+        if not isinstance(event, Read | Deliver | LatestRead):
             continue
         sending = record.sends.get(event.value)
         where = f"at {show(event.position)}"

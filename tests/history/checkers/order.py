@@ -10,6 +10,7 @@ read-order         a reader went backwards, or skipped a message; or its offsets
 from collections import defaultdict
 from collections.abc import Iterator
 
+from tests.history.compaction_events import LatestRead
 from tests.history.events import Deliver, Ok, Position, Read, Send
 from tests.history.record import Log, Record, Violation, show
 
@@ -83,7 +84,7 @@ def _agreement(record: Record) -> Iterator[Violation]:
             yield Violation("inconsistent", sending.stored_in, show(position), text)
     for stamped in record.events:
         event = stamped.event
-        if isinstance(event, Read | Deliver):
+        if isinstance(event, Read | Deliver | LatestRead):
             first = seen.setdefault((event.topic, event.position), event.value)
             if first != event.value:
                 text = f"{first} and {event.value}"

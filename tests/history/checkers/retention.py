@@ -19,6 +19,8 @@ from tests.history.events import (
     Trimmed,
     Unsubscribe,
 )
+from tests.history.policies import Policies
+from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.record import Record, Sending, Violation, parent, show
 
 
@@ -45,12 +47,15 @@ class _Check:
         self._looked_at = dict.fromkeys(self._stored, 0)
         self._subscribes: dict[str, Subscribe] = {}  # by consumer
         self._subscriptions: dict[str, dict[str, _Subscription]] = {t: {} for t in self._stored}
+        self._policies = Policies(record)
 
     def run(self) -> Iterator[Violation]:
         for stamped in self._record.events:
             match stamped.event:
+                case MayExpire() | Expired() | MayEvict():
+                    self._policies.note(stamped.event, stamped.at_ns)
                 case Trimmed(topic, ledger):
-                    yield from self._trimmed(topic, ledger)
+                    yield from self._trimmed(topic, ledger, stamped.at_ns)
                 case Subscribe(topic, name, consumer):
                     self._subscribes[consumer] = stamped.event
                     for each in self._topics(topic):
@@ -86,17 +91,22 @@ class _Check:
         elif found is not None:
             found.acked.update(ack.positions)
 
-    def _trimmed(self, topic: str, ledger: int) -> Iterator[Violation]:
+    def _trimmed(self, topic: str, ledger: int, at_ns: int) -> Iterator[Violation]:
         stored = self._stored.get(topic, [])
         index = self._looked_at.get(topic, 0)
         while index < len(stored) and stored[index][0][0] < ledger:
-            yield from self._owed(topic, *stored[index])
+            yield from self._owed(topic, *stored[index], at_ns)
             index += 1
         self._looked_at[topic] = index
 
-    def _owed(self, topic: str, position: Position, sending: Sending) -> Iterator[Violation]:
+    def _owed(
+        self, topic: str, position: Position, sending: Sending, at_ns: int
+    ) -> Iterator[Violation]:
         for name, subscription in self._subscriptions[topic].items():
             since_ns = subscription.since_ns
+            expired_ns = self._policies.expired_until(topic, name, at_ns)
+            if self._policies.evicts(topic) or sending.began_ns <= expired_ns:
+                continue
             if since_ns is None or sending.began_ns < since_ns:
                 continue
             if position not in subscription.acked and position > subscription.up_to:

@@ -6,6 +6,7 @@
 //	client table URL TOPIC       a reader of the compacted topic, and a table view
 //	client key-shared URL TOPIC MODE  consumers by key; MODE is auto or sticky
 //	client grow URL TOPIC        a consumer that looks for new partitions once a second
+//	client operations URL ADMIN  one operation after the other (`operations.go`)
 //	client admin URL TOPIC ADMIN a namespace with the default policies; statistics; deletion
 //
 // Each event is a line.
@@ -73,6 +74,8 @@ func main() {
 		keyShared(client, os.Args[3], os.Args[4] == "sticky")
 	case "backlog":
 		backlog(client, os.Args[3], os.Args[4])
+	case "operations":
+		runOperations(client, os.Args[3])
 	case "admin":
 		administer(client, os.Args[3], os.Args[4])
 	}
@@ -182,7 +185,7 @@ func large(client pulsar.Client, topic string) {
 	one, two := create(topic), create(topic+"-other")
 	result := make(chan error, 1)
 	one.SendAsync(context.Background(), &pulsar.ProducerMessage{
-		Properties: map[string]string{"large": strings.Repeat("x", 6<<20)},
+		Properties: map[string]string{"large": strings.Repeat("x", 2<<20)},
 	}, func(_ pulsar.MessageID, _ *pulsar.ProducerMessage, err error) { result <- err })
 	for number := 0; number < 10; number++ {
 		_, err := two.Send(context.Background(), &pulsar.ProducerMessage{Payload: []byte("x")})

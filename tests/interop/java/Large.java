@@ -12,7 +12,7 @@ public final class Large {
     try (PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).build();
         Producer<byte[]> producer =
             client.newProducer().topic(args[1]).enableBatching(false).create()) {
-      for (int size : List.of(1, 6 << 20, 1)) {
+      for (int size : List.of(1, 2 << 20, 1)) {
         try {
           producer.newMessage().property("large", "x".repeat(size)).value(new byte[1]).send();
           System.out.println("stored");

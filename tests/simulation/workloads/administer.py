@@ -5,8 +5,10 @@ from contextlib import suppress
 from enum import Enum, auto
 from functools import partial
 
+import trio
+
 from daybook.broker.admin.operations import MessageIdData, Operations, Start
-from daybook.broker.errors import BrokerError, NotFoundError, NotOwnerError
+from daybook.broker.errors import ConflictError, NotFoundError
 from daybook.broker.namespaces.policy_table import (
     MAX_UNACKED_PER_CONSUMER,
     MAX_UNACKED_PER_SUBSCRIPTION,
@@ -18,6 +20,7 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.errors import BrokerError as ClientError
 from daybook.clients.python.errors import NotFoundError as RestNotFoundError
 from daybook.wire.topics import TopicName
+from tests.history.compaction_events import Compacted
 from tests.history.events import (
     Attached,
     Delete,
@@ -31,13 +34,12 @@ from tests.history.events import (
     Unsubscribe,
     Unsubscribed,
 )
-from tests.simulation.cluster import HostDiedError
 from tests.simulation.plan import Administer, Topic
+from tests.simulation.workloads.ask import NotDoneError, Operate, ask
 from tests.simulation.workloads.scene import Scene
 from tests.simulation.workloads.stage import Actor
 
-_TRIES = 6
-_AGAIN_S = 0.5
+_LOOK_S = 0.1
 
 # Values that lose nothing; None removes the policy.
 _POLICIES: tuple[tuple[Policy, tuple[object, ...]], ...] = (
@@ -47,7 +49,6 @@ _POLICIES: tuple[tuple[Policy, tuple[object, ...]], ...] = (
     (MESSAGE_TTL, (None, 0, 365 * 86_400)),
 )
 
-Operate = Callable[[Operations], Awaitable[object]]
 OperateOn = Callable[[Operations, TopicName], Awaitable[object]]
 
 
@@ -81,10 +82,8 @@ ACTS = (
     ("change policies", For.ANY),
 )
 """The operations by name; those listed twice are drawn more often."""
-
-
-class NotDoneError(Exception):
-    """No broker confirmed the operation; it may have been carried out."""
+MORE_ACTS = ("compact",)
+"""Operations that are drawn with the work that they belong to."""
 
 
 async def administer(scene: Scene, client: Client, work: Administer) -> None:
@@ -135,6 +134,8 @@ class _Act:
                 await self._add_partition()
             case "stats":
                 await self._owner(self._stats)
+            case "compact":
+                await self._owner(self._compact)
             case "change policies":
                 await self._change_policies()
             case "list":
@@ -175,32 +176,7 @@ class _Act:
             await self._try(partial(_swapped, operate, name))
 
     async def _try(self, operate: Operate) -> None:
-        """Ask brokers until one carries out the operation.  Raise NotDoneError if none confirms it.
-
-        NotFoundError passes: it is an answer.
-        """
-        cluster, rng = self._scene.cluster, self._scene.rng(self._work.name)
-        brokers = self._scene.plan.shape.broker_names()
-        rng.shuffle(brokers)
-        for _round in range(_TRIES):
-            for name in brokers:
-                running = cluster.broker(name)
-                if running is None:
-                    continue
-                operations = running.operations
-                try:
-                    await cluster.call(name, partial(operate, operations))
-                except NotFoundError:
-                    raise
-                except NotOwnerError:
-                    continue
-                except (BrokerError, HostDiedError):
-                    raise NotDoneError from None
-                else:
-                    return
-            if await self._scene.wait_calm(_AGAIN_S):
-                break
-        raise NotDoneError
+        await ask(self._scene, self._work.name, operate)
 
     # -- the operations
 
@@ -257,6 +233,18 @@ class _Act:
             change = partial(_set_policy, name, policy, value)
             with suppress(NotFoundError):
                 await self._anywhere(change)
+
+    async def _compact(self, operations: Operations, topic: TopicName) -> None:
+        with suppress(NotFoundError, ConflictError):
+            await operations.compact(topic)
+            state = await operations.compaction(topic)
+            while state.status == "RUNNING":
+                await trio.sleep(_LOOK_S)
+                state = await operations.compaction(topic)
+            self._scene.marks[f"a compaction ended: {state.status}"] += 1
+            if state.horizon is not None:
+                ledger, entry = map(int, state.horizon.split(":"))
+                self._actor.note(Compacted(topic.full, (ledger, entry)))
 
     async def _create_subscription(self) -> None:
         topic, name = self._work.topic, self._work.subscription

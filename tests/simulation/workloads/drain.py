@@ -16,10 +16,12 @@ from daybook.clients.python.errors import (
 )
 from daybook.clients.python.messages import Message
 from daybook.clients.python.reader import Reader
+from tests.history.compaction_events import LatestEnd, LatestFollows
 from tests.history.events import Detach, Drained, Leave, Ok, ReadEnd, Send
 from tests.history.record import parent
 from tests.simulation.workloads.consume import Consuming, subscribe
 from tests.simulation.workloads.follow import note_read
+from tests.simulation.workloads.latest import note_latest
 from tests.simulation.workloads.messages import digest, payload, position_of
 from tests.simulation.workloads.stage import Actor, Stage
 
@@ -59,7 +61,11 @@ async def drain(scene: Stage, client: Client, seconds: float) -> None:
                 nursery.start_soon(within, seconds, f"{what} {name}", call)
 
     await all_of("sending to", [(topic, partial(_prove, actor, topic)) for topic in topics])
+    latest = [each for each in topics if each in scene.followed_latest]
     await all_of("reading", [(topic, partial(_read, actor, topic)) for topic in topics])
+    await all_of(
+        "reading the latest of", [(each, partial(_latest, actor, each)) for each in latest]
+    )
     await all_of(
         "draining",
         [
@@ -113,6 +119,18 @@ async def _read_once(actor: Actor, topic: str) -> None:
             for message in await _batch(actor, topic, reader):
                 note_read(actor.recorder, topic, name, message)
         actor.note(ReadEnd(topic, name))
+
+
+async def _latest(actor: Actor, topic: str) -> None:
+    """Read the latest message of each key, from the first message to the last."""
+    name = f"latest.{actor.scene.number('latest')}"
+    reader = await actor.client.create_reader(topic, start="earliest", read_compacted=True)
+    async with reader:
+        actor.note(LatestFollows(topic, name))
+        while await reader.has_message_available():
+            for message in await _batch(actor, topic, reader):
+                note_latest(actor.recorder, topic, name, message)
+        actor.note(LatestEnd(topic, name))
 
 
 async def _batch(actor: Actor, topic: str, source: MessageSource) -> list[Message]:

@@ -6,6 +6,7 @@ from daybook.clients.python.messages import Message, MessageId
 from tests.history.events import Position
 
 _END = b"|"
+_SHORT = 40
 _PATTERN = bytes(i * 7 % 251 for i in range(251))
 
 
@@ -16,6 +17,11 @@ def payload(value: str, size: int) -> bytes:
 def key_of(value: str, more: int = 0) -> str:
     """Return a key for the value, with `more` bytes added."""
     return f"k{crc32(value.encode()) % 7}{'y' * more}"
+
+
+def short(key: str) -> str:
+    """Return a key as the history has it."""
+    return key if len(key) <= _SHORT else f"{key[:_SHORT]}+{crc32(key.encode()):08x}"
 
 
 def properties_of(value: str, more: int = 0) -> dict[str, str]:
@@ -32,8 +38,15 @@ def digest_of(message: Message) -> str:
     return digest(bytes(message.data or b""), message.key, dict(message.properties))
 
 
+def value_in(data: bytes) -> str:
+    return data.partition(_END)[0].decode(errors="replace")
+
+
 def value_of(message: Message) -> str:
-    return bytes(message.data or b"").partition(_END)[0].decode(errors="replace")
+    """Return the value, which a tombstone has in its properties."""
+    if not message.data:
+        return message.properties.get("of", "")
+    return value_in(bytes(message.data))
 
 
 def position_of(message_id: MessageId) -> Position:

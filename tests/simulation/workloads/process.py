@@ -10,8 +10,10 @@ from tests.simulation.plan import (
     Administer,
     Consume,
     Follow,
+    Latest,
     LedgerWork,
     Produce,
+    Restrict,
     Spoil,
     WatchLedgers,
     Work,
@@ -20,8 +22,10 @@ from tests.simulation.plan import (
 from tests.simulation.workloads.administer import administer
 from tests.simulation.workloads.consume import consume
 from tests.simulation.workloads.follow import follow
+from tests.simulation.workloads.latest import follow_latest
 from tests.simulation.workloads.ledgers import watch_ledgers, write_ledgers
 from tests.simulation.workloads.produce import produce
+from tests.simulation.workloads.restrict import restrict
 from tests.simulation.workloads.scene import Scene
 from tests.simulation.workloads.spoil import spoil
 
@@ -45,10 +49,14 @@ async def run_client(
                     nursery.start_soon(consume, scene, client, each)
                 case Follow():
                     nursery.start_soon(follow, scene, client, each)
+                case Latest():
+                    nursery.start_soon(follow_latest, scene, client, each)
                 case Spoil():
                     nursery.start_soon(spoil, scene, client, each)
                 case Administer():
                     nursery.start_soon(administer, scene, client, each)
+                case Restrict():
+                    nursery.start_soon(restrict, scene, each)
                 case WriteLedgers() | WatchLedgers():
                     pass
 

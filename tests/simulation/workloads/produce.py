@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any, cast
+from zlib import crc32
 
 import trio
 
@@ -27,7 +28,14 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from tests.history.events import Error, Ok, Send, Unknown
 from tests.simulation.held_back import is_held_back
 from tests.simulation.plan import Produce
-from tests.simulation.workloads.messages import digest, key_of, payload, position_of, properties_of
+from tests.simulation.workloads.messages import (
+    digest,
+    key_of,
+    payload,
+    position_of,
+    properties_of,
+    short,
+)
 from tests.simulation.workloads.stage import Actor, GivenUpError, Stage
 
 _AGAIN_S = 0.3
@@ -44,7 +52,7 @@ class _Doubt:
     sequence_id: int
     producer: str  # and its number there, as the history has them
     seq: int
-    data: bytes
+    data: bytes | None
     key: str
     properties: dict[str, str]
 
@@ -89,14 +97,19 @@ class _Sending:
         """Send one message; wait for its receipt if the work says so."""
         seq, self.sent = self.sent, self.sent + 1
         value = f"{self.name}/{seq}"
-        data = payload(value, self.work.payload_bytes)
+        empty = crc32(value.encode()) % 100 < 100 * self.work.tombstones
+        data = None if empty else payload(value, self.work.payload_bytes)
         bare = is_held_back("large keys and properties")
         key = key_of(value, 0 if bare else self.work.key_bytes)
         properties = properties_of(value, 0 if bare else self.work.property_bytes)
+        if empty:
+            properties["of"] = value
+            self.actor.scene.marks["a tombstone was sent"] += 1
         if len(key) > _LARGE or len(properties) > 1:
             self.actor.scene.marks["a large key or property was sent"] += 1
         await self.producer.wait_room()
-        self.actor.note(Send(self.work.topic, self.name, seq, value, digest(data, key, properties)))
+        sent = digest(data or b"", key, properties)
+        self.actor.note(Send(self.work.topic, self.name, seq, value, sent, short(key), empty))
         over = trio.Event()
         sequence_id = None if self.doubts is None else self.first_id + seq
         doubt = _Doubt(sequence_id or 0, self.name, seq, data, key, properties)

@@ -38,6 +38,8 @@ class Stage(ABC):
     )  # the receiver's name, by its work's name
     subscriptions: dict[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
     topics: dict[str, int] = field(default_factory=dict[str, int])  # partitions; 0: not partitioned
+    # Topics of which somebody reads the latest messages.
+    followed_latest: dict[str, None] = field(default_factory=dict[str, None])
     ledgers: dict[int, None] = field(default_factory=dict[int, None])  # ledgers without a broker
     # Topics that are terminated, or may be.
     terminated: dict[str, None] = field(default_factory=dict[str, None])

@@ -1,0 +1,141 @@
+"""`daybook topics terminate|unload|add-partitions`, and `daybook topics subscriptions`."""
+
+from typing import Any
+
+import click
+
+from daybook.clients.cli.admin_request import ask_admin
+from daybook.clients.cli.broker_client import parse_topic
+from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
+from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.python.messages import MessageId
+
+_COLUMNS = ("subscription", "type", "consumers", "backlog (messages)")
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--dry-run", is_flag=True, help="Show the last message, and change nothing.")
+@admin_url_option
+@output_option
+def terminate(topic: str, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
+    """End a topic for good: it takes no more messages, and consumers learn that it has ended.
+
+    What is stored stays.  A topic cannot be opened for messages again.
+    """
+    name = parse_topic(topic).full
+    last: MessageId
+    if dry_run:
+        last = ask_admin(admin_url, lambda admin: admin.last_message_id(name))
+    else:
+        last = ask_admin(admin_url, lambda admin: admin.terminate_topic(name), changes=True)
+    state = "would be terminated" if dry_run else "terminated"
+    write_record({"topic": name, "state": state, "last message": _shown(last)}, output)
+
+
+def _shown(last: MessageId) -> str | None:
+    return None if last.entry_id < 0 else f"{last.ledger_id}:{last.entry_id}"
+
+
+@click.command()
+@click.argument("topic")
+@admin_url_option
+@output_option
+def unload(topic: str, admin_url: str, output: OutputFormat) -> None:
+    """Have the broker close a topic.  Its clients reconnect, which opens the topic again."""
+    name = parse_topic(topic).full
+    ask_admin(admin_url, lambda admin: admin.unload_topic(name), changes=True)
+    write_record({"topic": name, "unloaded": True}, output)
+
+
+@click.command("add-partitions")
+@click.argument("topic")
+@click.argument("partitions", type=click.IntRange(1))
+@admin_url_option
+@output_option
+def add_partitions(topic: str, partitions: int, admin_url: str, output: OutputFormat) -> None:
+    """Raise the number of partitions of a topic to PARTITIONS.
+
+    The number cannot fall.  Keys move to other partitions, so the order of a key holds within the
+    messages before the change, and within those after it.
+    """
+    name = parse_topic(topic).full
+    ask_admin(admin_url, lambda admin: admin.add_partitions(name, partitions), changes=True)
+    write_record({"topic": name, "partitions": partitions}, output)
+
+
+@click.group()
+def subscriptions() -> None:
+    """List, create and delete the subscriptions of a topic."""
+
+
+@subscriptions.command("list")
+@click.argument("topic")
+@admin_url_option
+@output_option
+def list_(topic: str, admin_url: str, output: OutputFormat) -> None:
+    """List the subscriptions of a TOPIC."""
+    name = parse_topic(topic).full
+    stats: dict[str, Any] = ask_admin(admin_url, lambda admin: admin.stats(name))
+    found: dict[str, Any] = stats.get("subscriptions", {})
+    rows = [
+        {
+            "subscription": each,
+            "type": found[each].get("type") or None,
+            "consumers": len(found[each].get("consumers", [])),
+            "backlog (messages)": found[each].get("msgBacklog"),
+        }
+        for each in sorted(found)
+    ]
+    write_rows(rows, _COLUMNS, output)
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    default="latest",
+    show_default=True,
+    help="Where the subscription starts.  `daybook topics reset` moves it anywhere else.",
+)
+@admin_url_option
+@output_option
+def create(topic: str, name: str, start: str, admin_url: str, output: OutputFormat) -> None:
+    """Create the subscription NAME of a TOPIC, so that it misses nothing from now on."""
+    full = parse_topic(topic).full
+    ask_admin(
+        admin_url, lambda admin: admin.create_subscription(full, name, start=start), changes=True
+    )
+    write_record({"topic": full, "subscription": name, "from": start}, output)
+
+
+@subscriptions.command()
+@click.argument("topic")
+@click.argument("name")
+@click.option("--force", is_flag=True, help="Delete the subscription even if it has consumers.")
+@click.option("--dry-run", is_flag=True, help="Show what would be lost, and delete nothing.")
+@admin_url_option
+@output_option
+def delete(
+    topic: str, name: str, force: bool, dry_run: bool, admin_url: str, output: OutputFormat
+) -> None:
+    """Delete the subscription NAME of a TOPIC, with its position."""
+    full = parse_topic(topic).full
+    if dry_run:
+        found: dict[str, Any] = ask_admin(
+            admin_url, lambda admin: admin.analyze_backlog(full, name)
+        )
+        write_record(
+            {"dry run": True, "subscription": name, "backlog (messages)": found["messages"]}, output
+        )
+        return
+    ask_admin(
+        admin_url, lambda admin: admin.delete_subscription(full, name, force=force), changes=True
+    )
+    write_record({"topic": full, "subscription": name, "deleted": True}, output)
+
+
+COMMANDS = (terminate, unload, add_partitions, subscriptions)

@@ -1,0 +1,119 @@
+"""The rules about features of topics: each has a history that breaks it, and its edge."""
+
+from collections.abc import Sequence
+
+from tests.history.compaction_events import (
+    Compacted,
+    LatestEnd,
+    LatestFollows,
+    LatestRead,
+    ViewChange,
+)
+from tests.history.events import Copy, Drained, Event, Ok, Position, Quiet, Run, Send, Trimmed
+from tests.history.policy_events import Expired, MayEvict, MayExpire
+from tests.history.story import A, B, C, D, T, acked, delivered, read, rules, sent, subscribed
+
+
+def _keyed(
+    seq: int, position: Position | None, key: str = "k", *, empty: bool = False
+) -> list[Event]:
+    send = Send(T, "p", seq, f"p/{seq}", f"d{seq}", key, empty)
+    return [send] if position is None else [send, Ok(T, "p", seq, position)]
+
+
+def _latest(*messages: tuple[int, Position]) -> list[Event]:
+    reads = [LatestRead(T, "l", place, f"p/{seq}", f"d{seq}") for seq, place in messages]
+    return [LatestFollows(T, "l"), *reads]
+
+
+def _rules(events: Sequence[Event]) -> list[str]:
+    return rules(list(events), Run(in_flight_s=100.0))
+
+
+ALL = read((0, A), (1, B), (2, C))
+SENT = [*_keyed(0, A), *_keyed(1, B, "other"), *_keyed(2, C)]
+
+
+def test_a_replaced_message_may_be_passed() -> None:
+    assert _rules([*SENT, *_latest((1, B), (2, C)), LatestEnd(T, "l"), *ALL]) == []
+
+
+def test_a_message_is_not_passed_before_a_later_one_of_its_key_was_sent() -> None:
+    early = [*_keyed(0, A), *_keyed(1, B, "other"), *_latest((1, B)), *_keyed(2, C)]
+    assert _rules([*early, *ALL]) == ["latest-lost"]
+    doubtful = [*_keyed(0, A), *_keyed(3, None), *_keyed(1, B, "other"), *_latest((1, B))]
+    assert _rules([*doubtful, *_keyed(2, C), *ALL]) == []
+
+
+def test_a_tombstone_and_a_message_without_a_key_may_be_passed() -> None:
+    events = [*_keyed(0, A, empty=True), *_keyed(1, B, ""), *_keyed(2, C, "other")]
+    assert _rules([*events, *_latest((2, C)), LatestEnd(T, "l"), *ALL]) == []
+
+
+def test_a_reader_of_the_latest_does_not_go_back() -> None:
+    assert _rules([*SENT, *_latest((1, B), (0, A), (2, C)), *ALL]) == ["latest-order"]
+
+
+def test_the_newest_message_of_each_key_is_there_in_the_end() -> None:
+    assert _rules([*SENT, *_latest((0, A), (1, B)), LatestEnd(T, "l"), *ALL]) == ["latest-missing"]
+    assert _rules([*SENT, *_latest((0, A), (1, B)), Quiet(("l",)), *ALL]) == ["latest-missing"]
+    assert _rules([*SENT, *_latest((0, A), (1, B)), Quiet(), *ALL]) == []
+
+
+def test_a_compacted_ledger_keeps_what_is_trimmed_later() -> None:
+    end = [*_latest((3, D)), LatestEnd(T, "l"), *read((3, D))]
+    events = [*SENT, *_keyed(3, D, "third")]
+    kept: list[Event] = [Compacted(T, (1, 2)), Trimmed(T, 2)]
+    assert _rules([*events, *kept, *end]) == ["latest-lost", "latest-missing"]
+    assert _rules([*events, *reversed(kept), *end]) == []
+
+
+def test_a_view_does_not_go_back() -> None:
+    def shown(*seqs: int) -> list[Event]:
+        return [LatestFollows(T, "v"), *(ViewChange(T, "v", "k", f"p/{seq}") for seq in seqs)]
+
+    events = [*_keyed(0, A), *_keyed(1, B), *_keyed(2, C)]
+    assert _rules([*events, *shown(0, 2), Quiet(("v",)), *ALL]) == []
+    assert _rules([*events, *shown(2, 0), *ALL]) == ["view-back"]
+    assert _rules([*events, *shown(1), Quiet(("v",)), *ALL]) == ["latest-missing"]
+
+
+# -- policies; one second passes with each event
+
+
+def _expiring(*policy: Event) -> list[Event]:
+    events = [*subscribed(), *sent(0, A), *sent(1, B), *policy]
+    return [*events, delivered(1, B), *acked(0, B), Drained(T, "s"), *read((0, A), (1, B))]
+
+
+def test_only_what_is_old_enough_expires() -> None:
+    assert rules(_expiring()) == ["poll-skip", "undelivered"]
+    assert rules(_expiring(MayExpire(T, 3.0))) == []
+    assert rules(_expiring(MayExpire(T, 5.5))) == ["poll-skip"]  # it is older in the end
+    assert rules(_expiring(MayExpire(T, 100.0))) == ["poll-skip", "undelivered"]
+    assert rules(_expiring(MayExpire(T, 3.0, "other"))) == ["poll-skip", "undelivered"]
+
+
+def test_an_expiry_by_hand_happens_once() -> None:
+    def by_hand(age_s: float) -> list[Event]:
+        return [MayExpire(T, age_s, "s"), Expired(T, age_s, "s")]
+
+    assert rules(_expiring(*by_hand(4.0))) == []
+    assert rules(_expiring(*by_hand(6.0))) == ["poll-skip", "undelivered"]
+
+
+def test_an_eviction_leaves_what_the_quota_has_room_for() -> None:
+    copies = [Copy(1, entry, "b1", "yes", f"d{entry}", 10) for entry in range(3)]
+    sends = [*subscribed(), *sent(0, A), *sent(1, B), *sent(2, C)]
+    rest = [delivered(2, C), *acked(0, C), Drained(T, "s"), *ALL, *copies]
+    assert "undelivered" not in rules([*sends, MayEvict(T, 10), *rest])
+    assert "undelivered" in rules([*sends, MayEvict(T, 31), *rest])
+
+
+def test_retention_may_remove_what_has_expired() -> None:
+    def trimmed(*policy: Event) -> list[Event]:
+        events = [*subscribed(), *sent(0, A), *policy, Trimmed(T, 2), *sent(1, D)]
+        return [*events, delivered(1, D), *acked(0, D), Drained(T, "s"), *read((1, D))]
+
+    assert rules(trimmed()) == ["trimmed-owed"]
+    assert rules(trimmed(MayExpire(T, 1.0))) == []

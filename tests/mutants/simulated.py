@@ -1,0 +1,64 @@
+"""Rules of features of topics, broken one at a time, for the runs of the simulator to notice.
+
+The runs are `tests/simulation/test_features.py`: the layers of these rules have tests of their own.
+"""
+
+from tests.mutants.patch import Edit, Mutant
+
+_UPKEEP = "daybook.broker.topics.upkeep"
+_QUOTA = "daybook.broker.protocol.upkeep"
+_RUNS = "tests:tests/simulation/test_features.py -k"
+
+MUTANTS = [
+    Mutant(
+        id="F1",
+        rule="a run goes on from the compacted ledger -> from nothing, and loses trimmed keys",
+        module="daybook.broker.compaction.topic_compaction",
+        name="TopicCompaction._compact",
+        replacement=Edit("if before is not None:\n", "if False:\n"),
+        caught_by=f"{_RUNS} compaction",
+    ),
+    Mutant(
+        id="F1 first",
+        rule="the last message of a key is kept -> the first",
+        module="daybook.broker.protocol.compaction",
+        name="Selection._replace",
+        replacement=Edit(
+            "self._remove(self._chunks.pop(before, (before,)))",
+            "self._remove((before if number is None else number,))",
+        ),
+        caught_by=f"{_RUNS} compaction",
+    ),
+    Mutant(
+        id="F2",
+        rule="a message expires when it is older than its TTL -> ten times as early",
+        module=_UPKEEP,
+        name="Upkeep._expire_messages",
+        replacement=Edit("- ttl_s * 1000", "- ttl_s * 100"),
+        caught_by=f"{_RUNS} message_ttl",
+    ),
+    Mutant(
+        id="F2 by hand",
+        rule="an administrator expires what is older than that -> everything",
+        module="daybook.broker.admin.subscription_operations",
+        name="SubscriptionOperations.expire",
+        replacement=Edit("now_ms - 1000 * seconds", "now_ms"),
+        caught_by=f"{_RUNS} expire_by_hand",
+    ),
+    Mutant(
+        id="F3",
+        rule="an eviction by size leaves nine tenths of the quota -> a tenth",
+        module=_QUOTA,
+        name="kept_bytes",
+        replacement=Edit("quota.limit_size * _KEPT", "quota.limit_size * 0.1"),
+        caught_by=f"{_RUNS} evict_by_size",
+    ),
+    Mutant(
+        id="F3 age",
+        rule="an eviction by age takes what is too old -> everything",
+        module="daybook.broker.topics.backlog_quota",
+        name="BacklogQuotas._evict",
+        replacement=Edit("- why.quota.limit_time * 1000", ""),
+        caught_by=f"{_RUNS} evict_by_age",
+    ),
+]

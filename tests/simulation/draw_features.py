@@ -1,0 +1,100 @@
+"""Draws work that uses one feature of topics, in some runs.
+
+Each kind has a generator of its own, so that the rest of a seed's plan does not change.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+from tests.simulation.acts import DriftClock, JumpClock
+from tests.simulation.plan import Administer, Consume, Latest, Plan, Produce, Restrict, Work
+from tests.simulation.workloads.restrict import EXPIRE
+
+_RESTRICTED = 0.2
+_COMPACTED = 0.25  # share of runs; all of them, of the seeds of a feature
+
+
+def _compaction(plan: Plan, rng: Random) -> Plan:
+    """Compact the topics without partitions of some runs, and read the latest of each key."""
+    if rng.random() >= _COMPACTED:
+        return plan
+    work = list(plan.work)
+    for topic in plan.topics:
+        if topic.partitions:
+            continue
+        short, hosts = topic.name[-2:], plan.shape.client_names()
+        work += [
+            Administer(
+                f"compact{number + 1}-{short}",
+                rng.choice(hosts),
+                "compact",
+                topic.name,
+                rng.uniform(0.0, plan.storm_s),
+            )
+            for number in range(rng.choice([1, 2, 4]))
+        ]
+        work += [
+            Latest(
+                f"latest{number + 1}-{short}",
+                rng.choice(hosts),
+                topic.name,
+                view=rng.random() < 0.5,
+                again=rng.choice([0.0, 0.1]),
+            )
+            for number in range(rng.choice([1, 1, 2]))
+        ]
+    share = rng.choice([0.0, 0.1, 0.3])
+    return replace(
+        plan,
+        work=tuple(
+            replace(each, tombstones=share) if isinstance(each, Produce) else each for each in work
+        ),
+    )
+
+
+def _policies(plan: Plan, rng: Random) -> Plan:
+    """Set policies that take effect in some runs in which all clocks are right."""
+    wrong = any(isinstance(each.act, JumpClock | DriftClock) for each in plan.faults)
+    if wrong or rng.random() >= _RESTRICTED:
+        return plan
+    hows = ["ttl", "evict by age", "hold", "refuse", EXPIRE]
+    settings = plan.shape.settings
+    if settings.retention:
+        hows += ["evict by size"]
+    topic, how = rng.choice(plan.topics), rng.choice(hows)
+    by_size = how in ("evict by size", "hold", "refuse")
+    limit = rng.choice([500, 3_000]) if by_size else rng.choice([1, 2])
+    work = list(plan.work)
+    consumers = [each for each in work if isinstance(each, Consume) and each.topic == topic.name]
+    subscriptions = [each.subscription for each in consumers] or ["s1"]
+    if how == "evict by size":
+        work = [_of_one_size(each, topic.name) for each in work]
+    works = [
+        Restrict(
+            f"restrict{number + 1}",
+            rng.choice(plan.shape.client_names()),
+            topic.name,
+            how,
+            limit,
+            rng.uniform(0.0, plan.storm_s * 0.7),
+            rng.choice([2.0, 5.0, 1000.0]),
+            rng.choice(subscriptions) if how == EXPIRE else "",
+        )
+        for number in range(rng.choice([1, 3]) if how == EXPIRE else 1)
+    ]
+    settings = replace(settings, policy_check_interval_s=rng.choice([0.2, 0.5, 2.0]))
+    shape = replace(plan.shape, settings=settings)
+    return replace(plan, shape=shape, work=(*work, *works))
+
+
+def _of_one_size(work: Work, topic: str) -> Work:
+    """Return a producer whose entries are equal, because evictions go by their average."""
+    if not isinstance(work, Produce) or work.topic != topic:
+        return work
+    return replace(
+        work, batching=False, payload_bytes=300, key_bytes=0, property_bytes=0, compression="none"
+    )
+
+
+FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (_compaction, _policies)

@@ -1,0 +1,110 @@
+"""Small runs, each with one feature of topics and the faults that are hard for it.
+
+The mutants of these features name these runs as their catchers.  `MET` says which situations a run
+must have met, or it would test nothing.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.simulation.acts import At, Kill
+from tests.simulation.plan import (
+    Administer,
+    Consume,
+    Latest,
+    Mishap,
+    Plan,
+    Produce,
+    Restrict,
+    Shape,
+    Topic,
+)
+from tests.simulation.run import simulate
+from tests.simulation.settings import Settings
+
+T = "persistent://public/default/t1"
+
+
+def _restricted(how: str, limit: int, *, retention: bool) -> Plan:
+    options: dict[str, Any] = {"batching": False, "payload_bytes": 300, "pace_s": 0.08}
+    again = Restrict("r2", "client-1", T, how, limit, 3.0, subscription="s1")
+    return Plan(
+        seed=1,
+        shape=Shape(
+            settings=Settings(
+                retention=retention,
+                roll_entries=5,
+                trim_interval_s=0.5,
+                policy_check_interval_s=0.3,
+            )
+        ),
+        topics=(Topic(T),),
+        work=(
+            Produce("p1", "client-1", T, 40, burst=3, **options),
+            Produce("p2", "client-1", T, 40, burst=1, **options),
+            Consume("c1", "client-1", T, "s1", linger_s=0.3, forget=0.3),
+            Consume("c2", "client-1", T, "s2", "shared", linger_s=0.01, forget=0.3, receipts=False),
+            Restrict("r1", "client-1", T, how, limit, 1.3, 3.0, "s1"),
+            *([again] if how == "expire" else []),
+        ),
+        faults=(
+            Mishap("k1", At(2.0), Kill("broker-1", 0.3)),
+            Mishap("k2", At(3.2), Kill("broker-2", 0.3)),
+        ),
+        storm_s=5.0,
+        power_cycle=False,
+    )
+
+
+PLANS = {
+    # Ledgers are trimmed behind each compaction, and brokers are killed between them.
+    "compaction": Plan(
+        seed=1,
+        shape=Shape(settings=Settings(retention=False, roll_entries=3, trim_interval_s=0.5)),
+        topics=(Topic(T),),
+        work=(
+            Produce("p1", "client-1", T, 40, pace_s=0.08, burst=3, tombstones=0.1),
+            Produce("p2", "client-1", T, 40, pace_s=0.08, burst=1, batching=False),
+            Consume("c1", "client-1", T, "s1", linger_s=0.01),
+            Latest("latest1", "client-1", T),
+            Latest("latest2", "client-1", T, view=True, again=0.1),
+            Latest("latest3", "client-1", T, again=0.1),
+            *(Administer(f"a{i}", "client-1", "compact", T, 0.7 + 0.6 * i) for i in range(6)),
+        ),
+        faults=(
+            Mishap("k1", At(1.6), Kill("broker-1", 0.3)),
+            Mishap("k2", At(2.8), Kill("broker-2", 0.3)),
+        ),
+        storm_s=5.0,
+        power_cycle=False,
+    ),
+    # Nobody acknowledges a third of the messages, and brokers are killed while they expire.
+    "message_ttl": _restricted("ttl", 1, retention=False),
+    "expire_by_hand": _restricted("expire", 1, retention=False),
+    "evict_by_age": _restricted("evict by age", 1, retention=True),
+    "evict_by_size": _restricted("evict by size", 3_000, retention=True),
+    "hold_producers": _restricted("hold", 1_000, retention=False),
+    "refuse_producers": _restricted("refuse", 1_000, retention=False),
+}
+MET = {
+    "compaction": (
+        "a compaction ended: SUCCESS",
+        "a tombstone was sent",
+        "a key of a table view was changed",
+    ),
+    "message_ttl": ("the policy ttl was set", "messages expired or were evicted"),
+    "expire_by_hand": ("expire: done", "messages expired or were evicted"),
+    "evict_by_age": ("the policy evict by age was set", "messages expired or were evicted"),
+    "evict_by_size": ("the policy evict by size was set", "messages expired or were evicted"),
+    "hold_producers": ("log the backlog of a topic exceeds its quota",),
+    "refuse_producers": ("log the backlog of a topic exceeds its quota",),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_feature_keeps_its_rules_through_faults(name: str) -> None:
+    outcome = simulate(PLANS[name])
+    assert outcome.violations == []
+    missed = [mark for mark in MET[name] if not outcome.marks[mark]]
+    assert missed == []
