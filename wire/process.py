@@ -19,7 +19,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _MAPPED_ALONE_BYTES = 32 << 20  # and above; the most that the C library takes
 _KEPT_FREE_BYTES = 128 << 20
 _YOUNG_OBJECTS = 50_000  # between two collections; few objects of a server are ever in a cycle
-_GONE_MIN = 1000  # connections: fewer are not worth the tens of milliseconds of a collection
+_GONE_MIN = (
+    1000  # connections or objects: fewer are not worth the tens of milliseconds of a collection
+)
 
 
 def prepare() -> None:
@@ -48,6 +50,26 @@ def give_back_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
     except (OSError, AttributeError):
         return
+
+
+class Leftovers:
+    """Returns the memory of objects that have gone, once as many have gone as are left.
+
+    An object such as a topic is a cycle, and the collector runs rarely after `settle`.  So without
+    this a server that loads and unloads objects all the time would grow without end.  A collection
+    looks at everything that is left, so it waits for that many, or a thousand.
+    """
+
+    def __init__(self, give_back: Callable[[], None] = give_back_memory) -> None:
+        self._give_back = give_back
+        self._gone = 0
+
+    def left(self, remaining: int) -> None:
+        """Note that one object has gone and `remaining` are left."""
+        self._gone += 1
+        if self._gone >= max(_GONE_MIN, remaining):
+            self._gone = 0
+            self._give_back()
 
 
 class Crowd:

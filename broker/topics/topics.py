@@ -59,6 +59,7 @@ from daybook.managed_ledger.errors import FencedError, ManagedLedgerError
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.metadata.store import MetadataError
+from daybook.wire.process import Leftovers
 from daybook.wire.topics import TopicName
 
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
@@ -158,6 +159,7 @@ class Topics:
             rng=rng,
             log=log,
         )
+        self._leftovers = Leftovers()
         self._loads = Loads(self.limits.loads, self._start, log)
         self._idle = IdleTopics(
             self._loaded.values,
@@ -667,6 +669,7 @@ class Topics:
         if self._by_load.pop(load, None) is not None:
             self._loaded.pop(name, None)
         self._perform(self._protocol.unloaded(name, load))
+        self._leftovers.left(len(self._by_load))
 
     def _spread(self) -> float:
         return self._rng.uniform(*_SPREAD)

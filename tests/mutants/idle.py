@@ -157,6 +157,14 @@ MUTANTS = [
         caught_by=_LOAD_TESTS,
     ),
     Mutant(
+        id="ID22",
+        rule="a collection follows when many topics have gone -> memory grows without end",
+        module="daybook.wire.process",
+        name="Leftovers.left",
+        replacement=Edit("max(_GONE_MIN, remaining)", "1e9"),
+        caught_by="tests:tests/wire/test_process.py",
+    ),
+    Mutant(
         id="ID12",
         rule="an entry for which somebody has waited long is cached -> only for ten seconds",
         module="daybook.managed_ledger.reading",

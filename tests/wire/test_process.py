@@ -1,6 +1,6 @@
 """A process returns memory when most of many connections have gone."""
 
-from daybook.wire.process import Crowd
+from daybook.wire.process import Crowd, Leftovers
 
 
 def test_memory_is_given_back_when_most_of_many_connections_have_gone() -> None:
@@ -26,3 +26,19 @@ def test_many_that_stay_are_no_reason_to_collect() -> None:
     for left in reversed(range(2600, 5000)):
         crowd.left(left)
     assert given_back == []
+
+
+def test_objects_that_come_and_go_all_the_time_leave_no_memory_behind() -> None:
+    given_back, gone = list[int](), 0
+    leftovers = Leftovers(lambda: given_back.append(gone))
+    for gone in range(1, 3500):  # noqa: B007  the call back reads it
+        leftovers.left(10)
+    assert given_back == [1000, 2000, 3000]
+
+
+def test_a_collection_waits_until_as_many_have_gone_as_are_left() -> None:
+    given_back, gone = list[int](), 0
+    leftovers = Leftovers(lambda: given_back.append(gone))
+    for gone in range(1, 9000):  # noqa: B007  the call back reads it
+        leftovers.left(4000)
+    assert given_back == [4000, 8000]

@@ -248,6 +248,26 @@ def test_list_in_pages_names_each_partition(daybook: Daybook, fake_admin: FakeAd
     assert json.loads(out) == [{"topic": name} for name in names]
 
 
+def test_explain_topic_says_in_which_step_a_load_is(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    answer = {
+        "topic": NAME,
+        "state": "loading",
+        "summary": "The topic is being loaded, and is recovering its last ledgers, of 3.",
+        "step": "recovering its last ledgers, of 3",
+        "stepS": 12.5,
+        "totalS": 13.0,
+    }
+    fake_admin.answers["GET", f"{ROOT}/orders/explain"] = 200, answer
+    code, out, _ = daybook("explain", "topic", "orders", "--output", "json")
+    assert (code, json.loads(out)) == (0, answer)
+    code, out, _ = daybook("explain", "topic", "orders")
+    assert code == 0
+    assert "recovering its last ledgers, of 3" in out
+    assert "12.5" in out
+
+
 def test_a_deletion_is_tried_dry(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     stats = {"publishers": [{}], "storageSize": 7, "subscriptions": {"s": {"consumers": [{}]}}}
     fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
@@ -291,23 +311,3 @@ def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     assert [method for method, *_ in fake_admin.asked] == ["GET"]
     _, out, _ = daybook("topics", "terminate", "orders", "--output", "json")
     assert json.loads(out) == {"topic": NAME, "state": "terminated", "last message": "3:9"}
-
-
-def test_explain_topic_says_in_which_step_a_load_is(
-    daybook: Daybook, fake_admin: FakeAdmin
-) -> None:
-    answer = {
-        "topic": NAME,
-        "state": "loading",
-        "summary": "The topic is being loaded, and is recovering its last ledgers, of 3.",
-        "step": "recovering its last ledgers, of 3",
-        "stepS": 12.5,
-        "totalS": 13.0,
-    }
-    fake_admin.answers["GET", f"{ROOT}/orders/explain"] = 200, answer
-    code, out, _ = daybook("explain", "topic", "orders", "--output", "json")
-    assert (code, json.loads(out)) == (0, answer)
-    code, out, _ = daybook("explain", "topic", "orders")
-    assert code == 0
-    assert "recovering its last ledgers, of 3" in out
-    assert "12.5" in out
