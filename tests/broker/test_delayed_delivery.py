@@ -25,7 +25,7 @@ COUNT = 120
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 @pytest.mark.parametrize("unload", [False, True])
 async def test_much_that_is_delayed_comes_in_time_and_holds_up_nothing(
-    autojump_clock: MockClock, kind: pb.CommandSubscribe.SubType.ValueType, unload: bool
+    autojump_clock: MockClock, kind: pb.CommandSubscribe.SubType, unload: bool
 ) -> None:
     async with open_broker(topic_limits=FEW) as cluster:
         client = await cluster.client()

@@ -154,7 +154,7 @@ class KeySharedStorm(DispatchStorm):
         super()._bring(want, raw)
         bound = max(before, self.limits.waiting_entries_max)
         if isinstance(want, Replay) and want.delayed:
-            bound += len(raw)  # What came due meanwhile is not left in the log.
+            bound += len(raw)  # Entries that came due meanwhile are not left in the log.
         self.rule("Q11", machine.waiting <= bound, f"{machine.waiting} wait, not {bound}")
         self._look_inside()
 
