@@ -11,8 +11,8 @@ due.
 The index knows `entries_max` entries one by one.  If more come, the latest bucket joins the far
 part, and so does every later entry with such a time.  The log has the delivery times of the far
 part: shortly before the first one, and when half of the index is free, its ranges are read again.
-`far_places` names what to read.  The index does not know the entries among them whose time is
-`again_from_ms` or later; `add` takes them, or leaves them to the far part again.
+`far_places` names what to read.  The entries with a time from `again_from_ms` on are those that the
+index does not know; `add` takes them, or leaves them to the far part again.
 
 An entry may be known twice after that, if it was given back meanwhile.  Nothing is lost or sent
 twice by it, because an entry that a consumer has is not delivered to another one.
@@ -55,8 +55,8 @@ class _Bucket:
 
     def first(self) -> tuple[int, int]:
         """Return the earliest time, and the packed place of that entry."""
-        at = min(range(len(self)), key=self.after_ms.__getitem__)
-        return self.start_ms + self.after_ms[at], self.places[at]
+        after_ms, packed = min(zip(self.after_ms, self.places, strict=True))
+        return self.start_ms + after_ms, packed
 
 
 class _Far:
@@ -239,7 +239,7 @@ class Delayed:
             found.append((place, key))
         far_ms = self._far.from_ms
         near = self._has_room and far_ms - self._lead_ms <= now_ms
-        # Buckets overlap, so what the index has may be later than the begin of the far part.
+        # Chunks may fill the index, and be later than the begin of the far part.
         if self._again is None and (near or (far_ms <= now_ms and not self._is_soon(far_ms))):
             self._again, self._far = self._far, _Far()
         return found

@@ -169,7 +169,7 @@ class KeySharedDispatch(SharedDispatch):
 
     @property
     def deadline_ms(self) -> int | None:
-        # Due entries wait in the index while there is no room for entries that wait.
+        # Entries that are due stay in the index while too many wait for their consumers.
         return None if self.look_ahead_full else self._delayed.deadline_ms
 
     @property

@@ -92,7 +92,7 @@ class SharedDispatch:
 
     @property
     def deadline_ms(self) -> int | None:
-        # Due entries wait in the index while there is much to deliver.
+        # Entries that are due stay in the index while there is much to deliver.
         return None if len(self._replay) >= _DUE_WAITING_MAX else self._delayed.deadline_ms
 
     @property

@@ -67,12 +67,13 @@ class Log:
 @pytest.mark.parametrize("span_ms", [3_000, 600_000, 1 << 36])
 def test_each_entry_comes_once_and_not_before_its_time(entries_max: int, span_ms: int) -> None:
     rng = random.Random(f"{entries_max} {span_ms}")
+    count = 1_000
     log = Log(entries_max)
     log.play(1_700_000_000_000)
     begin_ms = log.now_ms
-    for _ in range(1_500):
+    for _ in range(count):
         log.append(begin_ms + 1 + rng.randrange(span_ms))
-    assert len(log.index) == 1_500
+    assert len(log.index) == count
     log.play(begin_ms + span_ms + _WAIT_MS)
     assert log.came.keys() == log.times.keys()
     assert len(log.index) == 0
@@ -229,3 +230,14 @@ def test_times_that_no_calendar_has_need_few_buckets() -> None:
         index.add(rng.randrange(1_700_000_000_000, 1 << 63), (7, n))
     assert index.indexed == 20_000
     assert len(index._buckets) < 10 * 1_100
+
+
+def test_the_far_part_comes_in_time_although_later_chunks_fill_the_index() -> None:
+    log = Log(4)
+    log.play(1_700_000_000_000)
+    for n in range(4):
+        log.index.add(log.now_ms + 3_600_000, (9, n), n, pinned=True)
+    for n in range(6):
+        log.append(log.now_ms + 60_000 + n)
+    log.play(log.now_ms + 65_000)
+    assert len(log.came) == 6
