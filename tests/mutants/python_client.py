@@ -28,7 +28,7 @@ SEVERAL_TOPICS = [
         id="PC02",
         rule="a topic that comes later is read from its first message on -> from its end",
         module=_MULTI,
-        name="MultiTopicConsumer.watch",
+        name="MultiTopicConsumer._poll",
         replacement=Edit("replace(self._settings, start=EARLIEST)", "self._settings"),
         caught_by=f"{_BY_MULTI} -k nothing_yet",
     ),
