@@ -80,7 +80,7 @@ class ConnectionLimits:
     unread_total_bytes: int = 512 << 20  # queued for all connections; above it, they get less each
     watchers_max: int = 100  # they follow lists of topics
     names_chars_max: int = 1 << 10  # names of producers, consumers, subscriptions
-    metadata_bytes_max: int = 4 << 10  # what a client tells of one producer or consumer
+    metadata_bytes_max: int = 4 << 10  # the metadata of one producer or consumer
 
 
 @dataclass(frozen=True, slots=True)

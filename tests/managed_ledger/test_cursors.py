@@ -354,7 +354,7 @@ def test_a_cursor_whose_ledger_is_fenced_goes_on_if_the_log_is_ours() -> None:
 
 @pytest.mark.parametrize("taken_over", [False, True])
 def test_a_close_that_fails_confirms_no_acks(taken_over: bool) -> None:
-    """What the close has taken out of the state was stored by nobody."""
+    """Nobody has stored the changes that the close took out of the state."""
 
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -103,6 +103,6 @@ class SchemaVersions:
         try:
             decoder.found(self.schema.decoder_of(writer))
         except Exception as error:
-            # Whatever a schema of the application, or a library, makes of the definition: the
-            # message has left the queue, and would be lost.  Its `value` raises the error.
+            # A schema of the application, or a library, may raise anything.  The message has left
+            # the queue, and would be lost.  Its `value` raises the error.
             decoder.failed(error)
