@@ -54,6 +54,10 @@ class RefusalLog:
         self._others = 0  # refusals of further clients, when there were too many
         self._some = trio.Event()
 
+    def __len__(self) -> int:
+        """Return how many clients and commands are told apart at the moment."""
+        return len(self._counts)
+
     def refused(self, command: int, error: BrokerError, peer: str) -> None:
         self._total.refused[command, error.code] += 1
         kind = peer.rpartition(":")[0] or peer, command, error.code
