@@ -5,7 +5,7 @@ messages.
 """
 
 from collections import Counter
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
@@ -15,8 +15,12 @@ from daybook.wire.messages.registry import type_name
 from daybook.wire.proto import pulsar_pb2 as pb
 
 INTERVAL_S: Final = 60.0
-_KINDS_MAX = 5  # in one line, the most frequent ones
+_LINES_MAX = 10  # an interval, for the most frequent refusals
+_KINDS_MAX = 1_000  # clients and commands that are told apart within an interval
 _REASON_CHARS_MAX = 200
+
+
+_Kind: TypeAlias = tuple[str, int, int]  # the host of the client, the command, the error
 
 
 class RequestCounts:
@@ -36,22 +40,32 @@ def error_name(code: int) -> str:
 
 
 class RefusalLog:
-    """Logs the refusals of all connections: one line an interval, with their number.
+    """Logs the refusals of all connections: one line an interval for each client and command.
 
-    `run` belongs in the broker's nursery.
+    A client is a host: its connections come and go.  The most frequent refusals have lines, and the
+    others are counted in one more line.  `run` belongs in the broker's nursery.
     """
 
     def __init__(self, log: Log, counts: RequestCounts) -> None:
         self._log = log
         self._total = counts
-        self._counts: Counter[tuple[int, int]] = Counter()  # by command and code
-        self._last = ("", "")  # the peer of the last refused request, and the reason
+        self._counts: Counter[_Kind] = Counter()
+        self._reasons: dict[_Kind, str] = {}  # the last one of each
+        self._others = 0  # refusals of further clients, when there were too many
         self._some = trio.Event()
+
+    def __len__(self) -> int:
+        """Return how many clients and commands are told apart at the moment."""
+        return len(self._counts)
 
     def refused(self, command: int, error: BrokerError, peer: str) -> None:
         self._total.refused[command, error.code] += 1
-        self._counts[command, error.code] += 1
-        self._last = (peer, error.reason)
+        kind = peer.rpartition(":")[0] or peer, command, error.code
+        if kind in self._counts or len(self._counts) < _KINDS_MAX:
+            self._counts[kind] += 1
+            self._reasons[kind] = error.reason[:_REASON_CHARS_MAX]
+        else:
+            self._others += 1
         self._some.set()
 
     async def run(self) -> None:
@@ -63,21 +77,20 @@ class RefusalLog:
     def write(self) -> None:
         """Log what was counted, and start counting again from zero."""
         self._some = trio.Event()
-        if not self._counts:
-            return
         counts, self._counts = self._counts, Counter()
-        kinds = [
-            f"{count} x {command_name(command)} {error_name(code)}"
-            for (command, code), count in counts.most_common(_KINDS_MAX)
-        ]
-        if len(counts) > _KINDS_MAX:
-            kinds.append(f"{len(counts) - _KINDS_MAX} more kinds")
-        peer, reason = self._last
-        self._log.info(
-            "requests were refused",
-            count=counts.total(),
-            within_s=INTERVAL_S,
-            which=", ".join(kinds),
-            last_peer=peer,
-            last_why=reason[:_REASON_CHARS_MAX],
-        )
+        reasons, self._reasons = self._reasons, {}
+        left, self._others = counts.total() + self._others, 0
+        for kind, count in counts.most_common(_LINES_MAX):
+            client, command, code = kind
+            left -= count
+            self._log.info(
+                "requests were refused",
+                client=client,
+                command=command_name(command),
+                error=error_name(code),
+                count=count,
+                within_s=INTERVAL_S,
+                last_why=reasons[kind],
+            )
+        if left:
+            self._log.info("more requests were refused", count=left, within_s=INTERVAL_S)

@@ -154,7 +154,7 @@ async def test_a_client_that_leaves_while_answers_wait_is_forgotten(
         assert not cluster.broker.serving
 
 
-async def test_refused_requests_leave_one_counted_line_in_the_log(
+async def test_refused_requests_leave_a_counted_line_for_each_client_and_command(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     lines = CapturingLogger()
@@ -162,18 +162,36 @@ async def test_refused_requests_leave_one_counted_line_in_the_log(
     log = RefusalLog(structlog.wrap_logger(lines, processors=[]), counts)
     nursery.start_soon(log.run)
     for number in range(100):
-        log.refused(T.LOOKUP, NotFoundError(f"there is no topic {number}"), "host:1")
+        log.refused(T.LOOKUP, NotFoundError(f"there is no topic {number}"), f"one:{number}")
+    log.refused(T.SEEK, NotFoundError("no"), "one:1")
+    log.refused(T.SEEK, NotFoundError("no"), "two:1")
     await trio.sleep(INTERVAL_S + 1)
-    (line,) = lines.calls
-    assert line.kwargs["count"] == counts.refused.total() == 100
-    assert line.kwargs["which"] == "100 x LOOKUP TopicNotFound"
-    assert line.kwargs["last_why"] == "there is no topic 99"
+    first = lines.calls[0].kwargs
+    assert (first["client"], first["command"], first["error"]) == ("one", "LOOKUP", "TopicNotFound")
+    assert (first["count"], first["last_why"]) == (100, "there is no topic 99")
+    found = [(line.kwargs["client"], line.kwargs["command"]) for line in lines.calls[1:]]
+    assert sorted(found) == [("one", "SEEK"), ("two", "SEEK")]
     await trio.sleep(10 * INTERVAL_S)
-    assert len(lines.calls) == 1
-    log.refused(T.SEEK, NotFoundError("again"), "host:1")
+    assert len(lines.calls) == 3
+    log.refused(T.SEEK, NotFoundError("again"), "one:1")
     await trio.sleep(INTERVAL_S + 1)
-    assert [line.kwargs["count"] for line in lines.calls] == [100, 1]
+    assert [line.kwargs["count"] for line in lines.calls] == [100, 1, 1, 1]
     nursery.cancel_scope.cancel()
+
+
+def test_many_clients_leave_few_lines_and_take_little_memory() -> None:
+    lines = CapturingLogger()
+    counts = RequestCounts()
+    log = RefusalLog(structlog.wrap_logger(lines, processors=[]), counts)
+    for number in range(5_000):
+        log.refused(T.SEEK, NotFoundError("x" * 10_000), f"host-{number}:1")
+    assert len(log) == 1_000
+    log.write()
+    assert len(lines.calls) == 11
+    assert {len(line.kwargs["last_why"]) for line in lines.calls[:10]} == {200}
+    assert sum(line.kwargs["count"] for line in lines.calls) == counts.refused.total() == 5_000
+    log.write()
+    assert len(lines.calls) == 11
 
 
 async def test_a_line_that_clients_can_cause_again_and_again_is_said_once_a_minute(

@@ -237,6 +237,14 @@ MUTANTS = [
         caught_by=f"{_RECEIVE} -k trusted",
     ),
     Mutant(
+        id="B26",
+        rule="the log tells a bounded number of refused clients apart -> all of them",
+        module="daybook.broker.service.request_counts",
+        name="RefusalLog.refused",
+        replacement=Edit("kind in self._counts or len(self._counts) < _KINDS_MAX", "True"),
+        caught_by="tests:tests/broker/test_refusals.py",
+    ),
+    Mutant(
         id="B25",
         rule="with many topics, metrics are sums by namespace -> each topic has series",
         module="daybook.broker.metrics",
