@@ -226,14 +226,23 @@ class Consumer:
             self._send(pb.CommandReachedEndOfTopic(consumer_id=self.consumer_id))
 
     def disconnect(self) -> None:
-        """Close the consumer and tell its client, which then looks the topic up again."""
+        """Close the consumer and tell its client, which then looks the topic up again.
+
+        A client that may not know the consumer yet is told later; see `send_active`.
+        """
         if not self.closed:
             self.closed = True
-            closed = pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=unsigned(-1))
-            if self.subscription.topic.successor_url:
-                closed.assignedBrokerServiceUrl = self.subscription.topic.successor_url
-            self._send(closed)
+            if self._registered or self.connection.is_ours:
+                self._send_closed()
+            else:
+                self.connection.call_later(_REGISTERED_S, self._send_closed)
             self.connection.forget_consumer(self)
+
+    def _send_closed(self) -> None:
+        closed = pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=unsigned(-1))
+        if self.subscription.topic.successor_url:
+            closed.assignedBrokerServiceUrl = self.subscription.topic.successor_url
+        self._send(closed)
 
     def _send(
         self,
