@@ -259,6 +259,11 @@ class DispatchStorm(DispatchRules):
             self.mark("acknowledged late")
         if pending and not self._partial.ack(Position(*place), pending):
             self.mark("some messages of a batch")
+            left = self._partial.pending(Position(*place)) or 0
+            for each in self.consumers.values():
+                if place in each.holds:
+                    each.holds[place] = min(each.holds[place], left.bit_count())
+            self._step(self._machine.partly_acked([(place, left.bit_count())]))
             return
         self._partial.done([Position(*place)])
         whole = self._truth[place] == message.all
@@ -382,6 +387,9 @@ class DispatchStorm(DispatchRules):
             permits = self._machine.permits_of(consumer.key)
             if permits != consumer.permits:
                 self.rule("Q4", False, f"{consumer.name}: {permits}, not {consumer.permits}")
+            if self.shared:
+                has, said = sum(consumer.holds.values()), self._machine.unacked_of(consumer.key)
+                self.rule("Q4", has == said, f"{consumer.name} has {has}, {said} are counted")
 
     def _perform(self, effect: Effect) -> None:
         match effect:
