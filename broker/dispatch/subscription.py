@@ -305,6 +305,7 @@ class Subscription:
             room_bytes=self._room_bytes,
             on_end=self.check_end,
             source=self._choose_source,
+            unacked=topic.unacked,
         )
         # Where the subscription stands if that is before everything that the log has.
         self.before_log: Position | None = None
