@@ -162,7 +162,7 @@ class Topics:
             log=log,
         )
         self._leftovers = Leftovers()
-        self._loads = Loads(self.limits.loads, self._start, log)
+        self.loads = Loads(self.limits.loads, self._start, log)
         self._idle = IdleTopics(
             self._loaded.values,
             self.rest,
@@ -268,7 +268,7 @@ class Topics:
 
     def load_progress(self, name: TopicName) -> LoadProgress | None:
         """Return how far the load of a topic is; None if it is not being loaded."""
-        return self._loads.progress(name)
+        return self.loads.progress(name)
 
     def loaded_logs(self) -> Iterable[tuple[TopicName, TopicLog]]:
         return ((topic.name, topic.log) for topic in self._loaded.values())
@@ -529,7 +529,7 @@ class Topics:
     async def _load(self, name: TopicName, load: int, create: bool) -> None:
         fenced = False
         try:
-            async with self._loads.begin(name) as progress:
+            async with self.loads.begin(name) as progress:
                 topic = await self._open(name, create, progress)
         except FencedError as fence:
             fenced = True
