@@ -48,7 +48,7 @@ class UnackedLimits:
     """Unacknowledged messages of all shared subscriptions of a broker; see `BrokerLimit`."""
 
     messages_max: int = 0  # 0: no limit
-    share: float = 0.16  # of the limit; with more, a subscription waits while the broker is full
+    share: float = 0.16  # the part of it that one subscription may have while the broker is full
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class BrokerLimit(Generic[SubscriptionKey]):
     def __init__(self, messages_max: int, share: float) -> None:
         self.messages_max = messages_max
         self.share_max = int(messages_max * share)
-        self.messages = 0  # of all subscriptions
+        self.messages = 0  # the sum of all subscriptions
         self.full = False
         self._counts: dict[SubscriptionKey, int] = {}  # those that have some
         self._blocked: dict[SubscriptionKey, None] = {}
