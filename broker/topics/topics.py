@@ -16,6 +16,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.compaction.topic_compaction import Compactions
+from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.dispatch.watch import DispatchWatch
 from daybook.broker.errors import (
     BrokerError,
@@ -129,6 +130,7 @@ class Topics:
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = count(1)
         self._compactions = Compactions(self.limits.compaction, clock=clock, rng=rng, log=log)
+        self.unacked = UnackedLimit(self.limits.unacked, log)
         self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
@@ -586,6 +588,7 @@ class Topics:
             clock=self._clock,
             keys=self._keys,
             compactions=self._compactions,
+            unacked=self.unacked,
             policies=policies,
             deduplication=known,
             on_failed=self._topic_failed,
