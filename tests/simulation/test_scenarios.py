@@ -5,7 +5,17 @@ Each bug has a test of its own in the layer that was to blame, too.
 
 import pytest
 
-from tests.simulation.acts import At, FullDisk, Isolate, Join, LoseDisk, LoseIndex, On, Swizzle
+from tests.simulation.acts import (
+    At,
+    FullDisk,
+    Isolate,
+    Join,
+    LoseDisk,
+    LoseIndex,
+    On,
+    StuckDisk,
+    Swizzle,
+)
 from tests.simulation.plan import (
     Administer,
     Consume,
@@ -323,6 +333,55 @@ SCENARIOS = {
         ),
         faults=(),
         storm_s=3.0,
+        power_cycle=False,
+    ),
+    # Not a fault of the product: the topic limited what its consumer did not acknowledge, and in
+    # the calm nobody acknowledges anything.  The limit is lifted then, and the broker has to send
+    # the rest.
+    "a limit of what is not acknowledged is lifted": Plan(
+        seed=916092,
+        shape=Shape(1, 1, 2),
+        topics=(Topic(T),),
+        work=(
+            Produce(
+                *("p1-t1", "client-1", T, 25, 0.001, 50),
+                batching=False,
+                payload_bytes=0,
+                send_timeout_s=2.0,
+                give_up=0.6,
+                delay_s=2.0,
+            ),
+            Consume(
+                *("c1a-t1", "client-1", T, "s1", "shared", "latest"),
+                receipts=False,
+                linger_s=0.5,
+                flush=0.1,
+                receivers=2,
+            ),
+            Administer("admin1", "client-1", "change policies", T, 0.2732607280209225, "s2"),
+        ),
+        faults=(),
+        storm_s=1.5,
+        power_cycle=False,
+    ),
+    # Not a fault of the product: both bookies have to answer, and no third one can take the place
+    # of the one that is stuck.
+    "a bookie without a spare is stuck": Plan(
+        seed=915097,
+        shape=Shape(2, 1, 2, settings=Settings(quorums=(2, 2, 2))),
+        topics=(Topic(T_OTHER),),
+        work=(
+            Produce(
+                *("p1-t1", "client-2", T_OTHER, 50, 0.1, 1),
+                batching=False,
+                compression="zstd",
+                named=True,
+                give_up=0.6,
+                delay_s=2.0,
+            ),
+        ),
+        faults=(Mishap("f1", At(2.6311750349319785), StuckDisk("bookie-1", 8.0)),),
+        storm_s=10.0,
         power_cycle=False,
     ),
 }
