@@ -10,9 +10,11 @@ from tests.simulation.acts import (
     FullDisk,
     Isolate,
     Join,
+    Kill,
     LoseDisk,
     LoseIndex,
     On,
+    Rot,
     StuckDisk,
     Swizzle,
 )
@@ -29,7 +31,7 @@ from tests.simulation.plan import (
     WriteLedgers,
 )
 from tests.simulation.run import simulate
-from tests.simulation.settings import Limits, Settings
+from tests.simulation.settings import AutoRecovery, Limits, Settings
 
 T = "persistent://public/default/t1"
 T2 = "persistent://public/default/t2"
@@ -361,6 +363,51 @@ SCENARIOS = {
             Administer("admin1", "client-1", "change policies", T, 0.2732607280209225, "s2"),
         ),
         faults=(),
+        storm_s=1.5,
+        power_cycle=False,
+    ),
+    # A bookie wrote damaged entries again when it met damage of its index.  The new index led to
+    # the new records, and the bookie called the entries damaged until its next start.
+    "an index is damaged while damaged entries are written again": Plan(
+        seed=900026,
+        shape=Shape(
+            *(3, 1, 3),
+            settings=Settings(
+                cursor_roll_records=2,
+                cursor_snapshot_s=0.2,
+                old_brokers=1.0,
+                policy_check_interval_s=0.5,
+                retention=False,
+                racks=2,
+                reclaim_interval_s=10.0,
+                position_interval_s=0.2,
+                session_timeout_s=1.0,
+                recovery=AutoRecovery(0.5, 10.0, fence_open_after_s=0.5),
+                limits=Limits(
+                    return_s=0.5,
+                    heal_interval_s=0.5,
+                    dispatch_bytes_max=1000,
+                    unread_bytes_max=5000,
+                    checkpoint_bytes=20_000,
+                ),
+            ),
+        ),
+        topics=(Topic(T),),
+        work=(
+            Produce(
+                *("p1-t1", "client-1", T, 5, 0.1, 20),
+                batching=False,
+                wait=True,
+                give_up=0.2,
+                property_bytes=5000,
+            ),
+            Spoil("spoiler-t1", "client-3", T, "damaged", 20, 20, 0.02),
+        ),
+        faults=(
+            Mishap("f3", At(0.982888516804916), Rot("bookie-1", "zeroed", 20)),
+            Mishap("f4", At(0.982888516804916), Kill("bookie-1", 0.05, power=True)),
+            Mishap("f11", At(1.259388764485747), Rot("bookie-1", "blocks", 3)),
+        ),
         storm_s=1.5,
         power_cycle=False,
     ),
