@@ -114,6 +114,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # A shared consumer with so many unacknowledged messages gets no more; all consumers together.
     max_unacked_messages_per_consumer: NotNegative = 50_000
     max_unacked_messages_per_subscription: NotNegative = 200_000
+    # All shared subscriptions of the broker together, 0: no limit.  When they have so many, those
+    # with more than their share of it get no more until the broker has at most half of that.
+    max_unacked_messages_per_broker: NotNegative = 0
+    max_unacked_messages_per_subscription_on_broker_blocked: Annotated[
+        float, msgspec.Meta(gt=0, le=1)
+    ] = 0.16
     message_ttl_s: NotNegative = 0  # a subscription loses messages that are older
     subscription_expiry_minutes: NotNegative = 0  # without a consumer, then it is deleted
     # The largest and the oldest backlog of a subscription, -1 without limit, and what happens then.

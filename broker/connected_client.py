@@ -40,7 +40,9 @@ class ConnectedClient:
     forget_producer: Callable[[Any], None]
     """Called with a producer that the broker has closed, after the client was told."""
     forget_consumer: Callable[[Any], None]
-    """Called with a consumer that the broker has closed, after the client was told."""
+    """Called with a consumer that the broker has closed, before or after the client was told."""
+    call_later: Callable[[float, Call], None]
+    """Call after so many seconds, if the client is still connected then."""
 
     @property
     def room_bytes(self) -> int:

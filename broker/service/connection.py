@@ -12,6 +12,7 @@ queue (`broker.service.request_turns`), or is refused.
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, assert_never
 
 import trio
@@ -362,6 +363,7 @@ class ClientConnection:
             note_refused_send=self._note_refused_send,
             forget_producer=self._forget_producer,
             forget_consumer=self._forget_consumer,
+            call_later=partial(self.start_task, _call_later),
         )
         connected = pb.CommandConnected(
             server_version=self._context.server_version,
@@ -380,3 +382,8 @@ class ClientConnection:
         self.closing = True
         self._on_closing()
         self._context.log.info("the broker cuts a client", peer=self.peer, why=reason)
+
+
+async def _call_later(seconds: float, call: Call) -> None:
+    await trio.sleep(seconds)
+    call()

@@ -481,6 +481,24 @@ async def test_a_failover_consumer_that_asks_for_nothing_hears_after_a_moment_wh
         assert not two.bodies(pb.CommandActiveConsumerChange)
 
 
+@pytest.mark.parametrize("flows", [False, True])
+async def test_a_consumer_that_is_closed_at_once_hears_of_it_when_its_client_knows_it(
+    autojump_clock: MockClock, flows: bool
+) -> None:
+    """Go's client would ignore the close, and would never ask for messages again."""
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.subscribe()
+        if flows:
+            client.flow(1)
+            await client.settle()
+        began = trio.current_time()
+        await cluster.broker.topics.unload(cluster.broker.log().name)
+        await client.wait(pb.CommandCloseConsumer)
+        waited_s = trio.current_time() - began
+        assert waited_s < 0.1 if flows else 0.25 <= waited_s < 0.3
+
+
 async def test_a_failover_consumer_that_leaves_at_once_hears_nothing_more(
     autojump_clock: MockClock,
 ) -> None:

@@ -46,6 +46,14 @@ MUTANTS = [
         caught_by=f"{_BROKER}/test_subscriptions.py -k hears_that_it_is_active",
     ),
     Mutant(
+        id="AN05 closed",
+        rule="a consumer is told that it is closed when its client knows it -> at once",
+        module="daybook.broker.dispatch.subscription",
+        name="Consumer.disconnect",
+        replacement=Edit("if self._registered or self.connection.is_ours:", "if True:"),
+        caught_by=f"{_BROKER}/test_subscriptions.py -k closed_at_once",
+    ),
+    Mutant(
         id="AN06",
         rule="an entry that no bookie accepts is rejected -> it ends the log",
         module="daybook.managed_ledger.log",

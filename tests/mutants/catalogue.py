@@ -48,6 +48,7 @@ from tests.mutants import (
     topic_properties,
     topics,
     turns,
+    unacked,
     watchdog,
 )
 from tests.mutants.off import OFF
@@ -75,6 +76,7 @@ _AREAS = (
     delayed,
     key_shared,
     stalls,
+    unacked,
     producer,
     python_client,
     client_acks,

@@ -64,6 +64,7 @@ class Connection:
             note_refused_send=not_refused,
             forget_producer=self.forget_producer,
             forget_consumer=cast("Any", None),
+            call_later=cast("Any", None),
         )
 
     def send(self, buffers: Any) -> None:

@@ -1,3 +1,4 @@
+// A producer and a consumer of a topic that moves between brokers.
 package main
 
 import (
