@@ -183,4 +183,12 @@ MUTANTS = [
         replacement=Edit("if self.cursor.ack_part(position, last.ack_set):", "if False:"),
         caught_by="tests:tests/broker/test_produce_consume.py -k covers_its_rest",
     ),
+    Mutant(
+        id="C97",
+        rule="an acknowledgement gets its receipt when it is durable -> at once",
+        module="daybook.managed_ledger.cursor",
+        name="Cursor.flush",
+        replacement=Edit("while self.durable and self._recorded < goal:", "while False:"),
+        caught_by="tests:tests/simulation/test_runs.py -k with_a_receipt_stay",
+    ),
 ]

@@ -236,6 +236,25 @@ def test_what_plans_seldom_meet_can_be_met(mark: str) -> None:
     assert (outcome.marks + marks_of(outcome.events))[mark] > 0
 
 
+def test_acknowledgements_with_a_receipt_stay_where_parts_of_batches_are_forgotten() -> None:
+    """Brokers are killed, and retention removes what is acknowledged."""
+    name = "persistent://public/default/t1"
+    limits = settings.Limits(partial_bytes_max=200)
+    small = Settings(roll_entries=3, retention=False, trim_interval_s=3.0, limits=limits)
+    work = (
+        Produce("p1-t1", "client-1", name, 100, 0.03, 5),
+        Consume("c1a-t1", "client-1", name, "s1", "failover", linger_s=0.1),
+        Consume("c1b-t1", "client-2", name, "s1", "failover", linger_s=0.1),
+    )
+    kills = tuple(
+        Mishap(f"k{number}", At(1.5 + 0.5 * number), Kill(f"broker-{1 + number % 2}", 0.3))
+        for number in range(4)
+    )
+    shape = Shape(clients=2, settings=small)
+    killed = Plan(5, shape, (Topic(name),), work, kills, 4.0, power_cycle=False)
+    assert simulate(killed).violations == []
+
+
 def test_a_spare_takes_the_place_of_a_bookie_that_is_stuck() -> None:
     """Sends wait longer than the time-out only if no bookie can replace the stuck one."""
     name = "persistent://public/default/t1"
