@@ -560,6 +560,21 @@ class LedgerDirectory:
             del self.damaged[next(iter(self.damaged))]
         self.damaged[ledger_id, entry_id] = location
 
+    async def forget_moved_damage(self) -> None:
+        """Forget damage at places to which the index no longer leads; a rebuild calls this.
+
+        A record behind the damaged one may have the entry, or the entry is not there any more and
+        comes as a new one.  A note that stayed would hide the next damage of the entry.
+        """
+        for (ledger_id, entry_id), location in sorted(self.damaged.items()):
+            await trio.lowlevel.checkpoint()
+            state = self.ledgers.get(ledger_id)
+            if state is not None and not state.deleted:
+                found = await self.locations.find(state, entry_id)
+                if found == location or self.damaged.get((ledger_id, entry_id)) != location:
+                    continue
+            self.damaged.pop((ledger_id, entry_id), None)
+
     async def read_lac(self, ledger_id: int) -> tuple[bytes | None, memoryview | None]:
         """Return the body of the explicit LAC and the last entry, at least one of them."""
         state = self.known_ledger(ledger_id)

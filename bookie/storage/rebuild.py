@@ -231,6 +231,7 @@ class Rebuilder:
             with trio.CancelScope(shield=True):
                 await wait()  # A reader may still be using the old index.
                 await unused.aclose()
+        await self._directory.forget_moved_damage()
         self._check_new_index()
         await write_index_record(self._disk, self._path, IndexRecord(name, damaged=False))
         # A reader may have met damage in the new index while INDEX was written.

@@ -61,6 +61,7 @@ class Run:
     deduplicated: tuple[str, ...] = ()  # topics, without their partitions
     orphans_removed: bool = False  # ledgers that no list has ever named are gone at the end
     auto_recovery: bool = False  # closed fragments may get other bookies
+    bookies: int = 0  # the cluster has at least so many; 0: more than any ensemble needs
 
 
 # -- producers

@@ -6,6 +6,7 @@ nobody: an acknowledgement was sent, a seek went past it, it is older than the s
 when its acknowledgement was sent and confirmed.
 """
 
+import sys
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Settled:
     first_ns: int
     sent_ns: int
     confirmed_ns: int | None
-    at_once: bool  # by one acknowledgement
+    at_once: bool  # certainly all by one acknowledgement
 
 
 _Acks = dict[tuple[str, int], tuple[AckTimes, Ack]]  # by consumer and number
@@ -215,13 +216,21 @@ class Subscription:
         times = [each for each in found if each is not None]
         if len(times) < len(found):
             return None
+        # Nobody knows how many messages a batch had that was trimmed before the last read.
+        is_known = index < 0 or count is not None
         confirmed = [each.confirmed_ns for each in times if each.confirmed_ns is not None]
         return Settled(
             min(each.sent_ns for each in times),
             max(each.sent_ns for each in times),
             max(confirmed) if len(confirmed) == len(times) else None,
-            at_once=all(each is times[0] for each in of_entry),
+            at_once=(is_known or self._covers_entry(times[0], (ledger, entry)))
+            and all(each is times[0] for each in of_entry),
         )
+
+    def _covers_entry(self, times: AckTimes, entry: _Entry) -> bool:
+        """Return True if the acknowledgement is cumulative, and of a later entry."""
+        behind = bisect_left(self._up_to, (*entry, sys.maxsize), key=lambda each: each[0])
+        return any(each[2] is times for each in self._up_to[behind : behind + _COVERING_MAX])
 
     def _times(self, position: Position) -> AckTimes | None:
         single = self._single.get(position)

@@ -30,6 +30,7 @@ from tests.history.events import (
     Send,
     Sought,
     Subscribe,
+    Trimmed,
     Unknown,
     Unsubscribe,
     Unsubscribed,
@@ -187,6 +188,30 @@ def test_a_part_of_a_batch_may_come_again_until_the_whole_entry_is_acknowledged(
     strict = Run(batch_acks_durable=True)
     assert rules([*story, *acked(0, first), *moved, *rest], strict) == ["acked-again"]
     assert rules([*story, *acked(0, first, second), *moved, *rest]) == ["acked-again"]
+
+
+def test_a_part_of_a_batch_that_is_trimmed_later_may_come_again_where_parts_are_not_kept() -> None:
+    """Seed 917042, once: the acknowledgement of the second message had no receipt."""
+    first, second, later = (1, 0, 0), (1, 0, 1), (1, 1, -1)
+    story = [*subscribed(), *sent(0, first), *sent(1, second), *sent(2, later)]
+    story += [delivered(0, first), delivered(1, second)]
+    moved: list[Event] = [Attached("c", at(18)), delivered(0, first)]
+    rest = [delivered(1, second), delivered(2, later), *acked(7, second, later)]
+    rest += [Trimmed(T, 2), Drained(T, "s"), *read()]
+    forgets = Run(batch_acks_durable=True, batch_parts_kept=False)
+    told = [*story, *acked(0, first), Ack("c", 1, T, (second,))]
+    assert rules([*told, *moved, *rest], forgets) == []
+    assert rules([*told, *moved, *rest], Run(batch_acks_durable=True)) == ["acked-again"]
+    covered = [*story, delivered(2, later), Ack("c", 0, T, (later,), cumulative=True)]
+    moved = [Acked("c", 0), Attached("c", at(18)), delivered(0, first)]
+    assert rules([*covered, *moved, *rest], forgets) == ["acked-again"]
+
+
+def test_a_message_without_a_batch_that_is_trimmed_later_does_not_come_again() -> None:
+    forgets = Run(batch_acks_durable=True, batch_parts_kept=False)
+    moved: list[Event] = [Attached("c", at(9)), delivered(0, A)]
+    end = [Trimmed(T, 2), Drained(T, "s"), *read()]
+    assert rules([*RECEIVED, *acked(0, A), *moved, *end], forgets) == ["acked-again"]
 
 
 def test_a_cumulative_acknowledgement_covers_what_lies_before() -> None:

@@ -183,7 +183,11 @@ def test_one_bookie_alone_delays_nobody() -> None:
     assert rules(story()) == []
     two = LedgerVersion(1, 0, "OPEN", -1, 0, (2, 2, 2), ((0, ("b1", "b2")),))
     assert rules([two, *story(silent)[1:]]) == []
-    assert rules([two, *story(silent, seconds=8)[1:]]) == ["delayed"]
+    late = [two, *story(silent, seconds=8)[1:]]
+    assert rules(late) == ["delayed"]
+    assert rules(late, Run(bookies=3)) == ["delayed"]
+    assert rules(late, Run(bookies=2)) == []  # no bookie can replace the silent one
+    assert rules(story(silent), Run(bookies=3)) == ["delayed"]
 
 
 def test_a_send_that_waits_for_a_new_owner_may_wait_for_one_slow_read() -> None:

@@ -193,4 +193,12 @@ MUTANTS = [
         ),
         caught_by="tests:tests/managed_ledger/test_cursors.py -k 15390",
     ),
+    Mutant(
+        id="C97",
+        rule="an acknowledgement gets its receipt when it is durable -> at once",
+        module="daybook.managed_ledger.cursor",
+        name="Cursor.flush",
+        replacement=Edit("while self.durable and self._recorded < goal:", "while False:"),
+        caught_by="tests:tests/simulation/test_runs.py -k with_a_receipt_stay",
+    ),
 ]

@@ -457,4 +457,20 @@ MUTANTS = [
         replacement=Edit("limbo=True", "limbo=False"),
         caught_by="tests:tests/bookie/storage/test_limbo.py -k two_directories",
     ),
+    Mutant(
+        id="DN1",
+        rule="a new index ends the damage that it does not lead to -> the damage is told for ever",
+        module=_REBUILD,
+        name="Rebuilder._rebuild",
+        replacement=Edit("await self._directory.forget_moved_damage()", "pass"),
+        caught_by=f"{_DAMAGED} -k damage_that",
+    ),
+    Mutant(
+        id="DN2",
+        rule="damage that the new index leads to stays known -> a recovery add does not repair it",
+        module=_DIRECTORY,
+        name="LedgerDirectory.forget_moved_damage",
+        replacement=Edit("found == location or", ""),
+        caught_by=f"{_DAMAGED} -k damage_that",
+    ),
 ]

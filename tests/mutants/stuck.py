@@ -128,4 +128,12 @@ MUTANTS = [
         replacement=Edit("self._refusing.discard(bookie)", "pass"),
         caught_by=f"{_LEDGER}/test_ensemble.py::test_one_that_refuses_answers_until_it_fails",
     ),
+    Mutant(
+        id="M26e",
+        rule="a spare takes the place of a silent bookie -> never, and sends wait for it",
+        module="daybook.bookie.ledger.writer",
+        name="LedgerWriter._replaced",
+        replacement=Edit("return self._context", "return None and self._context"),
+        caught_by="tests:tests/simulation/test_runs.py -k a_spare_takes",
+    ),
 ]

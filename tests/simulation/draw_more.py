@@ -41,6 +41,9 @@ _SMALL_LIMIT = 20_000  # bytes; the limit of messages in some runs
 _SILENT = 0.06
 _QUORUMS = (3, 3, 2)
 _FOR_EVER_S = 1000.0
+# A bookie without room refuses entries with a deferred sync one by one, and the writer sends all of
+# them again ten seconds later.  With room for so many, a ledger has its end after a few rounds.
+_DEFERRED_ENTRIES = 10
 _SPOILED = 0.15  # share of topics
 _SEVERAL_CLIENTS = (1, 2, 2, 3)
 
@@ -171,6 +174,12 @@ def draw_refusal(rng: Random, shape: Shape, storm_s: float) -> tuple[At | On, Ac
     return On(moment.name, rng.choice(moment.nth), rng.choice([0.0, rng.uniform(0.0, 0.1)])), act
 
 
+def _largest_deferred(plan: Plan) -> int:
+    """Return the size of the largest entry with a deferred sync, 0 if there is none."""
+    writers = [each for each in plan.work if isinstance(each, WriteLedgers)]
+    return max((each.payload_bytes for each in writers if each.manner == "deferred"), default=0)
+
+
 def _limits(plan: Plan, rng: Random) -> Plan:
     """Draw limits so small that a run reaches them, each by itself, in some runs."""
     if rng.random() < 0.4:
@@ -181,6 +190,7 @@ def _limits(plan: Plan, rng: Random) -> Plan:
 
     usual = Limits()
     message = plan.shape.settings.message_bytes_max
+    deferred = _DEFERRED_ENTRIES * _largest_deferred(plan)
     limits = Limits(
         stuck_s=rng.choice([0.5, 3.0, 10.0, usual.stuck_s]),
         heal_interval_s=rng.choice([0.5, 5.0, usual.heal_interval_s]),
@@ -193,7 +203,7 @@ def _limits(plan: Plan, rng: Random) -> Plan:
         dispatch_bytes_max=some(1_000, usual.dispatch_bytes_max),
         unread_bytes_max=some(5_000, usual.unread_bytes_max),
         arena_bytes_max=some(0, usual.arena_bytes_max),
-        in_flight_bytes_max=some(2 * message, usual.in_flight_bytes_max),
+        in_flight_bytes_max=some(max(2 * message, deferred), usual.in_flight_bytes_max),
         checkpoint_bytes=some(20_000, usual.checkpoint_bytes),
         recent_entries_max=some(0, usual.recent_entries_max),
         blocks_cached=some(2, usual.blocks_cached),

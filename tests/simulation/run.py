@@ -27,7 +27,7 @@ from daybook.wire.topics import TopicName
 from tests.history.check import check
 from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Quiet, Run, Stamped
 from tests.simulation import scheduler
-from tests.simulation.acts import Join
+from tests.simulation.acts import Decommission, Join
 from tests.simulation.audit import MetadataAudit, audit_copies
 from tests.simulation.backlogs import wrong_backlogs
 from tests.simulation.caretaker import close_all, mended, reclaim, replicate
@@ -37,10 +37,11 @@ from tests.simulation.held_back import is_held_back
 from tests.simulation.host_log import listening
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
-from tests.simulation.plan import Consume, Follow, Latest, Plan, Work
+from tests.simulation.plan import Administer, Consume, Follow, Latest, Plan, Work
 from tests.simulation.rest import leaks, tasks_left
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.settings import Limits
+from tests.simulation.workloads.administer import lift_limits
 from tests.simulation.workloads.drain import LivenessError, drain, within
 from tests.simulation.workloads.ledgers import read_all
 from tests.simulation.workloads.process import run_client
@@ -179,6 +180,7 @@ class _Simulation:
                 else (),
                 orphans_removed=not is_held_back("orphans are looked for in the end"),
                 auto_recovery=plan.shape.settings.recovery is not None,
+                bookies=self._bookies_min(),
             )
         )
         scene.on_moment = moments.happened
@@ -199,6 +201,17 @@ class _Simulation:
             moments.entries = self._entry
         members = self._members = Members(cluster, plan.shape, nursery)
         self._nemesis = Nemesis(plan, cluster, moments, members, scene.recorder("nemesis"), nursery)
+
+    def _bookies_min(self) -> int:
+        """Return the number of bookies that are members from the beginning to the end."""
+        names = set(self._plan.shape.bookie_names())
+        for mishap in self._plan.faults:
+            match mishap.act:
+                case Decommission(host) | Join(host):
+                    names.discard(host)
+                case _:
+                    pass
+        return max(1, len(names))
 
     def _process_of(self, host: str) -> str:
         broker = self._cluster.broker(host)
@@ -223,6 +236,7 @@ class _Simulation:
         scene.begin_calm()
         await within(LIVENESS_S, "starting what was down", self._all_up)
         scene.recorder("nemesis").note(Healed())
+        await within(LIVENESS_S, "lifting limits", self._lift_limits)
         await self._receive_all()
         scene.end.set()
         for name in shape.client_names():
@@ -244,6 +258,13 @@ class _Simulation:
     async def _count_backlogs(self) -> None:
         names = self._plan.shape.broker_names()
         self._outcome.violations += await wrong_backlogs(self._cluster, names)
+
+    async def _lift_limits(self) -> None:
+        """Lift them when the administrators that live have set their last ones."""
+        work = [each for each in self._living_work() if isinstance(each, Administer)]
+        while any(each.name in self._scene.sending for each in work):
+            await self._handle.sleep(_LOOK_S)
+        await lift_limits(self._scene)
 
     async def _receive_all(self) -> None:
         """Wait, with no other work, until each receiver is attached and has all that it is owed."""

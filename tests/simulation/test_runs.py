@@ -21,7 +21,7 @@ from daybook.clients.python.topic_consumer import TopicConsumer
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.history.check import check
-from tests.history.events import Deliver, Ok
+from tests.history.events import Deliver, LedgerVersion, Ok
 from tests.simulation import acts, plan, run, scheduler, settings
 from tests.simulation.acts import At, Freeze, Kill, On
 from tests.simulation.cluster import Cluster
@@ -234,6 +234,38 @@ def test_what_plans_seldom_meet_can_be_met(mark: str) -> None:
     )
     assert outcome.violations == []
     assert (outcome.marks + marks_of(outcome.events))[mark] > 0
+
+
+def test_acknowledgements_with_a_receipt_stay_where_parts_of_batches_are_forgotten() -> None:
+    """Brokers are killed, and retention removes what is acknowledged."""
+    name = "persistent://public/default/t1"
+    limits = settings.Limits(partial_bytes_max=200)
+    small = Settings(roll_entries=3, retention=False, trim_interval_s=3.0, limits=limits)
+    work = (
+        Produce("p1-t1", "client-1", name, 100, 0.03, 5),
+        Consume("c1a-t1", "client-1", name, "s1", "failover", linger_s=0.1),
+        Consume("c1b-t1", "client-2", name, "s1", "failover", linger_s=0.1),
+    )
+    kills = tuple(
+        Mishap(f"k{number}", At(1.5 + 0.5 * number), Kill(f"broker-{1 + number % 2}", 0.3))
+        for number in range(4)
+    )
+    shape = Shape(clients=2, settings=small)
+    killed = Plan(5, shape, (Topic(name),), work, kills, 4.0, power_cycle=False)
+    assert simulate(killed).violations == []
+
+
+def test_a_spare_takes_the_place_of_a_bookie_that_is_stuck() -> None:
+    """Sends wait longer than the time-out only if no bookie can replace the stuck one."""
+    name = "persistent://public/default/t1"
+    shape = Shape(3, 1, 2, settings=Settings(quorums=(2, 2, 2)))
+    work = (Produce("p1-t1", "client-2", name, 50, 0.1, burst=1, batching=False),)
+    faults = (Mishap("f1", At(2.6), acts.StuckDisk("bookie-1", 8.0)),)
+    spare = Plan(915097, shape, (Topic(name),), work, faults, 10.0, power_cycle=False)
+    outcome = simulate(spare)
+    assert outcome.violations == []
+    versions = [e.event for e in outcome.events if isinstance(e.event, LedgerVersion)]
+    assert any(len(each.fragments) > 1 for each in versions)
 
 
 def test_watching_a_run_changes_nothing_of_it() -> None:

@@ -5,7 +5,19 @@ Each bug has a test of its own in the layer that was to blame, too.
 
 import pytest
 
-from tests.simulation.acts import At, FullDisk, Isolate, Join, LoseDisk, LoseIndex, On, Swizzle
+from tests.simulation.acts import (
+    At,
+    FullDisk,
+    Isolate,
+    Join,
+    Kill,
+    LoseDisk,
+    LoseIndex,
+    On,
+    Rot,
+    StuckDisk,
+    Swizzle,
+)
 from tests.simulation.plan import (
     Administer,
     Consume,
@@ -19,7 +31,7 @@ from tests.simulation.plan import (
     WriteLedgers,
 )
 from tests.simulation.run import simulate
-from tests.simulation.settings import Limits, Settings
+from tests.simulation.settings import AutoRecovery, Limits, Settings
 
 T = "persistent://public/default/t1"
 T2 = "persistent://public/default/t2"
@@ -323,6 +335,100 @@ SCENARIOS = {
         ),
         faults=(),
         storm_s=3.0,
+        power_cycle=False,
+    ),
+    # Not a fault of the product: the topic limited what its consumer did not acknowledge, and in
+    # the calm nobody acknowledges anything.  The limit is lifted then, and the broker has to send
+    # the rest.
+    "a limit of what is not acknowledged is lifted": Plan(
+        seed=916092,
+        shape=Shape(1, 1, 2),
+        topics=(Topic(T),),
+        work=(
+            Produce(
+                *("p1-t1", "client-1", T, 25, 0.001, 50),
+                batching=False,
+                payload_bytes=0,
+                send_timeout_s=2.0,
+                give_up=0.6,
+                delay_s=2.0,
+            ),
+            Consume(
+                *("c1a-t1", "client-1", T, "s1", "shared", "latest"),
+                receipts=False,
+                linger_s=0.5,
+                flush=0.1,
+                receivers=2,
+            ),
+            Administer("admin1", "client-1", "change policies", T, 0.2732607280209225, "s2"),
+        ),
+        faults=(),
+        storm_s=1.5,
+        power_cycle=False,
+    ),
+    # A bookie wrote damaged entries again when it met damage of its index.  The new index led to
+    # the new records, and the bookie called the entries damaged until its next start.
+    "an index is damaged while damaged entries are written again": Plan(
+        seed=900026,
+        shape=Shape(
+            *(3, 1, 3),
+            settings=Settings(
+                cursor_roll_records=2,
+                cursor_snapshot_s=0.2,
+                old_brokers=1.0,
+                policy_check_interval_s=0.5,
+                retention=False,
+                racks=2,
+                reclaim_interval_s=10.0,
+                position_interval_s=0.2,
+                session_timeout_s=1.0,
+                recovery=AutoRecovery(0.5, 10.0, fence_open_after_s=0.5),
+                limits=Limits(
+                    return_s=0.5,
+                    heal_interval_s=0.5,
+                    dispatch_bytes_max=1000,
+                    unread_bytes_max=5000,
+                    checkpoint_bytes=20_000,
+                ),
+            ),
+        ),
+        topics=(Topic(T),),
+        work=(
+            Produce(
+                *("p1-t1", "client-1", T, 5, 0.1, 20),
+                batching=False,
+                wait=True,
+                give_up=0.2,
+                property_bytes=5000,
+            ),
+            Spoil("spoiler-t1", "client-3", T, "damaged", 20, 20, 0.02),
+        ),
+        faults=(
+            Mishap("f3", At(0.982888516804916), Rot("bookie-1", "zeroed", 20)),
+            Mishap("f4", At(0.982888516804916), Kill("bookie-1", 0.05, power=True)),
+            Mishap("f11", At(1.259388764485747), Rot("bookie-1", "blocks", 3)),
+        ),
+        storm_s=1.5,
+        power_cycle=False,
+    ),
+    # Not a fault of the product: both bookies have to answer, and no third one can take the place
+    # of the one that is stuck.
+    "a bookie without a spare is stuck": Plan(
+        seed=915097,
+        shape=Shape(2, 1, 2, settings=Settings(quorums=(2, 2, 2))),
+        topics=(Topic(T_OTHER),),
+        work=(
+            Produce(
+                *("p1-t1", "client-2", T_OTHER, 50, 0.1, 1),
+                batching=False,
+                compression="zstd",
+                named=True,
+                give_up=0.6,
+                delay_s=2.0,
+            ),
+        ),
+        faults=(Mishap("f1", At(2.6311750349319785), StuckDisk("bookie-1", 8.0)),),
+        storm_s=10.0,
         power_cycle=False,
     ),
 }

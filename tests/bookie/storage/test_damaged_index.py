@@ -164,6 +164,53 @@ async def test_a_block_that_cannot_be_read_puts_the_bookie_in_doubt_and_the_inde
         await check_fences(store)
 
 
+async def test_damage_that_the_new_index_does_not_lead_to_is_forgotten(host: Host) -> None:
+    """Once, entries that had come again were called damaged until the next start.
+
+    The next damage of such an entry would not have been reported.
+    """
+    await filled(host)
+    async with host.store(**SMALL) as store:
+        host.platter.corrupt(host.logs()[0], 1500, b"\xa5" * 300)
+        lost = [
+            entry_id
+            for entry_id in range(COUNT)
+            if await status_of(store.read(1, entry_id)) is IO_ERROR
+        ]
+        assert lost
+        noted = [(1, entry_id) for entry_id in lost]
+        assert store.maintenance.damaged_entries() == noted
+        rot(host, block_key(2, 0))
+        assert await status_of(store.read(2, 7)) is IO_ERROR
+        await rebuilt(store)
+        assert store.maintenance.damaged_entries() == []
+        answers = Answers(store)
+        for entry_id in range(COUNT):
+            answers.add(1, entry_id, lac=entry_id - 1, recovery=True)
+            assert await answers.all() == [OK]
+        await check_all(store)
+        assert store.maintenance.damaged_entries() == []
+
+
+async def test_damage_that_the_index_leads_to_stays_known(host: Host) -> None:
+    """Otherwise a recovery add would be answered, and the entry would stay as damaged as it is."""
+    await filled(host)
+    async with host.store(**SMALL) as store:
+        host.platter.corrupt(host.logs()[0], 1500, b"\xa5" * 300)
+        for entry_id in range(COUNT):
+            await status_of(store.read(1, entry_id))
+        noted = store.maintenance.damaged_entries()
+        assert noted
+        for directory in store._directories.ledger_directories:
+            await directory.forget_moved_damage()
+        assert store.maintenance.damaged_entries() == noted
+        answers = Answers(store)
+        for _, entry_id in noted:
+            answers.add(1, entry_id, lac=entry_id - 1, recovery=True)
+        assert set(await answers.all()) == {OK}
+        await check_all(store)
+
+
 async def check_fences(store: LedgerStore) -> None:
     answers = Answers(store)
     answers.add(2, COUNT)

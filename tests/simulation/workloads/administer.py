@@ -35,7 +35,7 @@ from tests.history.events import (
     Unsubscribed,
 )
 from tests.simulation.plan import Administer, Spoil, Topic
-from tests.simulation.workloads.ask import NotDoneError, Operate, ask
+from tests.simulation.workloads.ask import NotDoneError, Operate, ask, ask_until_done
 from tests.simulation.workloads.scene import Scene
 from tests.simulation.workloads.stage import Actor
 
@@ -227,7 +227,10 @@ class _Act:
         self._scene.topics[topic] = max(count, self._scene.topics[topic])
 
     async def _change_policies(self) -> None:
-        """Change policies of a topic that lose no message; its clients must not notice."""
+        """Change policies of a topic that lose no message; its clients must not notice.
+
+        Limits of what is not acknowledged are lifted in the calm (`lift_limits`).
+        """
         name = TopicName.parse(self._work.topic)
         rng = self._scene.rng(f"{self._work.name} policies")
         # Nobody acknowledges an entry that nobody can read, so it would count for ever.
@@ -235,13 +238,18 @@ class _Act:
             isinstance(each, Spoil) and each.topic == self._work.topic
             for each in self._scene.plan.work
         )
-        for policy, values in _POLICIES:
-            if spoiled and policy in _UNACKED:
-                continue
-            value = rng.choice(values)
-            change = partial(_set_policy, name, policy, value)
-            with suppress(NotFoundError):
-                await self._anywhere(change)
+        self._scene.sending[self._work.name] = None
+        try:
+            for policy, values in _POLICIES:
+                if spoiled and policy in _UNACKED:
+                    continue
+                value = rng.choice(values)
+                if value and policy in _UNACKED:
+                    self._scene.limited[self._work.topic] = None
+                with suppress(NotFoundError):
+                    await self._anywhere(partial(_set_policy, name, policy, value))
+        finally:
+            del self._scene.sending[self._work.name]
 
     async def _compact(self, operations: Operations, topic: TopicName) -> None:
         with suppress(NotFoundError, ConflictError):
@@ -300,6 +308,19 @@ class _Act:
         back_ms = round(scene.rng(f"{work.name} goes back").uniform(0.0, work.at_s) * 1000)
         when_ms = scene.now_ms(work.host) - back_ms
         await operations.reset_to_time(topic, work.subscription, when_ms)
+
+
+async def lift_limits(scene: Scene) -> None:
+    """Remove the limits of what is not acknowledged.
+
+    In the calm nobody acknowledges anything, and consumers have to get all that they are owed.
+    """
+    for topic in scene.limited:
+        for policy in _UNACKED:
+            change = partial(_set_policy, TopicName.parse(topic), policy, None)
+            with suppress(NotFoundError):
+                await ask_until_done(scene, "the lifting of limits", change)
+            scene.marks["a limit of what is not acknowledged was lifted"] += 1
 
 
 async def _set_policy(

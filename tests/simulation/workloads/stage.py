@@ -48,6 +48,9 @@ class Stage(ABC):
     spoiled: dict[str, None] = field(
         default_factory=dict[str, None]
     )  # topics with unreadable entries
+    limited: dict[str, None] = field(
+        default_factory=dict[str, None]
+    )  # topics that may limit what is not acknowledged
     _numbers: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
