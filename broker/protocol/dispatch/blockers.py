@@ -32,6 +32,7 @@ class Cause(Enum):
     KEY_UNCOVERED = "keyUncovered"  # entries whose key is in the hash ranges of no consumer
     LOOK_AHEAD_FULL = "lookAheadFull"  # so many entries wait for keys that nothing more is read
     # Reasons of the shell.
+    DISPATCH_RATE = "dispatchRate"  # a policy limits the rate, and it is used up for now
     READING = "reading"  # a read of the log is under way
     READ_FAILS = "readFails"  # the log cannot be read, and the read is repeated
     MOVING = "moving"  # the cursor is being moved
@@ -64,6 +65,7 @@ _STOP_ALL = frozenset(
         Cause.DELAYED_FULL,
         Cause.CHUNKS_FULL,
         Cause.LOOK_AHEAD_FULL,
+        Cause.DISPATCH_RATE,
         Cause.MOVING,
         Cause.TOPIC_CLOSED,
     }
