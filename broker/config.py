@@ -114,6 +114,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # A shared consumer with so many unacknowledged messages gets no more; all consumers together.
     max_unacked_messages_per_consumer: NotNegative = 50_000
     max_unacked_messages_per_subscription: NotNegative = 200_000
+    # All shared subscriptions of the broker together, 0: no limit.  When they have so many, those
+    # with more than their share of it get no more until the broker has at most half of that.
+    max_unacked_messages_per_broker: NotNegative = 0
+    max_unacked_messages_per_subscription_on_broker_blocked: Annotated[
+        float, msgspec.Meta(gt=0, le=1)
+    ] = 0.16
     # Deliveries to all consumers of one topic, and to those of one subscription.
     dispatch_messages_per_s: NotNegative = 0
     dispatch_bytes_per_s: NotNegative = 0

@@ -44,11 +44,20 @@ class LoadLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class UnackedLimits:
+    """Unacknowledged messages of all shared subscriptions of a broker; see `BrokerLimit`."""
+
+    messages_max: int = 0  # 0: no limit
+    share: float = 0.16  # the part of it that one subscription may have while the broker is full
+
+
+@dataclass(frozen=True, slots=True)
 class TopicLimits:
     loads: LoadLimits = field(default_factory=LoadLimits)
     compaction: CompactionLimits = field(default_factory=CompactionLimits)
     deduplication: DeduplicationLimits = field(default_factory=DeduplicationLimits)
     dispatch: DispatchLimits = field(default_factory=DispatchLimits)
+    unacked: UnackedLimits = field(default_factory=UnackedLimits)
     read_bytes_max: int = 4 << 20  # in one read, for one subscription
     retry_s: float = 0.2  # after a read that failed
     probe_s: float = 5.0  # for a client to show that it is alive

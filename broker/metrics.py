@@ -225,6 +225,22 @@ class BrokerMetrics:
         for cause in Cause:
             stalled.add_metric((self._cluster, cause.value), watch.stalled[cause])
         yield stalled
+        unacked = self._topics.unacked.rules
+        for name, text, value in (
+            (
+                "unacked_messages",
+                "Messages that shared consumers have and have not acknowledged.",
+                unacked.messages,
+            ),
+            (
+                "unacked_blocked_subscriptions",
+                "Subscriptions that get no more because the broker has too many unacknowledged.",
+                unacked.blocked,
+            ),
+        ):
+            gauge = GaugeMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))
+            gauge.add_metric((self._cluster,), value)
+            yield gauge
 
     def _of_requests(self) -> Iterator[Metric]:
         received = CounterMetricFamily(

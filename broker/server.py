@@ -33,7 +33,7 @@ from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
 from daybook.broker.formats import READABLE, Formats
-from daybook.broker.limits import BrokerLimits, CompactionLimits, TopicLimits
+from daybook.broker.limits import BrokerLimits, CompactionLimits, TopicLimits, UnackedLimits
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import INCARNATION, BrokerRecord, ClusterData
@@ -222,7 +222,7 @@ class _Broker:
             maintain_interval_s=config.trim_interval_s,
             policy_check_interval_s=config.policy_check_interval_s,
             idle_unload_s=config.topic_idle_unload_s,
-            limits=_topic_limits(limits, config),
+            limits=topic_limits(limits, config),
         )
         self.schemas = SchemaAdmission(
             SchemaRegistry(
@@ -538,12 +538,17 @@ def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Ran
     )
 
 
-def _topic_limits(limits: BrokerLimits, config: BrokerConfig) -> TopicLimits:
+def topic_limits(limits: BrokerLimits, config: BrokerConfig) -> TopicLimits:
+    """Return the limits of topics: the settings, and what is no setting."""
     dispatch = replace(limits.topics.dispatch, key_shared_points=config.key_shared_points)
     return replace(
         limits.topics,
         compaction=_compaction(config, limits.topics),
         dispatch=dispatch,
+        unacked=UnackedLimits(
+            config.max_unacked_messages_per_broker,
+            config.max_unacked_messages_per_subscription_on_broker_blocked,
+        ),
         stalled_s=config.dispatch_stalled_s,
     )
 

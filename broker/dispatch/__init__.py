@@ -2,6 +2,7 @@
 
 subscription   one subscription: its cursor, its consumers, acknowledgements, moves
 dispatcher     reads entries and gives them to the consumers that the rules choose
+unacked_limit  the limit of unacknowledged messages of the whole broker
 backlog        how far a subscription is behind
 entries        what a broker has to know of an entry
 memory_limit   how many bytes may wait for slow connections

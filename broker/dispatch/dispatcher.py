@@ -17,6 +17,7 @@ import trio
 from daybook.bookie.errors import LedgerError
 from daybook.broker.dispatch.entries import delivered_head, keyed_head
 from daybook.broker.dispatch.source import LogSource, Source
+from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import (
     Activate,
@@ -52,6 +53,7 @@ class Dispatcher:
     room_bytes            how much the consumer with the most room can be sent
     on_end                called when everything is read that the log has
     source                what the consumer that is served reads; asked at each rewind
+    unacked               the limit of the broker, which may stop the dispatcher for a while
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Dispatcher:
         room_bytes: Callable[[int], int],
         on_end: Callable[[], None],
         source: Callable[[], Source],
+        unacked: UnackedLimit,
     ) -> None:
         self.dispatch = dispatch
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
@@ -88,6 +91,8 @@ class Dispatcher:
         self._room_bytes = room_bytes
         self._on_end = on_end
         self._choose_source = source
+        self._unacked_limit = unacked
+        self._counted = 0  # the unacknowledged messages that the limit was told of
         self._source: Source = LogSource(log, cursor)
         self._next: Position | None = None  # the next entry to read; None: the cursor knows
         self._end: Position | None = None  # the end of the log, if everything before it is read
@@ -117,6 +122,11 @@ class Dispatcher:
             return Position(*want.places[0]), since_ms
         return self._next or self._cursor.read_start, since_ms
 
+    @property
+    def stopped_by_broker(self) -> bool:
+        """True while the subscription has its share, and the broker too many unacknowledged."""
+        return self._unacked_limit.rules.blocks(self)
+
     def start(self) -> None:
         if self._task is None:
             self._task = trio.CancelScope()
@@ -139,6 +149,14 @@ class Dispatcher:
         """Carry out the effects of an input of `dispatch`."""
         for effect in effects:
             self._perform(effect)
+        self._count_unacked()
+
+    def _count_unacked(self) -> None:
+        """Tell the limit of the broker if the consumers have more or less than before."""
+        messages = self.dispatch.unacked
+        if messages != self._counted:
+            self._counted = messages
+            self._unacked_limit.count(self, messages)
 
     # -- the task
 
@@ -154,7 +172,7 @@ class Dispatcher:
         deadline_ms = self.dispatch.deadline_ms
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
             self.perform_all(self.dispatch.tick(self._clock.now_ms()))
-        want = self.dispatch.want()
+        want = None if self.stopped_by_broker else self.dispatch.want()
         if want is not None and self.rates is not None:
             want = self._limited(want, self.rates)
         if want is None:
@@ -175,6 +193,8 @@ class Dispatcher:
             self._reading = None
         if scope.cancel_called:
             return  # A new task may be at work already.
+        if self.stopped_by_broker:
+            return  # The entries are read again when it goes on.
         if entries is None:
             await self._sleep()
             return
@@ -305,6 +325,7 @@ class Dispatcher:
                 self._advance(effect.count, visible, raw)
             else:
                 self._perform(effect)
+        self._count_unacked()
 
     def _advance(self, count: int, visible: Sequence[Entry], raw: Sequence[LogEntry]) -> None:
         assert 0 <= count <= len(visible)

@@ -108,6 +108,12 @@ def blockers(subscription: Subscription) -> list[Blocker]:
         found.append(Blocker(Cause.TOPIC_CLOSED))
     if subscription.moving:
         found.append(Blocker(Cause.MOVING))
+    if dispatcher.stopped_by_broker:
+        rules = topic.unacked.rules
+        detail = f"{rules.messages_of(dispatcher)}, and its share is {rules.share_max}"
+        found.append(
+            Blocker(Cause.BROKER_UNACKED, None, rules.messages, rules.messages_max, detail=detail)
+        )
     found += subscription.dispatch.explain()
     found += _rate_blockers(subscription)
     reading = dispatcher.reading
@@ -192,7 +198,7 @@ def _since_ms(
     match blocker.cause:
         case Cause.NO_CONSUMERS:
             return subscription.alone_ms
-        case Cause.SUBSCRIPTION_UNACKED:
+        case Cause.SUBSCRIPTION_UNACKED | Cause.BROKER_UNACKED:
             return max((c.consumed_ms for c in subscription.consumers.values()), default=None)
         case Cause.READING:
             reading = subscription.dispatcher.reading
@@ -234,6 +240,12 @@ def _text(blocker: Blocker, consumer: Consumer | None, since_ms: int | None, now
             text = (
                 f"the consumers together have {count} messages that are not acknowledged; the limit"
                 f" is {limit}{since}. They get more when they have at most half of the limit"
+            )
+        case Cause.BROKER_UNACKED:
+            text = (
+                f"the subscriptions of this broker have {count} messages that are not acknowledged;"
+                f" the limit is {limit}. This one has {blocker.detail}{since}. It gets more when it"
+                " has at most half of its share, or the broker half of its limit"
             )
         case Cause.DELAYED | Cause.DELAYED_FULL:
             until = _iso(blocker.until_ms or 0)

@@ -87,6 +87,7 @@ MOVED = "daybook.moved"  # a property of the cursor: the number of its latest mo
 # part of the topic that only the compacted ledger has.  The cursor itself cannot stand there.
 BEFORE_LOG = "daybook.before-log"
 NOWHERE: Place = (-1, -1)
+_ADMINISTRATOR: ConsumerKey = 0  # stands for no consumer, whose keys begin with 1
 _REGISTERED_S = 0.25  # so long after the answer to SUBSCRIBE a client surely knows its consumer
 
 OnDurable: TypeAlias = Callable[[BrokerError | None], None]
@@ -306,6 +307,7 @@ class Subscription:
             room_bytes=self._room_bytes,
             on_end=self.check_end,
             source=self._choose_source,
+            unacked=topic.unacked,
         )
         # Where the subscription stands if that is before everything that the log has.
         self.before_log: Position | None = None
@@ -754,19 +756,41 @@ class Subscription:
     ) -> None:
         cursor = self.cursor
         places: list[Place] = []
+        parts: list[Place] = []
         for each in ids:
             place = (each.ledger_id, each.entry_id)
             if self._is_void(place):
                 continue
             if each.ack_set is None or cursor.ack_part(Position(*place), each.ack_set):
                 places.append(place)
+            else:
+                parts.append(place)
+        if parts:
+            self._note_parts(parts)
         if places:
-            positions = [Position(*place) for place in places]
-            cursor.ack(positions)
-            self.dispatcher.source.acked(positions)
-            self.dispatcher.perform_all(self.dispatch.acked(consumer.key, places, unread))
+            self._ack_whole(consumer.key, places, unread=unread)
             if unread or self.dispatch.active is None:
                 self.dispatcher.wake()  # A shared consumer may have had too much unacknowledged.
+
+    def _ack_whole(
+        self, consumer: ConsumerKey, places: Sequence[Place], *, unread: bool = False
+    ) -> None:
+        positions = [Position(*place) for place in places]
+        self.cursor.ack(positions)
+        self.dispatcher.source.acked(positions)
+        self.dispatcher.perform_all(self.dispatch.acked(consumer, places, unread))
+
+    def _note_parts(self, places: Sequence[Place]) -> None:
+        """Count what is left of batches of which a part was acknowledged."""
+        if self.dispatch.active is not None:
+            return  # Only shared consumers have a limit.
+        left: list[tuple[Place, int]] = []
+        for place in places:
+            pending = self.cursor.pending_of(Position(*place))
+            if pending is not None:  # It is None if the entry is acknowledged as a whole already.
+                left.append((place, pending.bit_count()))
+        self.dispatcher.perform_all(self.dispatch.partly_acked(left))
+        self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
 
     def _ack_cumulative(self, ack: Ack) -> None:
         if self.type in (SHARED, KEY_SHARED):
@@ -933,8 +957,12 @@ class Subscription:
         """
         if through is not None:
             self._ack_up_to(through)
-        if part is not None and self.cursor.ack_part(*part):
-            self.cursor.ack([part[0]])
+        if part is not None:
+            place = (part[0].ledger_id, part[0].entry_id)
+            if self.cursor.ack_part(*part):
+                self._ack_whole(_ADMINISTRATOR, [place])
+            else:
+                self._note_parts([place])
         self.dispatcher.wake()  # A consumer may have had too much unacknowledged.
         self.check_end()
         try:

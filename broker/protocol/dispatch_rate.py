@@ -73,7 +73,10 @@ class _Balance:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The messages and bytes that may be delivered now.  Either both parts are above zero, or the limit is closed."""
+    """The messages and bytes that may be delivered now.
+
+    If one of them is 0, the limit is closed.
+    """
 
     messages: float = inf
     bytes: float = inf

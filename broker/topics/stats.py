@@ -306,7 +306,8 @@ def _subscription(
         msg_out_counter=subscription.messages,
         bytes_out_counter=subscription.bytes,
         unacked_messages=sum(_unacked(consumers)),
-        blocked_subscription_on_unacked_msgs=stored is not None and stored.dispatch.blocked,
+        blocked_subscription_on_unacked_msgs=stored is not None
+        and (stored.dispatch.blocked or stored.dispatcher.stopped_by_broker),
         msg_delayed=subscription.dispatch.delayed,
         msg_backlog_no_delayed=max(0, backlog.messages - subscription.dispatch.delayed),
         key_shared_mode=None if keyed is None else keyed.policy.mode,

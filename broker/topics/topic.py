@@ -28,6 +28,7 @@ from daybook.broker.compaction.topic_compaction import Compactions, TopicCompact
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.dispatch.subscription import BEFORE_LOG, Consumer, Subscription, type_name
+from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -122,6 +123,7 @@ class Topic:
         clock: WallClock,
         keys: Iterator[int],
         compactions: Compactions,
+        unacked: UnackedLimit,
         policies: EffectivePolicies,
         deduplication: Deduplication | None = None,
         on_failed: Callable[["Topic", Exception], None],
@@ -130,6 +132,7 @@ class Topic:
         self.log = log
         self.logs = logs
         self.limits = limits
+        self.unacked = unacked
         self.clock = clock
         self.policies = policies
         self._publish_rate = publish_rate_limit(policies.publish_rate)

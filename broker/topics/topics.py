@@ -16,6 +16,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.compaction.topic_compaction import Compactions
+from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.dispatch.watch import DispatchWatch
 from daybook.broker.errors import (
     BrokerError,
@@ -129,6 +130,7 @@ class Topics:
         self._waiters: dict[int, _Waiter] = {}
         self._waiter_ids = count(1)
         self._compactions = Compactions(self.limits.compaction, clock=clock, rng=rng, log=log)
+        self.unacked = UnackedLimit(self.limits.unacked, log)
         self._keys: Iterator[int] = count(1)  # for producers and consumers
         self._names = count()
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
@@ -160,7 +162,7 @@ class Topics:
             log=log,
         )
         self._leftovers = Leftovers()
-        self._loads = Loads(self.limits.loads, self._start, log)
+        self.loads = Loads(self.limits.loads, self._start, log)
         self._idle = IdleTopics(
             self._loaded.values,
             self.rest,
@@ -266,7 +268,7 @@ class Topics:
 
     def load_progress(self, name: TopicName) -> LoadProgress | None:
         """Return how far the load of a topic is; None if it is not being loaded."""
-        return self._loads.progress(name)
+        return self.loads.progress(name)
 
     def loaded_logs(self) -> Iterable[tuple[TopicName, TopicLog]]:
         return ((topic.name, topic.log) for topic in self._loaded.values())
@@ -527,7 +529,7 @@ class Topics:
     async def _load(self, name: TopicName, load: int, create: bool) -> None:
         fenced = False
         try:
-            async with self._loads.begin(name) as progress:
+            async with self.loads.begin(name) as progress:
                 topic = await self._open(name, create, progress)
         except FencedError as fence:
             fenced = True
@@ -586,6 +588,7 @@ class Topics:
             clock=self._clock,
             keys=self._keys,
             compactions=self._compactions,
+            unacked=self.unacked,
             policies=policies,
             deduplication=known,
             on_failed=self._topic_failed,

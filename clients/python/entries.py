@@ -1,5 +1,6 @@
 """Unpacks entries as the broker delivers them into messages."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import repeat
 from weakref import ref
@@ -50,7 +51,9 @@ class EntryReader:
         source: object,
         versions: SchemaVersions | None = None,
         limits: ConsumerLimits = _LIMITS,
+        now_s: Callable[[], float] = trio.current_time,
     ) -> None:
+        self._now_s = now_s
         self.chunks = Chunks(
             limits.chunked_bytes_max,
             limits.chunked_messages_max,
@@ -121,9 +124,7 @@ class EntryReader:
                 f" joined: messages in chunks may have {self._whole_bytes_max} bytes"
             )
         key = (delivery.ledger_id, delivery.entry_id)
-        return self.chunks.add(
-            metadata.uuid, metadata.chunk_id, count, key, body, trio.current_time()
-        )
+        return self.chunks.add(metadata.uuid, metadata.chunk_id, count, key, body, self._now_s())
 
     def _decoder(self, version: bytes) -> VersionDecoder | None:
         versions = self._versions

@@ -136,7 +136,7 @@ def run_entry(data: bytes) -> None:
     delivery = Delivery(1, 5, 0, -1, 0, None, None, entry)
     counted = delivered_head(entry).messages
     require(permits_of(delivery, data) == counted, "the client gives other permits back")
-    reader = EntryReader("t", -1, run_entry)  # the callback is not used
+    reader = EntryReader("t", -1, run_entry, now_s=lambda: 0.0)  # the callback is not used
     errors: list[WireError] = []
     for look in (_look_as_broker, _look_as_log):
         try:

@@ -49,6 +49,7 @@ from tests.mutants import (
     topic_properties,
     topics,
     turns,
+    unacked,
     watchdog,
 )
 from tests.mutants.off import OFF
@@ -76,6 +77,7 @@ _AREAS = (
     delayed,
     key_shared,
     stalls,
+    unacked,
     producer,
     python_client,
     rates,

@@ -10,6 +10,7 @@ no entry is skipped, no acknowledged entry is delivered, permits and limits are 
 from collections.abc import Sequence
 from typing import ClassVar, TypeAlias
 
+from daybook.broker.protocol.dispatch.broker_limit import BrokerLimit
 from daybook.broker.protocol.dispatch.exclusive import ExclusiveDispatch
 from daybook.broker.protocol.dispatch.failover import FailoverDispatch
 from daybook.broker.protocol.dispatch.interface import (
@@ -46,6 +47,7 @@ TYPES = ("exclusive", "failover", "shared", "key_shared")
 AT_ONCE_MAX = 4
 PARTIAL_BYTES_MAX = 10_000
 TURNS_AT_END = 4000
+THIS, OTHER = "this subscription", "another one"
 
 Bits: TypeAlias = int
 
@@ -66,6 +68,9 @@ class DispatchStorm(DispatchRules):
         "overdrawn": 0.03,
         "blocked by what it has": 0.01,
         "subscription blocked": 0.005,
+        "blocked by the broker": 0.005,
+        "freed by its own acknowledgements": 0.001,
+        "freed with the broker": 0.002,
         "delayed": 0.02,
         "far part": 0.002,
         "chunks": 0.02,
@@ -88,6 +93,9 @@ class DispatchStorm(DispatchRules):
         self._truth: dict[Place, Bits] = {}  # messages that consumers have acknowledged
         self._next: int | None = None  # index of the entry that is read next
         self._reading: tuple[Want, int] | None = None
+        # Another subscription of the broker has messages, too.
+        share = chance.one_of((0.16, 0.5, 1.0))
+        self._broker_limit: BrokerLimit[str] = BrokerLimit(chance.one_of((0, 0, 6, 12)), share)
         self._large: dict[int, tuple[str, int]] = {}  # messages whose chunks are being sent
         self._came = 0
         self._last_active: int | None = None
@@ -103,6 +111,8 @@ class DispatchStorm(DispatchRules):
         self.actor(self._seek, SOME)
         self.actor(self._skip_all, SOME)
         self.actor(self._tick, (0.02, 0.1, 0.3))
+        if self._broker_limit.messages_max:
+            self.actor(self._others, SOME)
 
     # -- the actors
 
@@ -243,6 +253,45 @@ class DispatchStorm(DispatchRules):
     def _tick(self) -> None:
         self.now_ms += 1
 
+    def _others(self) -> None:
+        """Let the other subscription have more or less."""
+        messages = self.chance.below(self._broker_limit.messages_max + 2)
+        self.say(f"another subscription has {messages} messages")
+        self._count(OTHER, messages)
+
+    def _count(self, subscription: str, messages: int) -> None:
+        """Count for the limit of the broker, and check who is blocked."""
+        limit = self._broker_limit
+        was_full, was_blocked = limit.full, limit.blocks(subscription)
+        freed = limit.count(subscription, messages)
+        held = sum(sum(each.holds.values()) for each in self.consumers.values())
+        held = held if self.shared else 0
+        said = limit.messages_of(THIS)
+        if subscription == THIS:
+            self.rule("Q4", said == held, f"{held} are out, the broker counts {said}")
+        both = said + limit.messages_of(OTHER)
+        self.rule("Q4", limit.messages == both, f"{limit.messages} in all, not {both}")
+        if not was_full and limit.full:
+            full = limit.messages >= limit.messages_max > 0
+            self.rule("Q4", full, f"the broker is full with {limit.messages}")
+        for each in (THIS, OTHER):
+            has = limit.messages_of(each)
+            if not limit.full:
+                self.rule("Q4", not limit.blocks(each), f"{each} waits, the broker is not full")
+            elif has > limit.share_max and each == subscription:
+                self.rule("Q4", limit.blocks(each), f"{each} has {has}, its share is exceeded")
+            elif has <= limit.share_max // 2:
+                self.rule("Q4", not limit.blocks(each), f"{each} has {has} and is blocked")
+        if limit.blocks(THIS):
+            self.mark("blocked by the broker")
+        if THIS in freed:
+            if limit.full:
+                self.mark("freed by its own acknowledgements")
+            else:
+                self.mark("freed with the broker")
+        if was_blocked and not limit.blocks(subscription):
+            self.rule("L5", subscription in freed, f"{subscription} is free, and not told so")
+
     # -- commands of consumers, when they arrive
 
     def hear_flow(self, consumer: Consumer, messages: int) -> None:
@@ -259,6 +308,11 @@ class DispatchStorm(DispatchRules):
             self.mark("acknowledged late")
         if pending and not self._partial.ack(Position(*place), pending):
             self.mark("some messages of a batch")
+            left = self._partial.pending(Position(*place)) or 0
+            for each in self.consumers.values():
+                if place in each.holds:
+                    each.holds[place] = min(each.holds[place], left.bit_count())
+            self._step(self._machine.partly_acked([(place, left.bit_count())]))
             return
         self._partial.done([Position(*place)])
         whole = self._truth[place] == message.all
@@ -303,6 +357,8 @@ class DispatchStorm(DispatchRules):
             if deadline_ms is not None and deadline_ms <= self.now_ms:
                 self._step(self._machine.tick(self.now_ms))
             want = self._machine.want() if self.consumers else None
+            if self._broker_limit.blocks(THIS):
+                want = None
             if isinstance(want, Read) and self._start() == len(self.log):
                 if not want.waits:
                     self._bring(want, [])
@@ -312,7 +368,7 @@ class DispatchStorm(DispatchRules):
             return
         want, start = self._reading
         self._reading = None
-        if self.chance.happens(self._fails):
+        if self.chance.happens(self._fails) or self._broker_limit.blocks(THIS):
             return
         match want:
             case Read(count):
@@ -354,6 +410,7 @@ class DispatchStorm(DispatchRules):
         # The effects of a read are grouped by consumer; the machine chose entry by entry.
         for _, consumer, entry, count in sorted(given, key=lambda each: each[0]):
             self.deliver(consumer, entry, count)
+        self._count(THIS, self._machine.unacked)
 
     def _taken(self, count: int, visible: Sequence[Entry], raw: Sequence[Message]) -> None:
         if count < len(visible):
@@ -382,6 +439,10 @@ class DispatchStorm(DispatchRules):
             permits = self._machine.permits_of(consumer.key)
             if permits != consumer.permits:
                 self.rule("Q4", False, f"{consumer.name}: {permits}, not {consumer.permits}")
+            if self.shared:
+                has, said = sum(consumer.holds.values()), self._machine.unacked_of(consumer.key)
+                self.rule("Q4", has == said, f"{consumer.name} has {has}, {said} are counted")
+        self._count(THIS, self._machine.unacked)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -399,6 +460,7 @@ class DispatchStorm(DispatchRules):
     def finish(self) -> None:
         """Check that each entry of the log is delivered, and acknowledged by some consumer."""
         self._fails = 0.0
+        self._count(OTHER, 0)
         self.now_ms += 100
         while self.consumers and self.chance.happens(0.5):
             self._leave()

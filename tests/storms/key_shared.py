@@ -23,7 +23,7 @@ from daybook.broker.protocol.dispatch.interface import (
 )
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, KeySharedDispatch
 from tests.storms.chance import Chance
-from tests.storms.dispatch import DispatchStorm
+from tests.storms.dispatch import THIS, DispatchStorm
 from tests.storms.dispatch_consumer import Consumer, Message
 from tests.storms.dispatch_rules import KEY_SHARED
 
@@ -211,6 +211,8 @@ class KeySharedStorm(DispatchStorm):
             self.network.deliver_all(100)
         if sum(stuck.holds.values()) * 2 >= self.limits.subscription_unacked_messages_max:
             return  # It has all that the consumers may have together.
+        if self._broker_limit.blocks(THIS):
+            return  # It has all that the broker lets the subscription have.
         self.mark("one does nothing")
         machine = self._machine
         assert isinstance(machine, KeySharedDispatch)

@@ -14,6 +14,7 @@ opaque token.
     interface    entries, reads, effects, and the methods that all machines have
     blockers     why nothing is delivered, as data
     stall        when a subscription that could deliver counts as stalled
+    broker_limit when all subscriptions of a broker together have too much unacknowledged
     pending      what all machines share: consumers and permits, unacknowledged entries, replay
     exclusive    one consumer gets everything, in order
     failover     one of several consumers gets everything, until it leaves

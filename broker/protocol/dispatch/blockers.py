@@ -32,6 +32,7 @@ class Cause(Enum):
     KEY_UNCOVERED = "keyUncovered"  # entries whose key is in the hash ranges of no consumer
     LOOK_AHEAD_FULL = "lookAheadFull"  # so many entries wait for keys that nothing more is read
     # Reasons of the shell.
+    BROKER_UNACKED = "brokerUnacked"  # the broker reached its limit, and this has its share of it
     DISPATCH_RATE = "dispatchRate"  # a policy limits the rate, and it is used up for now
     READING = "reading"  # a read of the log is under way
     READ_FAILS = "readFails"  # the log cannot be read, and the read is repeated
@@ -62,6 +63,7 @@ _STOP_ALL = frozenset(
     {
         Cause.NO_CONSUMERS,
         Cause.SUBSCRIPTION_UNACKED,
+        Cause.BROKER_UNACKED,
         Cause.DELAYED_FULL,
         Cause.CHUNKS_FULL,
         Cause.LOOK_AHEAD_FULL,

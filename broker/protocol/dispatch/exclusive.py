@@ -92,6 +92,10 @@ class ExclusiveDispatch:
     def remember(self, redeliveries: Mapping[Place, int]) -> None:
         del redeliveries  # Only shared consumers are told of them.
 
+    @property
+    def unacked(self) -> int:
+        return 0
+
     def unacked_of(self, consumer: ConsumerKey) -> int:
         del consumer  # Only the cursor knows what is not acknowledged.
         return 0
@@ -164,6 +168,10 @@ class ExclusiveDispatch:
 
     def acked_up_to(self, place: Place) -> list[Effect]:
         self._batches.take_up_to(place)
+        return []
+
+    def partly_acked(self, entries: Sequence[tuple[Place, int]]) -> list[Effect]:
+        del entries  # Only the cursor knows what is not acknowledged.
         return []
 
     def cursor_moved(self) -> list[Effect]:

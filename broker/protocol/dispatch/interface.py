@@ -171,6 +171,10 @@ class Dispatch(Protocol):
         """All entries up to this one are acknowledged, and this one too."""
         ...
 
+    def partly_acked(self, entries: Sequence[tuple[Place, int]]) -> list[Effect]:
+        """Some messages of these batches are acknowledged, and so many of each are left."""
+        ...
+
     def cursor_moved(self) -> list[Effect]:
         """The cursor was moved, so everything that was known about entries is void."""
         ...
@@ -200,6 +204,14 @@ class Dispatch(Protocol):
         ...
 
     def permits_of(self, consumer: ConsumerKey) -> int: ...
+
+    @property
+    def unacked(self) -> int:
+        """The number of messages that the consumers have and have not acknowledged.
+
+        It is 0 for machines that do not count them.
+        """
+        ...
 
     def unacked_of(self, consumer: ConsumerKey) -> int:
         """Return the number of messages that the consumer has and has not acknowledged.

@@ -67,7 +67,7 @@ class Unacked:
         return min(self._entries[consumer], default=None)
 
     def messages_of(self, consumer: ConsumerKey, place: Place) -> int:
-        """Return how many permits the entry took from the consumer, or 0 if it does not have it."""
+        """Return how many messages of the entry the consumer has, or 0 if it does not have it."""
         return self._entries[consumer].get(place, 0)
 
     def deliver(self, consumer: ConsumerKey, place: Place, messages: int) -> int:
@@ -91,6 +91,17 @@ class Unacked:
             if holder is not None:
                 self._release(holder, (place,))
             self._redeliveries.pop(place, None)
+
+    def ack_part(self, place: Place, left: int) -> None:
+        """Note that at most `left` messages of the entry are not acknowledged."""
+        holder = self._holder.get(place)
+        if holder is None:
+            return
+        acked = self._entries[holder][place] - left
+        if acked > 0:
+            self._entries[holder][place] = left
+            self._messages[holder] -= acked
+            self.messages -= acked
 
     def ack_up_to(self, last: Place) -> None:
         self.ack([place for place in self._holder if place <= last])

@@ -152,6 +152,10 @@ class SharedDispatch:
     def remember(self, redeliveries: Mapping[Place, int]) -> None:
         self._unacked.remember(redeliveries)
 
+    @property
+    def unacked(self) -> int:
+        return self._unacked.messages
+
     def unacked_of(self, consumer: ConsumerKey) -> int:
         return self._unacked.count_of(consumer)
 
@@ -245,6 +249,12 @@ class SharedDispatch:
         self._unblock()
         return []
 
+    def partly_acked(self, entries: Sequence[tuple[Place, int]]) -> list[Effect]:
+        for place, left in entries:
+            self._unacked.ack_part(place, left)
+        self._unblock()
+        return []
+
     def acked_up_to(self, place: Place) -> list[Effect]:
         self._unacked.ack_up_to(place)
         self._replay.remove_up_to(place)
@@ -286,6 +296,8 @@ class SharedDispatch:
     def _free_permits(self, consumer: ConsumerKey, places: Sequence[Place]) -> None:
         """Free the permits of batches that the consumer cannot read: it returns one for each."""
         for place in dict.fromkeys(places):
+            # If somebody else has acknowledged a part meanwhile, it took more: a client must never
+            # get more messages than it has room for.
             taken = self._unacked.messages_of(consumer, place)
             self._by_key[consumer].permits += max(0, taken - 1)
         self._may_take(consumer)

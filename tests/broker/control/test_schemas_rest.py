@@ -169,7 +169,7 @@ async def test_a_deleted_partition_leaves_the_schemas_to_the_others() -> None:
         admin.topics.shared.add("persistent://public/default/t-partition-0")
         await admin("DELETE", f"{ORDERS}-partition-0")
         assert (await admin("GET", f"{SCHEMAS}/schema")) is not None
-        await admin("DELETE", f"{ORDERS}/partitions")
+        await admin("DELETE", f"{ORDERS}/partitions", force="true")
         assert await refused(admin, "GET", f"{SCHEMAS}/metadata") == 404
 
 

@@ -13,10 +13,7 @@ LOG = [
         rule="a new owner recovers the last two ledgers and all without a length -> only the last",
         module=_OPEN,
         name="recover_tail",
-        replacement=Edit(
-            'if i >= len(infos) - RECOVERED_LEDGERS or not ledger.HasField("entries")',
-            "if i >= len(infos) - 1",
-        ),
+        replacement=Edit("ledgers.owner, ids)", "ledgers.owner, ids[-1:])"),
         caught_by=_MODEL,
     ),
     Mutant(
