@@ -121,6 +121,7 @@ async def test_a_client_that_pings_and_takes_no_answer_is_cut(autojump_clock: Mo
 
 
 async def test_what_waits_for_all_who_read_nothing_is_bounded(autojump_clock: MockClock) -> None:
+    """apache/pulsar#12509, #7270: the memory of a broker grew without end."""
     limits = replace(_LIMITS, unread_bytes_max=200_000, unread_total_bytes=400_000)
     async with open_broker(connection_limits=limits) as cluster:
         clients = [await cluster.client() for _ in range(10)]

@@ -89,6 +89,7 @@ async def test_topics_whose_bookies_are_away_hold_up_the_others_only_for_a_momen
 async def test_a_load_that_takes_too_long_is_given_up_and_names_its_step(
     autojump_clock: MockClock,
 ) -> None:
+    """apache/pulsar#25394, #14183: topics could not be loaded, and nobody learned why."""
     async with open_broker(topic_limits=LIMITS) as cluster:
         logs, topics, name = Logs(cluster), cluster.broker.topics, TopicName.parse("a")
         logs.stuck = {"a"}

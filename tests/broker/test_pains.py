@@ -19,7 +19,7 @@ from tests.harness.broker import TOPIC, Client, Cluster, open_broker
 from tests.harness.clocks import EPOCH_MS
 
 EARLIEST = pb.CommandSubscribe.Earliest
-SHARED = pb.CommandSubscribe.Shared
+SHARED, KEY_SHARED = pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared
 FEW = TopicLimits(
     dispatch=DispatchLimits(unacked_messages_max=10, subscription_unacked_messages_max=15)
 )
@@ -172,14 +172,15 @@ async def test_redelivery_counts_survive_the_reconnection_of_the_last_consumer(
         assert [each.redelivery_count for each in await consumer.deliveries(3)] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("kind", [SHARED, KEY_SHARED])
 @pytest.mark.parametrize("unload", [True, False])
 async def test_22716_delayed_messages_wait_also_after_an_unload(
-    autojump_clock: MockClock, unload: bool
+    autojump_clock: MockClock, unload: bool, kind: pb.CommandSubscribe.SubType
 ) -> None:
-    """Also 20099, 23149, 10497: neither at once, nor twice, after an unload or a reconnection."""
+    """Also 20099, 23149, 10497, 26240: neither at once, nor twice, after a new begin."""
     async with open_broker() as cluster:
         client = await publish(cluster, 5, deliver_at_time=EPOCH_MS + 20_000)
-        await client.subscribe(initialPosition=EARLIEST, kind=SHARED, permits=100)
+        await client.subscribe(initialPosition=EARLIEST, kind=kind, permits=100)
         await client.settle(5)
         assert not client.bodies(Delivery)
         if unload:
@@ -187,7 +188,7 @@ async def test_22716_delayed_messages_wait_also_after_an_unload(
             await client.wait(pb.CommandCloseConsumer)
         else:
             await client.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
-        await client.subscribe(kind=SHARED, permits=100)
+        await client.subscribe(kind=kind, permits=100)
         await client.settle(5)
         assert not client.bodies(Delivery)
         assert sorted(await client.entry_ids(5)) == [0, 1, 2, 3, 4]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from daybook.managed_ledger.cursor_ledger import encode_snapshot
+from daybook.managed_ledger.cursor_ledger import Recovered, encode_snapshot
 from daybook.managed_ledger.errors import FencedError, LogCorruptError, ManagedLedgerError
 from daybook.managed_ledger.position import EARLIEST, LATEST, Position
 from daybook.managed_ledger.records import cursor_path
@@ -683,5 +683,39 @@ def test_parts_of_entries_that_are_not_there_are_ignored() -> None:
             assert not cursor.ack_part(Position(last.ledger_id + 9, 0), 1)
             assert not cursor.ack_part(Position(last.ledger_id, -1), 1)
             assert cursor.partly_acked == 0
+
+    play(scenario)
+
+
+def test_pulsar_15390_a_recovery_reads_as_many_records_whatever_the_age_of_the_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cursor of Pulsar took 27 hours.  Here it is one snapshot and the changes behind it."""
+    roll, read = 10, [0]
+    apply = Recovered.apply
+
+    def counted(recovered: Recovered, record: bytes) -> None:
+        read[0] += 1
+        apply(recovered, record)
+
+    monkeypatch.setattr(Recovered, "apply", counted)
+
+    async def scenario(world: World) -> None:
+        config = replace(CONFIG, roll_entries=1_000, cursor_roll_records=roll)
+        async with world.host("a") as host:
+            log = await host.open(config)
+            await log.open_cursor("s", initial=EARLIEST)
+            acked: list[Position] = []
+            for age in (10, 40, 160):  # changes, each a record of its own
+                positions = await append(log, range(age))
+                for position in positions[::2]:  # each leaves a hole
+                    log.cursors["s"].ack([position])
+                    await log.cursors["s"].flush()
+                acked += positions[::2]
+                log.abandon()
+                read[0] = 0
+                log = await host.open(config)
+                assert 0 < read[0] <= roll + 1, f"{read[0]} records after {age} entries"
+                assert all(log.cursors["s"].is_acked(position) for position in acked)
 
     play(scenario)

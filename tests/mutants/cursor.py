@@ -183,4 +183,14 @@ MUTANTS = [
         replacement=Edit("if self.cursor.ack_part(position, last.ack_set):", "if False:"),
         caught_by="tests:tests/broker/test_produce_consume.py -k covers_its_rest",
     ),
+    Mutant(
+        id="C15390",
+        rule="the ledger of a cursor has a bounded number of records -> it grows with the cursor",
+        module="daybook.managed_ledger.cursor",
+        name="Cursor._write",
+        replacement=Edit(
+            "full = self._records >= self._config().cursor_roll_records", "full = False"
+        ),
+        caught_by="tests:tests/managed_ledger/test_cursors.py -k 15390",
+    ),
 ]

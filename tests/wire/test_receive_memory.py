@@ -193,6 +193,7 @@ async def test_what_announces_a_large_frame_keeps_nothing() -> None:
 
 
 async def test_stalled_half_frames_make_room_for_others(autojump_clock: MockClock) -> None:
+    """apache/bookkeeper#3929: the memory of receive buffers grew without end."""
     """Forty-nine began a frame of five megabytes, sent half and stall: nobody waits long."""
     arenas = ArenaPool(total_bytes_max=128 * MIB)
     stalled = [Served(arenas, pace=FramePace(stall_s=3600)) for _ in range(49)]

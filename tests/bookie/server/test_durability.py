@@ -192,6 +192,7 @@ async def test_who_waits_for_the_bytes_of_others_goes_on_when_they_are_gone(star
 
 
 def test_unknown_is_never_no() -> None:
+    """apache/bookkeeper#4097, #3302, #2927: "no such entry" of entries that exist."""
     assert CODES[StoreStatus.UNKNOWN] == Status.IO_ERROR
     assert STATUSES[StoreStatus.UNKNOWN] is Status.UNKNOWN_LEDGER_STATE
     assert set(STATUSES) == set(StoreStatus)

@@ -282,6 +282,7 @@ async def test_a_wrong_count_of_what_is_live_removes_nothing_that_is(host: Host)
 async def test_a_damaged_segment_stays_and_what_it_has_is_an_error_and_no_absence(
     host: Host,
 ) -> None:
+    """apache/bookkeeper#4607: one wrong header made the garbage collection delete live data."""
     async with host.store(**SMALL) as store:
         await fill(store, 1, 2)
     path = host.logs()[1]
