@@ -120,6 +120,13 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_unacked_messages_per_subscription_on_broker_blocked: Annotated[
         float, msgspec.Meta(gt=0, le=1)
     ] = 0.16
+    # Deliveries to all consumers of one topic, and to those of one subscription.
+    dispatch_messages_per_s: NotNegative = 0
+    dispatch_bytes_per_s: NotNegative = 0
+    subscription_dispatch_messages_per_s: NotNegative = 0
+    subscription_dispatch_bytes_per_s: NotNegative = 0
+    subscribes_per_consumer: NotNegative = 0  # One consumer subscribes so often in the period.
+    subscribes_period_s: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)] = 30
     message_ttl_s: NotNegative = 0  # a subscription loses messages that are older
     subscription_expiry_minutes: NotNegative = 0  # without a consumer, then it is deleted
     # The largest and the oldest backlog of a subscription, -1 without limit, and what happens then.

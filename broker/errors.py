@@ -13,6 +13,7 @@ again, and a status of the admin REST.
       UnavailableError         ServiceNotReady         503   not possible now: look up again
         NotOwnerError          ServiceNotReady         307   another broker serves the topic
       BusyError                ConsumerBusy, ...       409   another client holds it
+      TooManyRequestsError     TooManyRequests         429   a rate is exceeded: try again later
       ConsumerAssignError      ConsumerAssignError     409   its key_shared policy does not fit
       TopicTerminatedError     TopicTerminatedError    409   the topic accepts no more messages
       InvalidSchemaError       IncompatibleSchema      422   the schema itself is not valid
@@ -100,6 +101,13 @@ class BusyError(BrokerError):
 
 class ConsumerBusyError(BusyError):
     code = pb.ConsumerBusy
+
+
+class TooManyRequestsError(BrokerError):
+    """The client asks too often.  Clients whose connection was lost try again."""
+
+    code = pb.TooManyRequests
+    status = 429
 
 
 class ConsumerAssignError(BrokerError):

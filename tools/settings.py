@@ -33,6 +33,7 @@ ROW = re.compile(r"^\| `(\w+)` \|.*\| ([^|]*) \|$", re.MULTILINE)
 COMMENT = re.compile(r"^    (\w+): .*?  # (.+)$", re.MULTILINE)
 UNITS = {
     "_bytes_per_s": "bytes a second",
+    "_messages_per_s": "messages a second",
     "_s": "seconds",
     "_minutes": "minutes",
     "_mb": "megabytes",

@@ -61,6 +61,9 @@ NAMESPACE: Mapping[str, PolicyPath] = {
     "autoTopicCreation": PolicyPath(table.AUTO_TOPIC_CREATION),
     "autoSubscriptionCreation": PolicyPath(table.AUTO_SUBSCRIPTION_CREATION),
     "publishRate": PolicyPath(table.PUBLISH_RATE),
+    "dispatchRate": PolicyPath(table.DISPATCH_RATE),
+    "subscriptionDispatchRate": PolicyPath(table.SUBSCRIPTION_DISPATCH_RATE),
+    "subscribeRate": PolicyPath(table.SUBSCRIBE_RATE),
     "messageTTL": PolicyPath(table.MESSAGE_TTL),
     "subscriptionExpirationTime": PolicyPath(table.SUBSCRIPTION_EXPIRY),
     "inactiveTopicPolicies": PolicyPath(table.INACTIVE_TOPICS),
@@ -85,6 +88,9 @@ TOPIC: Mapping[str, PolicyPath] = {
     "delayedDelivery": PolicyPath(table.DELAYED_DELIVERY),
     "autoSubscriptionCreation": PolicyPath(table.AUTO_SUBSCRIPTION_CREATION),
     "publishRate": PolicyPath(table.PUBLISH_RATE),
+    "dispatchRate": PolicyPath(table.DISPATCH_RATE),
+    "subscriptionDispatchRate": PolicyPath(table.SUBSCRIPTION_DISPATCH_RATE),
+    "subscribeRate": PolicyPath(table.SUBSCRIBE_RATE),
     "messageTTL": PolicyPath(table.MESSAGE_TTL, query="messageTTL"),
     "inactiveTopicPolicies": PolicyPath(table.INACTIVE_TOPICS),
     "compactionThreshold": PolicyPath(table.COMPACTION_THRESHOLD),
@@ -99,10 +105,7 @@ _UNUSED_OF_TOPICS: Mapping[str, UnusedPolicy] = {
     for path in (policy.path,)
     if path
     in (
-        "dispatchRate",
-        "subscriptionDispatchRate",
         "replicatorDispatchRate",
-        "subscribeRate",
         "offloadPolicies",
         "deduplicationSnapshotInterval",
         "entryFilters",

@@ -8,6 +8,7 @@ change that wakes it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import assert_never
 
@@ -32,6 +33,7 @@ from daybook.broker.protocol.dispatch.interface import (
     Taken,
     Want,
 )
+from daybook.broker.protocol.dispatch_rate import DispatchRates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
@@ -75,6 +77,9 @@ class Dispatcher:
         self.shared = False  # then entries may ask to be delivered later, and chunks stay together
         self.keyed = False  # then entries go to the consumers of their keys
         self.delayed_delivery = True  # a policy: if it is off, entries never wait for their time
+        self.rates: DispatchRates | None = (
+            None  # None: nothing limits how fast consumers are served
+        )
         self._log = log
         self._cursor = cursor
         self._limits = limits
@@ -168,6 +173,8 @@ class Dispatcher:
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
             self.perform_all(self.dispatch.tick(self._clock.now_ms()))
         want = None if self.stopped_by_broker else self.dispatch.want()
+        if want is not None and self.rates is not None:
+            want = self._limited(want, self.rates)
         if want is None:
             await self._sleep()
             return
@@ -200,6 +207,8 @@ class Dispatcher:
         seconds = inf
         if deadline_ms is not None:
             seconds = max(0.0, (deadline_ms - self._clock.now_ms()) / 1000)
+        if self.rates is not None and (wait_s := self.rates.wait_s(trio.current_time())):
+            seconds = min(seconds, wait_s)
         with trio.move_on_after(seconds):
             await self._wake.wait()
 
@@ -245,7 +254,8 @@ class Dispatcher:
     def _read_bytes(self) -> int:
         """Return how much to read: not more than some consumer has room for."""
         most = self._limits.read_bytes_max
-        return max(_READ_BYTES_MIN, min(most, self._room_bytes(most)))
+        size = max(_READ_BYTES_MIN, min(most, self._room_bytes(most)))
+        return size if self.rates is None else self.rates.room(trio.current_time()).size(size)
 
     async def _read_again(self, places: Sequence[Place]) -> list[LogEntry]:
         """Read these entries, without those that are acknowledged or trimmed away.
@@ -270,11 +280,46 @@ class Dispatcher:
             at += max(1, len(entries))
         return found
 
+    # -- limits of rates
+
+    def _limited(self, want: Want, rates: DispatchRates) -> Want | None:
+        """Return what may be read of it now; None to wait."""
+        if isinstance(want, Replay) and want.delayed:
+            return want  # Nothing of it is delivered.
+        at = self._next
+        if isinstance(want, Read) and at is not None and at > self._log.last_confirmed:
+            return want  # The end of the log is noticed all the same.
+        room = rates.room(trio.current_time())
+        if room.is_closed:
+            return None
+        if isinstance(want, Read):
+            return replace(want, entries=room.entries(want.entries))
+        return replace(want, places=want.places[: room.entries(len(want.places))])
+
+    def _fitting(
+        self, want: Want, raw: Sequence[LogEntry], visible: list[Entry], rates: DispatchRates
+    ) -> tuple[Want, Sequence[LogEntry], list[Entry]]:
+        """Leave out what the limits have no room for, as if it had not been read."""
+        if isinstance(want, Replay) and want.delayed:
+            return want, raw, visible
+        sizes = ((entry.messages, _size(entry)) for entry in visible)
+        count = rates.room(trio.current_time()).fitting(sizes)
+        if count == len(visible):
+            return want, raw, visible
+        if isinstance(want, Replay):
+            # The machine takes a place for gone if its entry does not come.
+            places = want.places[: want.places.index(visible[count].place)]
+            return replace(want, places=places), raw, visible[:count]
+        last = Position(*visible[count - 1].place)
+        return want, [each for each in raw if each.position <= last], visible[:count]
+
     # -- giving entries to consumers
 
     def _assign(self, want: Want, raw: Sequence[LogEntry]) -> None:
         """Let the machine assign what was read, and read on behind the entries that it took."""
         visible = self._visible(raw)
+        if self.rates is not None and len(visible) > 1:
+            want, raw, visible = self._fitting(want, raw, visible, self.rates)
         for effect in self.dispatch.entries_read(want, visible):
             if isinstance(effect, Taken):
                 self._advance(effect.count, visible, raw)
@@ -350,6 +395,9 @@ class Dispatcher:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Deliver(key, entries, redeliveries):
+                if self.rates is not None:
+                    messages, size = sum(e.messages for e in entries), sum(map(_size, entries))
+                    self.rates.take(messages, size, trio.current_time())
                 self._deliver(key, entries, redeliveries)
             case Rewind():
                 self._next = self._end = None
@@ -359,3 +407,11 @@ class Dispatcher:
                 raise AssertionError("entries are taken only out of a read")
             case _:
                 assert_never(effect)
+
+
+def _size(entry: Entry) -> int:
+    """Return the bytes of an entry, without the broker's own metadata."""
+    data: memoryview
+    start: int
+    data, start = entry.token
+    return len(data) - start

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import msgspec
+import trio
 
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
 from daybook.broker.protocol.dispatch.blockers import Blocker, Cause, stops_all
@@ -82,7 +83,10 @@ def explain(subscription: Subscription, now_ms: int, now_s: float) -> Explanatio
 
 def sample(subscription: Subscription, now_s: float) -> float | None:
     """Sample the watch of the subscription; return for how long it waits, or None."""
-    waits = bool(subscription.consumers) and _can_be_sent(subscription)
+    rates = subscription.dispatcher.rates
+    # A limit of a rate that is closed is no stall.  Its time is asked, so no flag can stay set.
+    limited = rates is not None and rates.wait_s(now_s) > 0
+    waits = bool(subscription.consumers) and not limited and _can_be_sent(subscription)
     return subscription.stall.sample(now_s, waits=waits, sent=subscription.messages)
 
 
@@ -111,6 +115,7 @@ def blockers(subscription: Subscription) -> list[Blocker]:
             Blocker(Cause.BROKER_UNACKED, None, rules.messages, rules.messages_max, detail=detail)
         )
     found += subscription.dispatch.explain()
+    found += _rate_blockers(subscription)
     reading = dispatcher.reading
     if dispatcher.read_error:
         found.append(Blocker(Cause.READ_FAILS, detail=dispatcher.read_error))
@@ -119,6 +124,15 @@ def blockers(subscription: Subscription) -> list[Blocker]:
         place = position.ledger_id, position.entry_id
         found.append(Blocker(Cause.READING, place=place, detail=topic.log.holders(position)))
     return sorted(found, key=lambda each: not stops_all([each]))
+
+
+def _rate_blockers(subscription: Subscription) -> list[Blocker]:
+    rates, now_s = subscription.dispatcher.rates, trio.current_time()
+    limit = None if rates is None else rates.strictest(now_s)
+    if limit is None or not (subscription.consumers and subscription.dispatcher.has_more):
+        return []
+    until_ms = subscription.topic.clock.now_ms() + int(limit.wait_s(now_s) * 1000)
+    return [Blocker(Cause.DISPATCH_RATE, until_ms=until_ms, detail=str(limit))]
 
 
 # -- words
@@ -189,6 +203,12 @@ def _since_ms(
         case Cause.READING:
             reading = subscription.dispatcher.reading
             return None if reading is None else reading[1]
+        case Cause.DISPATCH_RATE:
+            rates, now_s = subscription.dispatcher.rates, trio.current_time()
+            limit = None if rates is None else rates.strictest(now_s)
+            if limit is None:
+                return None
+            return subscription.topic.clock.now_ms() - int((now_s - limit.closed_s(now_s)) * 1000)
         case _ if consumer is not None:
             return consumer.consumed_ms or consumer.joined_ms
         case _:
@@ -251,6 +271,11 @@ def _text(blocker: Blocker, consumer: Consumer | None, since_ms: int | None, now
             text = (
                 f"{count} entries wait for the consumers of their keys, the first one is {place},"
                 f" and nothing more is read, because at most {limit} may wait"
+            )
+        case Cause.DISPATCH_RATE:
+            text = (
+                f"the policy {blocker.detail}, and that is used up{since}. Deliveries continue"
+                f" {_iso(blocker.until_ms or 0)}; raise or remove the policy if that is too slow"
             )
         case Cause.READING:
             text = f"the entry {place} is being read from the log{since}: {blocker.detail}"

@@ -48,7 +48,9 @@ from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, KeySharedDisp
 from daybook.broker.protocol.dispatch.ranges import ranges_problem
 from daybook.broker.protocol.dispatch.shared import SharedDispatch
 from daybook.broker.protocol.dispatch.stall import StallWatch
+from daybook.broker.protocol.dispatch_rate import DispatchRates
 from daybook.broker.to_the_end import to_the_end
+from daybook.broker.topics.rate_limits import DispatchRatePolicy
 from daybook.broker.topics.topic_log import TopicCursor, translated
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import EARLIEST, Position
@@ -314,6 +316,8 @@ class Subscription:
         # For consumers with `readCompacted`, since the first of them came.
         self._compacted: CompactedSource | None = None
         self.dispatcher.delayed_delivery = topic.policies.delayed_delivery.active
+        self.dispatch_rate = DispatchRatePolicy("subscriptionDispatchRate", topic.rates)
+        self._apply_rates(topic.policies)
         self._backlog = Backlog(topic, cursor)
         self._redeliveries: dict[Place, int] = {}  # while no consumer is connected
         self.stall = StallWatch()
@@ -596,7 +600,16 @@ class Subscription:
         """Serve the consumers by other policies from now on."""
         self.dispatcher.delayed_delivery = policies.delayed_delivery.active
         self.dispatcher.perform_all(self.dispatch.limit(self._dispatch_limits(policies)))
-        self.dispatcher.wake()  # A consumer that had too much unacknowledged may get more.
+        self._apply_rates(policies)
+        # A consumer that had too much unacknowledged may get more, and one that waits for a rate.
+        self.dispatcher.wake()
+
+    def _apply_rates(self, policies: EffectivePolicies) -> None:
+        """Serve the consumers by the limit of the topic, which comes first, and by the own one."""
+        self.dispatch_rate.apply(policies.subscription_dispatch_rate)
+        both = (self.topic.rate_limits.dispatch.limit, self.dispatch_rate.limit)
+        limits = [limit for limit in both if limit is not None]
+        self.dispatcher.rates = DispatchRates(limits) if limits else None
 
     def remove(self, consumer: Consumer) -> None:
         """Remove a consumer that has left or is lost.  Its entries go to other consumers."""

@@ -29,10 +29,12 @@ from daybook.broker.namespaces.policy_types import (
     CompatibilityStrategy,
     Count,
     DelayedDelivery,
+    DispatchRate,
     InactiveTopics,
     Persistence,
     PublishRate,
     Retention,
+    SubscribeRate,
     SubscriptionType,
 )
 from daybook.broker.protocol.schemas.compatibility import AUTO_UPDATE
@@ -61,6 +63,9 @@ class EffectivePolicies:
     auto_topic_creation: AutoTopicCreation
     auto_subscription_creation: AutoSubscriptionCreation
     publish_rate: PublishRate
+    dispatch_rate: DispatchRate  # all subscriptions together
+    subscription_dispatch_rate: DispatchRate
+    subscribe_rate: SubscribeRate
     message_ttl_s: int
     subscription_expiry_minutes: int
     size_quota: BacklogQuota  # by `limit_size`
@@ -292,6 +297,18 @@ AUTO_SUBSCRIPTION_CREATION = Policy(
 PUBLISH_RATE = Policy(
     "publish_rate", PublishRate, InMap("publishMaxMessageRate"), Slot("publishRate")
 )
+DISPATCH_RATE = Policy(
+    "dispatch_rate", DispatchRate, InMap("topicDispatchRate"), Slot("dispatchRate")
+)
+SUBSCRIPTION_DISPATCH_RATE = Policy(
+    "subscription_dispatch_rate",
+    DispatchRate,
+    InMap("subscriptionDispatchRate"),
+    Slot("subscriptionDispatchRate"),
+)
+SUBSCRIBE_RATE = Policy(
+    "subscribe_rate", SubscribeRate, InMap("clusterSubscribeRate"), Slot("subscribeRate")
+)
 _NOTHING = OnInvalid.NOTHING
 _NO_QUOTA = BacklogQuota()
 _SIZE, _AGE = "destination_storage", "message_age"
@@ -396,6 +413,9 @@ TABLE: tuple[Policy, ...] = (
     AUTO_TOPIC_CREATION,
     AUTO_SUBSCRIPTION_CREATION,
     PUBLISH_RATE,
+    DISPATCH_RATE,
+    SUBSCRIPTION_DISPATCH_RATE,
+    SUBSCRIBE_RATE,
     MESSAGE_TTL,
     SUBSCRIPTION_EXPIRY,
     SIZE_QUOTA,
@@ -436,6 +456,14 @@ def defaults(config: BrokerConfig) -> EffectivePolicies:
         ),
         auto_subscription_creation=AutoSubscriptionCreation(config.auto_create_subscriptions),
         publish_rate=PublishRate(),
+        dispatch_rate=_dispatch_rate(config.dispatch_messages_per_s, config.dispatch_bytes_per_s),
+        subscription_dispatch_rate=_dispatch_rate(
+            config.subscription_dispatch_messages_per_s,
+            config.subscription_dispatch_bytes_per_s,
+        ),
+        subscribe_rate=SubscribeRate(
+            config.subscribes_per_consumer or -1, config.subscribes_period_s
+        ),
         message_ttl_s=config.message_ttl_s,
         subscription_expiry_minutes=config.subscription_expiry_minutes,
         size_quota=BacklogQuota(
@@ -453,6 +481,10 @@ def defaults(config: BrokerConfig) -> EffectivePolicies:
         schema_auto_update_allowed=config.schema_auto_update_allowed,
         schema_validation_enforced=config.schema_validation_enforced,
     )
+
+
+def _dispatch_rate(messages: int, size: int) -> DispatchRate:
+    return DispatchRate(messages or -1, size or -1)
 
 
 class Layer:

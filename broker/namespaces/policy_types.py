@@ -9,6 +9,7 @@ import msgspec
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]
 SubscriptionType: TypeAlias = Literal["Exclusive", "Shared", "Failover", "Key_Shared"]
 CompatibilityStrategy: TypeAlias = Literal[
     "UNDEFINED",
@@ -108,6 +109,28 @@ class PublishRate(msgspec.Struct, frozen=True, rename="camel"):
 
     publish_throttling_rate_in_msg: int = -1
     publish_throttling_rate_in_byte: int = -1
+
+
+Period: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)]
+
+
+class DispatchRate(msgspec.Struct, frozen=True, rename="camel"):
+    """How much consumers may be sent in a period.  Below 1: no limit.
+
+    If it is relative, the producers' rate of the last minute is added.
+    """
+
+    dispatch_throttling_rate_in_msg: Amount = -1
+    dispatch_throttling_rate_in_byte: Amount = -1
+    relative_to_publish_rate: bool = False
+    rate_period_in_second: Period = 1
+
+
+class SubscribeRate(msgspec.Struct, frozen=True, rename="camel"):
+    """How often one consumer may subscribe in a period.  Below 1: no limit."""
+
+    subscribe_throttling_rate_per_consumer: Amount = -1
+    rate_period_in_second: Period = 30
 
 
 QuotaPolicy: TypeAlias = Literal[

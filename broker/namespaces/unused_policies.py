@@ -38,17 +38,13 @@ class UnusedPolicy:
 
 
 ALONE = "this broker does not replicate topics to other clusters"
-_NO_RATES = "this broker does not limit this rate"
 _NO_OFFLOAD = "this broker does not move ledgers to other storage"
 _NO_ROLES = "this broker has no authorization"
 UNUSED: tuple[UnusedPolicy, ...] = (
     UnusedPolicy("auth_policies", _NO_ROLES),
     UnusedPolicy("subscription_auth_mode", _NO_ROLES, "subscriptionAuthMode", ("None",)),
-    UnusedPolicy("clusterDispatchRate", _NO_RATES),
-    UnusedPolicy("topicDispatchRate", _NO_RATES, "dispatchRate"),
-    UnusedPolicy("subscriptionDispatchRate", _NO_RATES, "subscriptionDispatchRate"),
+    UnusedPolicy("clusterDispatchRate", "this broker reads topicDispatchRate, the newer name"),
     UnusedPolicy("replicatorDispatchRate", ALONE, "replicatorDispatchRate"),
-    UnusedPolicy("clusterSubscribeRate", _NO_RATES, "subscribeRate"),
     UnusedPolicy("latency_stats_sample_rate", "this broker measures all messages"),
     UnusedPolicy(
         "encryption_required",

@@ -60,6 +60,7 @@ from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.backlog_quota import BacklogQuotas
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.rate_limits import TopicRateLimits
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
 from daybook.managed_ledger.behind import EntryStart
@@ -146,6 +147,7 @@ class Topic:
         self.bytes = 0
         self.chunks = 0
         self.rates = Rates()
+        self.rate_limits = TopicRateLimits(policies, self.rates)
         self.quotas = BacklogQuotas(self)
         self.used_ms = clock.now_ms()  # somebody was connected then, or the topic was loaded
         self.asked_s = trio.current_time()  # somebody asked for the topic then, or was connected
@@ -244,6 +246,7 @@ class Topic:
             self._publish_rate = publish_rate_limit(policies.publish_rate)
         if policies.inactive_topics != self.policies.inactive_topics:
             self.used_ms = self.clock.now_ms()
+        self.rate_limits.apply(policies)  # before the subscriptions, which share them
         self.policies = policies
         for subscription in self.subscriptions.by_name.values():
             subscription.apply_policies(policies)
@@ -316,6 +319,9 @@ class Topic:
             for name, s in self.subscriptions.by_name.items()
         }
         self.rates.tick(Counters(self.messages, self.bytes, out), now_s)
+        self.rate_limits.dispatch.follow()
+        for subscription in self.subscriptions.by_name.values():
+            subscription.dispatch_rate.follow()
 
     def internal_stats(self) -> dict[str, object]:
         return self.logs.internal_stats(self.log)
@@ -859,6 +865,7 @@ class TopicSubscriptions:
 
     async def _prepare(self, request: ConsumerRequest, connection: ConnectedClient) -> Subscription:
         check_name(request.subscription)
+        self._topic.rate_limits.check_subscribe(connection, request.name, request.consumer_id)
         self._check_consumers(request)
         subscription = await self._get_or_create(request)
         try:

@@ -113,6 +113,28 @@ def _publish_rate(words: Sequence[str]) -> dict[str, int]:
     }
 
 
+def _dispatch_rate(words: Sequence[str]) -> dict[str, object]:
+    relative = list(words[-1:]) == ["relative"]
+    amounts = words[:-1] if relative else words
+    if not 2 <= len(amounts) <= 3:
+        raise UserError("a dispatch rate has messages, bytes and perhaps a period: 1000 10M 1s")
+    return {
+        "dispatchThrottlingRateInMsg": -1 if amounts[0] in _NO_LIMIT else _count(amounts[:1]),
+        "dispatchThrottlingRateInByte": -1 if amounts[1] in _NO_LIMIT else size(amounts[1]),
+        "relativeToPublishRate": relative,
+        "ratePeriodInSecond": seconds(amounts[2]) if len(amounts) == 3 else 1,
+    }
+
+
+def _subscribe_rate(words: Sequence[str]) -> dict[str, int]:
+    if not 1 <= len(words) <= 2:
+        raise UserError("a subscribe rate has a number, and perhaps a period, such as 5 30s")
+    return {
+        "subscribeThrottlingRatePerConsumer": -1 if words[0] in _NO_LIMIT else _count(words[:1]),
+        "ratePeriodInSecond": seconds(words[1]) if len(words) == 2 else 30,
+    }
+
+
 def _delayed(words: Sequence[str]) -> dict[str, object]:
     if not 1 <= len(words) <= 2:
         raise UserError("delayed delivery is on or off, and may have a longest delay: on 1h")
@@ -212,6 +234,18 @@ POLICIES: Mapping[str, NamedPolicy] = {
     ),
     "max-message-size": NamedPolicy("", "maxMessageSize", "SIZE|off", _bytes),
     "publish-rate": NamedPolicy("publishRate", "publishRate", "MESSAGES SIZE", _publish_rate),
+    "dispatch-rate": NamedPolicy(
+        "dispatchRate", "dispatchRate", "MESSAGES SIZE [PERIOD] [relative]", _dispatch_rate
+    ),
+    "subscription-dispatch-rate": NamedPolicy(
+        "subscriptionDispatchRate",
+        "subscriptionDispatchRate",
+        "MESSAGES SIZE [PERIOD] [relative]",
+        _dispatch_rate,
+    ),
+    "subscribe-rate": NamedPolicy(
+        "subscribeRate", "subscribeRate", "NUMBER [PERIOD]", _subscribe_rate
+    ),
     "delayed-delivery": NamedPolicy(
         "delayedDelivery", "delayedDelivery", "on|off [TIME]", _delayed
     ),

@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from collections.abc import Iterator
 
 import pulsar
@@ -121,3 +122,23 @@ def test_a_pattern_finds_their_topics(ours: blocking.Client, theirs: pulsar.Clie
             b"2",
             "persistent://public/default/found-2",
         )
+
+
+def test_their_consumer_is_served_at_the_rate_of_a_policy(
+    cluster: StandaloneProcess, theirs: pulsar.Client
+) -> None:
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        admin.create_namespace("public/rated")
+        rate = {"dispatchThrottlingRateInMsg": 20}
+        admin.set_policy("public/rated", "subscriptionDispatchRate", rate)
+    topic = "persistent://public/rated/t"
+    producer = theirs.create_producer(topic, batching_enabled=False)
+    for number in range(60):
+        producer.send_async(str(number).encode(), None)
+    producer.flush()
+    options = {"initial_position": pulsar.InitialPosition.Earliest}
+    began = time.monotonic()
+    consumer = theirs.subscribe(topic, "s", **options)
+    found = [consumer.receive(PATIENCE_MS).data().decode() for _ in range(60)]
+    assert found == [str(number) for number in range(60)]
+    assert time.monotonic() - began > 1.5

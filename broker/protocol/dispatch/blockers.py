@@ -33,6 +33,7 @@ class Cause(Enum):
     LOOK_AHEAD_FULL = "lookAheadFull"  # so many entries wait for keys that nothing more is read
     # Reasons of the shell.
     BROKER_UNACKED = "brokerUnacked"  # the broker reached its limit, and this has its share of it
+    DISPATCH_RATE = "dispatchRate"  # a policy limits the rate, and it is used up for now
     READING = "reading"  # a read of the log is under way
     READ_FAILS = "readFails"  # the log cannot be read, and the read is repeated
     MOVING = "moving"  # the cursor is being moved
@@ -66,6 +67,7 @@ _STOP_ALL = frozenset(
         Cause.DELAYED_FULL,
         Cause.CHUNKS_FULL,
         Cause.LOOK_AHEAD_FULL,
+        Cause.DISPATCH_RATE,
         Cause.MOVING,
         Cause.TOPIC_CLOSED,
     }

@@ -35,6 +35,21 @@ TOPIC = TopicName.parse("public/default/t")
 BELOW = defaults(parse({"cluster": "test"}))
 
 # A valid value of each policy, another one, and one that is not valid.
+_DISPATCH_RATES: tuple[object, object, object] = (
+    {
+        "dispatchThrottlingRateInMsg": 5,
+        "dispatchThrottlingRateInByte": -1,
+        "relativeToPublishRate": False,
+        "ratePeriodInSecond": 1,
+    },
+    {
+        "dispatchThrottlingRateInMsg": 0,
+        "dispatchThrottlingRateInByte": 1 << 40,
+        "relativeToPublishRate": True,
+        "ratePeriodInSecond": 60,
+    },
+    {"dispatchThrottlingRateInMsg": 5, "ratePeriodInSecond": 0},
+)
 VALUES: dict[str, tuple[object, object, object]] = {
     "retention": (
         {"retentionTimeInMinutes": 1, "retentionSizeInMB": 2},
@@ -84,6 +99,13 @@ VALUES: dict[str, tuple[object, object, object]] = {
         {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1},
         {"publishThrottlingRateInMsg": -1, "publishThrottlingRateInByte": 7},
         {"publishThrottlingRateInMsg": "many"},
+    ),
+    "dispatch_rate": _DISPATCH_RATES,
+    "subscription_dispatch_rate": _DISPATCH_RATES,
+    "subscribe_rate": (
+        {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30},
+        {"subscribeThrottlingRatePerConsumer": -1, "ratePeriodInSecond": 1},
+        {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 0},
     ),
     "size_quota": (
         {"limitSize": 5, "limitTime": -1, "policy": "producer_exception"},
@@ -282,7 +304,7 @@ async def test_what_pulsars_tools_send_is_kept_and_shown() -> None:
         ("encryptionRequired", False, False, True),
         ("offloadThreshold", -1, -1, 0),
         ("subscriptionAuthMode", "None", "None", "Prefix"),
-        ("subscriptionDispatchRate", None, {}, {"dispatchThrottlingRateInMsg": 5}),
+        ("replicatorDispatchRate", None, {}, {"dispatchThrottlingRateInMsg": 5}),
         ("replication", ["test"], ["test"], ["test", "elsewhere"]),
     ],
 )

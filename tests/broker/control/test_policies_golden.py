@@ -10,9 +10,11 @@ from daybook.broker.namespaces.policy_table import PERSISTENCE as PERSISTENCE_PO
 from daybook.broker.namespaces.policy_table import RETENTION as RETENTION_POLICY
 from daybook.broker.namespaces.policy_types import (
     DelayedDelivery,
+    DispatchRate,
     Persistence,
     PublishRate,
     Retention,
+    SubscribeRate,
 )
 from daybook.broker.namespaces.records import policies_path, topic_policies_path
 from daybook.broker.protocol.bundles import Bundles
@@ -92,3 +94,28 @@ async def test_policies_of_a_topic_are_written_and_read_as_they_were_released(
         assert found.subscription_types == {"Shared", "Failover"}
         assert found.delayed_delivery.max_delivery_delay_in_millis == 5000
         assert found.publish_rate.publish_throttling_rate_in_msg == 10
+
+
+async def test_rates_are_written_and_read_as_they_were_released(autojump_clock: MockClock) -> None:
+    topic = TopicName.parse("public/golden/rates")
+    values: dict[policy_table.Policy, object] = {
+        policy_table.DISPATCH_RATE: DispatchRate(10, 20, rate_period_in_second=3),
+        policy_table.SUBSCRIPTION_DISPATCH_RATE: DispatchRate(4, relative_to_publish_rate=True),
+        policy_table.SUBSCRIBE_RATE: SubscribeRate(5),
+    }
+    async with open_cluster() as cluster:
+        one = await cluster.start("one")
+        await one.tenancy.create_namespace("public/golden", bundles=Bundles.equal(2))
+        path = topic_policies_path(topic)
+        await one.session.create(path, b"{}", make_parents=True)
+        for policy, value in values.items():
+            await one.tenancy.set_policy("public/golden", policy, value)
+            await one.policies.set_topic_policy(topic, policy, value)
+        record = await one.session.get(path)
+        assert record is not None
+        assert record.value == golden("topic_policies_rates")
+        of_namespace = json.loads(await stored(one, "public/golden"))
+        expected = json.loads(golden("policies_rates"))
+        assert {key: of_namespace[key] for key in expected} == expected
+        found = await one.policies.effective(topic)
+        assert [getattr(found, policy.name) for policy in values] == list(values.values())

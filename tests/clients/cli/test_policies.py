@@ -48,6 +48,31 @@ TOPIC = "/admin/v2/persistent/public/default/orders"
             ["1000", "10M"],
             {"publishThrottlingRateInMsg": 1000, "publishThrottlingRateInByte": 10 << 20},
         ),
+        (
+            "dispatch-rate",
+            ["1000", "unlimited", "10s", "relative"],
+            {
+                "dispatchThrottlingRateInMsg": 1000,
+                "dispatchThrottlingRateInByte": -1,
+                "relativeToPublishRate": True,
+                "ratePeriodInSecond": 10,
+            },
+        ),
+        (
+            "subscription-dispatch-rate",
+            ["unlimited", "1M"],
+            {
+                "dispatchThrottlingRateInMsg": -1,
+                "dispatchThrottlingRateInByte": 1 << 20,
+                "relativeToPublishRate": False,
+                "ratePeriodInSecond": 1,
+            },
+        ),
+        (
+            "subscribe-rate",
+            ["5"],
+            {"subscribeThrottlingRatePerConsumer": 5, "ratePeriodInSecond": 30},
+        ),
         ("delayed-delivery", ["on", "1h"], {"active": True, "maxDeliveryDelayInMillis": 3600000}),
         (
             "auto-topic-creation",
@@ -94,6 +119,9 @@ def test_values_are_written_as_people_do(name: str, words: list[str], value: obj
         ("inactive-topics", ["1h", "never"]),
         ("persistence", ["3", "3"]),
         ("publish-rate", ["5"]),
+        ("dispatch-rate", ["5", "relative"]),
+        ("dispatch-rate", []),
+        ("subscribe-rate", ["5", "6s", "7"]),
     ],
 )
 def test_a_wrong_value_is_refused_with_the_right_form(name: str, words: list[str]) -> None:
