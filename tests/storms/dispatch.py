@@ -94,8 +94,11 @@ class DispatchStorm(DispatchRules):
         self._next: int | None = None  # index of the entry that is read next
         self._reading: tuple[Want, int] | None = None
         # Another subscription of the broker has messages, too.
-        share = chance.one_of((0.16, 0.5, 1.0))
-        self._broker_limit: BrokerLimit[str] = BrokerLimit(chance.one_of((0, 0, 6, 12)), share)
+        # Earlier draws decide about the limit: a new draw would change the storms that are known.
+        most = 12 if self._messages_max == 20 else 6
+        share = {10: 0.16, 1: 0.5, 3: 1.0}[self.limits.replay_entries_max]
+        limited = not self._outlives and self.limits.turn_messages_min == 1
+        self._broker_limit: BrokerLimit[str] = BrokerLimit(most if limited else 0, share)
         self._large: dict[int, tuple[str, int]] = {}  # messages whose chunks are being sent
         self._came = 0
         self._last_active: int | None = None
