@@ -151,7 +151,7 @@ def test_a_consumer_that_its_broker_has_and_nobody_else_is_a_leak(
         await trio.lowlevel.checkpoint()
 
     monkeypatch.setattr(TopicConsumer, "_close_at_broker", silent)
-    work = (SMALL.work[0], replace(CONSUME, type="shared", leave=0.2))
+    work = (SMALL.work[0], replace(CONSUME, type="shared", leave=0.5))
     outcome = simulate(replace(SMALL, work=work, faults=()))
     assert any("which no client has" in each for each in outcome.violations)
 
