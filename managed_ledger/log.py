@@ -676,12 +676,11 @@ class ManagedLedger:
         The present ledger is rolled over first, so what it has can be dropped, too.
         """
         self.check()
-        present = self._writer.ledger_id
         if self.current_entries and self._refused is None:
+            # Nothing happens if the list is too full; then the other ledgers are dropped all the
+            # more.
             self.roll()
-            while self.usable and (
-                self._writer.ledger_id == present or self.state is not LogState.OPEN
-            ):
+            while self.usable and self.state is not LogState.OPEN:
                 await self.wait_changed()
         return await self.trim(Retention(time_ms=0))
 

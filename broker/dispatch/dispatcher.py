@@ -173,10 +173,12 @@ class Dispatcher:
         if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
             self.perform_all(self.dispatch.tick(self._clock.now_ms()))
         want = None if self.stopped_by_broker else self.dispatch.want()
+        # The sleep asks about the same moment, or a limit could open between two looks, unnoticed.
+        now_s = trio.current_time()
         if want is not None and self.rates is not None:
-            want = self._limited(want, self.rates)
+            want = self._limited(want, self.rates, now_s)
         if want is None:
-            await self._sleep()
+            await self._sleep(now_s)
             return
         self._reading = want, self._clock.now_ms()
         try:
@@ -196,18 +198,21 @@ class Dispatcher:
         if self.stopped_by_broker:
             return  # The entries are read again when it goes on.
         if entries is None:
-            await self._sleep()
+            await self._sleep(trio.current_time())
             return
         self._assign(want, entries)
         await trio.lowlevel.checkpoint()
 
-    async def _sleep(self) -> None:
-        """Sleep until something happens, or the machine is due for a tick."""
+    async def _sleep(self, looked_s: float) -> None:
+        """Sleep until something happens, or the machine is due for a tick.
+
+        `looked_s` is when the limits of rates were asked.
+        """
         deadline_ms = self.dispatch.deadline_ms
         seconds = inf
         if deadline_ms is not None:
             seconds = max(0.0, (deadline_ms - self._clock.now_ms()) / 1000)
-        if self.rates is not None and (wait_s := self.rates.wait_s(trio.current_time())):
+        if self.rates is not None and (wait_s := self.rates.wait_s(looked_s)):
             seconds = min(seconds, wait_s)
         with trio.move_on_after(seconds):
             await self._wake.wait()
@@ -220,7 +225,7 @@ class Dispatcher:
             case Read(count):
                 return await self._read_next(count, waits=want.waits)
             case Replay(places):
-                return await self._read_again(places)
+                return await self._read_again(places, limited=not want.delayed)
             case _:
                 assert_never(want)
 
@@ -237,7 +242,7 @@ class Dispatcher:
             start = self._next = self._source.read_start
         end = log.last_confirmed
         if start <= end:
-            size = self._read_bytes()
+            size = self._read_bytes(limited=True)
             entries = await self._source.read(start, max_entries=count, max_bytes=size)
             # An empty read that saw a moved end is not the end: the next pass reads on.
             if entries or log.last_confirmed != end:
@@ -251,13 +256,18 @@ class Dispatcher:
         self._call_when_appended(self.wake)
         return None
 
-    def _read_bytes(self) -> int:
-        """Return how much to read: not more than some consumer has room for."""
+    def _read_bytes(self, *, limited: bool) -> int:
+        """Return how much to read: not more than some consumer has room for.
+
+        The rates count for what is `limited`; the far part of what is delayed is only noted.
+        """
         most = self._limits.read_bytes_max
         size = max(_READ_BYTES_MIN, min(most, self._room_bytes(most)))
-        return size if self.rates is None else self.rates.room(trio.current_time()).size(size)
+        if self.rates is None or not limited:
+            return size
+        return self.rates.room(trio.current_time()).size(size)
 
-    async def _read_again(self, places: Sequence[Place]) -> list[LogEntry]:
+    async def _read_again(self, places: Sequence[Place], *, limited: bool) -> list[LogEntry]:
         """Read these entries, without those that are acknowledged or trimmed away.
 
         Neighbours are read at once.  Each run of neighbours is read as far as one read brings it.
@@ -273,7 +283,7 @@ class Dispatcher:
                 if position != log.next_position(run[-1]):
                     break
                 run.append(position)
-            size = self._read_bytes()
+            size = self._read_bytes(limited=limited)
             entries = await log.read(run[0], max_entries=len(run), max_bytes=size)
             entries = [each for each in entries if run[0] <= each.position <= run[-1]]
             found += entries
@@ -282,14 +292,14 @@ class Dispatcher:
 
     # -- limits of rates
 
-    def _limited(self, want: Want, rates: DispatchRates) -> Want | None:
+    def _limited(self, want: Want, rates: DispatchRates, now_s: float) -> Want | None:
         """Return what may be read of it now; None to wait."""
         if isinstance(want, Replay) and want.delayed:
             return want  # Nothing of it is delivered.
         at = self._next
         if isinstance(want, Read) and at is not None and at > self._log.last_confirmed:
             return want  # The end of the log is noticed all the same.
-        room = rates.room(trio.current_time())
+        room = rates.room(now_s)
         if room.is_closed:
             return None
         if isinstance(want, Read):

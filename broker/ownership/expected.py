@@ -11,7 +11,8 @@ import trio
 
 from daybook.broker.protocol.hand_over import Held
 
-_EXPECT_S = 15.0  # for the other broker's closing; then a bundle is expected no longer
+# The other broker gives a group of topics 10 s to close, and the bundle 10 s more, without a word.
+_EXPECT_S = 30.0  # Then a bundle is expected no longer.
 
 
 class ExpectedBundle:

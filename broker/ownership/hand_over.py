@@ -135,9 +135,10 @@ class HandOvers:
         url = to.record.web_service_url
         assert url is not None
         began = trio.current_time()
-        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/expect")
         successor = Successor(to.record.pulsar_service_url, url)
         try:
+            # An answer that is lost may be that of a broker that expects the bundle.
+            await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/expect")
             receiver = Receiver(
                 partial(self._hold, bundle, url),
                 partial(self._pass_on, bundle, url),
@@ -208,7 +209,7 @@ class HandOvers:
         return found
 
     async def drain(self) -> None:
-        """Hand all bundles over, one after the other.  Those that cannot be moved stay ours.
+        """Hand all bundles over, one after the other, and release those that cannot be moved.
 
         Each has the whole bandwidth of both brokers, and many topics of it are under way anyway.
         """
@@ -217,13 +218,19 @@ class HandOvers:
         except BrokerError as error:
             self._log.warning("no bundle can be handed over", why=str(error))
             return
+        failed: set[str] = set()  # Each broker that does not answer costs the time of one call.
         for bundle, member in plan or ():
             try:
+                if member.broker_id in failed:
+                    raise UnavailableError(f"{member.broker_id} did not take another bundle")
                 await self.hand_over(bundle, member)
             except BrokerError as error:
+                failed.add(member.broker_id)
                 self._log.warning(
                     "a bundle could not be handed over; any broker may own it soon",
                     bundle=bundle,
                     to=member.broker_id,
                     why=str(error),
                 )
+                with suppress(BrokerError):  # A broker that ends loses it with its session.
+                    await self._ownership.release(bundle)

@@ -413,6 +413,7 @@ class Ownership:
     async def _follow(self, bundle: BundleName, expected: ExpectedBundle) -> None:
         """Acquire an expected bundle if its record goes; end when it is ours, or in time."""
         path = records.owner_path(bundle)
+        giver: int | None = None  # the session of the broker that hands the bundle over
         try:
             with expected.scope:
                 while not self._protocol.owns(bundle) and not expected.ended:
@@ -423,9 +424,16 @@ class Ownership:
                         await trio.sleep(_RETRY_S)
                         continue
                     if record is not None and record.stat.owner != self._store.session_id:
+                        if giver is not None and record.stat.owner != giver:
+                            return  # It went to a third broker, which serves the topics now.
+                        giver = record.stat.owner
                         await touched.wait()
-                    elif await self.acquire(bundle) is not Answer.OURS:
-                        await trio.sleep(_RETRY_S)
+                    else:
+                        answer = await self.acquire(bundle)
+                        if answer is Answer.OTHERS:
+                            return  # A third broker was faster.
+                        if answer is not Answer.OURS:
+                            await trio.sleep(_RETRY_S)
         finally:
             self._end_expectation(bundle, expected)
 
@@ -836,7 +844,10 @@ class Ownership:
         if leaving is not None:
             self._start(self._announce, leaving, bundle)
             if not leaving.topics.fits_at_once:
+                # The successor may serve topics that store nothing from the first group on.
+                self._topics.non_persistent.close_bundle(bundle, url)
                 await self._pass_on(bundle, leaving)
+            leaving.topics.take_all()  # From here on the successor answers for all of them.
         with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
             await self._topics.close_bundle(bundle, url)
         if scope.cancelled_caught:

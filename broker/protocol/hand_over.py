@@ -58,6 +58,11 @@ class PassedOn:
         self._kept.difference_update(group)
         return group
 
+    def take_all(self) -> None:
+        """Keep no topic any more, because all that are left are closed now."""
+        self._by_hash.clear()
+        self._kept.clear()
+
     def took(self, topics: int, seconds: float) -> None:
         """A group of so many topics was closed here and loaded there in that time."""
         assert topics > 0

@@ -139,6 +139,11 @@ class TopicsProtocol:
         topic = self._topics.get(name)
         return None if topic is None else topic.state
 
+    def wants(self, name: str, load: int) -> bool:
+        """Return True if the result of this load is still wanted."""
+        topic = self._topics.get(name)
+        return topic is not None and topic.load == load
+
     def rests(self, name: str) -> bool:
         """Return True if the topic is closed only because nobody uses it."""
         topic = self._topics.get(name)

@@ -322,6 +322,8 @@ class Topic:
         self.rate_limits.dispatch.follow()
         for subscription in self.subscriptions.by_name.values():
             subscription.dispatch_rate.follow()
+            if subscription.dispatcher.rates is not None:
+                subscription.dispatcher.wake()  # It may sleep for as long as a lower rate asks.
 
     def internal_stats(self) -> dict[str, object]:
         return self.logs.internal_stats(self.log)

@@ -530,6 +530,10 @@ class Topics:
         fenced = False
         try:
             async with self.loads.begin(name) as progress:
+                # It may have waited for its place for so long that another broker serves the
+                # topic now, whose ledger it would fence.
+                if not self._protocol.wants(name.full, load) or not self._owns(name):
+                    raise NotOwnerError(f"this broker lost {name}: look it up again")
                 topic = await self._open(name, create, progress)
         except FencedError as fence:
             fenced = True

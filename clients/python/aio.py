@@ -560,7 +560,10 @@ class Consumer(_Source[ValueT]):
         loop = asyncio.get_running_loop()
 
         async def call(message: Message[ValueT]) -> None:
-            made = listener(self, self._handed_out([message])[0])
+            try:
+                made = listener(self, self._handed_out([message])[0])
+            except asyncio.CancelledError as error:  # It looked at a task of its own.
+                raise RuntimeError("the function of the application was cancelled") from error
             if inspect.isawaitable(made):
                 await wait_for_asyncio(loop, made)
 

@@ -208,4 +208,6 @@ async def wait_for_asyncio(loop: asyncio.AbstractEventLoop, awaited: Awaitable[_
         with trio.CancelScope(shield=True):
             await ended.wait()
         raise
+    if task.cancelled():  # Nobody here cancelled it, so this is an error like any other.
+        raise RuntimeError("the function of the application was cancelled")
     return task.result()

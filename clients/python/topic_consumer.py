@@ -272,10 +272,12 @@ class TopicConsumer(ConnectionHandler):
                 self._acks.changed()
             else:
                 again.append(key)
-        for key in again:
-            self._redelivery.nack(key)
-            if not self._settings.type.shares:  # A shared one may come to another consumer.
-                chunks.owe(key)
+        # Nothing comes again to a reader: asking would only drop what waits for it.
+        if self._settings.durable and self._acknowledges:
+            for key in again:
+                self._redelivery.nack(key)
+                if not self._settings.type.shares:  # A shared one may come to another consumer.
+                    chunks.owe(key)
         if chunks.deadline is not None:
             self._chunks_wait.set()
 
@@ -409,9 +411,8 @@ class TopicConsumer(ConnectionHandler):
             for each in [each for each in self._behind_chunks if first < each < key]:
                 self.ack(each, -1)
             self.ack_run(key, 0, max(0, batch_index), is_batch=batch_index >= 0)
+            # With the entry -1 it means all ledgers before this one.
             key, batch_index = (first[0], first[1] - 1), -1
-            if key[1] < 0:
-                return
         self._acks.tracker.ack_cumulative(key, batch_index)
         self._acks.changed()
         for known in [known for known in self._chunked if known <= key]:

@@ -3,7 +3,9 @@
 The limits are small here, so that most of what is delayed is known by ranges of the log only.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -11,6 +13,8 @@ from trio.testing import MockClock
 
 from daybook.broker.limits import TopicLimits
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
+from daybook.broker.protocol.dispatch_rate import DispatchRateLimit, DispatchRates
+from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.test_explain import subscription_of
@@ -62,3 +66,36 @@ async def test_much_that_is_delayed_comes_in_time_and_holds_up_nothing(
             assert at_s <= due_s[entry_id] + 3
         await client.settle(10)
         assert not client.bodies(Delivery)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_a_limit_of_bytes_is_not_for_the_far_part(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    """Nothing of it is delivered, so it is read in large pieces, though the limit is small."""
+    limits = replace(FEW, dispatch=replace(FEW.dispatch, delayed_lead_ms=5_000))
+    async with open_broker(topic_limits=limits) as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(kind=SHARED, permits=10_000)
+        for n in range(38):
+            client.send(n, deliver_at_time=EPOCH_MS + (10_000 if n < 10 else 40_000))
+        await client.receipts(38)
+        assert len(await client.entry_ids(10)) == 10
+        dispatcher = subscription_of(cluster).dispatcher
+        limit = DispatchRateLimit("dispatchRate", 0, 1, 1e6, trio.current_time())
+        if closed:
+            limit.take(1, 1, trio.current_time())
+        dispatcher.rates = DispatchRates([limit])
+        reads: list[int] = []
+        read = dispatcher._log.read
+
+        async def counted(*arguments: Any, **options: Any) -> Sequence[LogEntry]:
+            found = await read(*arguments, **options)
+            reads.append(len(found))
+            return found
+
+        monkeypatch.setattr(dispatcher._log, "read", counted)
+        await trio.sleep(38 - trio.current_time())
+        assert dispatcher.dispatch.delayed == 28
+        assert set(reads) == {7}, "not one by one"

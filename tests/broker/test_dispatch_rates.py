@@ -14,6 +14,7 @@ from daybook.broker.dispatch.explain import explain
 from daybook.broker.errors import TooManyRequestsError
 from daybook.broker.namespaces.policy_table import defaults
 from daybook.broker.namespaces.policy_types import DispatchRate, SubscribeRate
+from daybook.broker.protocol.dispatch_rate import DispatchRates, Room
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.test_policies import broker_with, change
@@ -173,6 +174,46 @@ async def test_a_relative_rate_adds_what_producers_sent(autojump_clock: MockCloc
         began = trio.current_time()
         await client.deliveries(100)
         assert 6 < trio.current_time() - began < 12
+
+
+async def test_a_relative_rate_that_rises_counts_at_once(autojump_clock: MockClock) -> None:
+    rate = DispatchRate(1, rate_period_in_second=3600, relative_to_publish_rate=True)
+    async with broker_with(dispatch_rate=rate) as (cluster, client):
+        await client.producer()
+        topic = cluster.broker.topics.loaded[TOPIC]
+        topic.tick_rates(0.0)
+        for number in range(600):
+            client.send(number)
+        await client.receipts(600)
+        await subscribe(client)
+        await client.settle(5)
+        assert got(client) == 1
+        topic.tick_rates(60.0)
+        with trio.fail_after(30):
+            await client.deliveries(50)
+
+
+async def test_a_limit_that_opens_while_it_is_looked_at_is_no_sleep_for_ever(
+    autojump_clock: MockClock,
+) -> None:
+    class Opening(DispatchRates):
+        """The limit is open as soon as the dispatcher has seen that it is closed."""
+
+        def room(self, now_s: float) -> Room:
+            found = super().room(now_s)
+            if found.is_closed:
+                autojump_clock.jump(self.wait_s(now_s) + 0.001)
+            return found
+
+    async with backlog_of(20, dispatch_rate=TEN) as (cluster, client):
+        await subscribe(client, permits=0)
+        topic = cluster.broker.topics.loaded[TOPIC]
+        limit = topic.rate_limits.dispatch.limit
+        assert limit is not None
+        topic.subscriptions.get("sub").dispatcher.rates = Opening([limit])
+        client.flow(1_000)
+        with trio.fail_after(30):
+            await client.deliveries(20)
 
 
 async def test_it_says_which_limit_a_subscription_waits_for_and_that_is_no_stall(

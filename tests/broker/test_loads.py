@@ -23,6 +23,7 @@ class Logs:
 
     def __init__(self, cluster: Cluster) -> None:
         self.under_way: list[str] = []
+        self.opened: list[str] = []
         self.most = 0
         self.stuck: set[str] = set()
         self._open = cluster.broker.logs.open
@@ -31,6 +32,7 @@ class Logs:
     async def open(self, name: TopicName, *, create: bool, on_step: Any) -> Any:
         on_step("recovering its last ledgers")
         self.under_way.append(name.local)
+        self.opened.append(name.local)
         self.most = max(self.most, len(self.under_way))
         try:
             while name.local in self.stuck:  # noqa: ASYNC110  the bookies are away
@@ -124,3 +126,29 @@ async def test_each_load_tells_its_step_and_for_how_long(autojump_clock: MockClo
         await topics.unload(TopicName.parse("a"))
         assert explain(topics, TopicName.parse("a")).state == "notLoaded"
         assert "a" not in {log.name.local for log in topics.loaded.values()}, "nothing loads it"
+
+
+@pytest.mark.parametrize("lost", ["the topic", "the topic for a moment", "the bundle"])
+async def test_a_load_that_waited_opens_no_log_that_another_broker_may_have(
+    lost: str, autojump_clock: MockClock
+) -> None:
+    """It would fence the ledger of the next owner."""
+    async with open_broker(topic_limits=LIMITS) as cluster:
+        logs, topics, name = Logs(cluster), cluster.broker.topics, TopicName.parse("c")
+        logs.stuck = {"a", "b"}
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load, cluster, "a", "b", "c")
+            await trio.sleep(5)
+            waits = topics.load_progress(name)
+            assert waits is not None
+            assert waits.step == WAITS
+            if lost == "the bundle":
+                cluster.broker.ownership.ours = False
+            else:
+                topics._perform(topics._protocol.drop(name.full))  # pyright: ignore[reportPrivateUsage]
+            if lost == "the topic for a moment":
+                nursery.start_soon(load, cluster, "c")  # It waits for a place, too.
+                await trio.sleep(1)
+            logs.stuck.clear()
+        assert logs.opened.count("c") == (1 if lost == "the topic for a moment" else 0)
+        assert (name.full in topics.loaded) == ("c" in logs.opened)

@@ -20,7 +20,7 @@ from daybook.managed_ledger.records import (
     set_property,
 )
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
-from daybook.wire.metadata.store import VALUE_BYTES_MAX
+from daybook.wire.metadata.store import VALUE_BYTES_MAX, MetadataError
 from tests.managed_ledger.world import (
     CONFIG,
     NAME,
@@ -507,5 +507,58 @@ def test_a_new_log_whose_properties_fill_most_of_its_list_is_opened() -> None:
             log = await host.open(SMALL)
             await append(log, range(1))
             assert await read_all(log) == [0]
+
+    play(scenario)
+
+
+def test_a_truncation_of_a_log_whose_list_is_too_full_to_roll_drops_the_other_ledgers() -> None:
+    """Formerly it waited forever for a ledger that the list has no room for."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            number = 0
+            while True:  # Takeovers go on above three quarters.
+                log = await host.open(SMALL)
+                if not log.room.allows_roll:
+                    break
+                await append(log, range(number, number + 1))
+                number += 1
+                log.abandon()
+            present = log.current_ledger_id
+            await append(log, range(number, number + 1))
+            others = [each for each in log.ledgers.ids if each != present]
+            with trio.fail_after(60):
+                assert await log.truncate() == others
+            assert (log.current_ledger_id, log.current_entries) == (present, 1)
+            assert await read_all(log) == [number]
+
+    play(scenario)
+
+
+def test_a_truncation_ends_if_no_new_ledger_can_be_created(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open(FULL)
+            await append(log, range(1))
+            first = log.current_ledger_id
+            log.roll()
+            await until(lambda: log.current_ledger_id != first and log.state is LogState.OPEN)
+            await append(log, range(1, 2))
+
+            async def fail(*args: object) -> None:
+                del args
+                await trio.lowlevel.checkpoint()
+                raise MetadataError("the store is away")
+
+            present = log.current_ledger_id
+            with monkeypatch.context() as patch:
+                patch.setattr("daybook.managed_ledger.log.put_on_list", fail)
+                with trio.fail_after(60):
+                    assert await log.truncate() == [first]
+            assert log.state is LogState.OPEN
+            assert log.current_ledger_id == present
+            assert await read_all(log) == [1]
 
     play(scenario)

@@ -163,4 +163,12 @@ MUTANTS = [
         replacement=Edit("self._owed[key] = None", "pass"),
         caught_by=f"{_BY_CHUNKS} -k leaves_chunks_alone",
     ),
+    Mutant(
+        id="PF20",
+        rule="a record is made by position if the parameters are its fields -> in any order",
+        module=_CODEC,
+        name="_takes_positions",
+        replacement=Edit(" and list(parameters) == list(fields)", ""),
+        caught_by=f"{_BY_CODEC} -k order_of_the_parameters",
+    ),
 ]

@@ -98,4 +98,20 @@ MUTANTS = [
         replacement=Edit("if pinned or (", "if ("),
         caught_by=f"{_BY} -k chunks",
     ),
+    Mutant(
+        id="DD13",
+        rule="chunks stay in the index while the far part is read -> they are added again",
+        module=_SHARED,
+        name="SharedDispatch._delayed_again",
+        replacement=Edit("each.group is None and ", ""),
+        caught_by=f"{_BY} -k not_delayed_again_with",
+    ),
+    Mutant(
+        id="DD14",
+        rule="limits of rates are not for the far part -> they are",
+        module="daybook.broker.dispatch.dispatcher",
+        name="Dispatcher._read_bytes",
+        replacement=Edit(" or not limited", ""),
+        caught_by="tests:tests/broker/test_delayed_delivery.py -k limit_of_bytes",
+    ),
 ]

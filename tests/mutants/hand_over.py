@@ -10,6 +10,8 @@ _MACHINE_HAND_OVER = "daybook.broker.protocol.hand_over"
 _PASSING = "tests:tests/broker/control/test_passing_topics_on.py"
 _SCENARIOS = "tests:tests/broker/control/test_ownership_scenarios.py"
 _TESTS = "tests:tests/broker/control/test_hand_overs.py"
+_HAND_OVERS = "daybook.broker.ownership.hand_over"
+_DRAINS = "tests:tests/broker/control/test_loads_and_drains.py"
 _NOTICED = "tests:tests/broker/control/test_records_that_nobody_knows.py"
 
 MUTANTS = [
@@ -98,7 +100,7 @@ MUTANTS = [
         rule="a broker that expects a bundle acquires it when its record goes -> it waits",
         module=_SHELL,
         name="Ownership._follow",
-        replacement=Edit("elif await self.acquire(bundle) is not Answer.OURS:", "else:"),
+        replacement=Edit("await self.acquire(bundle)", "Answer.UNAVAILABLE"),
         caught_by=f"{_TESTS} -k owner_dies",
     ),
     Mutant(
@@ -299,5 +301,69 @@ MUTANTS = [
         name="Ownership.may_load",
         replacement=Edit("self._closing or bundle is None", "bundle is None"),
         caught_by=f"{_PASSING} -k stops",
+    ),
+    Mutant(
+        id="HV34",
+        rule="an expectation ends when a third broker was faster -> it goes on",
+        module=_SHELL,
+        name="Ownership._follow",
+        replacement=Edit("answer is Answer.OTHERS", "False"),
+        caught_by=f"{_TESTS} -k third_broker",
+    ),
+    Mutant(
+        id="HV35",
+        rule="an expectation ends when a third broker has the record -> it goes on",
+        module=_SHELL,
+        name="Ownership._follow",
+        replacement=Edit("giver is not None and record.stat.owner != giver", "False"),
+        caught_by=f"{_TESTS} -k third_broker",
+    ),
+    Mutant(
+        id="HV36",
+        rule="an expectation lasts while one slow topic is closed -> for half of that time",
+        module="daybook.broker.ownership.expected",
+        name="ExpectedBundle._heard",
+        replacement=Edit("_EXPECT_S", "_EXPECT_S / 2"),
+        caught_by=f"{_PASSING} -k slow_topic",
+    ),
+    Mutant(
+        id="HV37",
+        rule="the successor answers for topics that are closed with the bundle -> the owner",
+        module=_SHELL,
+        name="Ownership._close",
+        replacement=Edit("leaving.topics.take_all()", "pass"),
+        caught_by=f"{_PASSING} -k closed_with_the_bundle",
+    ),
+    Mutant(
+        id="HV38",
+        rule="topics that store nothing are closed before the first group -> with the bundle",
+        module=_SHELL,
+        name="Ownership._close",
+        replacement=Edit("self._topics.non_persistent.close_bundle(bundle, url)", "pass"),
+        caught_by=f"{_PASSING} -k store_nothing",
+    ),
+    Mutant(
+        id="HV39",
+        rule="a receiver whose answer was lost is told -> it expects the bundle on",
+        module=_HAND_OVERS,
+        name="HandOvers._hand_over",
+        replacement=Edit("await self._keep(bundle, url)", "pass"),
+        caught_by=f"{_DRAINS} -k answer_is_lost",
+    ),
+    Mutant(
+        id="HV40",
+        rule="a drain asks a receiver that failed no more -> for every bundle",
+        module=_HAND_OVERS,
+        name="HandOvers.drain",
+        replacement=Edit("failed.add(member.broker_id)", "pass"),
+        caught_by=f"{_DRAINS} -k failed_once",
+    ),
+    Mutant(
+        id="HV41",
+        rule="a bundle that cannot be handed over is released -> it stays until the session ends",
+        module=_HAND_OVERS,
+        name="HandOvers.drain",
+        replacement=Edit("await self._ownership.release(bundle)", "pass"),
+        caught_by=f"{_DRAINS} -k failed_once",
     ),
 ]

@@ -324,6 +324,14 @@ _LONG = f"{_SCENARIOS}/test_long_list.py"
 
 LONG_LISTS = [
     Mutant(
+        id="K95 truncate",
+        rule="a truncation without a new ledger drops the other ones -> it waits for a new ledger",
+        module=_LOG,
+        name="ManagedLedger.truncate",
+        replacement=Edit("self.state is not LogState.OPEN", "self.current_entries"),
+        caught_by=f"{_SCENARIOS}/test_long_list.py -k truncation",
+    ),
+    Mutant(
         id="K6a",
         rule="no ledger is rolled above three quarters of its list's limit -> it is",
         module="daybook.managed_ledger.protocol.room",

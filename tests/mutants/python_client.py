@@ -222,6 +222,22 @@ ASYNCIO = [
         replacement=Edit("if self._forked is not None:", "if False:"),
         caught_by=f"{_BY_AIO} -k forked",
     ),
+    Mutant(
+        id="PC26",
+        rule="a listener that ends as cancelled has failed -> it ends all clients of its loop",
+        module="daybook.clients.python.guest",
+        name="wait_for_asyncio",
+        replacement=Edit("if task.cancelled():", "if False:"),
+        caught_by=f"{_BY_AIO} -k ends_as_cancelled",
+    ),
+    Mutant(
+        id="PC27",
+        rule="a plain listener that ends as cancelled has failed -> it ends all clients",
+        module="daybook.clients.python.aio",
+        name="Consumer.caller_of",
+        replacement=Edit("except asyncio.CancelledError as", "except KeyError as"),
+        caught_by=f"{_BY_AIO} -k ends_as_cancelled",
+    ),
 ]
 
 PIPES = [
@@ -406,6 +422,27 @@ CHUNKED = [
         name="EntryReader.unpack",
         replacement=Edit("max(_DECOMPRESSED_MAX, self._whole_bytes_max)", "_DECOMPRESSED_MAX"),
         caught_by=f"{_BY_CHUNKS} -k compression_makes",
+    ),
+    Mutant(
+        id="PC67",
+        rule="a chunk that a reader lacks is not asked for -> its queue is dropped",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer._settle_dropped_chunks",
+        replacement=Edit("if self._settings.durable and self._acknowledges:", "if True:"),
+        caught_by=f"{_BY_CHUNKS} -k lacks_a_chunk",
+    ),
+    Mutant(
+        id="PC68",
+        rule="a cumulative ack behind chunk 0 of a ledger covers the ledgers before -> nothing",
+        module="daybook.clients.python.topic_consumer",
+        name="TopicConsumer.ack_cumulative",
+        replacement=Edit(
+            "key, batch_index = (first[0], first[1] - 1), -1",
+            "key, batch_index = (first[0], first[1] - 1), -1\n"
+            "        if key[1] < 0:\n"
+            "            return",
+        ),
+        caught_by=f"{_BY_CHUNKS} -k reaches_back",
     ),
 ]
 

@@ -184,6 +184,22 @@ MUTANTS = [
         caught_by=_BY_BROKER,
     ),
     Mutant(
+        id="DR21",
+        rule="the room of a limit and the sleep are of one moment -> of two",
+        module=_DISPATCHER,
+        name="Dispatcher._sleep",
+        replacement=Edit("wait_s(looked_s)", "wait_s(trio.current_time())"),
+        caught_by=f"{_BY_BROKER} -k looked_at",
+    ),
+    Mutant(
+        id="DR22",
+        rule="a dispatcher wakes when a relative rate rises -> when its time has come",
+        module=_TOPIC,
+        name="Topic.tick_rates",
+        replacement=Edit("subscription.dispatcher.wake()", "pass"),
+        caught_by=f"{_BY_BROKER} -k that_rises",
+    ),
+    Mutant(
         id="SR01",
         rule="a consumer that subscribes too often is refused -> it is not",
         module=_TOPIC,

@@ -37,6 +37,22 @@ MUTANTS = [
         caught_by="tests:tests/broker/test_topics.py -k bug_costs",
     ),
     Mutant(
+        id="TN05",
+        rule="a load whose topic was dropped while it waited opens nothing -> it opens the log",
+        module="daybook.broker.topics.topics",
+        name="Topics._load",
+        replacement=Edit("not self._protocol.wants(name.full, load) or ", ""),
+        caught_by="tests:tests/broker/test_loads.py -k that_waited",
+    ),
+    Mutant(
+        id="TN06",
+        rule="a load that waited until the bundle was lost opens nothing -> it opens the log",
+        module="daybook.broker.topics.topics",
+        name="Topics._load",
+        replacement=Edit(" or not self._owns(name)", ""),
+        caught_by="tests:tests/broker/test_loads.py -k that_waited",
+    ),
+    Mutant(
         id="TN03",
         rule="a topic that cannot be closed because of a bug costs no other -> the broker ends",
         module="daybook.broker.topics.topics",

@@ -341,7 +341,9 @@ class SharedDispatch:
     def _delayed_again(self, entries: Sequence[Entry]) -> None:
         """Note the entries of the far part: those that no consumer has and that do not wait."""
         from_ms = self._delayed.again_from_ms
-        found = [e for e in entries if e.due_ms >= from_ms and not self._is_known(e.place)]
+        # Chunks never leave the index, so it has them already.
+        new = (each for each in entries if each.group is None and not self._is_known(each.place))
+        found = [each for each in new if each.due_ms >= from_ms]
         self._delayed.far_read(len(found))
         for entry in found:
             if entry.deliver_at_ms:

@@ -16,7 +16,7 @@ checked to be; everything else is passed in by number.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from enum import Enum
 from inspect import Parameter, signature
@@ -234,7 +234,7 @@ class _Compiler:
             parts += found
             reader += self._read(hints[name], f"x{index}", null_last=last)
         values = ", ".join(f"{name}=x{index}" for index, name in enumerate(fields))
-        if _takes_positions(cls):
+        if _takes_positions(cls, fields):
             values = ", ".join(f"x{index}" for index in range(len(fields)))
         self._open.pop()
         return writer, parts, reader, f"{made}({values})"
@@ -410,10 +410,11 @@ def _null_last(cls: type[Any]) -> set[str]:
     return {each["name"] for each in unions if each["type"][-1] == "null"}
 
 
-def _takes_positions(cls: type[Any]) -> bool:
-    """Return True if the class takes its fields by position, which is faster than by name."""
-    kinds = {each.kind for each in signature(cls).parameters.values()}
-    return kinds == {Parameter.POSITIONAL_OR_KEYWORD}
+def _takes_positions(cls: type[Any], fields: Sequence[str]) -> bool:
+    """Return True if the class takes these fields by position, which is faster than by name."""
+    parameters = signature(cls).parameters
+    kinds = {each.kind for each in parameters.values()}
+    return kinds == {Parameter.POSITIONAL_OR_KEYWORD} and list(parameters) == list(fields)
 
 
 def _kind_of(hint: Any) -> tuple[str, Any]:  # noqa: ANN401

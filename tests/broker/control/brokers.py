@@ -4,7 +4,6 @@ import random
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import trio
@@ -40,6 +39,17 @@ PORT = 6650
 CONFIG = parse({"cluster": "test"})
 
 
+class RecordedNonPersistent:
+    """Topics that store nothing, reduced in the same way."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, object] = {}
+        self.closed: list[tuple[BundleName, str]] = []
+
+    def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
+        self.closed.append((bundle, successor_url))
+
+
 @dataclass
 class RecordedTopics(Topics):
     """Topics, reduced to what ownership needs."""
@@ -51,7 +61,7 @@ class RecordedTopics(Topics):
     served: list[TopicName] = field(default_factory=list)
     closed_names: list[list[str]] = field(default_factory=list)
     _loaded: dict[str, Topic] = field(default_factory=dict)
-    non_persistent: Any = field(default_factory=lambda: SimpleNamespace(loaded={}))
+    non_persistent: Any = field(default_factory=RecordedNonPersistent)
 
     def with_hashes(self, bundle: BundleName) -> list[tuple[str, int]]:
         return [(name.full, name.bundle_hash) for name in self.served]

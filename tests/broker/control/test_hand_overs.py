@@ -181,10 +181,48 @@ async def test_an_expectation_ends_by_itself(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         _, two = await start_two(cluster)
         two.ownership.expect(A)
-        await trio.sleep(14)
+        await trio.sleep(29)
         assert two.ownership.expects(A)
         await trio.sleep(2)
         assert not two.ownership.expects(A)
+
+
+@pytest.mark.parametrize("when", ["before the look", "after the look", "after the first look"])
+async def test_an_expectation_ends_when_a_third_broker_has_the_bundle(
+    when: str, autojump_clock: MockClock
+) -> None:
+    """The third broker acquires the bundle before or after the next owner sees that it is free."""
+    async with open_cluster() as cluster:
+        one, two = await start_two(cluster)
+        three = await cluster.start("three")
+        real = two.session.get
+        answers: list[Answer] = []
+
+        async def get(path: str, watch: object = None) -> object:
+            free = path == records.owner_path(A) and not one.ownership.owned and not answers
+            if free and when == "before the look":
+                answers.append(await three.ownership.acquire(A))
+            found = await real(path, watch)  # type: ignore[arg-type]
+            if free and when != "before the look":
+                answers.append(await three.ownership.acquire(A))
+            return found
+
+        if when == "after the first look":  # The owner was gone already.
+            await one.ownership.release(A)
+        else:
+            two.ownership.expect(A)
+            await trio.testing.wait_all_tasks_blocked()
+        two.session.get = get  # type: ignore[method-assign, assignment]
+        if when == "after the first look":
+            two.ownership.expect(A)
+        else:
+            await one.ownership.release(A)
+        await trio.sleep(1)
+        assert answers == [Answer.OURS]
+        assert three.ownership.owned == [A]
+        assert not two.ownership.expects(A)
+        found = await two.lookups.lookup_bundle(A, authoritative=False)
+        assert found.service_url == three.identity.service_url
 
 
 async def test_a_ticket_is_good_for_one_record_only(autojump_clock: MockClock) -> None:

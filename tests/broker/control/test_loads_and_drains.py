@@ -6,7 +6,7 @@ from trio.testing import MockClock
 
 from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.config import parse
-from daybook.broker.errors import NotOwnerError, PreconditionError
+from daybook.broker.errors import NotOwnerError, PreconditionError, UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import BrokerRecord, BundleStats, LoadReport
 from daybook.broker.ownership.balancer import Balancer
@@ -234,3 +234,51 @@ async def test_a_drain_is_planned_and_begun(autojump_clock: MockClock) -> None:
         assert [each.broker_id for each in await members(two.broker.session)] == ["two:8080"]
         with pytest.raises(PreconditionError, match="no other broker"):
             await two.operations.drain("two:8080", dry_run=False)
+
+
+async def test_the_receiver_learns_that_it_gets_no_bundle_if_its_answer_is_lost(
+    autojump_clock: MockClock,
+) -> None:
+    """It would let clients wait for the bundle for half a minute."""
+    async with open_cluster() as cluster:
+        one, two = await start(cluster)
+        called: list[str] = []
+
+        async def call(url: str, method: str, path: str, body: object = None) -> None:
+            del url, body
+            await trio.lowlevel.checkpoint()
+            called.append(f"{method} {path.rpartition('/')[2]}")
+            if method == "POST":
+                two.broker.ownership.expect(BUNDLES[0])
+                raise UnavailableError("the answer is lost")
+            two.broker.ownership.expect_no_longer(BUNDLES[0])
+
+        one.hand_overs._peer_calls.call = call  # type: ignore[method-assign, assignment]  # pyright: ignore[reportPrivateUsage]
+        to = await one.hand_overs.named("two:8080")
+        with pytest.raises(UnavailableError, match="is lost"):
+            await one.hand_overs.hand_over(BUNDLES[0], to)
+        assert called == ["POST expect", "DELETE expect"]
+        assert not two.broker.ownership.expects(BUNDLES[0])
+        assert one.broker.ownership.owned == BUNDLES
+
+
+async def test_a_drain_asks_a_receiver_that_failed_once_and_releases_its_bundles(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, two = await start(cluster)
+        asked: list[BundleName] = []
+
+        async def hand_over(bundle: BundleName, to: object) -> None:
+            del to
+            asked.append(bundle)
+            await trio.sleep(5)
+            raise UnavailableError("no answer")
+
+        one.hand_overs.hand_over = hand_over  # type: ignore[method-assign]
+        began = trio.current_time()
+        await one.hand_overs.drain()
+        assert asked == BUNDLES[:1]
+        assert trio.current_time() - began < 6
+        assert one.broker.ownership.owned == []
+        assert await two.broker.ownership.acquire(BUNDLES[2]) is Answer.OURS

@@ -158,10 +158,60 @@ async def test_a_topic_that_the_owner_does_not_serve_is_loaded_at_once(
 async def test_an_expectation_lasts_while_topics_are_passed_on(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         passing = await start(cluster)
-        passing.one.topics.closing_takes_s = 8.0  # for each of at least three groups in a row
+        passing.one.topics.closing_takes_s = 9.0  # for each of at least four groups in a row
         await passing.run()
         assert passing.two.ownership.owned == [A]
         assert passing.two.topics.dropped == []
+
+
+async def test_one_slow_topic_does_not_end_the_expectation(autojump_clock: MockClock) -> None:
+    """The owner waits 10 s for the group of the topic, and 10 s more for the bundle."""
+    async with open_cluster() as cluster:
+        passing = await start(cluster)
+        passing.one.topics.closing_takes_s = 60.0
+        began = trio.current_time()
+        await passing.run()
+        assert trio.current_time() - began > 19
+        assert passing.calls == ["hold", "give"]
+        assert passing.one.topics.dropped == [A]
+        assert passing.two.ownership.owned == [A]
+
+
+@pytest.mark.parametrize("case", ["few topics", "broken off"])
+async def test_the_successor_answers_for_topics_that_are_closed_with_the_bundle(
+    case: str, autojump_clock: MockClock
+) -> None:
+    async with open_cluster() as cluster:
+        passing = await start(cluster)
+        one, two = passing.one, passing.two
+        one.topics.closing_takes_s = 2.0
+        if case == "few topics":
+            one.topics.served = TOPICS[:4]
+        else:
+            passing.fail = "hold"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(passing.run)
+            await trio.sleep(1)
+            assert one.topics.closed == []
+            for topic in one.topics.served:
+                found = await one.lookups.lookup(topic)
+                assert found.service_url == two.identity.service_url
+
+
+async def test_topics_that_store_nothing_are_closed_before_the_first_group(
+    autojump_clock: MockClock,
+) -> None:
+    """The next owner may serve them as soon as it knows which topics the owner still has."""
+    async with open_cluster() as cluster:
+        passing = await start(cluster)
+        passing.one.topics.closing_takes_s = 2.0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(passing.run)
+            await trio.sleep(1)
+            assert passing.calls == ["hold"]
+            assert passing.one.topics.closed_names == []
+            closed = passing.one.topics.non_persistent.closed
+            assert closed == [(A, passing.two.identity.service_url)]
 
 
 @pytest.mark.parametrize("failing", ["hold", "pass on", "give"])

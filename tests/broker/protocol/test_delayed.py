@@ -241,3 +241,32 @@ def test_the_far_part_comes_in_time_although_later_chunks_fill_the_index() -> No
         log.append(log.now_ms + 60_000 + n)
     log.play(log.now_ms + 65_000)
     assert len(log.came) == 6
+
+
+def test_chunks_are_not_delayed_again_with_the_far_part() -> None:
+    dispatch = SharedDispatch(LIMITS)
+    dispatch.joined(1)
+    dispatch.permits_granted(1, 100)
+    dispatch.tick(1)
+    want = dispatch.want()
+    assert want is not None
+    entries = [entry(n, 100_000 if n < 4 else 900_000) for n in range(9)]
+    entries[6].group = "m"
+    assert dispatch.entries_read(want, entries) == [Taken(9)]
+    dispatch.tick(100_000)
+    want = dispatch.want()
+    assert isinstance(want, Replay)
+    dispatch.entries_read(want, [entry(n) for _, n in want.places])
+    assert dispatch.delayed == 5
+    read: list[int] = []
+    for now_ms in range(200_000, 902_000, 10_000):
+        dispatch.tick(min(now_ms, 899_999))
+        want = dispatch.want()
+        if isinstance(want, Replay) and want.delayed:
+            read += [n for _, n in want.places]
+            dispatch.entries_read(want, [entries[n] for _, n in want.places])
+        elif want is not None:
+            assert dispatch.entries_read(want, []) == [Taken(0)]
+        assert dispatch.delayed == 5
+    assert 6 in read
+    assert [place for _, place, _ in dispatch._delayed._heap].count((5, 6)) == 1

@@ -83,3 +83,13 @@ def test_a_call_that_comes_twice_takes_nothing_back() -> None:
     held.pass_on([1])
     held.hold([1])
     assert held.may_load(1)
+
+
+def test_all_topics_that_are_left_may_be_taken_at_once() -> None:
+    passed = PassedOn([(f"t{number}", number) for number in range(9)], target_s=1.0)
+    passed.next_group()
+    assert passed.keeps("t8")
+    passed.take_all()
+    assert not passed.keeps("t8")
+    assert passed.next_group() == []
+    assert list(passed.hashes) == []

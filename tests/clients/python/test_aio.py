@@ -329,6 +329,38 @@ def test_trio_programs_are_sent_to_the_client_for_trio(cluster: FakeCluster) -> 
     trio.run(main)
 
 
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_listener_that_ends_as_cancelled_gets_its_message_again(
+    cluster: FakeCluster, is_async: bool
+) -> None:
+    async def main() -> None:
+        calls: list[bytes | None] = []
+        done = asyncio.Event()
+
+        def work(consumer: aio.Consumer, message: aio.Message) -> None:
+            calls.append(message.data)
+            if len(calls) == 1:
+                raise asyncio.CancelledError
+            consumer.ack_nowait(message)
+            done.set()
+
+        async def work_async(consumer: aio.Consumer, message: aio.Message) -> None:
+            await asyncio.sleep(0)
+            work(consumer, message)
+
+        async with aio.connect(cluster.url) as client, aio.connect(cluster.url) as other:
+            listener = work_async if is_async else work
+            await client.subscribe("t", "s", type="shared", nack_delay_s=0.01, listener=listener)
+            producer = await other.create_producer("t")
+            await producer.send(b"x")
+            async with asyncio.timeout(5):
+                await done.wait()
+            assert calls == [b"x", b"x"]
+            await producer.send(b"y")
+
+    run(main)
+
+
 # -- forks (apache/pulsar-client-python#127, apache/pulsar#11953)
 
 

@@ -212,6 +212,26 @@ class Empty:
     pass
 
 
+@dataclass
+class Swapped:
+    first: str
+    second: str
+
+    def __init__(self, second: str, first: str) -> None:
+        self.first, self.second = first, second
+
+
+def test_fields_have_their_values_whatever_the_order_of_the_parameters() -> None:
+    codec = compiled_alone(Swapped)
+    assert codec is not None
+    value = Swapped(first="a", second="b")
+    assert (
+        codec.decode(codec.encode(value))
+        == value
+        == fastavro_alone(Swapped).decode(codec.encode(value))
+    )
+
+
 @pytest.mark.parametrize("cls", [Tree, Checked, Either, Made, Empty])
 def test_other_classes_are_left_to_fastavro(cls: type[Any]) -> None:
     assert compiled_alone(cls) is None

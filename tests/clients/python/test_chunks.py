@@ -17,8 +17,15 @@ from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.protocol.chunks import Chunks, Joined
 from daybook.clients.python.protocol.sends import PendingSend, PendingSends
 from daybook.wire.batch import parse_metadata, split_broker_metadata
+from daybook.wire.messages.consumer import Ack
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.clients.python.fake_broker import FakeCluster, FakeTopic, fake_cluster, until
+from tests.clients.python.fake_broker import (
+    LEDGER,
+    FakeCluster,
+    FakeTopic,
+    fake_cluster,
+    until,
+)
 
 T = "persistent://public/default/t"
 QUICK = ClientLimits(backoff_initial_s=0.01, backoff_max_s=0.05)
@@ -206,6 +213,67 @@ async def test_what_is_remembered_behind_a_chunk_is_forgotten() -> None:
         await consumer.ack(found[1:3])
         await consumer.ack_cumulative(found[5])
         assert len(behind(consumer)) == 1
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+async def test_what_waits_for_a_reader_stays_when_it_lacks_a_chunk(persistent: bool) -> None:
+    """A consumer of a topic that is not persistent acknowledges nothing, like a reader."""
+    name = T if persistent else f"non-{T}"
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        source: MessageSource[Any]
+        if persistent:
+            source = await client.create_reader(name, start="earliest")
+        else:
+            source = await client.subscribe(name, "s", nack_delay_s=0.001)
+        large = await client.create_producer(name, chunking=True)
+        await large.send(bytes(5_000))
+        topic = cluster.topics[name]
+        topic.entries.append(topic.entries[1])  # another message, of which chunk 0 is not there
+        small = await client.create_producer(name, batching=False)
+        for _ in range(3):
+            await small.send(b"x")
+        for wanted in (5_000, 1):
+            assert len((await source.receive()).data or b"") == wanted
+        (consumer,) = source._partition_consumers
+        assert consumer._redelivery._nacks.deadline is None
+        for _ in range(2):
+            assert (await source.receive()).data == b"x"
+        asked = cluster.brokers["b1"].commands(pb.CommandRedeliverUnacknowledgedMessages)
+        assert not asked
+
+
+async def test_a_message_that_lacks_chunks_expires_where_nothing_is_acknowledged() -> None:
+    name = f"non-{T}"
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        consumer = await client.subscribe(name, "s", expire_incomplete_chunks_s=0.01)
+        large = await client.create_producer(name, chunking=True)
+        await large.send(bytes(5_000))
+        topic = cluster.topics[name]
+        topic.entries.append(topic.entries[0])  # another message, of which chunk 0 is there
+        await large.send(b"x")
+        with trio.fail_after(60):
+            for _ in range(2):
+                await consumer.receive()
+            (partition,) = consumer._partition_consumers
+            await until(lambda: not len(partition._entries.chunks))
+
+
+async def test_a_cumulative_acknowledgement_reaches_back_from_the_first_entry_of_a_ledger() -> None:
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", chunking=True)
+        await producer.send(bytes(5_000))
+        topic = cluster.topics[T]
+        del topic.entries[1:]  # Only chunk 0 is there.
+        consumer = await client.subscribe("t", "s", initial_position="earliest")
+        await producer.send(b"x")
+        await consumer.ack_cumulative(await consumer.receive())
+        await consumer.flush_acks()
+        acks = cluster.brokers["b1"].commands(Ack)
+        (cumulative,) = {
+            (each.ids[0].ledger_id, each.ids[0].entry_id) for each in acks if each.cumulative
+        }
+        assert cumulative == (LEDGER, -1)
+        assert topic.subscriptions["s"].acked == {-1, 1}
 
 
 def behind(source: MessageSource[Any]) -> dict[tuple[int, int], None]:
