@@ -10,11 +10,14 @@ that is seen or pending, an entry is
     NEW       all of its ids are above: append it
     REPEAT    none of its ids is above: do not append it
     TORN      some are above and some are not: refuse it, because it is neither
+    GAP       it is a chunk, and the chunk before it is not there: refuse it
 
 A message that is cut into chunks is seen when its last chunk is.  Until then the producer's
 *progress* says which chunk was the last, so that the chunks before it are repeats.  A chunk belongs
 to the same attempt only if its `shape` is the same.  An application that sends a message again may
-cut it in other places, and such chunks must not be mixed.
+cut it in other places, and such chunks must not be mixed.  The chunks of an attempt are taken one
+behind the other.  A client sends the next chunks before it knows that one was refused, and a
+message must not count as seen while a part of it is missing.
 
 A *snapshot* is a number per producer name, as in the properties of Pulsar's cursor `pulsar.dedup`.
 The progress of chunks is kept there, too, under names that begin with `CHUNKS`, which no producer
@@ -37,26 +40,43 @@ RESERVED = (CHUNKS, "daybook.sink.")  # No client may give its producer such a n
 _CHUNK_BITS = 24
 CHUNKS_MAX = 1 << _CHUNK_BITS
 _SHAPE_BITS = 63 - _CHUNK_BITS
+_CUT_BITS = 9  # of the shape: where the message is cut; the others say which message it is
 
 
 class Verdict(Enum):
     NEW = auto()
     REPEAT = auto()
     TORN = auto()
+    GAP = auto()
 
 
 class Chunk(NamedTuple):
-    """One chunk, but not the last one of its message."""
+    """One chunk of a message; the first has the number 0."""
 
     shape: int
     number: int
+    completes: bool = False  # It is the last chunk of its message.
+
+    def continues(self, before: "Chunk") -> bool:
+        """Return True if both belong to one cutting.
+
+        The last chunk is smaller than the others.  So only the message is compared for it.
+        """
+        if self.completes:
+            return self.shape >> _CUT_BITS == before.shape >> _CUT_BITS
+        return self.shape == before.shape
 
 
 def shape_of(sequence_id: int, uuid: str, chunks: int, message_bytes: int, chunk_bytes: int) -> int:
     """Return a number that is equal for two chunks only if they belong to the same cutting."""
-    text = f"{sequence_id} {chunks} {message_bytes} {chunk_bytes} {uuid}"
-    digest = blake2b(text.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> (64 - _SHAPE_BITS)
+    message = f"{sequence_id} {chunks} {message_bytes} {uuid}"
+    return _digest(message, _SHAPE_BITS - _CUT_BITS) << _CUT_BITS | _digest(
+        f"{chunk_bytes} {message}", _CUT_BITS
+    )
+
+
+def _digest(text: str, bits: int) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> (64 - bits)
 
 
 @dataclass(slots=True)
@@ -70,7 +90,7 @@ class EntryIds:
     producer: str
     first: int
     last: int
-    chunk: Chunk | None = None  # None also for the last chunk, which completes its message
+    chunk: Chunk | None = None  # None if the entry has whole messages
 
 
 class _Seen(NamedTuple):
@@ -82,7 +102,28 @@ class _Seen(NamedTuple):
     def after(self, ids: EntryIds) -> "_Seen":
         """Return what is seen behind an entry, which is NEW."""
         assert ids.last > self.last
-        return _Seen(ids.last, None) if ids.chunk is None else _Seen(self.last, ids.chunk)
+        if ids.chunk is None or ids.chunk.completes:
+            return _Seen(ids.last, None)
+        return _Seen(self.last, ids.chunk)
+
+    def judge(self, ids: EntryIds) -> Verdict:
+        """Compare an entry with these messages."""
+        if ids.last <= self.last:
+            return Verdict.REPEAT
+        if ids.first <= self.last:
+            return Verdict.TORN
+        if ids.chunk is None:
+            return Verdict.NEW
+        return self._judge_chunk(ids.chunk)
+
+    def _judge_chunk(self, chunk: Chunk) -> Verdict:
+        progress = self.progress
+        expected = 0
+        if progress is not None and chunk.continues(progress):
+            expected = progress.number + 1
+        if chunk.number < expected:
+            return Verdict.REPEAT
+        return Verdict.NEW if chunk.number == expected else Verdict.GAP
 
 
 _NEVER = _Seen(NOTHING, None)
@@ -164,16 +205,8 @@ class DeduplicationState:
         """Compare an entry with all that is stored or pending."""
         producer = self._producers.get(ids.producer)
         if producer is None:
-            return Verdict.NEW
-        last, progress = producer.pushed
-        if ids.last <= last:
-            return Verdict.REPEAT
-        if ids.first <= last:
-            return Verdict.TORN
-        chunk = ids.chunk
-        if chunk is None or progress is None or chunk.shape != progress.shape:
-            return Verdict.NEW
-        return Verdict.REPEAT if chunk.number <= progress.number else Verdict.NEW
+            return _NEVER.judge(ids)
+        return producer.pushed.judge(ids)
 
     def appended(self, ids: EntryIds) -> None:
         """Note that an entry, which is NEW, is appended to the log."""
@@ -197,7 +230,8 @@ class DeduplicationState:
     def replay(self, ids: EntryIds, now_s: float) -> None:
         """Fold in an entry of the log, in the order of the log.  Folding twice changes nothing."""
         producer = self._get(ids.producer, now_s)
-        if ids.last > producer.seen.last:
+        judged = producer.seen.judge(ids)
+        if judged is Verdict.NEW or judged is Verdict.TORN:
             producer.set_seen(producer.seen.after(ids))
 
     # -- forgetting

@@ -21,7 +21,6 @@ import trio
 
 from daybook.broker.limits import DeduplicationLimits
 from daybook.broker.protocol.deduplication import (
-    CHUNKS_MAX,
     ID_MAX,
     Chunk,
     DeduplicationState,
@@ -263,9 +262,11 @@ def entry_ids(metadata: pb.MessageMetadata, body: memoryview) -> EntryIds:
         last = metadata.highest_sequence_id or _last_of_batch(metadata, body)
         return EntryIds(metadata.producer_name, first, last)
     chunks = metadata.num_chunks_from_msg
-    if chunks > 1 and 0 <= (number := metadata.chunk_id) < min(chunks - 1, CHUNKS_MAX):
+    if chunks > 1:
+        number = metadata.chunk_id
         shape = shape_of(first, metadata.uuid, chunks, metadata.total_chunk_msg_size, len(body))
-        return EntryIds(metadata.producer_name, first, first, Chunk(shape, number))
+        chunk = Chunk(shape, number, completes=number == chunks - 1)
+        return EntryIds(metadata.producer_name, first, first, chunk)
     # Java names a highest id for single messages, too.
     return EntryIds(metadata.producer_name, first, max(first, metadata.highest_sequence_id))
 

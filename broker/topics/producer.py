@@ -25,7 +25,13 @@ import trio
 
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.protocol.access import ProducerKey
-from daybook.broker.protocol.deduplication import ID_MAX, NOTHING, EntryIds, Verdict
+from daybook.broker.protocol.deduplication import (
+    CHUNKS_MAX,
+    ID_MAX,
+    NOTHING,
+    EntryIds,
+    Verdict,
+)
 from daybook.broker.topics.deduplication import Deduplication, entry_ids
 from daybook.managed_ledger.errors import EntryTooLargeError, ListFullError, TerminatedError
 from daybook.managed_ledger.position import Position
@@ -148,14 +154,22 @@ class Producer:
                 deduplication.repeats += 1
                 self._answer_repeat(send.sequence_id, send.highest_sequence_id)
                 return False
-            assert verdict is Verdict.TORN
-            reason = (
-                f"the topic has some of the messages {ids.first} to {ids.last} of the producer"
-                f" {self.name}, and some not: send them in the batches in which they were sent"
-                " before"
-            )
+            reason = self._why_neither(verdict, ids)
         self._refuse(send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, reason)
         return False
+
+    def _why_neither(self, verdict: Verdict, ids: EntryIds) -> str:
+        if verdict is Verdict.GAP:
+            assert ids.chunk is not None
+            return (
+                f"the chunk {ids.chunk.number} of the message {ids.first} of the producer"
+                f" {self.name} came, and the chunk before it is not stored: send the message again"
+            )
+        assert verdict is Verdict.TORN
+        return (
+            f"the topic has some of the messages {ids.first} to {ids.last} of the producer"
+            f" {self.name}, and some not: send them in the batches in which they were sent before"
+        )
 
     def _forbidden(self, send: Send, metadata: pb.MessageMetadata) -> str | None:
         """Return the reason if a policy of the topic forbids the message."""
@@ -186,6 +200,8 @@ class Producer:
             )
         if not 0 <= ids.first <= ids.last <= ID_MAX:
             return f"the sequence ids {ids.first} to {ids.last} are not in order"
+        if ids.chunk is not None and not 0 <= ids.chunk.number < CHUNKS_MAX:
+            return f"no chunk has the number {ids.chunk.number}"
         return None
 
     def _refusal(self, send: Send) -> tuple[int, str] | None:

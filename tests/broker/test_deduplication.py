@@ -301,6 +301,27 @@ async def test_chunks_that_were_stored_are_not_stored_again_across_a_takeover(
         assert [place for _, *place in await second.receipts(3)] == [[-1, -1]] * 3
 
 
+async def test_a_message_of_which_a_chunk_was_refused_is_stored_when_it_comes_again(
+    autojump_clock: MockClock,
+) -> None:
+    """The client sends the last chunk before it knows that the one before was refused."""
+    async with deduplicating() as cluster:
+        client, _ = await opened(cluster)
+        client.send_payload(4, chunk(4, 0))
+        client.send_payload(4, chunk(4, 2))
+        client.send_payload(4, chunk(4, -1))
+        assert [place for _, *place in await client.receipts(1)] == [[5, 0]]
+        refused = await client.wait(pb.CommandSendError, 2)
+        assert [each.error for each in refused] == [pb.NotAllowedError] * 2
+        assert "the chunk before it is not stored" in refused[0].message
+        await take_over(cluster)
+        second, success = await opened(cluster)
+        assert success.last_sequence_id == -1
+        for number in range(3):
+            second.send_payload(4, chunk(4, number))
+        assert [place for _, *place in await second.receipts(3)] == [[-1, -1], [5, 1], [5, 2]]
+
+
 async def test_chunks_survive_in_the_snapshot(autojump_clock: MockClock) -> None:
     async with deduplicating(snapshot_entries=2) as cluster:
         client, _ = await opened(cluster)

@@ -17,7 +17,7 @@ from daybook.broker.protocol.deduplication import (
     shape_of,
 )
 
-NEW, REPEAT, TORN = Verdict.NEW, Verdict.REPEAT, Verdict.TORN
+NEW, REPEAT, TORN, GAP = Verdict.NEW, Verdict.REPEAT, Verdict.TORN, Verdict.GAP
 
 
 def new_state(names_max: int = 100, names_bytes_max: int = 10_000) -> DeduplicationState:
@@ -42,6 +42,10 @@ def store(state: DeduplicationState, name: str, first: int, last: int | None = N
 
 def chunk(sequence_id: int, number: int, shape: int = 7) -> EntryIds:
     return EntryIds("p", sequence_id, sequence_id, Chunk(shape, number))
+
+
+def last_chunk(sequence_id: int, number: int, shape: int = 7) -> EntryIds:
+    return EntryIds("p", sequence_id, sequence_id, Chunk(shape, number, completes=True))
 
 
 def test_a_message_counts_as_seen_only_when_its_entry_is_confirmed() -> None:
@@ -101,7 +105,11 @@ def test_a_chunked_message_is_seen_with_its_last_chunk() -> None:
         assert state.last_seen("p") == NOTHING
     assert state.judge(chunk(4, 2)) is REPEAT
     assert state.judge(chunk(4, 3)) is NEW
-    store(state, "p", 4)  # the last chunk
+    last = last_chunk(4, 3)
+    assert state.judge(last) is NEW
+    state.appended(last)
+    state.confirmed()
+    assert state.last_seen("p") == 4
     assert state.judge(chunk(4, 0)) is REPEAT
     assert state.judge(EntryIds("p", 4, 4)) is REPEAT
 
@@ -116,6 +124,45 @@ def test_a_message_that_is_cut_in_other_places_begins_anew() -> None:
     state.appended(chunk(4, 0, shape=2))
     state.confirmed()
     assert state.judge(chunk(4, 1, shape=2)) is NEW
+
+
+def test_a_chunk_whose_predecessor_was_refused_is_refused() -> None:
+    """Otherwise the last chunk would complete a message that the topic does not have."""
+    state = connected("p")
+    assert state.judge(chunk(4, 1)) is GAP
+    assert state.judge(last_chunk(4, 2)) is GAP
+    state.appended(chunk(4, 0))
+    assert state.judge(chunk(4, 2)) is GAP
+    assert state.judge(last_chunk(4, 2)) is GAP
+    state.appended(chunk(4, 1))
+    assert state.judge(last_chunk(4, 2)) is NEW
+    state.refused()
+    assert state.judge(last_chunk(4, 2)) is GAP
+
+
+def test_the_chunks_of_a_stranger_do_not_continue_a_message() -> None:
+    state = connected("q")
+    assert state.judge(last_chunk(4, 1)) is GAP, "the producer is not known"
+
+
+def test_the_last_chunk_must_be_of_the_same_message_and_may_be_smaller() -> None:
+    shapes = [shape_of(4, "p-4", 3, 2500, size) for size in (1000, 500)]
+    assert shapes[0] != shapes[1]
+    state = connected("p")
+    for number in range(2):
+        state.appended(chunk(4, number, shapes[0]))
+    assert state.judge(last_chunk(4, 2, shape_of(4, "p-5", 3, 2500, 500))) is GAP
+    assert state.judge(last_chunk(4, 2, shapes[1])) is NEW
+
+
+def test_a_log_that_lacks_a_chunk_lacks_the_message() -> None:
+    state = new_state()
+    for ids in (chunk(4, 0), last_chunk(4, 2)):
+        state.replay(ids, 0.0)
+    assert state.last_seen("p") == NOTHING
+    for ids in (chunk(4, 0), chunk(4, 1), chunk(4, 0), last_chunk(4, 2)):
+        state.replay(ids, 0.0)
+    assert state.last_seen("p") == 4
 
 
 def test_another_message_ends_a_chunked_one_that_was_given_up() -> None:
