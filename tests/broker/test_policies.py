@@ -19,7 +19,7 @@ from daybook.wire.messages.client import SendReceipt
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
-from tests.harness.broker import TOPIC, Client, Cluster, open_broker
+from tests.harness.broker import TOPIC, Client, Cluster, open_broker, payload_of
 from tests.harness.clocks import EPOCH_MS
 
 SHARED = pb.CommandSubscribe.Shared
@@ -163,6 +163,16 @@ async def test_a_message_may_be_too_large_for_a_topic(autojump_clock: MockClock)
         await change(cluster, max_message_bytes=0)
         client.send(3, b"x" * 300)
         assert len(await client.receipts(1)) == 1
+
+
+async def test_chunks_may_be_larger_than_messages(autojump_clock: MockClock) -> None:
+    """Clients cut messages at the broker's limit, which they are told, and not at the topic's."""
+    async with broker_with(max_message_bytes=200) as (_, client):
+        await client.producer()
+        chunked = {"uuid": "p-0", "num_chunks_from_msg": 2, "total_chunk_msg_size": 310}
+        client.send_payload(0, payload_of(0, b"x" * 300, chunk_id=0, **chunked))
+        client.send_payload(0, payload_of(0, b"x" * 10, chunk_id=1, **chunked))
+        assert len(await client.receipts(2)) == 2
 
 
 async def test_delayed_delivery_may_be_off(autojump_clock: MockClock) -> None:
