@@ -175,7 +175,7 @@ class Producer:
         """Return the reason if a policy of the topic forbids the message."""
         policies = self.topic.policies
         limit = policies.max_message_bytes
-        # A chunk is as large as the broker allows, whatever the topic does.  Pulsar lets it pass, too.
+        # A chunk is as large as the broker allows, whatever the topic does, as in Pulsar.
         if limit and len(send.payload) > limit and metadata.num_chunks_from_msg < 2:
             return (
                 f"the message has {len(send.payload)} bytes, and {self.topic.name} takes at most"
