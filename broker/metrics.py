@@ -206,6 +206,14 @@ class BrokerMetrics:
             counter = CounterMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))
             counter.add_metric((self._cluster,), count)
             yield counter
+        bugs = CounterMetricFamily(
+            "daybook_broker_bugs",
+            "Errors that nobody expected, each of which has ended a topic or a connection.",
+            labels=("cluster", "ended"),
+        )
+        bugs.add_metric((self._cluster, "topic"), self._topics.bugs.found)
+        bugs.add_metric((self._cluster, "connection"), self._clients.bugs + self._requests.bugs)
+        yield bugs
         yield from self._of_stalls()
 
     def _of_stalls(self) -> Iterator[Metric]:

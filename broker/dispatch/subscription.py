@@ -892,7 +892,8 @@ class Subscription:
             f"the topic was closed while the subscription {self.name} was moved, so it is unknown"
             " where the subscription stands: try again"
         )
-        return to_the_end(self.topic.start_task, act, over=self._moved, ended=ended)
+        on_bug = partial(self.topic.has_bug, f"moving the subscription {self.name}")
+        return to_the_end(self.topic.start_task, act, over=self._moved, ended=ended, on_bug=on_bug)
 
     async def _finish_move(
         self, find: Callable[[], Awaitable[Position]], pending: int | None

@@ -19,6 +19,7 @@ from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log, LogLimiter
 
 if TYPE_CHECKING:
+    from daybook.broker.topics.bugs import TopicBugs
     from daybook.broker.topics.topic import Topic
 
 _SAMPLES = 4  # while a subscription becomes stalled
@@ -34,6 +35,7 @@ class DispatchWatch:
     def __init__(
         self,
         loaded: Callable[[], Iterable["Topic"]],
+        bugs: "TopicBugs",
         *,
         stalled_s: float,
         clock: WallClock,
@@ -42,6 +44,7 @@ class DispatchWatch:
         self.stalls = 0  # that began
         self.stalled: Counter[Cause] = Counter()  # subscriptions, by what blocks them; at the end
         self._loaded = loaded
+        self._bugs = bugs
         self._stalled_s = stalled_s
         self._clock = clock
         self._limiter = LogLimiter(log, lines_max=_LINES_MAX)
@@ -66,13 +69,15 @@ class DispatchWatch:
                 count += 1
                 if not count % _TURN:
                     await trio.lowlevel.checkpoint()
-                if not self._stalls(subscription):
-                    continue
-                cause = self._causes.get(subscription)
-                if cause is None or not (count + self._looks) % _ASKED_EVERY:
-                    cause = self._cause(subscription)
-                    await trio.lowlevel.checkpoint()
-                causes[subscription] = cause
+                # The watch changes nothing, so the topic stays as it is.
+                with self._bugs.contained(topic.name, "looking for stalled subscriptions"):
+                    if not self._stalls(subscription):
+                        continue
+                    cause = self._causes.get(subscription)
+                    if cause is None or not (count + self._looks) % _ASKED_EVERY:
+                        cause = self._cause(subscription)
+                        await trio.lowlevel.checkpoint()
+                    causes[subscription] = cause
         self._causes = causes
         self.stalled = Counter(causes.values())
 

@@ -172,6 +172,17 @@ class TopicLists:
                 namespace.failed(str(error))
                 namespace.touch()
                 await trio.sleep(_RETRY_S)
+                continue
+            except Exception as bug:  # The lists of other namespaces go on.
+                self._log.error(
+                    "the topics of a namespace cannot be followed because of a bug: please report"
+                    " it",
+                    namespace=namespace.name,
+                    exc_info=bug,
+                )
+                namespace.failed("the broker has a bug; its log has the reason")
+                namespace.touch()
+                await trio.sleep(_RETRY_S)
                 continue  # The time until the failure says nothing about the size of the list.
             took_s = trio.current_time() - begin
             await trio.sleep(max(_INTERVAL_S, _SHARE * took_s))

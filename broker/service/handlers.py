@@ -204,7 +204,15 @@ class Handlers:
         try:
             while not connection.closing and (batch := await connection.receive()):
                 for count, frame in enumerate(batch, 1):
-                    handle(decode_frame(frame), len(frame))
+                    command = decode_frame(frame)
+                    try:
+                        handle(command, len(frame))
+                    except WireError:
+                        raise
+                    except Exception as bug:
+                        # This ends the connection, too: other topics of the client are unharmed.
+                        self._blame_topic(command, bug)
+                        raise
                     if connection.closing:
                         return
                     if not count % _FRAMES_PER_TURN or connection.must_yield:
@@ -216,6 +224,22 @@ class Handlers:
             connection.violated(str(error))
         except WireError as error:
             connection.violated(f"a frame cannot be parsed: {error}")
+
+    def _blame_topic(self, command: AnyCommand, bug: Exception) -> None:
+        """Tell the topic of a command that the command has left it half changed."""
+        user: Producer | Consumer | None = None
+        match command:
+            case Send():
+                user = self.producers.get(command.producer_id)
+            case Ack():
+                user = self.consumers.get(command.consumer_id)
+            case Command(type=T.FLOW | T.REDELIVER_UNACKNOWLEDGED_MESSAGES):
+                user = self.consumers.get(command.body.consumer_id)
+            case _:
+                pass  # All others are requests, or concern no topic.
+        if user is not None:
+            topic = user.topic if isinstance(user, Producer) else user.subscription.topic
+            topic.has_bug("carrying out a command of a client", bug)
 
     async def _wait_room(self) -> None:
         """Stop reading while the entries or answers of this client have nowhere to go."""

@@ -111,6 +111,7 @@ class Topic:
 
     `policies` are those in force now; `apply_policies` replaces them.  `deduplication` is None if
     it is switched off for this topic.  `on_failed` is called at most once, if the log fails.
+    `on_bug` is told of errors that nobody expected, with what the topic was doing.
     """
 
     def __init__(
@@ -127,6 +128,7 @@ class Topic:
         policies: EffectivePolicies,
         deduplication: Deduplication | None = None,
         on_failed: Callable[["Topic", Exception], None],
+        on_bug: Callable[["Topic", str, Exception], None],
     ) -> None:
         self.name = name
         self.log = log
@@ -152,6 +154,7 @@ class Topic:
         self.used_ms = clock.now_ms()  # somebody was connected then, or the topic was loaded
         self.asked_s = trio.current_time()  # somebody asked for the topic then, or was connected
         self._on_failed = on_failed
+        self._on_bug = on_bug
         self._call_when_appended: dict[Callable[[], None], None] = {}
         self._nursery: trio.Nursery | None = None
         self._failed = False
@@ -160,6 +163,7 @@ class Topic:
         self.subscriptions = TopicSubscriptions(self)
         log.on_fenced = self._fenced
         log.on_confirmed = self._confirmed
+        log.on_bug = partial(on_bug, self, "looking after its log")
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -293,6 +297,10 @@ class Topic:
     def append_failed(self, error: Exception) -> None:
         """Give the topic up, because its log takes no more entries."""
         self._fail(error)
+
+    def has_bug(self, doing: str, bug: Exception) -> None:
+        """Give the topic up after an error that nobody expected: its state may be half changed."""
+        self._on_bug(self, doing, bug)
 
     def removal_failed(self, error: Exception) -> None:
         """Give the topic up, because a removed subscription may still have its cursor.
@@ -1111,7 +1119,8 @@ class TopicSubscriptions:
             f"{self._topic.name} was closed while its subscription {name} was created or deleted,"
             " so the outcome is unknown: try again"
         )
-        return to_the_end(self._topic.start_task, act, over=over, ended=ended)
+        on_bug = partial(self._topic.has_bug, f"creating or deleting the subscription {name}")
+        return to_the_end(self._topic.start_task, act, over=over, ended=ended, on_bug=on_bug)
 
     async def _wait_changed(self, name: str) -> None:
         """Return when no subscription of that name is being created or deleted.

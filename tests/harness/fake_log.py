@@ -186,6 +186,7 @@ class FakeLog:
         self.by_name: dict[str, FakeCursor] = {}
         self.on_fenced = _nothing
         self.on_confirmed = _nothing
+        self.on_bug: Callable[[Exception], None] = lambda bug: None
         self._pending: list[tuple[bytes, Done]] = []
         self.sizes = EntrySizes()
         self._room = trio.Event()

@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         id="DD09",
-        rule="what came due while the far part is read is delivered -> forgotten",
+        rule="entries that come due while the far part is read are delivered -> forgotten",
         module=_SHARED,
         name="SharedDispatch._delayed_again",
         replacement=Edit("for entry in found if not entry.deliver_at_ms]", "for entry in ()]"),
