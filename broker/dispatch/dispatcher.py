@@ -377,6 +377,9 @@ class Dispatcher:
             messages = head.messages
             if some_in_part and (pending := cursor.pending_of(position)) is not None:
                 messages = (pending & ((1 << messages) - 1)).bit_count()
+                if not messages:  # The bits that are left are of no message of this batch.
+                    cursor.ack([position])
+                    continue
             left = source.left_of(head) if head.left is not None else None
             if left is not None:
                 if some_in_part and (pending := cursor.pending_of(position)) is not None:

@@ -35,6 +35,7 @@ from daybook.broker.dispatch.subscription import (
     TYPE_NAMES,
     Consumer,
     Subscription,
+    Target,
 )
 from daybook.broker.errors import (
     BrokerError,
@@ -892,12 +893,15 @@ class Handlers:
         topic = subscription.topic
         pending: int | None = None
 
-        async def find() -> Position:
+        async def find() -> Target:
             if body.HasField("offset"):
-                return await topic.position_of_offset(body.offset)
+                return await topic.position_of_offset(body.offset), None
             if body.HasField("message_id"):
-                return subscription.position_of_id(asking, _position(body.message_id))
-            return await subscription.position_of_time(asking, body.message_publish_time)
+                named = _position(body.message_id)
+                found = subscription.position_of_id(asking, named)
+                # The bits are those of the named entry.  It may be gone: then another one is first.
+                return found, pending if found == named else None
+            return await subscription.position_of_time(asking, body.message_publish_time), None
 
         if body.HasField("message_id"):
             try:
@@ -906,7 +910,7 @@ class Handlers:
                 raise PreconditionError(str(error)) from None
         elif not (body.HasField("offset") or body.HasField("message_publish_time")):
             raise PreconditionError("the seek names neither a message nor a time")
-        return subscription.begin_move(find, pending)
+        return subscription.begin_move(find)
 
     def _begin_unsubscription(
         self, body: pb.CommandUnsubscribe, asked: Consumer | None

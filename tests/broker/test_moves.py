@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 import daybook
-from daybook.broker.dispatch.subscription import Subscription
+from daybook.broker.dispatch.subscription import Subscription, Target
 from daybook.broker.errors import UnavailableError
 from daybook.broker.service.lookup import LookupResult
 from daybook.clients.python.errors import InDoubtError
@@ -44,11 +44,11 @@ def cursor_of(cluster: Cluster) -> FakeCursor:
 async def reset(cluster: Cluster, to: Position = FIRST) -> None:
     """Reset the subscription as an administrator does."""
 
-    async def find() -> Position:
+    async def find() -> Target:
         await trio.lowlevel.checkpoint()
-        return to
+        return to, None
 
-    await subscription_of(cluster).move(find, None)
+    await subscription_of(cluster).move(find)
 
 
 @pytest.mark.parametrize(
