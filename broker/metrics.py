@@ -233,6 +233,13 @@ class BrokerMetrics:
         for cause in Cause:
             stalled.add_metric((self._cluster, cause.value), watch.stalled[cause])
         yield stalled
+        unreadable = GaugeMetricFamily(
+            "daybook_dispatch_unreadable_entries",
+            "Entries that subscriptions cannot read now, because copies are away, lost or damaged.",
+            labels=("cluster",),
+        )
+        unreadable.add_metric((self._cluster,), watch.unreadable)
+        yield unreadable
         unacked = self._topics.unacked.rules
         for name, text, value in (
             (
