@@ -603,7 +603,7 @@ class Topics:
         try:
             policies = await self._policies.effective(name)
             load.step("reading which messages its producers have sent")
-            known = await self._load_deduplication(name, log, policies)
+            known = await self._load_deduplication(name, log, policies, load.advance)
             if not self._owns(name):
                 # The bundle was lost meanwhile.  Its next owner recovers the log.
                 raise NotOwnerError(f"this broker lost {name} while it loaded it: look it up again")
@@ -626,11 +626,15 @@ class Topics:
         )
 
     async def _load_deduplication(
-        self, name: TopicName, log: TopicLog, policies: EffectivePolicies
+        self,
+        name: TopicName,
+        log: TopicLog,
+        policies: EffectivePolicies,
+        on_progress: Callable[[], None],
     ) -> Deduplication | None:
         if policies.deduplication:
             limits = self.limits.deduplication
-            return await deduplication.load(name, log, self.logs, limits)
+            return await deduplication.load(name, log, self.logs, limits, on_progress)
         await deduplication.remove(name, log)
         return None
 

@@ -194,4 +194,15 @@ MUTANTS = [
         replacement=Edit("if sequence_id == self._first_new_id:", "if False:"),
         caught_by="tests:tests/clients/python/test_deduplication.py",
     ),
+    Mutant(
+        id="DP90",
+        rule="a replay that advances may take long -> a topic with a long one is never loaded",
+        module="daybook.broker.topics.loads",
+        name="Load.advance",
+        replacement=Edit(
+            "trio.current_time() + self.patience_s",
+            "min(self.scope.deadline, trio.current_time() + self.patience_s)",
+        ),
+        caught_by="tests:tests/broker/test_deduplication.py -k may_take_long",
+    ),
 ]
