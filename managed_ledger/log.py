@@ -76,6 +76,8 @@ _log = logging.getLogger(__name__)
 ROLL_ENTRIES_MAX = ENTRIES_MAX // 4 * 3
 # Beyond this a ledger takes no new appends; what is pending still has room.
 APPEND_ENTRIES_MAX = ENTRIES_MAX // 8 * 7
+# An entry takes so many more bytes in a compacted ledger: a head, and a longer digest.
+COMPACTED_MORE_BYTES = 64
 _CREATE_RETRY_S = 1.0
 _LEAVE_SPREAD = 0.25  # the share of the heal interval
 _MAKE_ROOM = (
@@ -278,7 +280,7 @@ class ManagedLedger:
         head = broker_entry_metadata(self._stored_ms, last_offset)
         buffers = [head, *payload]
         size = sum(map(len, buffers))
-        if size > ALWAYS_TAKEN_BYTES and size > (size_max := self._writer.payload_bytes_max):
+        if size > ALWAYS_TAKEN_BYTES and size > (size_max := self.entry_bytes_max):
             # The offsets of a refused entry are not used up.
             done(
                 None,
@@ -290,6 +292,11 @@ class ManagedLedger:
         self.next_offset += messages
         self._adds.add(PendingAdd(buffers, size, last_offset, done))
         self._perform(self._protocol.append())
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """The largest entry that the log takes: bookies take it in a compacted ledger, too."""
+        return self._writer.payload_bytes_max - COMPACTED_MORE_BYTES
 
     async def wait_room(self) -> None:
         """Wait until few enough bytes are pending; return at once if the log has ended."""
