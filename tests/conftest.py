@@ -73,8 +73,8 @@ logging.getLogger().addHandler(_BUGS)
 
 
 @pytest.fixture(autouse=True)
-def bugs() -> Generator[list[str]]:
+def bugs(request: pytest.FixtureRequest) -> Generator[list[str]]:
     """Return the bugs that the product has logged; a test that expects some has to remove them."""
     _BUGS.lines.clear()
     yield _BUGS.lines
-    assert not _BUGS.lines
+    assert not _BUGS.lines or request.path.parent.name == "mutants"

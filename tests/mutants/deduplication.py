@@ -64,7 +64,8 @@ MUTANTS = [
         module=_SHELL,
         name="load",
         replacement=Edit(
-            "entries, size = await _replay(log, cursor.mark_delete, state)", "entries, size = 0, 0"
+            "entries, size = await _replay(log, cursor.mark_delete, state, on_progress)",
+            "entries, size = 0, 0",
         ),
         caught_by=_BY_TOPIC,
     ),
@@ -73,7 +74,7 @@ MUTANTS = [
         rule="without a snapshot the log is replayed from its begin -> nothing is known",
         module=_SHELL,
         name="load",
-        replacement=Edit("await _replay(log, start, state)\n", "pass\n"),
+        replacement=Edit("await _replay(log, start, state, on_progress)\n", "pass\n"),
         caught_by=_BY_TOPIC,
     ),
     Mutant(
