@@ -80,4 +80,28 @@ MUTANTS = [
         replacement=Edit("lambda _: self._drop(topic)", "lambda _: None"),
         caught_by=_TESTS,
     ),
+    Mutant(
+        id="MS1",
+        rule="other tasks run while the numbers of a scrape are computed -> they wait",
+        module="daybook.broker.metrics",
+        name="BrokerMetrics.scrape",
+        replacement=Edit("if not count % _TOPICS_PER_TURN:", "if False:"),
+        caught_by="tests:tests/broker/control/test_metrics.py",
+    ),
+    Mutant(
+        id="MS2",
+        rule="the text of a family is made in pieces -> in one",
+        module="daybook.broker.exposition",
+        name="_pieces",
+        replacement=Edit("if len(family.samples) <= _SAMPLES:", "if True:"),
+        caught_by="tests:tests/broker/control/test_metrics.py",
+    ),
+    Mutant(
+        id="MS3",
+        rule="a family has its type once -> once in each piece",
+        module="daybook.broker.exposition",
+        name="in_pieces",
+        replacement=Edit("lines if not number else _without_comments(lines)", "lines"),
+        caught_by="tests:tests/broker/control/test_metrics.py",
+    ),
 ]

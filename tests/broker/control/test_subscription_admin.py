@@ -43,7 +43,7 @@ class Rest:
 
         self._app = create_app(
             broker.operations,
-            broker.metrics.exposition,
+            broker.metrics.scrape,
             why_not_ready=ready,
             body_bytes_max=1 << 20,
             log=silent_log(),
