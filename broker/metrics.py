@@ -33,7 +33,7 @@ from daybook.wire.version import __version__
 
 _Row: TypeAlias = tuple[Topic | NonPersistentTopic, TopicStats]
 _NAMESPACE_LABELS = ("cluster", "namespace")
-_TOPICS_PER_TURN = 20  # whose numbers are computed; then other tasks run
+_TOPICS_PER_TURN = 20  # The numbers of so many are computed; then other tasks run.
 _NO_SUMS = ("average_msg_size", "ml_ledger_list_alarm")
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
 _BACKLOG = "Messages not acknowledged by subscriptions; an estimate if messages are in batches."
