@@ -4,12 +4,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+import trio
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from daybook.broker.compaction.topic_compaction import CompactionCounts
+from daybook.broker.exposition import in_pieces
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.dispatch.blockers import Cause
 from daybook.broker.service.accept import ClientPort
@@ -31,6 +33,7 @@ from daybook.wire.version import __version__
 
 _Row: TypeAlias = tuple[Topic | NonPersistentTopic, TopicStats]
 _NAMESPACE_LABELS = ("cluster", "namespace")
+_TOPICS_PER_TURN = 20  # The numbers of so many are computed; then other tasks run.
 _NO_SUMS = ("average_msg_size", "ml_ledger_list_alarm")
 _TOPIC_LABELS = ("cluster", "namespace", "topic")
 _BACKLOG = "Messages not acknowledged by subscriptions; an estimate if messages are in batches."
@@ -69,17 +72,38 @@ class BrokerMetrics:
         self._requests = requests
         self._orphans = orphans
         self._cache = cache
+        self._one_scrape = trio.Lock()
+        self._rows: list[_Row] | None = None  # during a scrape
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(self))
 
     def exposition(self) -> bytes:
+        """Return the text at once: for tests, and brokers with few topics."""
         return generate_latest(self._registry)
 
+    async def scrape(self) -> bytes:
+        """Return the text.  Other tasks run while it is made."""
+        async with self._one_scrape:
+            self._rows = []
+            try:
+                for count, row in enumerate(self._statistics(), 1):
+                    self._rows.append(row)
+                    if not count % _TOPICS_PER_TURN:
+                        await trio.lowlevel.checkpoint()
+                return await in_pieces(self._registry)
+            finally:
+                self._rows = None
+
+    def _statistics(self) -> Iterator[_Row]:
+        for topic in list(self._topics.loaded.values()):
+            yield topic, statistics(topic)
+        for volatile in list(self._topics.non_persistent.loaded.values()):
+            yield volatile, non_persistent_statistics(volatile)
+
     def collect(self) -> Iterator[Metric]:
-        loaded = list(self._topics.loaded.values())
-        volatile = list(self._topics.non_persistent.loaded.values())
-        stats: list[_Row] = [(topic, statistics(topic)) for topic in loaded]
-        stats += [(topic, non_persistent_statistics(topic)) for topic in volatile]
+        stats = list(self._statistics()) if self._rows is None else self._rows
+        loaded = [topic for topic, _ in stats if isinstance(topic, Topic)]
+        volatile = [topic for topic, _ in stats if isinstance(topic, NonPersistentTopic)]
         yield from self._broker(stats)
         yield from self._of_requests()
         yield self._topic_counts(stats)
@@ -206,6 +230,14 @@ class BrokerMetrics:
             counter = CounterMetricFamily(f"daybook_broker_{name}", text, labels=("cluster",))
             counter.add_metric((self._cluster,), count)
             yield counter
+        bugs = CounterMetricFamily(
+            "daybook_broker_bugs",
+            "Errors that nobody expected, each of which has ended a topic or a connection.",
+            labels=("cluster", "ended"),
+        )
+        bugs.add_metric((self._cluster, "topic"), self._topics.bugs.found)
+        bugs.add_metric((self._cluster, "connection"), self._clients.bugs + self._requests.bugs)
+        yield bugs
         yield from self._of_stalls()
 
     def _of_stalls(self) -> Iterator[Metric]:
@@ -225,6 +257,13 @@ class BrokerMetrics:
         for cause in Cause:
             stalled.add_metric((self._cluster, cause.value), watch.stalled[cause])
         yield stalled
+        unreadable = GaugeMetricFamily(
+            "daybook_dispatch_unreadable_entries",
+            "Entries that subscriptions cannot read now, because copies are away, lost or damaged.",
+            labels=("cluster",),
+        )
+        unreadable.add_metric((self._cluster,), watch.unreadable)
+        yield unreadable
         unacked = self._topics.unacked.rules
         for name, text, value in (
             (

@@ -372,7 +372,7 @@ class _Broker:
         if self.http is not None:
             app = create_app(
                 self.operations,
-                self.metrics.exposition,
+                self.metrics.scrape,
                 why_not_ready=self.probe.why_not_ready,
                 body_bytes_max=self.config.http_body_bytes_max,
                 log=self.log,

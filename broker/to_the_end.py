@@ -5,9 +5,17 @@ from typing import TypeVar
 
 import trio
 
+from daybook.bookie.errors import LedgerError
 from daybook.broker.errors import BrokerError
+from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.wire.metadata.store import MetadataError
 
 T = TypeVar("T")
+_EXPECTED = (BrokerError, LedgerError, ManagedLedgerError, MetadataError)
+
+
+def _ignore(_: Exception) -> None:
+    """Leave the error to the caller."""
 
 
 def to_the_end(
@@ -16,13 +24,15 @@ def to_the_end(
     *,
     over: Callable[[], None],
     ended: BrokerError,
+    on_bug: Callable[[Exception], None] = _ignore,
 ) -> Callable[[], Awaitable[T]]:
     """Begin `act` in a task of its own, and return a function that waits for its outcome.
 
     The caller has to call that function, and may be cancelled in it.  `over` wakes other tasks that
     wait for the change.  It is called when `act` is done: in the turn of the event loop in which
     the caller continues, so that the caller is first, or at once if the caller no longer waits.
-    The function raises `ended` if the task was stopped before the end of `act`.
+    The function raises `ended` if the task was stopped before the end of `act`.  `on_bug` is told
+    of an error that nobody expected, as it may have left half a change.
     """
     done, left = trio.Event(), trio.Event()
     results: list[T] = []
@@ -33,6 +43,8 @@ def to_the_end(
             results.append(await act())
         except Exception as error:  # The caller raises it.
             errors.append(error)
+            if not isinstance(error, _EXPECTED):
+                on_bug(error)
         finally:
             done.set()
             if left.is_set():

@@ -20,9 +20,9 @@ from google.protobuf.message import DecodeError
 
 from daybook.bookie.errors import LedgerError
 from daybook.bookie.ledger.reader import LedgerReader
-from daybook.bookie.ledger.writer import LedgerWriter
+from daybook.bookie.ledger.writer import ALWAYS_TAKEN_BYTES, LedgerWriter
 from daybook.managed_ledger.context import LogContext
-from daybook.managed_ledger.log import ManagedLedger
+from daybook.managed_ledger.log import COMPACTED_MORE_BYTES, ManagedLedger
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 from daybook.managed_ledger.records import LedgerOwner
@@ -35,6 +35,7 @@ from daybook.wire.transport import Buffer
 CURSOR = "__compaction"
 LEDGER = "CompactedTopicLedger"  # the property of that cursor: the id of the compacted ledger
 _SIZE = U32.size
+_HEAD_BYTES_MAX = COMPACTED_MORE_BYTES - 8  # The digest of other ledgers may be 4 bytes shorter.
 
 
 class BadCompactedEntryError(LedgerError):
@@ -114,11 +115,18 @@ class CompactedWriter:
     def ledger_id(self) -> int:
         return self._ledger.ledger_id
 
+    def fits(self, data: Buffer) -> bool:
+        """Return True if bookies take an entry.  They take all that the log has taken."""
+        size = len(data) + _HEAD_BYTES_MAX
+        return size <= ALWAYS_TAKEN_BYTES or size <= self._ledger.payload_bytes_max
+
     def append(self, position: Position, data: Buffer) -> None:
         """Append an entry of the topic.  Raise LedgerError if the ledger takes it not."""
         assert self._last is None or self._last < position
         self._last = position
-        self._ledger.append([encode_head(position, self._partition, len(data)), data])
+        head = encode_head(position, self._partition, len(data))
+        assert len(head) <= _HEAD_BYTES_MAX
+        self._ledger.append([head, data])
 
     async def wait_confirmed(self) -> None:
         """Wait until everything that was appended is confirmed.  Raise LedgerError."""

@@ -275,7 +275,13 @@ class LogContext:
         """Delete ledgers as above, without waiting, also if the log is closed meanwhile."""
         nursery = self.host or self.nursery
         if not nursery.cancel_scope.cancel_called:
-            nursery.start_soon(self.delete_ledgers, ledger_ids, owner)
+            nursery.start_soon(self._delete_behind, ledger_ids, owner)
+
+    async def _delete_behind(self, ledger_ids: Sequence[int], owner: LedgerOwner) -> None:
+        try:
+            await self.delete_ledgers(ledger_ids, owner)
+        except Exception:  # This task may belong to the host, and all other logs go on.
+            _log.exception("ledgers of %s were not deleted, which is a bug", owner)
 
     async def delete_ledger(self, ledger_id: int, owner: LedgerOwner) -> bool:
         """Delete a ledger of the owner; return False if that does not work now."""
@@ -326,11 +332,17 @@ class LogContext:
         return results[0]
 
 
-async def open_log_nursery(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
+async def open_log_nursery(
+    on_bug: Callable[[Exception], None], *, task_status: trio.TaskStatus[trio.Nursery]
+) -> None:
     """Hold a nursery for everything that one log runs, until its scope is cancelled.
 
-    Start this with `nursery.start`.
+    An error that nobody expected ends this nursery only, and is given to `on_bug`.  Start this with
+    `nursery.start`.
     """
-    async with trio.open_nursery() as nursery:
-        task_status.started(nursery)
-        await trio.sleep_forever()
+    try:
+        async with trio.open_nursery() as nursery:
+            task_status.started(nursery)
+            await trio.sleep_forever()
+    except Exception as bug:
+        on_bug(bug)

@@ -16,6 +16,7 @@ full ones, and asks for a rollover when one is due.  `cursor` has the cursors, `
 `ledger_list` the list of ledgers and all arithmetic on positions.
 """
 
+import logging
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -70,10 +71,13 @@ from daybook.wire.entry import Entry
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.transport import Buffer
 
+_log = logging.getLogger(__name__)
 # A ledger is rolled here however full the list is, since an ack set has a bit for each entry.
 ROLL_ENTRIES_MAX = ENTRIES_MAX // 4 * 3
 # Beyond this a ledger takes no new appends; what is pending still has room.
 APPEND_ENTRIES_MAX = ENTRIES_MAX // 8 * 7
+# An entry takes so many more bytes in a compacted ledger: a head, and a longer digest.
+COMPACTED_MORE_BYTES = 64
 _CREATE_RETRY_S = 1.0
 _LEAVE_SPREAD = 0.25  # the share of the heal interval
 _MAKE_ROOM = (
@@ -109,6 +113,7 @@ class ManagedLedger:
         self.fenced: FencedError | None = None
         self.on_fenced: Callable[[], None] = _nothing
         self.on_confirmed: Callable[[], None] = _nothing
+        self.on_bug: Callable[[Exception], None] = _ignore  # called before `on_fenced`
         self.counted_offsets: dict[int, array[int]] = {}  # by ledger; see `offsets`
         self._stored_ms = 0  # the time of the last append
         self._protocol = LogProtocol()
@@ -275,7 +280,7 @@ class ManagedLedger:
         head = broker_entry_metadata(self._stored_ms, last_offset)
         buffers = [head, *payload]
         size = sum(map(len, buffers))
-        if size > ALWAYS_TAKEN_BYTES and size > (size_max := self._writer.payload_bytes_max):
+        if size > ALWAYS_TAKEN_BYTES and size > (size_max := self.entry_bytes_max):
             # The offsets of a refused entry are not used up.
             done(
                 None,
@@ -287,6 +292,11 @@ class ManagedLedger:
         self.next_offset += messages
         self._adds.add(PendingAdd(buffers, size, last_offset, done))
         self._perform(self._protocol.append())
+
+    @property
+    def entry_bytes_max(self) -> int:
+        """The largest entry that the log takes: bookies take it in a compacted ledger, too."""
+        return self._writer.payload_bytes_max - COMPACTED_MORE_BYTES
 
     async def wait_room(self) -> None:
         """Wait until few enough bytes are pending; return at once if the log has ended."""
@@ -306,10 +316,21 @@ class ManagedLedger:
                 return
 
     def _listen(self, writer: LedgerWriter) -> None:
+        # The writer is called by tasks that serve all logs of the host.  No error of this log may
+        # end them.
         def confirmed(first: int, last: int) -> None:
-            self._confirmed(writer, first, last)
+            try:
+                self._confirmed(writer, first, last)
+            except Exception as bug:
+                self.failed(bug)
 
-        writer.set_listener(confirmed, lambda error: self.lost(str(error)))
+        def withdrawn(error: LedgerError) -> None:
+            try:
+                self.lost(str(error))
+            except Exception as bug:
+                self.failed(bug)
+
+        writer.set_listener(confirmed, withdrawn)
 
     def _confirmed(self, writer: LedgerWriter, first: int, last: int) -> None:
         """Handle that the ledger of `writer` has confirmed the entries first to last."""
@@ -368,6 +389,19 @@ class ManagedLedger:
     def _perform_and_wake(self, effects: Iterable[Effect]) -> None:
         self._perform(effects)
         self._wake()
+
+    def failed(self, bug: Exception) -> None:
+        """End the log after an error that nobody expected; appends under way are in doubt.
+
+        The state in memory may differ from what is stored.  The next opening reads what is stored.
+        """
+        _log.error("%s failed because of a bug: please report it", self.name, exc_info=bug)
+        self.on_bug(bug)
+        try:
+            self.lost("it failed because of a bug; the log of the broker has the reason")
+        except Exception:
+            _log.exception("%s could not be ended after a bug: please report it", self.name)
+            self.context.nursery.cancel_scope.cancel()
 
     def lost(self, reason: str) -> None:
         """End the log: another owner has it, or may have it, or it has to be opened again."""
@@ -821,6 +855,10 @@ class ManagedLedger:
         # Last, since `done` runs code of the caller.
         self._adds.fail(error)
         self._wake()
+
+
+def _ignore(bug: Exception) -> None:
+    """Ignore the error, which is logged: the caller has set no handler."""
 
 
 def _nothing() -> None:

@@ -206,12 +206,24 @@ class ManagedLedgers:
         Raise NoSuchLogError, FencedError, LogCorruptError, or LedgerError and MetadataError if it
         does not work now.
         """
-        nursery = await self._context.nursery.start(open_log_nursery)
+        opened: list[ManagedLedger] = []
+        bugs: list[Exception] = []
+
+        def on_bug(bug: Exception) -> None:
+            bugs.append(bug)
+            for log in opened:
+                log.failed(bug)
+
+        nursery = await self._context.nursery.start(open_log_nursery, on_bug)
         try:
             on_step("reading its list of ledgers in ZooKeeper")
             record = await self._find_or_create(name, create=create)
             context = replace(self._context, nursery=nursery, host=self._context.nursery)
             log = await _take_over(name, context, config or LogConfig(), record, on_step)
+            opened.append(log)
+            if bugs:  # Something that the log runs has failed before it was there.
+                log.abandon()
+                raise bugs[0]
         except BaseException:
             nursery.cancel_scope.cancel()
             raise

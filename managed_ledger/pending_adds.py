@@ -3,6 +3,7 @@
 An append waits until the present ledger takes it, and is submitted from then until it is confirmed.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.wire.transport import Buffer
 
+_log = logging.getLogger(__name__)
 ENTRY_OVERHEAD_BYTES = 1024  # for the objects here and in the ledger client
 Done: TypeAlias = Callable[[Position | None, Exception | None], None]
 """Called once for an append: with the position of the entry, or with an error."""
@@ -72,4 +74,7 @@ class PendingAdds:
         self._waiting.clear()
         self.bytes = 0
         for entry in entries:
-            entry.done(None, error)
+            try:
+                entry.done(None, error)
+            except Exception:  # The others have to hear of their end all the same.
+                _log.exception("an append could not be told that it failed, which is a bug")

@@ -4,8 +4,10 @@ No test depends on how fast the machine is, nor on chance: Hypothesis measures n
 same examples each time.  With `--hypothesis-profile=default` it draws others.
 """
 
+import logging
 import signal
 import threading
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {root / name: place for place, name in enumerate(LONG)}
     assert all(path.is_file() for path in places), "a file has moved"
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
+
+
+class _Bugs(logging.Handler):
+    """Keeps the lines in which a part of the product says that it met a bug of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "bug" in record.msg and record.name.startswith("daybook."):
+            self.lines.append(record.getMessage())
+
+
+_BUGS = _Bugs()
+logging.getLogger().addHandler(_BUGS)
+
+
+@pytest.fixture(autouse=True)
+def bugs(request: pytest.FixtureRequest) -> Generator[list[str]]:
+    """Return the bugs that the product has logged; a test that expects some has to remove them."""
+    _BUGS.lines.clear()
+    yield _BUGS.lines
+    assert not _BUGS.lines or request.path.parent.name == "mutants"

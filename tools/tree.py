@@ -24,6 +24,7 @@ KNOWN = {
     "docs/tally.jsonl": "How many simulated runs there were, by commit.",
     "tests/mutants/catches.jsonl": "The last catch of each mutant.",
     "tests/mutants/survivors.jsonl": "Mutants of a tool that change nothing, with the reasons.",
+    "tests/storms/kills.jsonl": "The mutants of the dispatchers, by the model that finds them.",
     "tests/storms/tally.jsonl": "How many schedules ran, by commit.",
     "tests/interop/java/pom.xml": "What is taken from Maven Central: Apache BookKeeper.",
     "tests/interop/java/pulsar.xml": "What is taken from Maven Central: Pulsar's managed ledgers.",

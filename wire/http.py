@@ -10,6 +10,7 @@ client that never reads its answer: Hypercorn shields its sending, and would wai
 shutdown.
 """
 
+import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,6 +27,7 @@ from starlette.types import ASGIApp
 
 from daybook.wire.errors import cannot_listen
 
+_log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
 _BACKLOG = 128
 _IDLE_S = 10
@@ -141,6 +143,10 @@ class HttpPort:
                 await connection.run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # The error ends this connection, and no other.
+        except* Exception as bugs:
+            _log.error(
+                "an HTTP connection failed because of a bug: please report it", exc_info=bugs
+            )
         finally:
             del self._connections[connection]
             with suppress(OSError):

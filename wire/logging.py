@@ -85,6 +85,11 @@ class LogLimiter:
         if self._admit(kind, facts):
             self._log.warning(event, **facts)
 
+    def error(self, event: str, kind: Hashable = None, **facts: object) -> None:
+        """Log an error of this kind, or count it."""
+        if self._admit(kind, facts):
+            self._log.error(event, **facts)
+
     def _admit(self, kind: Hashable, facts: dict[str, object]) -> bool:
         """Return True if a line of this kind may be written now; add the count of dropped lines."""
         now_s = trio.current_time()

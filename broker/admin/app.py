@@ -31,7 +31,7 @@ from daybook.wire.logging import Log
 
 def create_app(
     operations: Operations,
-    metrics: Callable[[], bytes],
+    metrics: Callable[[], Awaitable[bytes]],
     *,
     why_not_ready: Callable[[], Awaitable[str]],
     body_bytes_max: int,
@@ -43,7 +43,7 @@ def create_app(
     """
 
     async def show_metrics(_: Request) -> Response:
-        return Response(metrics(), media_type=CONTENT_TYPE_LATEST)
+        return Response(await metrics(), media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok")

@@ -27,7 +27,7 @@ from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.pages import Pages
 from daybook.broker.admin.schemas import SchemaParts
 from daybook.broker.compaction.state import CompactionState, compaction_state, most_urgent
-from daybook.broker.dispatch.subscription import Subscription
+from daybook.broker.dispatch.subscription import Subscription, Target
 from daybook.broker.errors import (
     BrokerError,
     ConflictError,
@@ -635,9 +635,12 @@ class Operations:
     async def reset_to(
         self, topic: TopicName, name: str, start: Start, *, authoritative: bool = False
     ) -> None:
-        """Move to a message.  A partitioned topic only accepts `earliest` and `latest`."""
+        """Move to a message.
+
+        On a partitioned topic the partition of the message is moved, and its id has to name it.
+        """
         if not start.symbolic:
-            await self._check_not_partitioned(topic)
+            topic = await self._partition_of(topic, start)
         await self._on_owners(
             topic,
             lambda t: self.reset_to_here(t, name, start),
@@ -708,8 +711,11 @@ class Operations:
 
     async def create_subscription_here(self, topic: TopicName, name: str, start: Start) -> None:
         served = await self._topics.get(topic, create=True)
-        mark_delete = served.log.previous_position(_start_position(served, start))
-        await served.subscriptions.create(name, mark_delete, start.properties)
+        _check_partition(topic, start)
+        position, pending = await _target(served, start)
+        part = None if pending is None else (position, pending)
+        mark_delete = served.log.previous_position(position)
+        await served.subscriptions.create(name, mark_delete, start.properties, part=part)
 
     async def delete_subscription_here(self, topic: TopicName, name: str, *, force: bool) -> None:
         if not topic.persistent:
@@ -741,14 +747,16 @@ class Operations:
     async def reset_to_here(self, topic: TopicName, name: str, start: Start) -> None:
         served, subscription = await self._subscription(topic, name)
 
-        async def find() -> Position:
-            return _start_position(served, start)
-
-        await subscription.move(find, None)
+        _check_partition(topic, start)
+        await subscription.move(partial(_target, served, start))
 
     async def reset_to_time_here(self, topic: TopicName, name: str, publish_time_ms: int) -> None:
         served, subscription = await self._subscription(topic, name)
-        await subscription.move(lambda: served.position_of_time(publish_time_ms), None)
+
+        async def find() -> Target:
+            return await served.position_of_time(publish_time_ms), None
+
+        await subscription.move(find)
 
     async def _get(self, topic: TopicName) -> Topic:
         return await self._topics.get(topic, create=False)
@@ -788,6 +796,18 @@ class Operations:
                 http_url=where.http_url,
                 authoritative=where.authoritative,
             )
+
+    async def _partition_of(self, topic: TopicName, start: Start) -> TopicName:
+        """Return the topic itself, or the partition that a message id names."""
+        partitions = await self.policies.partitions(topic)
+        if not partitions:
+            return topic
+        if not 0 <= start.partition_index < partitions:
+            raise NotAllowedError(
+                f"{topic} has {partitions} partitions, and the message id names none of them: give"
+                f" its partitionIndex, or name one of the partitions, such as {topic}-partition-0"
+            )
+        return topic.partition_name(start.partition_index)
 
     async def _check_not_partitioned(self, topic: TopicName) -> None:
         if await self.policies.partitions(topic):
@@ -890,6 +910,36 @@ def _start_position(topic: Topic, start: Start) -> Position:
     if start.is_excluded:
         position = log.next_position(position)
     return min(max(position, first), end)
+
+
+def _check_partition(topic: TopicName, start: Start) -> None:
+    """Raise PreconditionError if a message id is surely of another partition.
+
+    Go's client names partition 0 in the ids of all topics.
+    """
+    if start.partition_index > 0 and start.partition_index != topic.partition:
+        raise PreconditionError(
+            f"the message id is of partition {start.partition_index}, and not of {topic}: name the"
+            " topic of the message"
+        )
+
+
+async def _target(topic: Topic, start: Start) -> Target:
+    """Return the entry to start on, and which of its messages are wanted.
+
+    `batch_index` is a message within the entry.  It counts only if the entry is still there.
+    """
+    position, index = _start_position(topic, start), start.batch_index
+    if start.symbolic or index < 0:
+        return position, None
+    named = Position(start.ledger_id, start.entry_id)
+    messages = await topic.messages_of(named)
+    if not messages:
+        return position, None
+    first = index + 1 if start.is_excluded else index
+    if first >= messages:
+        return topic.log.next_position(named), None
+    return named, ((1 << messages) - (1 << first)) if first else None
 
 
 def _message_id(topic: TopicName, position: Position, batch_index: int = -1) -> MessageIdData:

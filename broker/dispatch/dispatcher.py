@@ -26,13 +26,13 @@ from daybook.broker.protocol.dispatch.interface import (
     Dispatch,
     Effect,
     Entry,
-    Place,
     Read,
     Replay,
     Rewind,
     Taken,
     Want,
 )
+from daybook.broker.protocol.dispatch.unreadable import Unreadable
 from daybook.broker.protocol.dispatch_rate import DispatchRates
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog
 from daybook.managed_ledger.errors import ManagedLedgerError
@@ -41,6 +41,7 @@ from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.clock import WallClock
 
 _READ_BYTES_MIN = 64 << 10
+_ASIDE_RETRY_S = 5.0  # between two tries to read what could not be read
 
 
 class Dispatcher:
@@ -99,7 +100,8 @@ class Dispatcher:
         self._wake = trio.Event()
         self._task: trio.CancelScope | None = None
         self._reading: tuple[Want, int] | None = None  # the read under way, and since when
-        self.read_error = ""  # why the last read failed; empty if it did not
+        self.unreadable = Unreadable()
+        self._reading_aside: trio.CancelScope | None = None
 
     @property
     def at_end(self) -> bool:
@@ -134,6 +136,7 @@ class Dispatcher:
         self.wake()
 
     def stop(self) -> None:
+        self._forget_unreadable()
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -182,11 +185,11 @@ class Dispatcher:
             return
         self._reading = want, self._clock.now_ms()
         try:
-            entries = await self._read(want)
-            self.read_error = ""
+            want, entries = await self._read(want)
         except LedgerError as error:
-            self.read_error, self._reading = str(error), None
-            await trio.sleep(self._limits.retry_s)  # Its bookies may come back.
+            self._reading = None
+            if not await self._go_on_behind(want, str(error)):
+                await trio.sleep(self._limits.retry_s)  # Its bookies may come back.
             return
         except ManagedLedgerError:
             await trio.sleep_forever()  # The topic is about to be dropped.
@@ -219,15 +222,78 @@ class Dispatcher:
 
     # -- reading
 
-    async def _read(self, want: Want) -> list[LogEntry] | None:
-        """Read what is wanted.  At the end of the log, return None and arrange for a wake-up."""
+    async def _read(self, want: Want) -> tuple[Want, list[LogEntry] | None]:
+        """Read what is wanted, and return what of it was tried.
+
+        At the end of the log, return None for the entries and arrange for a wake-up.
+        """
         match want:
             case Read(count):
-                return await self._read_next(count, waits=want.waits)
-            case Replay(places):
-                return await self._read_again(places, limited=not want.delayed)
+                entries = await self._read_next(count, waits=want.waits)
+                self.unreadable.went_on()
+                return want, entries
+            case Replay():
+                return await self._read_again(want)
             case _:
                 assert_never(want)
+
+    # -- entries that cannot be read
+
+    async def _go_on_behind(self, want: Want, why: str) -> bool:
+        """Return True if the next entry cannot be read and reading goes on behind it."""
+        start, source = self._next, self._source
+        if not isinstance(want, Read) or start is None:
+            return False
+        if source.is_acked(start):  # Nobody needs it.
+            self._next = source.next_position(start)
+            return True
+        place = (start.ledger_id, start.entry_id)
+        lasts = self.unreadable.failed(place, why, self._clock.now_ms())
+        # On a key_shared subscription it is not known which key has to wait for the entry.
+        may_pass = self.shared and not self.keyed and self.unreadable.has_room
+        if not (lasts and may_pass and await self._is_readable(source.next_position(start))):
+            return False
+        if self._next == start and not source.is_acked(start):  # It was not moved meanwhile.
+            self._next = source.next_position(start)
+            self._put_aside(start, why)
+        return True
+
+    async def _is_readable(self, position: Position) -> bool:
+        """Return True if an entry exists and can be read."""
+        if position > self._log.last_confirmed:
+            return False
+        try:
+            return bool(await self._log.read(position, max_entries=1, max_bytes=1))
+        except (LedgerError, ManagedLedgerError):  # The main task notices the end of the log.
+            return False
+
+    def _put_aside(self, position: Position, why: str) -> None:
+        place = (position.ledger_id, position.entry_id)
+        self.unreadable.put_aside(place, why, self._clock.now_ms())
+        self.dispatch.put_aside(place)
+        if self._reading_aside is None:
+            self._reading_aside = trio.CancelScope()
+            self._start_task(self._read_aside, self._reading_aside)
+
+    async def _read_aside(self, scope: trio.CancelScope) -> None:
+        """Read again, from time to time, what was put aside."""
+        with scope:
+            while self.unreadable.aside:
+                await trio.sleep(_ASIDE_RETRY_S)
+                for place in list(self.unreadable.aside):
+                    position = Position(*place)
+                    acked = self._cursor.is_acked(position)
+                    if acked or await self._is_readable(position):
+                        self.unreadable.bring_back(place)
+                        self.dispatch.bring_back(place)
+                        self.wake()
+            self._reading_aside = None
+
+    def _forget_unreadable(self) -> None:
+        self.unreadable.clear()
+        if self._reading_aside is not None:
+            self._reading_aside.cancel()
+            self._reading_aside = None
 
     @property
     def source(self) -> Source:
@@ -267,12 +333,16 @@ class Dispatcher:
             return size
         return self.rates.room(trio.current_time()).size(size)
 
-    async def _read_again(self, places: Sequence[Place], *, limited: bool) -> list[LogEntry]:
+    async def _read_again(self, want: Replay) -> tuple[Replay, list[LogEntry] | None]:
         """Read these entries, without those that are acknowledged or trimmed away.
 
         Neighbours are read at once.  Each run of neighbours is read as far as one read brings it.
+        An entry that cannot be read is put aside, and the read ends before it.
         """
-        log, cursor = self._log, self._cursor
+        log, cursor, aside = self._log, self._cursor, self.unreadable.aside
+        if aside:
+            want = replace(want, places=tuple(p for p in want.places if p not in aside))
+        places = want.places
         wanted = [Position(*place) for place in places]
         wanted = [position for position in wanted if not cursor.is_acked(position)]
         found: list[LogEntry] = []
@@ -283,12 +353,22 @@ class Dispatcher:
                 if position != log.next_position(run[-1]):
                     break
                 run.append(position)
-            size = self._read_bytes(limited=limited)
-            entries = await log.read(run[0], max_entries=len(run), max_bytes=size)
+            size = self._read_bytes(limited=not want.delayed)
+            try:
+                entries = await log.read(run[0], max_entries=len(run), max_bytes=size)
+            except LedgerError as error:
+                if not self.unreadable.has_room:
+                    raise
+                self._put_aside(run[0], str(error))
+                if want.delayed:  # It is read as a whole, once more without this entry.
+                    self.wake()
+                    return want, None
+                tried = places[: places.index((run[0].ledger_id, run[0].entry_id))]
+                return replace(want, places=tried), found
             entries = [each for each in entries if run[0] <= each.position <= run[-1]]
             found += entries
             at += max(1, len(entries))
-        return found
+        return want, found
 
     # -- limits of rates
 
@@ -377,6 +457,9 @@ class Dispatcher:
             messages = head.messages
             if some_in_part and (pending := cursor.pending_of(position)) is not None:
                 messages = (pending & ((1 << messages) - 1)).bit_count()
+                if not messages:  # The bits that are left are of no message of this batch.
+                    cursor.ack([position])
+                    continue
             left = source.left_of(head) if head.left is not None else None
             if left is not None:
                 if some_in_part and (pending := cursor.pending_of(position)) is not None:
@@ -411,6 +494,7 @@ class Dispatcher:
                 self._deliver(key, entries, redeliveries)
             case Rewind():
                 self._next = self._end = None
+                self._forget_unreadable()
             case Activate(key, active):
                 self._activate(key, active)
             case Taken():

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
-from daybook.broker.protocol.dispatch.blockers import Blocker, Cause, stops_all
+from daybook.broker.protocol.dispatch.blockers import BLOCKERS_MAX, Blocker, Cause, stops_all
 from daybook.managed_ledger.position import Position
 
 _HOLDERS_MAX = 100
@@ -117,9 +117,11 @@ def blockers(subscription: Subscription) -> list[Blocker]:
     found += subscription.dispatch.explain()
     found += _rate_blockers(subscription)
     reading = dispatcher.reading
-    if dispatcher.read_error:
-        found.append(Blocker(Cause.READ_FAILS, detail=dispatcher.read_error))
-    elif reading is not None:
+    for each in dispatcher.unreadable.all[:BLOCKERS_MAX]:
+        stops = each is dispatcher.unreadable.stops
+        cause = Cause.READ_FAILS if stops else Cause.UNREADABLE
+        found.append(Blocker(cause, place=each.place, since_ms=each.since_ms, detail=each.why))
+    if reading is not None:
         position = reading[0]
         place = position.ledger_id, position.entry_id
         found.append(Blocker(Cause.READING, place=place, detail=topic.log.holders(position)))
@@ -200,6 +202,8 @@ def _since_ms(
             return subscription.alone_ms
         case Cause.SUBSCRIPTION_UNACKED | Cause.BROKER_UNACKED:
             return max((c.consumed_ms for c in subscription.consumers.values()), default=None)
+        case Cause.READ_FAILS | Cause.UNREADABLE:
+            return blocker.since_ms
         case Cause.READING:
             reading = subscription.dispatcher.reading
             return None if reading is None else reading[1]
@@ -280,7 +284,16 @@ def _text(blocker: Blocker, consumer: Consumer | None, since_ms: int | None, now
         case Cause.READING:
             text = f"the entry {place} is being read from the log{since}: {blocker.detail}"
         case Cause.READ_FAILS:
-            text = f"the log cannot be read, and the broker tries again: {blocker.detail}"
+            text = (
+                f"the entry {place} cannot be read{since}, and the broker tries again:"
+                f" {blocker.detail}"
+            )
+        case Cause.UNREADABLE:
+            text = (
+                f"the entry {place} cannot be read{since}: {blocker.detail}. The others are"
+                " delivered, and this one too when it can be read. If it is lost for good,"
+                " acknowledge it by moving or skipping the subscription"
+            )
         case Cause.MOVING:
             text = "the subscription is being moved to another position"
         case Cause.TOPIC_CLOSED:

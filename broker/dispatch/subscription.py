@@ -90,6 +90,9 @@ NOWHERE: Place = (-1, -1)
 _ADMINISTRATOR: ConsumerKey = 0  # stands for no consumer, whose keys begin with 1
 _REGISTERED_S = 0.25  # so long after the answer to SUBSCRIBE a client surely knows its consumer
 
+Target: TypeAlias = tuple[Position, int | None]
+"""Where a subscription is moved to: an entry, and its messages that are wanted (None: all)."""
+
 OnDurable: TypeAlias = Callable[[BrokerError | None], None]
 """Called when acknowledgements are durable, or with the reason why they may be lost."""
 
@@ -862,17 +865,14 @@ class Subscription:
 
     # -- moving the cursor
 
-    async def move(self, find: Callable[[], Awaitable[Position]], pending: int | None) -> None:
-        """Move the cursor to the entry that `find` returns, and forget all acknowledgements.
+    async def move(self, find: Callable[[], Awaitable[Target]]) -> None:
+        """Move the cursor to what `find` returns, and forget all acknowledgements.
 
-        Consumers are closed, and find the new place when they come back.  `pending` has the
-        messages of that entry that are wanted, or is None for all of them.
+        Consumers are closed, and find the new place when they come back.
         """
-        await self.begin_move(find, pending)()
+        await self.begin_move(find)()
 
-    def begin_move(
-        self, find: Callable[[], Awaitable[Position]], pending: int | None
-    ) -> Callable[[], Awaitable[None]]:
+    def begin_move(self, find: Callable[[], Awaitable[Target]]) -> Callable[[], Awaitable[None]]:
         """Close all consumers, admit no new ones, and return a function that awaits the move.
 
         The move continues if the caller stops waiting: it is done as a whole, or not begun.  If
@@ -887,19 +887,17 @@ class Subscription:
         self._moving = trio.Event()
         self._awaits_return = not self.durable
         self.disconnect_all()
-        act = partial(self._finish_move, find, pending)
+        act = partial(self._finish_move, find)
         ended = UnavailableError(
             f"the topic was closed while the subscription {self.name} was moved, so it is unknown"
             " where the subscription stands: try again"
         )
-        return to_the_end(self.topic.start_task, act, over=self._moved, ended=ended)
+        on_bug = partial(self.topic.has_bug, f"moving the subscription {self.name}")
+        return to_the_end(self.topic.start_task, act, over=self._moved, ended=ended, on_bug=on_bug)
 
-    async def _finish_move(
-        self, find: Callable[[], Awaitable[Position]], pending: int | None
-    ) -> None:
+    async def _finish_move(self, find: Callable[[], Awaitable[Target]]) -> None:
         try:
-            start = await find()
-            await self._reset(start, pending)
+            await self._reset(*await find())
         finally:
             if self._awaits_return and not self.gone:
                 self.topic.start_task(self._wait_return)

@@ -15,10 +15,12 @@ import trio
 from daybook.broker.dispatch.explain import blockers, explain, sample
 from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.protocol.dispatch.blockers import Cause
+from daybook.broker.protocol.dispatch.interface import Place
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log, LogLimiter
 
 if TYPE_CHECKING:
+    from daybook.broker.topics.bugs import TopicBugs
     from daybook.broker.topics.topic import Topic
 
 _SAMPLES = 4  # while a subscription becomes stalled
@@ -34,6 +36,7 @@ class DispatchWatch:
     def __init__(
         self,
         loaded: Callable[[], Iterable["Topic"]],
+        bugs: "TopicBugs",
         *,
         stalled_s: float,
         clock: WallClock,
@@ -42,10 +45,13 @@ class DispatchWatch:
         self.stalls = 0  # that began
         self.stalled: Counter[Cause] = Counter()  # subscriptions, by what blocks them; at the end
         self._loaded = loaded
+        self._bugs = bugs
         self._stalled_s = stalled_s
         self._clock = clock
         self._limiter = LogLimiter(log, lines_max=_LINES_MAX)
         self._looks = 0
+        self.unreadable = 0  # entries that subscriptions could not read at the last look
+        self._told: set[tuple[Subscription, Place]] = set()  # those of them that were logged
         self._causes: dict[
             Subscription, Cause
         ] = {}  # the subscriptions that stalled at the last look have one
@@ -59,6 +65,7 @@ class DispatchWatch:
     async def look(self) -> None:
         """Sample all subscriptions once."""
         self._looks += 1
+        unreadable: set[tuple[Subscription, Place]] = set()
         causes: dict[Subscription, Cause] = {}
         count = 0
         for topic in list(self._loaded()):
@@ -66,15 +73,37 @@ class DispatchWatch:
                 count += 1
                 if not count % _TURN:
                     await trio.lowlevel.checkpoint()
-                if not self._stalls(subscription):
-                    continue
-                cause = self._causes.get(subscription)
-                if cause is None or not (count + self._looks) % _ASKED_EVERY:
-                    cause = self._cause(subscription)
-                    await trio.lowlevel.checkpoint()
-                causes[subscription] = cause
+                # The watch changes nothing, so the topic stays as it is.
+                with self._bugs.contained(topic.name, "looking for stalled subscriptions"):
+                    if len(subscription.dispatcher.unreadable):
+                        unreadable |= self._tell_unreadable(subscription)
+                    if not self._stalls(subscription):
+                        continue
+                    cause = self._causes.get(subscription)
+                    if cause is None or not (count + self._looks) % _ASKED_EVERY:
+                        cause = self._cause(subscription)
+                        await trio.lowlevel.checkpoint()
+                    causes[subscription] = cause
+        self._told, self.unreadable = unreadable, len(unreadable)
         self._causes = causes
         self.stalled = Counter(causes.values())
+
+    def _tell_unreadable(self, subscription: Subscription) -> set[tuple[Subscription, Place]]:
+        """Log the entries that the subscription cannot read, each once."""
+        found: set[tuple[Subscription, Place]] = set()
+        unreadable = subscription.dispatcher.unreadable
+        for each in unreadable.all:
+            found.add((subscription, each.place))
+            if (subscription, each.place) not in self._told:
+                self._limiter.warning(
+                    "an entry cannot be read, and the broker tries again: look at the bookies",
+                    topic=subscription.topic.name.full,
+                    subscription=subscription.name,
+                    entry=f"{each.place[0]}:{each.place[1]}",
+                    others="wait" if each is unreadable.stops else "are delivered",
+                    why=each.why,
+                )
+        return found
 
     def _stalls(self, subscription: Subscription) -> bool:
         now_s = trio.current_time()

@@ -163,13 +163,23 @@ class TopicLists:
             begin = trio.current_time()
             try:
                 await namespace.refresh()
-            except (MetadataError, MalformedError) as error:
-                self._log.info(
-                    "the topics of a namespace cannot be read; the broker tries again",
-                    namespace=namespace.name,
-                    why=str(error),
-                )
-                namespace.failed(str(error))
+            except Exception as error:  # The lists of other namespaces go on.
+                why = str(error)
+                if isinstance(error, MetadataError | MalformedError):
+                    self._log.info(
+                        "the topics of a namespace cannot be read; the broker tries again",
+                        namespace=namespace.name,
+                        why=why,
+                    )
+                else:
+                    why = "the broker has a bug; its log has the reason"
+                    self._log.error(
+                        "the topics of a namespace are not followed because of a bug: please report"
+                        " it",
+                        namespace=namespace.name,
+                        exc_info=error,
+                    )
+                namespace.failed(why)
                 namespace.touch()
                 await trio.sleep(_RETRY_S)
                 continue  # The time until the failure says nothing about the size of the list.

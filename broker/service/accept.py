@@ -39,6 +39,7 @@ class ClientPort:
         self.connections = 0
         self.accepted = 0
         self.refused = 0
+        self.bugs = 0  # connections that ended with an error that nobody expected
         self._listener = listener
         self._serve = serve
         self._connections_max = connections_max
@@ -92,6 +93,7 @@ class ClientPort:
         except (ConnectionLostError, WireError, trio.ClosedResourceError):
             pass  # This connection has ended.
         except Exception as error:
+            self.bugs += 1
             self._log.error(
                 "a connection failed because of a bug: please report it",
                 peer=stream.peer,

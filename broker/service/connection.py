@@ -264,9 +264,20 @@ class ClientConnection:
         # Swapped first: a call may register itself for the next flush.  The frames that the calls
         # queue are sent by the same `Flusher.flush`, which goes on until nothing is marked.
         calls, self._at_flush = self._at_flush, []
-        for call in calls:
-            call()
+        try:
+            for call in calls:
+                call()
+        except Exception as bug:  # The flusher serves all connections.
+            self.failed(bug)
         return True
+
+    def failed(self, bug: Exception) -> None:
+        """End the connection after an error that nobody expected."""
+        self._context.request_counts.bugs += 1
+        self._context.log.error(
+            "a connection failed because of a bug: please report it", peer=self.peer, exc_info=bug
+        )
+        self._frames.close("the broker has a bug")
 
     async def drain(self) -> None:
         """Do nothing: the flusher calls this if `flush` has left a rest, which it never does."""

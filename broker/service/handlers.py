@@ -35,6 +35,7 @@ from daybook.broker.dispatch.subscription import (
     TYPE_NAMES,
     Consumer,
     Subscription,
+    Target,
 )
 from daybook.broker.errors import (
     BrokerError,
@@ -204,7 +205,15 @@ class Handlers:
         try:
             while not connection.closing and (batch := await connection.receive()):
                 for count, frame in enumerate(batch, 1):
-                    handle(decode_frame(frame), len(frame))
+                    command = decode_frame(frame)
+                    try:
+                        handle(command, len(frame))
+                    except WireError:
+                        raise
+                    except Exception as bug:
+                        # This ends the connection, too: other topics of the client are unharmed.
+                        self._blame_topic(command, bug)
+                        raise
                     if connection.closing:
                         return
                     if not count % _FRAMES_PER_TURN or connection.must_yield:
@@ -216,6 +225,22 @@ class Handlers:
             connection.violated(str(error))
         except WireError as error:
             connection.violated(f"a frame cannot be parsed: {error}")
+
+    def _blame_topic(self, command: AnyCommand, bug: Exception) -> None:
+        """Tell the topic of a command that the command has left it half changed."""
+        user: Producer | Consumer | None = None
+        match command:
+            case Send():
+                user = self.producers.get(command.producer_id)
+            case Ack():
+                user = self.consumers.get(command.consumer_id)
+            case Command(type=T.FLOW | T.REDELIVER_UNACKNOWLEDGED_MESSAGES):
+                user = self.consumers.get(command.body.consumer_id)
+            case _:
+                pass  # All others are requests, or concern no topic.
+        if user is not None:
+            topic = user.topic if isinstance(user, Producer) else user.subscription.topic
+            topic.has_bug("carrying out a command of a client", bug)
 
     async def _wait_room(self) -> None:
         """Stop reading while the entries or answers of this client have nowhere to go."""
@@ -868,12 +893,15 @@ class Handlers:
         topic = subscription.topic
         pending: int | None = None
 
-        async def find() -> Position:
+        async def find() -> Target:
             if body.HasField("offset"):
-                return await topic.position_of_offset(body.offset)
+                return await topic.position_of_offset(body.offset), None
             if body.HasField("message_id"):
-                return subscription.position_of_id(asking, _position(body.message_id))
-            return await subscription.position_of_time(asking, body.message_publish_time)
+                named = _position(body.message_id)
+                found = subscription.position_of_id(asking, named)
+                # The bits are those of the named entry.  It may be gone: then another one is first.
+                return found, pending if found == named else None
+            return await subscription.position_of_time(asking, body.message_publish_time), None
 
         if body.HasField("message_id"):
             try:
@@ -882,7 +910,7 @@ class Handlers:
                 raise PreconditionError(str(error)) from None
         elif not (body.HasField("offset") or body.HasField("message_publish_time")):
             raise PreconditionError("the seek names neither a message nor a time")
-        return subscription.begin_move(find, pending)
+        return subscription.begin_move(find)
 
     def _begin_unsubscription(
         self, body: pb.CommandUnsubscribe, asked: Consumer | None

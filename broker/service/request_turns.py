@@ -75,8 +75,11 @@ class RequestTurns:
         while self._ready and self._begun < _BEGUN_PER_TURN:
             queue = next(iter(self._ready))
             del self._ready[queue]
-            if queue.begin_next():
-                self._ready[queue] = None  # behind all others
+            try:
+                if queue.begin_next():
+                    self._ready[queue] = None  # behind all others
+            except Exception as bug:  # The queues of other connections go on.
+                queue.failed(bug)
             self._admit_another()
 
     # -- calls of the queues
@@ -185,6 +188,11 @@ class RequestQueue:
         self._turns.leave(self)
 
     # -- calls of the turns
+
+    def failed(self, bug: Exception) -> None:
+        """End the connection, because its request could not begin for a reason nobody expected."""
+        self.close()
+        self._connection.failed(bug)
 
     def begin_next(self) -> bool:
         """Begin the request that has waited longest; return True if another turn is wanted."""

@@ -16,6 +16,7 @@ are not found.
 """
 
 import logging
+from collections.abc import Callable
 
 import trio
 
@@ -156,11 +157,16 @@ class Deduplication:
 
 
 async def load(
-    name: TopicName, log: TopicLog, logs: TopicLogs, limits: DeduplicationLimits
+    name: TopicName,
+    log: TopicLog,
+    logs: TopicLogs,
+    limits: DeduplicationLimits,
+    on_progress: Callable[[], None],
 ) -> Deduplication:
     """Return the deduplication of a topic whose log was just opened.
 
-    Raise UnavailableError if the log cannot be read now.
+    `on_progress` is called now and then, because a long log may take minutes.  Raise
+    UnavailableError if the log cannot be read now.
     """
     state = DeduplicationState(
         names_max=limits.names_max,
@@ -171,7 +177,7 @@ async def load(
         cursor = log.cursors.get(CURSOR)
         if cursor is None:
             first, start = await _replay_start(name, log, logs, limits.replay_bytes_max)
-            await _replay(log, start, state)
+            await _replay(log, start, state, on_progress)
             # Until the snapshot is stored, the cursor says that everything has to be replayed.
             cursor = await log.open_cursor(CURSOR, initial=start)
             cursor.advance(log.last_confirmed, state.snapshot())
@@ -179,7 +185,7 @@ async def load(
             deduplication.first_offset = first
             return deduplication
         state.restore(cursor.properties, trio.current_time())
-        entries, size = await _replay(log, cursor.mark_delete, state)
+        entries, size = await _replay(log, cursor.mark_delete, state, on_progress)
         deduplication = Deduplication(state, cursor, limits)
         deduplication.replayed(log.last_confirmed, entries, size)
         return deduplication
@@ -195,7 +201,12 @@ async def remove(name: TopicName, log: TopicLog) -> None:
             await log.delete_cursor(CURSOR)
 
 
-async def _replay(log: TopicLog, behind: Position, state: DeduplicationState) -> tuple[int, int]:
+async def _replay(
+    log: TopicLog,
+    behind: Position,
+    state: DeduplicationState,
+    on_progress: Callable[[], None],
+) -> tuple[int, int]:
     """Fold in all entries behind a position; return how many there were, and their bytes."""
     count = size = 0
     position = log.next_position(behind)
@@ -211,6 +222,7 @@ async def _replay(log: TopicLog, behind: Position, state: DeduplicationState) ->
         count += len(entries)
         state.forget(trio.current_time())
         position = log.next_position(entries[-1].position)
+        on_progress()
     return count, size
 
 

@@ -7,6 +7,7 @@ somebody may have come in between.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from random import Random
 
 import trio
@@ -32,12 +33,14 @@ class IdleTopics:
         self,
         loaded: Callable[[], Iterable[Topic]],
         rest: Callable[[TopicName], None],
+        contained: Callable[[Topic, str], AbstractContextManager[None]],
         *,
         idle_s: float,
         rng: Random,
     ) -> None:
         self._loaded = loaded
         self._rest = rest
+        self._contained = contained
         self._idle_s = idle_s
         self._rng = rng
 
@@ -54,7 +57,10 @@ class IdleTopics:
         for count, topic in enumerate(list(self._loaded()), 1):
             if not count % _TOPICS_PER_TURN:
                 await trio.lowlevel.checkpoint()
-            if not topic.serving or not self.may_rest(topic):
+            may_rest = False
+            with self._contained(topic, "looking if somebody uses it"):
+                may_rest = topic.serving and self.may_rest(topic)
+            if not may_rest:
                 continue
             # Thousands of closes at once would delay what clients ask for.
             while len(resting) >= _AT_ONCE:

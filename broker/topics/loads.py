@@ -6,13 +6,14 @@
 At most `at_once` loads work at a time; the others wait in the order in which they came.  So the
 10,000 topics of a broker that died do not all ask ZooKeeper and the bookies at the same moment.  A
 load that takes longer than `slow_s` waits for something that is away.  It is logged with its step,
-and gives its place to others, because it must not hold them up.  A load that takes longer than
-`load_s` is given up, and its callers are told the step; the next caller begins anew.
+and gives its place to others, because it must not hold them up.  A load that has not advanced for
+`load_s` is given up, and its callers are told the step; the next caller begins anew.  A step that
+may rightly take long, such as the replay of a long log, says that it advances.
 """
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -32,10 +33,16 @@ class Load:
     since_s: float
     doing: str = WAITS
     step_since_s: float = 0.0
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    patience_s: float = 0.0
 
     def step(self, doing: str) -> None:
         """Note that the load begins its next step."""
         self.doing, self.step_since_s = doing, trio.current_time()
+
+    def advance(self) -> None:
+        """Note that the load is not stuck, however long it takes."""
+        self.scope.deadline = trio.current_time() + self.patience_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +81,11 @@ class Loads:
         load = self._under_way[name.full] = Load(name, now_s, step_since_s=now_s)
         try:
             async with self._place(load):
-                with trio.move_on_after(self._limits.load_s) as scope:
+                load.patience_s = self._limits.load_s
+                load.advance()
+                with load.scope:
                     yield load
-                if scope.cancelled_caught:
+                if load.scope.cancelled_caught:
                     raise self._too_slow(load)
         finally:
             # A topic that was dropped meanwhile may be loaded again already.

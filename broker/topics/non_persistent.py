@@ -10,7 +10,9 @@ nobody uses is forgotten after a while.  Partitioned ones have a record with the
 partitions; the rest of a topic is memory.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 
 import trio
 
@@ -30,6 +32,7 @@ from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.bundles import BundleName, contains
 from daybook.broker.protocol.dispatch.interface import Entry
+from daybook.broker.topics.bugs import TopicBugs
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic import (
@@ -51,7 +54,10 @@ _RATE_LOOK_S = 1.0
 
 
 class NonPersistentTopic:
-    """One topic.  `start_task` runs a short task that nobody waits for."""
+    """One topic.  `start_task` runs a short task that nobody waits for.
+
+    `run` runs such a task so that a bug ends the topic only, and `on_bug` is told of other bugs.
+    """
 
     deduplication = None
     termination = None  # it cannot be terminated
@@ -66,13 +72,16 @@ class NonPersistentTopic:
         keys: Iterator[int],
         policies: EffectivePolicies,
         start_task: Callable[..., None],
+        run: Callable[..., Awaitable[None]],
+        on_bug: Callable[["NonPersistentTopic", str, Exception], None],
     ) -> None:
         self.name = name
         self.limits = limits
         self.clock = clock
         self.keys = keys
         self.policies = policies
-        self.start_task = start_task
+        self.start_task = partial(start_task, run, self)
+        self._on_bug = on_bug
         self.successor_url = ""  # the broker to which a close sends the clients, if it is known
         self.closing = self.closed = False
         self.messages = 0
@@ -142,11 +151,21 @@ class NonPersistentTopic:
         if len(self._arrived) >= _TURN_ENTRIES or self._arrived_bytes >= _TURN_BYTES:
             self.deliver()
 
+    def has_bug(self, doing: str, bug: Exception) -> None:
+        """Drop the topic after an error that nobody expected."""
+        self._on_bug(self, doing, bug)
+
     def append_failed(self, error: Exception) -> None:
         raise AssertionError("nothing is stored, so nothing can fail") from error
 
     def deliver(self) -> None:
         """Give what has arrived to all subscriptions."""
+        try:
+            self._deliver()
+        except Exception as bug:  # The caller works for all connections of the broker.
+            self.has_bug("delivering messages", bug)
+
+    def _deliver(self) -> None:
         entries, self._arrived = self._arrived, []
         sizes, self._sizes = self._sizes, []
         self._arrived_bytes = 0
@@ -290,6 +309,7 @@ class NonPersistentTopics:
         owns: Callable[[TopicName], bool],
         may_load: Callable[[TopicName], bool],
         idle_s: float,
+        bugs: TopicBugs,
     ) -> None:
         self._policies = policies
         self._clock = clock
@@ -298,6 +318,7 @@ class NonPersistentTopics:
         self._owns = owns
         self._may_load = may_load
         self._idle_s = idle_s
+        self._bugs = bugs
         self._loaded: dict[str, NonPersistentTopic] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -316,10 +337,24 @@ class NonPersistentTopics:
         """Drop the topics that nobody has used for a while, which would fill the memory."""
         now_s = trio.current_time()
         for topic in list(self._loaded.values()):
-            if topic.in_use:
-                topic.used_s = now_s
-            elif now_s - topic.used_s >= self._idle_s:
-                self._drop(topic)
+            with self._contained(topic, "looking if somebody uses it"):
+                if topic.in_use:
+                    topic.used_s = now_s
+                elif now_s - topic.used_s >= self._idle_s:
+                    self._drop(topic)
+
+    def _contained(self, topic: NonPersistentTopic, doing: str) -> AbstractContextManager[None]:
+        return self._bugs.contained(topic.name, doing, lambda _: self._drop(topic))
+
+    async def _run(
+        self, topic: NonPersistentTopic, task: Callable[..., Awaitable[None]], *args: object
+    ) -> None:
+        with self._contained(topic, "serving it"):
+            await task(*args)
+
+    def _has_bug(self, topic: NonPersistentTopic, doing: str, bug: Exception) -> None:
+        with self._contained(topic, doing):
+            raise bug
 
     # -- properties
 
@@ -370,6 +405,8 @@ class NonPersistentTopics:
             keys=self._keys,
             policies=policies,
             start_task=self._nursery.start_soon,
+            run=self._run,
+            on_bug=self._has_bug,
         )
         return topic
 

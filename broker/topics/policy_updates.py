@@ -9,7 +9,7 @@ Policies that cannot be read now, or have a value that is not valid, stay as the
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 
 import trio
 
@@ -33,6 +33,7 @@ class PolicyUpdates:
         logs: TopicLogs,
         loaded: Callable[[], Mapping[str, Topic]],
         reload: Callable[[TopicName], None],
+        contained: Callable[[Topic, str], AbstractContextManager[None]],
         *,
         interval_s: float,
     ) -> None:
@@ -40,6 +41,7 @@ class PolicyUpdates:
         self._logs = logs
         self._loaded = loaded
         self._reload = reload
+        self._contained = contained
         self._interval_s = interval_s
 
     async def run(self) -> None:
@@ -57,7 +59,7 @@ class PolicyUpdates:
             if not count % _TOPICS_PER_TURN:
                 await trio.lowlevel.checkpoint()
             if topic.serving and (namespaces is None or topic.name.namespace in namespaces):
-                with suppress(BrokerError):
+                with self._contained(topic, "applying its policies"), suppress(BrokerError):
                     found = await self._policies.effective(topic.name)
                     self._change(topic, found)
                     logs.setdefault(id(found), (found, []))[1].append(topic.log)

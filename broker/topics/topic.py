@@ -27,7 +27,12 @@ import trio
 from daybook.broker.compaction.topic_compaction import Compactions, TopicCompaction
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.entries import delivered_head
-from daybook.broker.dispatch.subscription import BEFORE_LOG, Consumer, Subscription, type_name
+from daybook.broker.dispatch.subscription import (
+    BEFORE_LOG,
+    Consumer,
+    Subscription,
+    type_name,
+)
 from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.errors import (
     BrokerError,
@@ -111,6 +116,7 @@ class Topic:
 
     `policies` are those in force now; `apply_policies` replaces them.  `deduplication` is None if
     it is switched off for this topic.  `on_failed` is called at most once, if the log fails.
+    `on_bug` is told of errors that nobody expected, with what the topic was doing.
     """
 
     def __init__(
@@ -127,6 +133,7 @@ class Topic:
         policies: EffectivePolicies,
         deduplication: Deduplication | None = None,
         on_failed: Callable[["Topic", Exception], None],
+        on_bug: Callable[["Topic", str, Exception], None],
     ) -> None:
         self.name = name
         self.log = log
@@ -152,6 +159,7 @@ class Topic:
         self.used_ms = clock.now_ms()  # somebody was connected then, or the topic was loaded
         self.asked_s = trio.current_time()  # somebody asked for the topic then, or was connected
         self._on_failed = on_failed
+        self._on_bug = on_bug
         self._call_when_appended: dict[Callable[[], None], None] = {}
         self._nursery: trio.Nursery | None = None
         self._failed = False
@@ -160,6 +168,7 @@ class Topic:
         self.subscriptions = TopicSubscriptions(self)
         log.on_fenced = self._fenced
         log.on_confirmed = self._confirmed
+        log.on_bug = partial(on_bug, self, "looking after its log")
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:
@@ -294,6 +303,10 @@ class Topic:
         """Give the topic up, because its log takes no more entries."""
         self._fail(error)
 
+    def has_bug(self, doing: str, bug: Exception) -> None:
+        """Give the topic up after an error that nobody expected: its state may be half changed."""
+        self._on_bug(self, doing, bug)
+
     def removal_failed(self, error: Exception) -> None:
         """Give the topic up, because a removed subscription may still have its cursor.
 
@@ -387,6 +400,17 @@ class Topic:
             return None
         head = delivered_head(found[0].data)
         return found[0].position, head.messages - 1 if head.is_batch else -1
+
+    async def messages_of(self, position: Position) -> int:
+        """Return how many messages an entry has; 0 if it is not there, or no longer."""
+        log = self.log
+        if not log.before_first < position <= log.last_confirmed:
+            return 0
+        with translated(self.name):
+            found = await log.read(position, max_entries=1, max_bytes=1)
+        if not found or found[0].position != position:
+            return 0
+        return delivered_head(found[0].data).messages
 
     # -- terminating
 
@@ -965,17 +989,23 @@ class TopicSubscriptions:
         return self._topic.compaction.before_log(start)
 
     async def create(
-        self, name: str, mark_delete: Position, properties: Mapping[str, str] | None = None
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: Mapping[str, str] | None = None,
+        *,
+        part: tuple[Position, int] | None = None,
     ) -> Subscription:
         """Create a durable subscription that begins behind `mark_delete`.
 
-        Raise ConflictError if there is one of that name.
+        `part` is the entry behind that, and the bits of its messages that are wanted.  Raise
+        ConflictError if there is a subscription of that name.
         """
         check_name(name)
         await self._wait_changed(name)
         if name in self.by_name:
             raise ConflictError(f"{self._topic.name} has a subscription {name} already")
-        return await self._create(name, mark_delete, dict(properties or {}))
+        return await self._create(name, mark_delete, dict(properties or {}), part=part)
 
     async def ensure(self, name: str) -> None:
         """Create a durable subscription from the first message on, unless there is one."""
@@ -991,6 +1021,7 @@ class TopicSubscriptions:
         properties: dict[str, str],
         *,
         before_log: bool = False,
+        part: tuple[Position, int] | None = None,
     ) -> Subscription:
         """Create a subscription whose name nobody has and nobody changes at the moment.
 
@@ -1004,7 +1035,7 @@ class TopicSubscriptions:
         check_properties(f"subscription {name}", properties)
         topic.check_serving()
         creation = self._changing[name] = trio.Event()
-        act = partial(self._finish_creation, name, mark_delete, properties, before_log)
+        act = partial(self._finish_creation, name, mark_delete, properties, before_log, part)
         return await self._to_the_end(name, creation, act)()
 
     def _check_room(self) -> None:
@@ -1019,7 +1050,12 @@ class TopicSubscriptions:
             )
 
     async def _finish_creation(
-        self, name: str, mark_delete: Position, properties: dict[str, str], before_log: bool
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: dict[str, str],
+        before_log: bool,
+        part: tuple[Position, int] | None,
     ) -> Subscription:
         topic = self._topic
         with translated(topic.name):
@@ -1029,6 +1065,9 @@ class TopicSubscriptions:
                 properties=properties,
                 numbers={BEFORE_LOG: 1} if before_log else {},
             )
+            if part is not None:
+                cursor.ack_part(*part)
+                await cursor.flush()
         topic.check_serving()
         return self._new(name, cursor, durable=True, properties=properties)
 
@@ -1111,7 +1150,8 @@ class TopicSubscriptions:
             f"{self._topic.name} was closed while its subscription {name} was created or deleted,"
             " so the outcome is unknown: try again"
         )
-        return to_the_end(self._topic.start_task, act, over=over, ended=ended)
+        on_bug = partial(self._topic.has_bug, f"creating or deleting the subscription {name}")
+        return to_the_end(self._topic.start_task, act, over=over, ended=ended, on_bug=on_bug)
 
     async def _wait_changed(self, name: str) -> None:
         """Return when no subscription of that name is being created or deleted.

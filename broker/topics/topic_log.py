@@ -131,6 +131,7 @@ class TopicLog(Protocol):
     """An endless log."""
 
     on_fenced: Callable[[], None]
+    on_bug: Callable[[Exception], None]  # called when the log ends because of a bug
     on_confirmed: Callable[[], None]  # called when `last_confirmed` has moved
 
     @property

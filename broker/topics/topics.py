@@ -8,6 +8,8 @@ its bundle, or if its log fails.  `run` belongs in the nursery of the broker.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import count
 from random import Random
 from typing import assert_never
@@ -46,6 +48,7 @@ from daybook.broker.protocol.topics import (
 )
 from daybook.broker.protocol.upkeep import is_inactive
 from daybook.broker.topics import deduplication
+from daybook.broker.topics.bugs import TopicBugs
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.idle import IdleTopics
 from daybook.broker.topics.loads import Load as LoadUnderWay
@@ -65,6 +68,7 @@ from daybook.wire.topics import TopicName
 
 _SPREAD = (0.5, 1.5)  # the random factor of a back-off
 _CLOSES_AT_ONCE = 64
+_TOPICS_PER_TURN = 100  # then other tasks run
 
 
 def _is_used(topic: Topic) -> bool:
@@ -120,6 +124,7 @@ class Topics:
         self._rng = rng
         self._log = log
         self._log_limiter = LogLimiter(log)
+        self.bugs = TopicBugs(log)
         self._name_prefix = name_prefix
         self._maintain_interval_s = maintain_interval_s
         self._protocol = TopicsProtocol()
@@ -136,7 +141,11 @@ class Topics:
         self._deleting: set[str] = set()  # topics that are deleted instead of closed
         self._deleting_unused: set[str] = set()  # the same, unless they are in use by then
         self.watch = DispatchWatch(
-            self._loaded.values, stalled_s=self.limits.stalled_s, clock=clock, log=log
+            self._loaded.values,
+            self.bugs,
+            stalled_s=self.limits.stalled_s,
+            clock=clock,
+            log=log,
         )
         self.non_persistent = NonPersistentTopics(
             policies,
@@ -146,17 +155,20 @@ class Topics:
             owns=lambda name: self._owns(name),
             may_load=lambda name: self._may_load(name),
             idle_s=maintain_interval_s,
+            bugs=self.bugs,
         )
         self._policy_updates = PolicyUpdates(
             policies,
             logs,
             lambda: self._loaded,
             lambda name: self._start(self.unload, name),
+            self.contained,
             interval_s=maintain_interval_s,
         )
         self._upkeep = Upkeep(
             lambda: self._loaded.values(),
             self._delete_unused,
+            self.contained,
             interval_s=policy_check_interval_s,
             rng=rng,
             log=log,
@@ -166,6 +178,7 @@ class Topics:
         self._idle = IdleTopics(
             self._loaded.values,
             self.rest,
+            self.contained,
             idle_s=idle_unload_s,
             rng=rng,
         )
@@ -201,7 +214,8 @@ class Topics:
                 while True:
                     await trio.sleep(self._maintain_interval_s)
                     for topic in list(self._loaded.values()):
-                        await self._maintain(topic)
+                        with self.contained(topic, "rolling and trimming its ledgers"):
+                            await self._maintain(topic)
                     self._warned_sixteenths = {
                         name: used
                         for name, used in self._warned_sixteenths.items()
@@ -212,11 +226,23 @@ class Topics:
 
     async def _tick_rates(self) -> None:
         while True:
-            for topic in self._loaded.values():
-                topic.tick_rates(trio.current_time())
-            for other in self.non_persistent.loaded.values():
-                other.tick_rates(trio.current_time())
+            loaded: list[Topic | NonPersistentTopic] = [*self._loaded.values()]
+            loaded += self.non_persistent.loaded.values()
+            for number, topic in enumerate(loaded, 1):
+                if not number % _TOPICS_PER_TURN:
+                    await trio.lowlevel.checkpoint()
+                # Rates are stored nowhere, and the next period computes them anew.
+                with self.bugs.contained(topic.name, "computing its rates"):
+                    topic.tick_rates(trio.current_time())
             await trio.sleep(PERIOD_S)
+
+    def contained(self, topic: Topic, doing: str) -> AbstractContextManager[None]:
+        """Drop the topic if an error that nobody expected ends the block."""
+        return self.bugs.contained(topic.name, doing, partial(self._topic_failed, topic))
+
+    def _has_bug(self, topic: Topic, doing: str, bug: Exception) -> None:
+        with self.contained(topic, doing):
+            raise bug
 
     async def _maintain(self, topic: Topic) -> None:
         """Roll an old ledger, trim ledgers that are no longer needed, and start a compaction."""
@@ -541,7 +567,7 @@ class Topics:
         except BrokerError as refused:
             self._failures[load] = refused
         except Exception as bug:  # All other topics are unaffected.
-            self._log_bug(name, bug)
+            self.bugs.note(name, "loading it", bug)
             self._failures[load] = UnavailableError(
                 f"this broker cannot load {name} because of a bug; its log has the reason"
             )
@@ -577,7 +603,7 @@ class Topics:
         try:
             policies = await self._policies.effective(name)
             load.step("reading which messages its producers have sent")
-            known = await self._load_deduplication(name, log, policies)
+            known = await self._load_deduplication(name, log, policies, load.advance)
             if not self._owns(name):
                 # The bundle was lost meanwhile.  Its next owner recovers the log.
                 raise NotOwnerError(f"this broker lost {name} while it loaded it: look it up again")
@@ -596,14 +622,19 @@ class Topics:
             policies=policies,
             deduplication=known,
             on_failed=self._topic_failed,
+            on_bug=self._has_bug,
         )
 
     async def _load_deduplication(
-        self, name: TopicName, log: TopicLog, policies: EffectivePolicies
+        self,
+        name: TopicName,
+        log: TopicLog,
+        policies: EffectivePolicies,
+        on_progress: Callable[[], None],
     ) -> Deduplication | None:
         if policies.deduplication:
             limits = self.limits.deduplication
-            return await deduplication.load(name, log, self.logs, limits)
+            return await deduplication.load(name, log, self.logs, limits, on_progress)
         await deduplication.remove(name, log)
         return None
 
@@ -625,15 +656,8 @@ class Topics:
 
     async def _run_topic(self, topic: Topic, *, task_status: trio.TaskStatus[None]) -> None:
         """Run the topic.  If it fails, drop it, so that all other topics are unaffected."""
-        try:
+        with self.contained(topic, "serving it"):
             await topic.run(task_status=task_status)
-        except Exception as error:
-            self._log_bug(topic.name, error)
-            self._topic_failed(topic, error)
-
-    def _log_bug(self, name: TopicName, error: Exception) -> None:
-        text = "a topic failed because of a bug: please report it"
-        self._log.error(text, topic=name.full, exc_info=error)
 
     def _topic_failed(self, topic: Topic, error: Exception) -> None:
         name = topic.name.full
@@ -670,7 +694,7 @@ class Topics:
                     why=str(error),
                 )
             except Exception as error:  # All other topics are unaffected.
-                self._log_bug(topic.name, error)
+                self.bugs.note(topic.name, "closing it", error)
                 topic.drop()
         # A drop during the close has removed the topic already, and a new load may be there now.
         if self._by_load.pop(load, None) is not None:

@@ -11,6 +11,7 @@ Policies count from the moment at which a topic is loaded: nothing happens to on
 """
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 from random import Random
 
 import trio
@@ -28,12 +29,16 @@ _TOPICS_PER_TURN = 100  # then other tasks run
 
 
 class Upkeep:
-    """One instance per broker.  `delete_unused` deletes a topic unless it is in use by then."""
+    """One instance per broker.  `delete_unused` deletes a topic unless it is in use by then.
+
+    `contained` drops a topic if its upkeep ends with an error that nobody expected.
+    """
 
     def __init__(
         self,
         loaded: Callable[[], Iterable[Topic]],
         delete_unused: Callable[[Topic], Awaitable[None]],
+        contained: Callable[[Topic, str], AbstractContextManager[None]],
         *,
         interval_s: float,
         rng: Random,
@@ -41,6 +46,7 @@ class Upkeep:
     ) -> None:
         self._loaded = loaded
         self._delete_unused = delete_unused
+        self._contained = contained
         self._interval_s = interval_s
         self._rng = rng
         self._log = log
@@ -61,7 +67,9 @@ class Upkeep:
 
         async def work() -> None:
             while watched:
-                await self._look_at(watched.pop())
+                topic = watched.pop()
+                with self._contained(topic, "applying policies that need time"):
+                    await self._look_at(topic)
 
         async with trio.open_nursery() as nursery:
             for _ in range(min(_AT_ONCE, len(watched))):

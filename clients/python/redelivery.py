@@ -45,9 +45,9 @@ class Redelivery:
         self._nacks = NackTracker(limits.nack_delay_s, limits.nack_delay_max_s)
         self._waiting = trio.Event()
 
-    def nack(self, key: EntryKey, redeliveries: int = 0) -> None:
+    def nack(self, key: EntryKey, redeliveries: int = 0, delay_max_s: float | None = None) -> None:
         """Ask for an entry again, after a delay that depends on how often it came before."""
-        self._nacks.nack(key, trio.current_time(), redeliveries)
+        self._nacks.nack(key, trio.current_time(), redeliveries, delay_max_s)
         self._waiting.set()
 
     async def ask_now(self, keys: Sequence[EntryKey]) -> None:

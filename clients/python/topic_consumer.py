@@ -63,6 +63,7 @@ class SubscriptionType(Enum):
         return self in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
 
 
+_CHUNK_DELAY_MAX_S = 60.0  # between two requests for a chunk whose message lacks others
 _SUB_TYPES = {
     SubscriptionType.EXCLUSIVE: pb.CommandSubscribe.Exclusive,
     SubscriptionType.SHARED: pb.CommandSubscribe.Shared,
@@ -275,7 +276,9 @@ class TopicConsumer(ConnectionHandler):
         # Nothing comes again to a reader: asking would only drop what waits for it.
         if self._settings.durable and self._acknowledges:
             for key in again:
-                self._redelivery.nack(key)
+                # What it lacks may never come.  On an exclusive subscription each request has
+                # everything delivered again that is not acknowledged.
+                self._redelivery.nack(key, chunks.times(key), _CHUNK_DELAY_MAX_S)
                 if not self._settings.type.shares:  # A shared one may come to another consumer.
                     chunks.owe(key)
         if chunks.deadline is not None:

@@ -14,7 +14,7 @@ from daybook.broker.dispatch.subscription import BEFORE_LOG
 from daybook.broker.errors import ConflictError
 from daybook.broker.limits import CompactionLimits, TopicLimits
 from daybook.broker.topics.stats import internal_stats, topic_stats
-from daybook.managed_ledger.compacted import CURSOR, LEDGER
+from daybook.managed_ledger.compacted import CURSOR, LEDGER, CompactedWriter
 from daybook.managed_ledger.errors import FencedError
 from daybook.managed_ledger.position import Position
 from daybook.wire.batch import encode_batch, iter_batch, parse_metadata
@@ -631,6 +631,23 @@ async def test_the_messages_that_compaction_removed_from_a_batch_are_named_to_th
         client.frames.send([encode_ack(1, [(first.ledger_id, first.entry_id, 0b010)])])
         client.tell(pb.CommandRedeliverUnacknowledgedMessages(consumer_id=1))
         assert await got(client) == [("b", "2")], "what is left of the batch is acknowledged"
+
+
+async def test_a_batch_that_would_be_too_large_without_some_messages_is_kept_whole(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The names of its messages are added to it, and no bookie may take that."""
+    async with compacting() as world:
+        messages = [("a", "1"), ("b", "1"), ("c", "1")]
+        world.producer.send_payload(0, batch(0, messages), count=3)
+        world.sent = 1
+        await world.producer.receipts(1)
+        await world.send(("b", "2"))
+        (stored, _) = world.cluster.broker.log().entries
+        monkeypatch.setattr(CompactedWriter, "fits", lambda _, data: bytes(data) == stored)
+        await world.compact()
+        client = await world.reader(permits=10)
+        assert await got(client) == [*messages, ("b", "2")]
 
 
 async def test_indexes_that_cannot_be_those_of_the_batch_are_ignored(

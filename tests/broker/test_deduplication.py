@@ -11,8 +11,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from daybook.broker.limits import DeduplicationLimits, TopicLimits
+from daybook.broker.errors import UnavailableError
+from daybook.broker.limits import DeduplicationLimits, LoadLimits, TopicLimits
 from daybook.broker.protocol.deduplication import GENERATED
+from daybook.broker.topics import deduplication
 from daybook.broker.topics.deduplication import CURSOR
 from daybook.broker.topics.stats import topic_stats
 from daybook.managed_ledger.position import Position
@@ -444,6 +446,42 @@ async def test_a_long_log_without_a_snapshot_is_replayed_in_part(
         assert success.last_sequence_id == 39
         (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
         assert "before the offset 31" in warning
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+async def test_a_replay_may_take_long_while_it_advances_and_no_longer(
+    snapshot: bool, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, a topic whose replay takes more than five minutes could never be loaded again."""
+    limits = TopicLimits(loads=LoadLimits(load_s=60.0))
+    async with open_broker(topic_limits=limits, settings={"keep_alive_s": 1e6}) as cluster:
+        cluster.broker.policies.deduplication = True
+        client, _ = await opened(cluster)
+        for sequence_id in range(10):
+            client.send(sequence_id)
+        await client.receipts(10)
+        if not snapshot:
+            del cluster.broker.log().by_name[CURSOR]
+        await take_over(cluster)
+        read, seconds = FakeLog.read, [50.0]
+
+        async def read_slowly(log: FakeLog, *args: Any, **options: Any) -> Any:
+            await trio.sleep(seconds[0])
+            return await read(log, *args, **options)
+
+        monkeypatch.setattr(FakeLog, "read", read_slowly)
+        monkeypatch.setattr(deduplication, "_READ_ENTRIES", 1)
+        topics, begin_s = cluster.broker.topics, trio.current_time()
+        topic = await topics.get(TopicName.parse(TOPIC), create=False)
+        assert trio.current_time() - begin_s >= 500
+        assert topic.deduplication is not None
+        assert await topic.deduplication.last_stored("p") == 9
+        await take_over(cluster)
+        if not snapshot:
+            del cluster.broker.log().by_name[CURSOR]
+        seconds[0] = 61.0
+        with pytest.raises(UnavailableError, match="was not loaded within 60 s"):
+            await topics.get(TopicName.parse(TOPIC), create=False)
 
 
 async def test_a_topic_that_cannot_be_read_now_is_not_opened_without_its_history(

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from daybook.broker.dispatch import watch as watch_module
 from daybook.broker.dispatch.explain import Explanation, blockers, explain
-from daybook.broker.dispatch.subscription import Subscription
+from daybook.broker.dispatch.subscription import Subscription, Target
 from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.protocol.dispatch.blockers import Blocker, Cause
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
@@ -225,11 +225,11 @@ async def test_a_subscription_that_is_moved_says_so(autojump_clock: MockClock) -
         await client.subscribe(initialPosition=EARLIEST)
         gate = trio.Event()
 
-        async def find() -> Position:
+        async def find() -> Target:
             await gate.wait()
-            return Position(5, 1)
+            return Position(5, 1), None
 
-        move = subscription_of(cluster).begin_move(find, None)
+        move = subscription_of(cluster).begin_move(find)
         found = explained(cluster)
         assert causes(found)[0] == "moving"
         gate.set()

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 import daybook
-from daybook.broker.dispatch.subscription import Subscription
+from daybook.broker.dispatch.subscription import Subscription, Target
 from daybook.broker.errors import UnavailableError
 from daybook.broker.service.lookup import LookupResult
 from daybook.clients.python.errors import InDoubtError
@@ -44,11 +44,11 @@ def cursor_of(cluster: Cluster) -> FakeCursor:
 async def reset(cluster: Cluster, to: Position = FIRST) -> None:
     """Reset the subscription as an administrator does."""
 
-    async def find() -> Position:
+    async def find() -> Target:
         await trio.lowlevel.checkpoint()
-        return to
+        return to, None
 
-    await subscription_of(cluster).move(find, None)
+    await subscription_of(cluster).move(find)
 
 
 @pytest.mark.parametrize(
@@ -215,3 +215,28 @@ async def test_a_reset_outlives_what_our_own_client_acknowledges_of_before(
             await consumer.flush_acks()
             await sender.settle(5)
             assert cursor_of(cluster).mark_delete == Position(5, 4)
+
+
+@pytest.mark.parametrize(
+    ("trimmed", "bits", "got"),
+    [
+        (0, 0b10, [(1, 0b10), (2, None)]),
+        (2, 0b10, [(2, None), (3, None)]),
+        (0, 0b100, [(2, None), (3, None)]),
+    ],
+    ids=["it is there", "it was trimmed", "it has no such message"],
+)
+async def test_a_seek_into_a_batch_takes_no_message_of_another_one(
+    trimmed: int, bits: int, got: list[tuple[int, int | None]], autojump_clock: MockClock
+) -> None:
+    """The bits of an entry that is gone must not count for the entry that is first now."""
+    async with open_broker() as cluster:
+        client = await with_entries(cluster, 4)
+        await client.subscribe(initialPosition=EARLIEST)
+        cluster.broker.log().trimmed = trimmed
+        place = pb.MessageIdData(ledgerId=5, entryId=1, ack_set=[bits])
+        await client.ask(pb.CommandSeek(consumer_id=1, message_id=place), pb.CommandSuccess)
+        await client.wait(pb.CommandCloseConsumer)
+        await client.subscribe(permits=4)
+        found = await client.deliveries(2)
+        assert [(each.entry_id, each.ack_set) for each in found] == got

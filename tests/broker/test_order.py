@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from daybook.broker.dispatch.subscription import Target
 from daybook.broker.limits import TopicLimits
 from daybook.managed_ledger.position import Position
 from daybook.wire.messages.registry import Command, encode
@@ -214,12 +215,12 @@ async def test_who_waited_for_a_dead_consumer_waits_for_a_move_that_began_meanwh
         await heir.settle(1)  # The broker is probing the client of the first consumer.
         subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub")
 
-        async def find() -> Position:
+        async def find() -> Target:
             await trio.lowlevel.checkpoint()
-            return Position(5, 3)
+            return Position(5, 3), None
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(subscription.move, find, None)
+            nursery.start_soon(subscription.move, find)
             await heir.settle(10)
             assert not heir.bodies(pb.CommandSuccess)
             assert not subscription.consumers

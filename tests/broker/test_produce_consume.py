@@ -324,6 +324,30 @@ async def test_a_batch_is_acked_when_all_its_messages_are(autojump_clock: MockCl
         assert cursor.mark_delete.entry_id == 0
 
 
+async def test_an_ack_without_an_ack_set_is_for_the_whole_entry(
+    autojump_clock: MockClock,
+) -> None:
+    """Also if it names a message of the batch: Pulsar's brokers do not look at the index either.
+
+    A client that knows the size of a batch says with the ack set which messages are left.
+    """
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        await client.producer()
+        await client.subscribe(kind=pb.CommandSubscribe.Shared, permits=100)
+        client.send_batch(0, 4)
+        await client.deliveries(1)
+        ack = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, request_id=7)
+        ack.message_id.add(ledgerId=5, entryId=0, batch_index=2)
+        client.tell(ack)
+        (answer,) = await client.wait(pb.CommandAckResponse)
+        assert not answer.HasField("error")
+        assert cluster.broker.log().by_name["sub"].mark_delete.entry_id == 0
+        subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.by_name["sub"]
+        assert subscription.dispatch.unacked == 0
+        assert subscription.backlog.messages == 0
+
+
 async def test_a_batch_is_acked_when_a_cumulative_ack_covers_its_rest(
     autojump_clock: MockClock,
 ) -> None:

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from daybook.broker.dispatch.subscription import Target
 from daybook.broker.errors import BrokerError
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
@@ -86,11 +87,11 @@ async def test_a_reset_whose_administrator_stops_waiting_is_whole(
         subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub")
         gate = hold_resets(cluster.broker.log().by_name["sub"])
 
-        async def find() -> Position:
-            return Position(5, 0)
+        async def find() -> Target:
+            return Position(5, 0), None
 
         with trio.move_on_after(1) as scope:
-            await subscription.move(find, None)
+            await subscription.move(find)
         assert scope.cancelled_caught
         assert subscription.moving
         gate.set()
@@ -119,11 +120,11 @@ async def test_a_move_that_may_not_be_stored_is_whole_in_memory(
 
         cursor.reset = fail  # type: ignore[method-assign,assignment]
 
-        async def find() -> Position:
-            return Position(5, 0)
+        async def find() -> Target:
+            return Position(5, 0), None
 
         with pytest.raises(BrokerError, match="could not be moved"):
-            await subscription.move(find, None)
+            await subscription.move(find)
         await client.subscribe(kind=SHARED, permits=100)
         got = await client.deliveries(5)
         assert [(d.entry_id, d.ack_set) for d in got] == [(n, None) for n in range(5)]

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from daybook.broker.dispatch.clearing import carry_out, plan_skip
-from daybook.broker.dispatch.subscription import EXCLUSIVE
+from daybook.broker.dispatch.subscription import EXCLUSIVE, Target
 from daybook.broker.errors import PreconditionError, UnavailableError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
@@ -117,13 +117,13 @@ async def test_a_skip_does_not_cross_a_move(autojump_clock: MockClock) -> None:
         log = cluster.broker.log()
         read = log.read
 
-        async def first() -> Position:
+        async def first() -> Target:
             await trio.lowlevel.checkpoint()
-            return Position(5, 0)
+            return Position(5, 0), None
 
         async def read_and_move(start: Position, **limits: int) -> list[LogEntry]:
             found = await read(start, **limits)
-            await subscription.move(first, None)
+            await subscription.move(first)
             return found
 
         log.read = read_and_move  # type: ignore[method-assign]

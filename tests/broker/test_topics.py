@@ -248,6 +248,8 @@ async def test_a_bug_costs_one_topic(closing: bool, autojump_clock: MockClock) -
             cluster.broker.logs.open = real  # type: ignore[method-assign]
         for number, name in ((2, "good"), (3, "bad")):
             assert isinstance(await client.producer(number, topic=name), pb.CommandProducerSuccess)
+        assert topics.bugs.found == 1
+        topics.bugs.found = 0
 
 
 @pytest.mark.parametrize(
@@ -709,6 +711,8 @@ async def test_a_bug_in_one_topic_is_no_end_of_the_broker(autojump_clock: MockCl
         await client.wait(pb.CommandCloseConsumer)
         other.send(0)
         await other.receipts(1)
+        assert cluster.broker.topics.bugs.found == 1
+        cluster.broker.topics.bugs.found = 0
 
 
 # -- numbers

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from daybook.bookie.errors import ReadUnknownError
 from daybook.broker.config import parse
+from daybook.broker.dispatch.subscription import Target
 from daybook.broker.errors import UnavailableError
 from daybook.broker.namespaces.policy_table import defaults
 from daybook.broker.namespaces.policy_types import BacklogQuota, InactiveTopics
@@ -146,11 +147,11 @@ async def test_nothing_expires_while_the_subscription_is_moved(autojump_clock: M
         subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.by_name["sub"]
         found = trio.Event()
 
-        async def find() -> Position:
+        async def find() -> Target:
             await found.wait()
-            return Position(5, 0)
+            return Position(5, 0), None
 
-        wait_moved = subscription.begin_move(find, None)
+        wait_moved = subscription.begin_move(find)
         assert subscription.skip_to(Position(5, 1)) == 0
         found.set()
         await wait_moved()

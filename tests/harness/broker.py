@@ -117,7 +117,11 @@ class FakeLookups(Lookups):
 
 
 class Broker:
-    """One broker.  A test that does not check `errors`, the internal ones, must leave it empty."""
+    """One broker.
+
+    A test that does not check `errors`, the internal ones, must leave it empty, and the count of
+    bugs of topics at 0.
+    """
 
     def __init__(
         self,
@@ -414,3 +418,4 @@ async def open_broker(**options: Any) -> AsyncGenerator[Cluster]:
         yield Cluster(broker, nursery)
         nursery.cancel_scope.cancel()
     assert not broker.errors, broker.errors
+    assert not broker.topics.bugs.found, "a topic failed because of a bug"

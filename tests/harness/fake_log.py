@@ -176,6 +176,7 @@ class FakeLog:
     pending_bytes: int = 0
     reads: int = 0
     reads_to_fail: int = 0  # so many reads fail: their bookies are absent
+    lost: set[int] = field(default_factory=set)  # entries of which no copy can be read
     waiting_for: str = ""
     full: str = ""
     room: Room = field(default_factory=lambda: Room(100, 4096))
@@ -186,6 +187,7 @@ class FakeLog:
         self.by_name: dict[str, FakeCursor] = {}
         self.on_fenced = _nothing
         self.on_confirmed = _nothing
+        self.on_bug: Callable[[Exception], None] = lambda bug: None
         self._pending: list[tuple[bytes, Done]] = []
         self.sizes = EntrySizes()
         self._room = trio.Event()
@@ -334,6 +336,10 @@ class FakeLog:
             if len(found) >= max_entries or (found and size >= max_bytes):
                 break
             position = self._position(index)
+            if index in self.lost:
+                if found:
+                    break
+                raise ReadUnknownError(position.ledger_id, position.entry_id, "it is damaged")
             if found and position.ledger_id != found[0].position.ledger_id:
                 break
             found.append(LogEntry(position, memoryview(self.entries[index])))

@@ -14,13 +14,13 @@ from daybook.managed_ledger.compacted import (
     encode_head,
     open_compacted,
 )
-from daybook.managed_ledger.errors import LogCorruptError
+from daybook.managed_ledger.errors import EntryTooLargeError, LogCorruptError
 from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import compacted_metadata
 from daybook.wire.digest import DigestType
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.managed_ledger.world import CONFIG, NAME, TREE, Host, World, append, play
+from tests.managed_ledger.world import CONFIG, NAME, TREE, Host, World, append, message, play, until
 
 TOPIC = "persistent://t/n/a"
 # idSize, MessageIdData(ledgerId=7, entryId=2, partition=-1), size, entry: as RawMessageImpl writes.
@@ -188,5 +188,36 @@ def test_a_cursor_is_created_with_its_numbers_in_one_record() -> None:
             await log.open_cursor("s", initial=log.before_first, numbers={"n": 1})
             log = await reopened(host, log)
             assert log.cursors["s"].properties == {"n": 1}
+
+    play(scenario)
+
+
+def test_the_largest_entry_that_the_log_takes_fits_into_a_compacted_ledger() -> None:
+    """Once, the compaction of a topic with such an entry failed each time."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            (position,) = await append(log, range(1))
+            overhead = log.appended_bytes - sum(map(len, message(0)))
+            told: list[tuple[Position | None, Exception | None]] = []
+            for more in (0, 1):
+                payload = [b"x" * (log.entry_bytes_max - overhead + more)]
+                log.append(payload, 1, lambda *outcome: told.append(outcome))
+            await until(lambda: len(told) == 2)
+            (_, refused), (largest, _) = told
+            assert isinstance(refused, EntryTooLargeError)
+            assert largest is not None
+            entry = (await log.read(largest, max_entries=1, max_bytes=1))[0]
+            assert len(entry.data) == log.entry_bytes_max
+            writer = await create_compacted(log, log.last_confirmed)
+            assert writer.fits(entry.data)
+            assert not writer.fits(bytes(entry.data) + bytes(9))
+            writer.append(position, b"small")
+            writer.append(Position((1 << 63) - 1, (1 << 40) - 1), entry.data)
+            await writer.close()
+            reader = await open_compacted(log, writer.ledger_id)
+            found = await reader.read(0, max_entries=9, max_bytes=1 << 30)
+            assert [len(each.data) for each in found] == [5, log.entry_bytes_max]
 
     play(scenario)

@@ -59,7 +59,7 @@ MUTANTS = [
         module="daybook.managed_ledger.log",
         name="ManagedLedger.append",
         replacement=Edit(
-            "if size > ALWAYS_TAKEN_BYTES and size > (size_max := self._writer.payload_bytes_max):",
+            "if size > ALWAYS_TAKEN_BYTES and size > (size_max := self.entry_bytes_max):",
             "if (size_max := 0):",
         ),
         caught_by="tests:tests/managed_ledger/test_log.py -k no_bookie_would_take",

@@ -171,4 +171,22 @@ MUTANTS = [
         replacement=Edit(" and list(parameters) == list(fields)", ""),
         caught_by=f"{_BY_CODEC} -k order_of_the_parameters",
     ),
+    Mutant(
+        id="PF90",
+        rule="a chunk whose earlier ones never come is asked for less and less often -> as often",
+        module=f"{_PYTHON}.topic_consumer",
+        name="TopicConsumer._settle_dropped_chunks",
+        replacement=Edit("chunks.times(key), _CHUNK_DELAY_MAX_S", "0"),
+        caught_by=f"{_BY_CHUNKS} -k less_and_less",
+    ),
+    Mutant(
+        id="PF91",
+        rule="the repeats of a message are bounded -> they are not",
+        module=f"{_PYTHON}.protocol.chunks",
+        name="Chunks.add",
+        replacement=Edit(
+            "if len(partial.keys) > count + _REPEATS_MAX:", "if len(partial.keys) > 9_000:"
+        ),
+        caught_by=f"{_BY_CHUNKS} -k repeats_of_a_message",
+    ),
 ]

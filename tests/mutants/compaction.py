@@ -270,4 +270,20 @@ MUTANTS = [
         replacement=Edit("if topic in (None, self.topic.encode())", "if True"),
         caught_by=_BY_LOG,
     ),
+    Mutant(
+        id="CT90",
+        rule="the log leaves room for the head of a compacted entry -> it takes what bookies take",
+        module="daybook.managed_ledger.log",
+        name="ManagedLedger.entry_bytes_max",
+        replacement=Edit("- COMPACTED_MORE_BYTES", ""),
+        caught_by="tests:tests/managed_ledger/test_compacted.py",
+    ),
+    Mutant(
+        id="CT91",
+        rule="a batch that would grow too large is kept whole -> the compaction fails",
+        module="daybook.broker.compaction.compactor",
+        name="Compactor.write",
+        replacement=Edit("if not writer.fits(data):", "if False:"),
+        caught_by="tests:tests/broker/test_compaction.py -k kept_whole",
+    ),
 ]

@@ -64,7 +64,8 @@ MUTANTS = [
         module=_SHELL,
         name="load",
         replacement=Edit(
-            "entries, size = await _replay(log, cursor.mark_delete, state)", "entries, size = 0, 0"
+            "entries, size = await _replay(log, cursor.mark_delete, state, on_progress)",
+            "entries, size = 0, 0",
         ),
         caught_by=_BY_TOPIC,
     ),
@@ -73,7 +74,7 @@ MUTANTS = [
         rule="without a snapshot the log is replayed from its begin -> nothing is known",
         module=_SHELL,
         name="load",
-        replacement=Edit("await _replay(log, start, state)\n", "pass\n"),
+        replacement=Edit("await _replay(log, start, state, on_progress)\n", "pass\n"),
         caught_by=_BY_TOPIC,
     ),
     Mutant(
@@ -212,5 +213,16 @@ MUTANTS = [
         name="TopicProducer.send",
         replacement=Edit("if sequence_id == self._first_new_id:", "if False:"),
         caught_by="tests:tests/clients/python/test_deduplication.py",
+    ),
+    Mutant(
+        id="DP90",
+        rule="a replay that advances may take long -> a topic with a long one is never loaded",
+        module="daybook.broker.topics.loads",
+        name="Load.advance",
+        replacement=Edit(
+            "trio.current_time() + self.patience_s",
+            "min(self.scope.deadline, trio.current_time() + self.patience_s)",
+        ),
+        caught_by="tests:tests/broker/test_deduplication.py -k may_take_long",
     ),
 ]

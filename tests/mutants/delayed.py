@@ -68,7 +68,7 @@ MUTANTS = [
     ),
     Mutant(
         id="DD09",
-        rule="what came due while the far part is read is delivered -> forgotten",
+        rule="entries that come due while the far part is read are delivered -> forgotten",
         module=_SHARED,
         name="SharedDispatch._delayed_again",
         replacement=Edit("for entry in found if not entry.deliver_at_ms]", "for entry in ()]"),
@@ -113,5 +113,21 @@ MUTANTS = [
         name="Dispatcher._read_bytes",
         replacement=Edit(" or not limited", ""),
         caught_by="tests:tests/broker/test_delayed_delivery.py -k limit_of_bytes",
+    ),
+    Mutant(
+        id="DD90",
+        rule="the earliest entry of a bucket is remembered until it leaves -> for ever",
+        module="daybook.broker.protocol.dispatch.delayed",
+        name="_Bucket.pop",
+        replacement=Edit("self._first = None", "pass"),
+        caught_by="tests:tests/broker/protocol/test_delayed.py -k knows_its_first",
+    ),
+    Mutant(
+        id="DD91",
+        rule="only buckets that may have the next entry are looked at -> all",
+        module="daybook.broker.protocol.dispatch.delayed",
+        name="Delayed._first_in_buckets",
+        replacement=Edit("break", "pass"),
+        caught_by="tests:tests/broker/protocol/test_delayed.py -k few_buckets",
     ),
 ]

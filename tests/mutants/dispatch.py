@@ -72,9 +72,7 @@ MUTANTS = [
         rule="entries of a lost consumer go to others -> they are forgotten",
         module=_SHARED,
         name="SharedDispatch.left",
-        replacement=Edit(
-            "*self._unacked.leave(consumer), ", "*self._unacked.leave(consumer)[:0], "
-        ),
+        replacement=Edit("self._return([*had, ", "self._return([*had[:0], "),
         caught_by=_STORMS,
     ),
     Mutant(
@@ -168,5 +166,45 @@ MUTANTS = [
         name="SharedDispatch._assign",
         replacement=Edit("if self._unacked.is_held(entry.place):", "if False:"),
         caught_by=_STORMS,
+    ),
+    Mutant(
+        id="Q40",
+        rule="a chunk that comes back alone goes to who has the others -> to any consumer",
+        module="daybook.broker.protocol.dispatch.chunks",
+        name="Chunks.came_back",
+        replacement=Edit("self._left[group] -= 1", "self._left[group] = 0"),
+        caught_by="tests:tests/broker/protocol/test_dispatch.py",
+    ),
+    Mutant(
+        id="Q41",
+        rule="bits of a seek count for the entry that it names -> for the first that is left",
+        module="daybook.broker.service.handlers",
+        name="Handlers._begin_seek",
+        replacement=Edit("pending if found == named else None", "pending"),
+        caught_by="tests:tests/broker/test_moves.py",
+    ),
+    Mutant(
+        id="Q42",
+        rule="a batch without a pending message is done -> it is delivered with none",
+        module="daybook.broker.dispatch.dispatcher",
+        name="Dispatcher._visible",
+        replacement=Edit("if not messages:", "if False:"),
+        caught_by="tests:tests/broker/test_moves.py",
+    ),
+    Mutant(
+        id="Q43",
+        rule="a reset to a message leaves out those before it in its batch -> it does not",
+        module="daybook.broker.admin.operations",
+        name="_target",
+        replacement=Edit("if start.symbolic or index < 0:", "if True:"),
+        caught_by="tests:tests/broker/control/test_subscription_admin.py -k within_a_batch",
+    ),
+    Mutant(
+        id="Q44",
+        rule="a message id of another partition is refused -> it moves this one",
+        module="daybook.broker.admin.operations",
+        name="_check_partition",
+        replacement=Edit("start.partition_index != topic.partition", "False"),
+        caught_by="tests:tests/broker/control/test_subscription_admin.py -k names_the_partition",
     ),
 ]

@@ -144,8 +144,8 @@ MUTANTS = [
         id="ID20",
         rule="a load that takes too long is given up -> its callers wait for ever",
         module=_LOADS,
-        name="Loads.begin",
-        replacement=Edit("trio.move_on_after(self._limits.load_s)", "trio.move_on_after(1e9)"),
+        name="Load.advance",
+        replacement=Edit("trio.current_time() + self.patience_s", "1e9"),
         caught_by=_LOAD_TESTS,
     ),
     Mutant(

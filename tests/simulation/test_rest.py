@@ -5,6 +5,7 @@ from typing import cast
 import trio
 from trio.testing import MockClock
 
+from daybook.broker.dispatch.subscription import Target
 from daybook.broker.server import RunningBroker
 from daybook.managed_ledger.position import Position
 from tests.harness.broker import TOPIC, Cluster, open_broker
@@ -39,12 +40,12 @@ async def test_a_move_that_does_not_end_is_found(autojump_clock: MockClock) -> N
         await client.subscribe(permits=9)
         subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.get("sub")
 
-        async def find() -> Position:
+        async def find() -> Target:
             await trio.sleep_forever()
             raise AssertionError
 
         with trio.move_on_after(1):
-            await subscription.move(find, None)
+            await subscription.move(find)
         assert found(cluster) == [
             f"broker has of {TOPIC} the subscription sub, whose move does not end"
         ]

@@ -1,20 +1,26 @@
-"""python -m tests.storms --seed N [--kind K] | --schedules N [--first N] [--jobs N] [--tally]"""
+"""python -m tests.storms --seed N [--kind K] | --schedules N [--first N] [--jobs N] [--tally]
+
+`--steps N --kind K` runs schedules of that kind until they have N steps together.
+"""
 
 import argparse
 import sys
 import time
 
 from tests.storms.chance import Drawn
-from tests.storms.kinds import KINDS
-from tests.storms.run import Failure, Report, drawn, explain, play, run_many
+from tests.storms.kinds import ALL_KINDS, KINDS
+from tests.storms.run import Failure, Report, drawn, explain, play, run_many, run_steps
 from tests.storms.tally import add_to_tally, present_commit
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.storms")
-    parser.add_argument("--kind", choices=list(KINDS), action="append", help="default: all")
+    parser.add_argument(
+        "--kind", choices=list(ALL_KINDS), action="append", help="default: all that are mixed"
+    )
     parser.add_argument("--seed", type=int, help="one schedule of each kind, step by step")
     parser.add_argument("--schedules", type=int, default=10_000, help="so many in all")
+    parser.add_argument("--steps", type=int, help="so many steps of each kind instead")
     parser.add_argument("--first", type=int, default=0, help="the first seed of each kind")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--tally", action="store_true", help="add the result to tally.jsonl")
@@ -25,7 +31,10 @@ def main() -> int:
         return sum(_show(kind, options.seed) for kind in kinds)
     commit = present_commit() if options.tally else ""
     started = time.perf_counter()
-    report = run_many(options.schedules, first=options.first, kinds=kinds, jobs=options.jobs)
+    if options.steps:
+        report = run_steps(options.steps, first=options.first, kinds=kinds)
+    else:
+        report = run_many(options.schedules, first=options.first, kinds=kinds, jobs=options.jobs)
     _print_report(report, time.perf_counter() - started, marks=options.marks)
     if options.tally:
         lines = add_to_tally(report, commit)
@@ -50,9 +59,9 @@ def _show(kind: str, seed: int) -> int:
 
 def _print_report(report: Report, seconds: float, *, marks: bool) -> None:
     for kind, count in report.schedules.items():
-        print(f"{kind:10} {count:10,} schedules")
+        print(f"{kind:10} {count:10,} schedules, {report.steps[kind]:,} steps")
         if marks:
-            for mark in KINDS[kind].wanted:
+            for mark in ALL_KINDS[kind].wanted:
                 part = report.marks[kind][mark] / count
                 print(f"{'':10} {part:10.4f} {mark}")
         for line in report.rare(kind):

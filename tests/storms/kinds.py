@@ -9,6 +9,7 @@ from tests.storms.dispatch import DispatchStorm
 from tests.storms.key_shared import KeySharedStorm
 from tests.storms.ledger import LedgerStorm
 from tests.storms.ledger_deferred import DeferredStorm
+from tests.storms.models import MODELS
 from tests.storms.ownership import OwnershipStorm
 from tests.storms.producer import ProducerStorm
 from tests.storms.storm import Storm
@@ -26,6 +27,8 @@ KINDS: dict[str, type[Storm]] = {
         OwnershipStorm,
     )
 }
+# The models of single dispatchers run when they are asked for: `dispatch` mixes them.
+ALL_KINDS = {**KINDS, **MODELS}
 SHARES = {
     "ledger": 40,
     "deferred": 240,

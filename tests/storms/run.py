@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from tests.storms.chance import Chance, Drawn, Given, Recorded, Schedule
-from tests.storms.kinds import KINDS, SHARES
+from tests.storms.kinds import ALL_KINDS, KINDS, SHARES
 from tests.storms.shrink import shrink
 from tests.storms.storm import Storm, ViolationError, Worlds
 
@@ -31,12 +31,14 @@ class Report:
     """The result of some schedules."""
 
     schedules: Counter[str] = field(default_factory=Counter[str])
+    steps: Counter[str] = field(default_factory=Counter[str])
     marks: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
     failures: list[Failure] = field(default_factory=list[Failure])
     seconds: float = 0.0  # time of one processor
 
     def add(self, other: "Report") -> None:
         self.schedules += other.schedules
+        self.steps += other.steps
         self.seconds += other.seconds
         self.failures += other.failures
         for kind, marks in other.marks.items():
@@ -47,7 +49,7 @@ class Report:
         total, seen = self.schedules[kind], self.marks.get(kind, Counter())
         return [
             f"{kind}: {mark}: {seen[mark]} of {total}"
-            for mark, part in KINDS[kind].wanted.items()
+            for mark, part in ALL_KINDS[kind].wanted.items()
             if seen[mark] < part * total
         ]
 
@@ -61,7 +63,7 @@ def play(
     worlds: Worlds | None = None,
 ) -> tuple[Storm, Failure | None]:
     """Play one schedule; the seed of the failure is not known here, and 0."""
-    storm = KINDS[kind](chance, trace)
+    storm = ALL_KINDS[kind](chance, trace)
     storm.white_box = white_box
     storm.worlds = worlds or Worlds()
     try:
@@ -74,7 +76,7 @@ def play(
 
 
 def drawn(kind: str, seed: int) -> Drawn:
-    return Drawn(seed, KINDS[kind].steps_max)
+    return Drawn(seed, ALL_KINDS[kind].steps_max)
 
 
 def run_seeds(kind: str, first: int, count: int, *, white_box: bool = True) -> Report:
@@ -84,12 +86,24 @@ def run_seeds(kind: str, first: int, count: int, *, white_box: bool = True) -> R
     for seed in range(first, first + count):
         storm, failure = play(kind, drawn(kind, seed), white_box=white_box, worlds=worlds)
         report.schedules[kind] += 1
+        report.steps[kind] += storm.steps
         marks.update(storm.marks)
         if failure is not None:
             report.failures.append(Failure(kind, seed, failure.rule, failure.detail))
             break
     report.marks[kind] = marks
     report.seconds = time.process_time() - started
+    return report
+
+
+def run_steps(steps: int, *, first: int = 0, kinds: list[str]) -> Report:
+    """Run schedules of each kind until they have so many steps together, or one fails."""
+    report = Report()
+    for kind in kinds:
+        at = first
+        while report.steps[kind] < steps and not report.failures:
+            report.add(run_seeds(kind, at, CHUNK))
+            at += CHUNK
     return report
 
 

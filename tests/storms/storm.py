@@ -59,6 +59,7 @@ class Storm:
         self.worlds = Worlds()
         self.white_box = True  # also check the W rules, which look inside
         self.marks: set[str] = set()
+        self.steps = 0
         self._actors: list[Callable[[], None]] = []
         self._weights: list[float] = []
         self._cumulative: list[float] = []
@@ -71,9 +72,8 @@ class Storm:
     def run(self) -> None:
         chance, actors = self.chance, self._actors
         self._cumulative = list(accumulate(self._weights))
-        steps = 0
-        while chance.more(steps):
-            steps += 1
+        while chance.more(self.steps):
+            self.steps += 1
             chance.next_step()
             actors[chance.weighted(self._cumulative)]()
         chance.next_step()

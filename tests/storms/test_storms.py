@@ -13,9 +13,11 @@ import pytest
 
 from tests.mutants.catalogue import BY_ID
 from tests.mutants.patch import applied
+from tests.storms import kills, run
 from tests.storms.chance import Given, Recorded
 from tests.storms.kinds import KINDS, SHARES
-from tests.storms.run import drawn, explain, play, run_many, run_seeds
+from tests.storms.models import MODELS
+from tests.storms.run import drawn, explain, play, run_many, run_seeds, run_steps
 from tests.storms.tally import Line, add_to_tally, read_tally
 
 KIND_NAMES = list(KINDS)
@@ -92,3 +94,34 @@ def test_the_tally_counts_by_commit_and_kind(tmp_path: Path) -> None:
 def test_every_kind_has_its_share() -> None:
     assert SHARES.keys() == KINDS.keys()
     assert sum(SHARES.values()) == 1000
+
+
+# -- the models of the dispatchers
+
+
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind not in KINDS])
+def test_each_dispatcher_has_a_model_that_meets_what_it_should(kind: str) -> None:
+    report = run_seeds(kind, 0, 400)
+    assert [line for failure in report.failures for line in explain(failure)] == []
+    assert report.rare(kind) == []
+
+
+def test_a_run_may_be_so_many_steps_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "CHUNK", 10)
+    report = run_steps(5_000, kinds=["exclusive", "shared"])
+    assert all(5_000 <= report.steps[kind] < 15_000 for kind in ("exclusive", "shared"))
+    with applied(BY_ID["Q06"]):
+        assert run_steps(100_000, kinds=["shared"]).failures
+
+
+def test_the_table_of_mutants_is_that_of_the_catalogue_and_true() -> None:
+    """`python -m tests.storms.kills` makes the table again; each seed in it finds its mutant."""
+    found = kills.read_kills()
+    assert list(found) == [mutant.id for mutant in kills.hunted()]
+    page = kills.PAGE.read_text().partition(kills.BEGIN)[2].partition(kills.END)[0]
+    assert page == kills.table(found)
+    for mutant_id, seeds in found.items():
+        assert seeds, f"no model finds {mutant_id}"
+        kind, seed = min(seeds.items(), key=lambda each: each[1])
+        with applied(BY_ID[mutant_id]):
+            assert play(kind, drawn(kind, seed))[1] is not None, (mutant_id, kind, seed)

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from daybook.wire import http
 from daybook.wire.http import HttpPort
 
 PATIENCE_S = 60.0
@@ -114,3 +115,20 @@ async def test_accepts_that_fail_are_told_and_repeated(monkeypatch: pytest.Monke
             assert (await ask(port, b"ok")).endswith(b"ok")
         nursery.cancel_scope.cancel()
     assert failures == [(port.port, errno.EMFILE)] * 2
+
+
+async def test_a_bug_in_one_connection_ends_no_other(
+    monkeypatch: pytest.MonkeyPatch, bugs: list[str]
+) -> None:
+    site = Site()
+    port = HttpPort("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            with monkeypatch.context() as patch:
+                patch.setattr(http._Connection, "protocol_send", None)
+                assert await ask(port, b"ok") == b""
+            assert (await ask(port, b"ok")).endswith(b"ok")
+        nursery.cancel_scope.cancel()
+    assert bugs
+    bugs.clear()

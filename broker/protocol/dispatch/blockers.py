@@ -36,6 +36,7 @@ class Cause(Enum):
     DISPATCH_RATE = "dispatchRate"  # a policy limits the rate, and it is used up for now
     READING = "reading"  # a read of the log is under way
     READ_FAILS = "readFails"  # the log cannot be read, and the read is repeated
+    UNREADABLE = "unreadable"  # one entry cannot be read, and the others are delivered
     MOVING = "moving"  # the cursor is being moved
     TOPIC_CLOSED = "topicClosed"
     UNKNOWN = "unknown"  # nothing is in the way: a bug
@@ -51,6 +52,7 @@ class Blocker:
     limit: int | None = None
     place: Place | None = None  # the oldest entry concerned
     until_ms: int | None = None
+    since_ms: int | None = None
     detail: str = ""  # a key, a range, or the words of an error
 
 

@@ -1,8 +1,10 @@
 """The chunks of one message, on their way to shared consumers: all go to the same one, in order.
 
-The first chunk chooses the consumer.  The choice stands until the last chunk is delivered or the
-consumer leaves.  While that consumer cannot take more, its chunks are *held*, and other entries are
-delivered.  A chunk also waits while an earlier chunk of its message waits, for whatever reason.
+The first chunk chooses the consumer.  The choice stands until the last chunk is delivered and the
+consumer has none of the chunks any more, or until the consumer leaves.  So a single chunk that
+comes back goes to the consumer that has the others.  While that consumer cannot take more, its
+chunks are *held*, and other entries are delivered.  A chunk also waits while an earlier chunk of
+its message waits, for whatever reason.
 """
 
 from collections.abc import Iterable
@@ -46,6 +48,10 @@ class Chunks:
         self._waiting: dict[str, _Waiting] = {}
         self._group_of: dict[Place, str] = {}  # the message of each chunk that waits
         self.held = 0
+        # Chunks that a consumer has: with their messages, and how many of each message.
+        self._out: dict[Place, str] = {}
+        self._left: dict[str, int] = {}
+        self._ended: set[str] = set()  # messages whose last chunk was delivered
 
     def consumer_of(self, entry: Entry) -> ConsumerKey | None:
         """Return the consumer that must get the entry, if that is decided."""
@@ -97,14 +103,34 @@ class Chunks:
         if entry.group is None:
             return
         self.forget((entry.place,))
-        # The last chunk ends the choice of the consumer, and the first one makes it.
+        group = entry.group
+        self._out[entry.place] = group
+        self._left[group] = self._left.get(group, 0) + 1
         if entry.group_ends:
-            if entry.group in self._consumer:
-                self._forget(entry.group)
-        elif entry.group not in self._consumer:
-            self._consumer[entry.group] = consumer
-            self._groups.setdefault(consumer, set()).add(entry.group)
+            self._ended.add(group)
+        if group not in self._consumer:
+            self._consumer[group] = consumer
+            self._groups.setdefault(consumer, set()).add(group)
             self._forget_some()
+
+    def came_back(self, places: Iterable[Place]) -> None:
+        """Note that no consumer has these entries any more: acknowledged, or given back."""
+        if not self._out:
+            return
+        for place in places:
+            group = self._out.pop(place, None)
+            if group is None:
+                continue
+            self._left[group] -= 1
+            if not self._left[group]:
+                del self._left[group]
+                if group in self._ended:
+                    self._ended.remove(group)
+                    if group in self._consumer:
+                        self._forget(group)
+
+    def came_back_up_to(self, last: Place) -> None:
+        self.came_back([place for place in self._out if place <= last])
 
     def _forget_some(self) -> None:
         """One whose chunks wait is not forgotten: they would wait for a consumer without cause."""
@@ -149,4 +175,7 @@ class Chunks:
         self._held.clear()
         self._waiting.clear()
         self._group_of.clear()
+        self._out.clear()
+        self._left.clear()
+        self._ended.clear()
         self.held = 0

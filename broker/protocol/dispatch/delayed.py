@@ -41,7 +41,7 @@ _NEVER_MS = 1 << 70
 class _Bucket:
     """The entries of a span of time, in arrays: 20 bytes each."""
 
-    __slots__ = ("after_ms", "keys", "places", "start_ms", "step")
+    __slots__ = ("_first", "after_ms", "keys", "places", "start_ms", "step")
 
     def __init__(self, start_ms: int, *, step: bool) -> None:
         self.start_ms = start_ms
@@ -49,13 +49,33 @@ class _Bucket:
         self.places = array("Q")  # the number of the ledger, and the entry id
         self.after_ms = array("Q")
         self.keys = array("I")
+        self._first: tuple[int, int] | None = None  # the earliest one, if it is known
+
+    def add(self, packed: int, at_ms: int, key: int) -> None:
+        after_ms = at_ms - self.start_ms
+        self.places.append(packed)
+        self.after_ms.append(after_ms)
+        self.keys.append(key)
+        if self._first is None:
+            self._first = (after_ms, packed) if len(self.places) == 1 else None
+        elif after_ms < self._first[0]:
+            self._first = after_ms, packed
+
+    def pop(self) -> tuple[int, int, int]:
+        """Remove any entry; return its packed place, its time and its key."""
+        packed, after_ms = self.places.pop(), self.after_ms.pop()
+        if self._first == (after_ms, packed):
+            self._first = None
+        return packed, self.start_ms + after_ms, self.keys.pop()
 
     def __len__(self) -> int:
         return len(self.places)
 
     def first(self) -> tuple[int, int]:
         """Return the earliest time, and the packed place of that entry."""
-        after_ms, packed = min(zip(self.after_ms, self.places, strict=True))
+        if self._first is None:
+            self._first = min(zip(self.after_ms, self.places, strict=True))
+        after_ms, packed = self._first
         return self.start_ms + after_ms, packed
 
 
@@ -163,9 +183,7 @@ class Delayed:
             # A step that has begun already is opened when it is over.
             opened_ms = start_ms if start_ms > self._now_ms else start_ms + (1 << bits)
             heappush(self._order, (opened_ms, start_ms, bits))
-        bucket.places.append(self._pack(place))
-        bucket.after_ms.append(at_ms - start_ms)
-        bucket.keys.append(key)
+        bucket.add(self._pack(place), at_ms, key)
         self._in_buckets += 1
 
     def _bits(self, at_ms: int) -> int:
@@ -210,12 +228,21 @@ class Delayed:
         if self._heap:
             found.append(self._heap[0][:2])
         if self._buckets:
-            at_ms, packed = min(bucket.first() for bucket in self._buckets.values())
+            at_ms, packed = self._first_in_buckets()
             found.append((at_ms, self._unpack(packed)))
         for far in (self._far, self._again):
             if far is not None and far.count:
                 found.append((far.from_ms, None))
         return min(found, key=lambda each: each[0])
+
+    def _first_in_buckets(self) -> tuple[int, int]:
+        """Return the earliest time in the buckets, and the packed place of that entry."""
+        first = (_NEVER_MS, 0)
+        for start_ms, bits in sorted(self._buckets):
+            if start_ms > first[0]:
+                break  # All that follow are later.
+            first = min(first, self._buckets[start_ms, bits].first())
+        return first
 
     def clear(self) -> None:
         self._heap.clear()
@@ -255,8 +282,8 @@ class Delayed:
             return
         found = 0
         for _ in range(min(len(bucket), _OPENED_MAX)):
-            place = self._unpack(bucket.places.pop())
-            at_ms, key = start_ms + bucket.after_ms.pop(), bucket.keys.pop()
+            packed, at_ms, key = bucket.pop()
+            place = self._unpack(packed)
             self._in_buckets -= 1
             if at_ms <= now_ms:
                 yield place, key

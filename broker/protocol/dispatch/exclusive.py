@@ -177,6 +177,12 @@ class ExclusiveDispatch:
     def cursor_moved(self) -> list[Effect]:
         return self._rewind()
 
+    def put_aside(self, place: Place) -> None:
+        raise AssertionError("the order of the log is promised, so no entry can be put aside")
+
+    def bring_back(self, place: Place) -> None:
+        del place  # None was put aside.
+
     def limit(self, limits: DispatchLimits) -> list[Effect]:
         self._limits = limits
         return []

@@ -186,6 +186,14 @@ class Dispatch(Protocol):
         """
         ...
 
+    def put_aside(self, place: Place) -> None:
+        """Deliver other entries than this one, which cannot be read now; only if shared."""
+        ...
+
+    def bring_back(self, place: Place) -> None:
+        """Deliver an entry that was put aside, because it can be read again."""
+        ...
+
     def limit(self, limits: DispatchLimits) -> list[Effect]:
         """Other limits count from now on.  Consumers keep what they have."""
         ...

@@ -299,6 +299,18 @@ class KeySharedDispatch(SharedDispatch):
         self._done([each for each in self._key_of if each <= place])
         return super().acked_up_to(place)
 
+    def put_aside(self, place: Place) -> None:
+        """Let the key of the entry wait.  The entry was read before, so its key is known."""
+        key = self._key_of[place]
+        key.aside.add(place)
+        self._line_up(key)
+
+    def bring_back(self, place: Place) -> None:
+        key = self._key_of.get(place)
+        if key is not None and place in key.aside:
+            key.aside.remove(place)
+            self._line_up(key)
+
     def _come_due(self, due: Sequence[Due]) -> None:
         self._chunks.forget([place for place, _ in due])
         for place, key in due:
@@ -323,6 +335,7 @@ class KeySharedDispatch(SharedDispatch):
                     continue
             else:
                 key.remove(place)
+                key.aside.discard(place)
                 self._waiting -= 1
             self._line_up(key)
 
@@ -385,7 +398,9 @@ class KeySharedDispatch(SharedDispatch):
         """Put the key into the right line of the consumer that gets its next entry."""
         line: dict[int, Key] | None = None
         owner: Owner = None
-        if key.waits:
+        if key.waits and key.first in key.aside:
+            pass  # It stands in no line until its first entry can be read.
+        elif key.waits:
             owner = self._owner(key)
             drains = key.holder is not None and key.holder != owner
             line = (self._draining if drains else self._queues)[owner]

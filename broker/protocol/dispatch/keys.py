@@ -16,7 +16,18 @@ class Key:
     which more chunks will come; the key stays with its holder until they have come.
     """
 
-    __slots__ = ("_at", "_waiting", "begun", "hash", "holder", "line", "out", "owner", "waits")
+    __slots__ = (
+        "_at",
+        "_waiting",
+        "aside",
+        "begun",
+        "hash",
+        "holder",
+        "line",
+        "out",
+        "owner",
+        "waits",
+    )
 
     def __init__(self, value: int) -> None:
         self.hash = value
@@ -24,6 +35,7 @@ class Key:
         self.out = 0  # how many entries consumers have
         self.waits = 0  # how many entries wait
         self.begun: dict[str, int] | None = None
+        self.aside: set[Place] = set()  # entries that wait and cannot be read now
         self.line: dict[int, Key] | None = None  # if entries wait: the line in which this key is
         self.owner: ConsumerKey | None = None  # the consumer whose line it is
         self._waiting: list[Place] = []  # sorted, from `_at` on

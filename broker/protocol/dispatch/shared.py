@@ -71,6 +71,7 @@ class SharedDispatch:
         self._over: dict[ConsumerKey, None] = {}  # those that are blocked
         self._unacked = Unacked()
         self._replay = ReplayQueue()
+        self._aside: set[Place] = set()  # entries that cannot be read now
         self._delayed = Delayed(
             limits.delayed_entries_max,
             step_bits=limits.delayed_step_bits,
@@ -105,7 +106,7 @@ class SharedDispatch:
 
     @property
     def queued(self) -> int:
-        return len(self._replay) + self._chunks.held
+        return len(self._replay) + self._chunks.held + len(self._aside)
 
     def explain(self) -> list[Blocker]:
         if not self._by_key:
@@ -211,7 +212,9 @@ class SharedDispatch:
         self._count(left)
         self._over.pop(consumer, None)
         # Chunks that were held for it are free to choose another consumer.
-        self._return([*self._unacked.leave(consumer), *self._chunks.leave(consumer)])
+        had = self._unacked.leave(consumer)
+        self._chunks.came_back(had)
+        self._return([*had, *self._chunks.leave(consumer)])
         if not self._by_key:
             self._clear()  # The next consumer begins at the first entry not acknowledged.
         self._unblock()
@@ -236,7 +239,9 @@ class SharedDispatch:
     def redelivery_requested(
         self, consumer: ConsumerKey, places: Sequence[Place] = ()
     ) -> list[Effect]:
-        self._return(self._unacked.give_back(consumer, places))
+        given = self._unacked.give_back(consumer, places)
+        self._chunks.came_back(given)
+        self._return(given)
         self._unblock()
         return []
 
@@ -246,6 +251,9 @@ class SharedDispatch:
         if unread:
             self._free_permits(consumer, places)
         self._unacked.ack(places)
+        self._chunks.came_back(places)
+        if self._aside:
+            self._aside.difference_update(places)
         self._unblock()
         return []
 
@@ -258,13 +266,26 @@ class SharedDispatch:
     def acked_up_to(self, place: Place) -> list[Effect]:
         self._unacked.ack_up_to(place)
         self._replay.remove_up_to(place)
+        self._aside = {each for each in self._aside if each > place}
         self._chunks.forget_up_to(place)
+        self._chunks.came_back_up_to(place)
         self._unblock()
         return []
 
     def cursor_moved(self) -> list[Effect]:
         self._clear()
         return [Rewind()]
+
+    def put_aside(self, place: Place) -> None:
+        self._replay.remove(place)
+        self._aside.add(place)
+        # A message in chunks is not complete without it, so the others may go first.
+        self._chunks.forget((place,))
+
+    def bring_back(self, place: Place) -> None:
+        if place in self._aside:
+            self._aside.remove(place)
+            self._replay.add((place,))
 
     def limit(self, limits: DispatchLimits) -> list[Effect]:
         self._limits = limits
@@ -287,6 +308,7 @@ class SharedDispatch:
         """Forget all entries, but no consumer."""
         self._unacked.forget()
         self._replay.clear()
+        self._aside.clear()
         self._delayed.clear()
         self._chunks.clear()
         # The result of a read that is under way is for the old position, and will be dropped.
@@ -353,7 +375,7 @@ class SharedDispatch:
 
     def _is_known(self, place: Place) -> bool:
         """Return True if a consumer has the entry, or it is about to be delivered."""
-        return self._unacked.is_held(place) or place in self._replay
+        return self._unacked.is_held(place) or place in self._replay or place in self._aside
 
     def _replayed(self, places: Sequence[Place], entries: Sequence[Entry]) -> list[Effect]:
         gone = set(places).difference(entry.place for entry in entries)

@@ -294,12 +294,22 @@ class NackTracker:
         self._due: list[tuple[float, EntryKey]] = []  # a heap
         self._known: set[EntryKey] = set()  # never iterated
 
-    def nack(self, key: EntryKey, now: float, redeliveries: int = 0) -> None:
-        """Have an entry delivered again that was redelivered so often before."""
+    def nack(
+        self,
+        key: EntryKey,
+        now: float,
+        redeliveries: int = 0,
+        delay_max_s: float | None = None,
+    ) -> None:
+        """Have an entry delivered again that was redelivered so often before.
+
+        With `delay_max_s` the delay doubles up to that.
+        """
         if key not in self._known:
             self._known.add(key)
             delay_s = self._delay_s * 2.0 ** min(redeliveries, _DOUBLINGS_MAX)
-            heappush(self._due, (now + min(delay_s, self._delay_max_s), key))
+            most_s = max(self._delay_max_s, delay_max_s or 0.0)
+            heappush(self._due, (now + min(delay_s, most_s), key))
 
     @property
     def deadline(self) -> float | None:

@@ -10,14 +10,19 @@ again what is not acknowledged.
     a chunk without its earlier   cannot be used: the entry has to come again, behind the others
 
 Memory is bounded in bytes and in messages.  Beyond that the oldest message is dropped.  So is a
-message that is not whole after `expire_s`.  The entries of a message that was dropped have to come
-again; or they are acknowledged, if the consumer wants that, and then the message is lost for it.
+message with too many repeats, and one that is not whole after `expire_s`.  The entries of a message
+that was dropped have to come again; or they are acknowledged, if the consumer wants that, and then
+the message is lost for it.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from daybook.clients.python.protocol.acks_in_doubt import EntryKey
+
+_REPEATS_MAX = 1_000  # of the chunks of one message
+_TIMES_MAX = 1_000  # entries whose redeliveries are counted
 
 
 @dataclass(slots=True)
@@ -46,6 +51,7 @@ class Chunks:
         "_messages_max",
         "_owed",
         "_partial",
+        "_times",
         "again",
         "dropped",
         "size",
@@ -60,6 +66,7 @@ class Chunks:
         self.again: list[EntryKey] = []  # entries that have to come again
         self._owed: dict[EntryKey, None] = {}  # entries that come again, and have not yet
         self.dropped: list[EntryKey] = []  # entries of messages that were dropped
+        self._times: OrderedDict[EntryKey, int] = OrderedDict()  # how often each was given back
 
     def __len__(self) -> int:
         return len(self._partial)
@@ -78,6 +85,14 @@ class Chunks:
     def owe(self, key: EntryKey) -> None:
         """Note that an entry was given back, and comes again to this consumer."""
         self._owed[key] = None
+
+    def times(self, key: EntryKey) -> int:
+        """Return how often the entry was given back before, and count this time."""
+        before = self._times.pop(key, 0)
+        self._times[key] = before + 1
+        if len(self._times) > _TIMES_MAX:
+            self._times.popitem(last=False)
+        return before
 
     @property
     def deadline(self) -> float | None:
@@ -105,6 +120,9 @@ class Chunks:
             self.again.append(key)
             return None
         partial.keys[key] = None
+        if len(partial.keys) > count + _REPEATS_MAX:
+            self._drop(uuid)
+            return None
         if chunk < len(partial.parts):
             return None
         partial.parts.append(body)
@@ -112,6 +130,8 @@ class Chunks:
         self.size += len(body)
         if len(partial.parts) == partial.count:
             self._remove(uuid)
+            for each in partial.keys if self._times else ():
+                self._times.pop(each, None)
             partial.keys.pop(key)
             return Joined(b"".join(partial.parts), tuple(partial.keys))
         while self.size > self._bytes_max or len(self._partial) > self._messages_max:

@@ -1,8 +1,18 @@
 """The metrics of a broker, read by the Prometheus parser: names of Pulsar's dashboards, bounds."""
 
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from daybook.broker import exposition, metrics
 from daybook.broker.server import RunningBroker
+from daybook.broker.topics.stats import statistics
 from daybook.wire.topics import TopicName
 from tests.broker.control.test_server import World, send, simulated
 
@@ -71,3 +81,44 @@ def test_with_many_topics_there_are_sums_by_namespace() -> None:
         assert ("pulsar_average_msg_size", labels()) not in found
 
     simulated(story)
+
+
+def test_a_scrape_lets_other_tasks_run_between_small_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once, the numbers and the text of all topics were made in one turn of the event loop."""
+    turns = [0]
+    seen = Counter[int]()  # pieces, by turn
+
+    def noted(make: Callable[[Any], Any], subject: Any) -> Any:
+        seen[turns[0]] += 1
+        if make is generate_latest:
+            assert all(len(family.samples) <= 2 for family in subject.collect())
+        return make(subject)
+
+    async def count_turns() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns[0] += 1
+
+    async def story(world: World) -> None:
+        broker = await started(world, 3)
+        whole = broker.metrics.exposition().decode()
+        monkeypatch.setattr(metrics, "_TOPICS_PER_TURN", 1)
+        monkeypatch.setattr(exposition, "_SAMPLES", 2)
+        monkeypatch.setattr(metrics, "statistics", partial(noted, statistics))
+        monkeypatch.setattr(exposition, "generate_latest", partial(noted, generate_latest))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count_turns)
+            scraped = (await broker.metrics.scrape()).decode()
+            nursery.cancel_scope.cancel()
+        assert without_process(scraped) == without_process(whole)
+
+    simulated(story)
+    assert len(seen) > 30
+    assert max(seen.values()) <= 2, "two tasks may take turns as A B, B A"
+
+
+def without_process(text: str) -> list[str]:
+    """Leave out the numbers of the process, which are those of the moment."""
+    return [line for line in text.splitlines() if "process_" not in line]

@@ -233,7 +233,7 @@ def test_metrics_have_pulsars_names_and_parse() -> None:
         async with world.client("one") as client:
             await send(client, ORDERS.full, 5)
         text = broker.metrics.exposition().decode()
-        named = ("cause", "command", "subscription", "topic")
+        named = ("cause", "command", "ended", "subscription", "topic")
         values = {
             (
                 sample.name,

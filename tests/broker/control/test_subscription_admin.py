@@ -17,6 +17,7 @@ from tests.broker.control.test_server import ORDERS, World, send, simulated
 
 TOPICS = "/admin/v2/persistent/public/default"
 SUB = f"{TOPICS}/orders/subscription/sub"
+PARTS = "persistent://public/default/parts"
 NAMESPACE = "/admin/v2/namespaces/public/default"
 
 
@@ -42,7 +43,7 @@ class Rest:
 
         self._app = create_app(
             broker.operations,
-            broker.metrics.exposition,
+            broker.metrics.scrape,
             why_not_ready=ready,
             body_bytes_max=1 << 20,
             log=silent_log(),
@@ -150,6 +151,82 @@ def test_old_messages_expire_and_newer_ones_stay() -> None:
         await rest.do("POST", f"{TOPICS}/orders/all_subscription/expireMessages/30")
         assert (await rest.backlog("other"))[0] == 4
         assert (await rest.ask("POST", f"{SUB}/expireMessages/0")).status == 412
+
+    simulated(story)
+
+
+@pytest.mark.parametrize(
+    ("entry", "index", "excluded", "first"),
+    [
+        (5, 0, False, 5),
+        (5, 2, False, 7),
+        (5, 2, True, 8),
+        (5, -1, False, 5),
+        (5, -1, True, 10),
+        (5, 4, False, 9),
+        (5, 4, True, 10),
+        (5, 99, False, 10),
+        (3, 0, False, 3),
+        (3, 0, True, 4),
+    ],
+)
+def test_a_subscription_is_moved_to_a_message_within_a_batch(
+    entry: int, index: int, excluded: bool, first: int
+) -> None:
+    """By `resetcursor`, and a new subscription begins at such a message."""
+
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await rest.do("POST", f"{SUB}/skip/9")
+        last = (await rest.do("GET", f"{TOPICS}/orders/lastMessageId")).json
+        place = {
+            "ledgerId": last["ledgerId"],
+            "entryId": entry,
+            "batchIndex": index,
+            "isExcluded": excluded,
+        }
+        async with world.client("one") as client:
+            await send(client, ORDERS.full, 1, first=10)
+        assert (await rest.do("POST", f"{SUB}/resetcursor", place)).status == 204
+        assert (await rest.do("PUT", f"{TOPICS}/orders/subscription/new", place)).status == 204
+        for name in ("sub", "new"):
+            assert (await rest.backlog(name))[0] == 11 - first
+            assert (await received(world, name, 1)) == [b"%d" % first]
+
+    simulated(story)
+
+
+def test_a_message_id_names_the_partition_that_is_moved() -> None:
+    async def story(world: World) -> None:
+        rest = Rest(await world.broker("one"))
+        await rest.do("PUT", f"{TOPICS}/parts/partitions", 3)
+        for index in range(3):
+            async with world.client("one") as client:
+                await send(client, f"{PARTS}-partition-{index}", 4)
+        await rest.do("PUT", f"{TOPICS}/parts/subscription/sub", {"ledgerId": -1, "entryId": -1})
+        sub = f"{TOPICS}/parts/subscription/sub"
+        await rest.do("POST", f"{sub}/skip_all")
+
+        async def backlogs() -> list[int]:
+            path = f"{TOPICS}/parts-partition-{{}}/stats"
+            found = [(await rest.do("GET", path.format(index))).json for index in range(3)]
+            return [each["subscriptions"]["sub"]["msgBacklog"] for each in found]
+
+        last = (await rest.do("GET", f"{TOPICS}/parts-partition-2/lastMessageId")).json
+        place = {"ledgerId": last["ledgerId"], "entryId": 0}
+        for wrong in (-1, 3):
+            refused = await rest.ask(
+                "POST", f"{sub}/resetcursor", {**place, "partitionIndex": wrong}
+            )
+            assert refused.status == 405
+            assert "partitionIndex" in str(refused.json)
+        place["partitionIndex"] = 2
+        assert (await rest.do("POST", f"{sub}/resetcursor", place)).status == 204
+        assert (await backlogs())[:2] == [0, 0]
+        assert (await backlogs())[2] > 0
+        other = f"{TOPICS}/parts-partition-1/subscription/sub/resetcursor"
+        assert (await rest.ask("POST", other, place)).status == 412
+        assert (await backlogs())[1] == 0
 
     simulated(story)
 

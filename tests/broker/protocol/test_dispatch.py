@@ -147,6 +147,31 @@ SHARED = {
         read 4            -> 1 gets 4, taken 1
         read 5            -> 2 gets 5, taken 1
     """,
+    "a chunk that comes back alone goes to the consumer that has the others": """
+        join 1            -> rewind
+        join 2            ->
+        permits 1 9       ->
+        read 0#m 1#m.     -> 1 gets 0 1, taken 2
+        permits 2 9       ->
+        redeliver 1 1     ->
+        block 1           ->
+        replayed 1        ->
+        unblock 1         ->
+        replayed 1        -> 1 gets 1*1
+        ack 1 0           ->
+        redeliver 1 1     ->
+        block 1           ->
+        replayed 1        -> 2 gets 1*2
+    """,
+    "a message in chunks that comes back whole may go to another consumer": """
+        join 1            -> rewind
+        join 2            ->
+        permits 1 2       ->
+        read 0#m 1#m.     -> 1 gets 0 1, taken 2
+        permits 2 9       ->
+        redeliver 1 0 1   ->
+        replayed 0 1      -> 2 gets 0*1 1*1
+    """,
     "whoever has no permits is passed over": """
         join 1            -> rewind
         join 2            ->

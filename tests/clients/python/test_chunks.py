@@ -14,6 +14,7 @@ import daybook
 from daybook.clients.python.arguments import Compression
 from daybook.clients.python.consumer import MessageSource
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.protocol.acks import NackTracker
 from daybook.clients.python.protocol.chunks import Chunks, Joined
 from daybook.clients.python.protocol.sends import PendingSend, PendingSends
 from daybook.wire.batch import parse_metadata, split_broker_metadata
@@ -295,6 +296,61 @@ def test_a_chunk_without_its_earlier_comes_again() -> None:
     assert chunks.add("a", 1, 3, key(1), b"b") is None
     assert chunks.add("a", 2, 3, key(2), b"c") == Joined(b"abc", (key(0), key(1)))
     assert (len(chunks), chunks.size, chunks.take_again()) == (0, 0, [])
+
+
+async def test_a_chunk_whose_earlier_ones_never_come_is_asked_for_less_and_less_often() -> None:
+    """Once, an exclusive consumer had everything delivered again each second, for ever."""
+    async with small_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", chunking=True)
+        await producer.send(bytes(5000))
+        cluster.topics[T].entries = cluster.topics[T].entries[-1:]  # Its chunk 0 was trimmed.
+        consumer = await client.subscribe("t", "s", nack_delay_s=0.01, initial_position="earliest")
+        (partition,) = consumer._partition_consumers
+        nack, asked = partition._redelivery.nack, list[tuple[int, float | None]]()
+
+        def noted(key: tuple[int, int], times: int = 0, most_s: float | None = None) -> None:
+            asked.append((times, most_s))
+            nack(key)
+
+        partition._redelivery.nack = noted  # type: ignore[method-assign]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(consumer.receive)
+            with trio.fail_after(30):
+                await until(lambda: len(asked) >= 4)
+            nursery.cancel_scope.cancel()
+        assert asked[:4] == [(0, 60.0), (1, 60.0), (2, 60.0), (3, 60.0)]
+
+
+def test_the_delay_doubles_up_to_the_one_that_is_asked_for() -> None:
+    for most_s, delays in ((None, [1, 1, 1]), (60.0, [1, 8, 60])):
+        for times, delay in zip((0, 3, 9), delays, strict=True):
+            nacks = NackTracker(1.0)
+            nacks.nack(key(1), 100.0, times, most_s)
+            assert nacks.deadline == 100.0 + delay
+
+
+def test_the_repeats_of_a_message_are_bounded() -> None:
+    for repeated in (0, 1):
+        chunks = Chunks(100, 10)
+        chunks.add("a", 0, 3, (0, 0), b"a")
+        chunks.add("a", 1, 3, (0, 1), b"b")
+        number = 0
+        while not (dropped := chunks.take_dropped()):
+            chunks.add("a", repeated, 3, key(number), b"x")
+            number += 1
+        assert 1_000 < len(dropped) < 1_010
+        assert (len(chunks), chunks.size) == (0, 0)
+
+
+def test_how_often_an_entry_was_given_back_is_forgotten_when_its_message_is_whole() -> None:
+    chunks = Chunks(100, 10)
+    assert [chunks.times(key(1)) for _ in range(3)] == [0, 1, 2]
+    chunks.add("a", 0, 2, key(0), b"a")
+    assert chunks.add("a", 1, 2, key(1), b"b") is not None
+    assert chunks.times(key(1)) == 0
+    for number in range(5_000):
+        chunks.times(key(number))
+    assert chunks.times(key(0)) == 0, "few are remembered"
 
 
 def test_memory_is_bounded_and_the_oldest_message_comes_again() -> None:

@@ -365,6 +365,7 @@ class ModelBroker:
         assert self._logs is not None
         self._log = await self._logs.open(NAME, self._config)
         self._log.on_fenced = lambda: self._say(What.FENCED)
+        self._log.on_bug = _raise
         self._cursor = self._log.cursors.get(CURSOR)
         self._say(What.OPENED, int(self._cursor is not None), self._log.current_ledger_id)
 
@@ -385,3 +386,8 @@ class ModelBroker:
         else:
             said = Says(what, about, -1 if where is None else where, why=why)
         self._seams.out.append(said)
+
+
+def _raise(bug: Exception) -> None:
+    """End the search: a bug of the log must not pass for the loss of the log."""
+    raise bug
