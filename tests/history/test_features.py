@@ -9,7 +9,19 @@ from tests.history.compaction_events import (
     LatestRead,
     ViewChange,
 )
-from tests.history.events import Copy, Drained, Event, Ok, Position, Quiet, Run, Send, Trimmed
+from tests.history.events import (
+    Copy,
+    Drained,
+    Event,
+    Fault,
+    FaultEnd,
+    Ok,
+    Position,
+    Quiet,
+    Run,
+    Send,
+    Trimmed,
+)
 from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
 from tests.history.story import A, B, C, D, T, acked, delivered, read, rules, sent, subscribed
@@ -77,6 +89,17 @@ def test_a_view_does_not_go_back() -> None:
     assert _rules([*events, *shown(0, 2), Quiet(("v",)), *ALL]) == []
     assert _rules([*events, *shown(2, 0), *ALL]) == ["view-back"]
     assert _rules([*events, *shown(1), Quiet(("v",)), *ALL]) == ["latest-missing"]
+
+
+def test_a_view_may_show_a_copy_that_retention_has_deleted_since() -> None:
+    """Seed 920451: an owner died, the message was sent again, and the first copy was trimmed."""
+    change = ViewChange(T, "v", "k", "p/0")
+    view: list[Event] = [LatestFollows(T, "v"), change, change]
+    twice = [Send(T, "p", 0, "p/0", "d0", "k"), Fault("f", ""), FaultEnd("f"), Ok(T, "p", 0, D)]
+    assert _rules([*twice, *view, Trimmed(T, 2), *read((0, D))]) == []
+    assert _rules([*twice, *view, *read((0, D))]) == ["view-back"]
+    once: list[Event] = [Send(T, "p", 0, "p/0", "d0", "k"), Ok(T, "p", 0, D)]
+    assert _rules([*once, *view, Trimmed(T, 2), *read((0, D))]) == ["view-back"]
 
 
 # -- policies; one second passes with each event

@@ -152,12 +152,22 @@ class _Check:
         places = self._of(change.topic).places.get(change.value)
         if places is None or self._is_left_out(change.topic):
             return  # Its send is in doubt, and retention has deleted it.
+        if self._may_have_another_copy(change):
+            return
         later = [each for each in places if each > before]
         if not later:
             text = f"{change.reader} had {show(before)} of the key {change.key} before"
             yield Violation("view-back", change.topic, change.value, text)
             return
         view.places[change.key] = later[0]
+
+    def _may_have_another_copy(self, change: ViewChange) -> bool:
+        """Return True if the message may have been stored twice, and retention deleted one copy."""
+        sending = self._record.sends.get(change.value)
+        if sending is None or not self._record.trimmed.get(change.topic):
+            return False
+        ended_ns = sending.ended_ns or _NEVER
+        return self._record.faults.touch(sending.began_ns, ended_ns)
 
     def _missing(self, name: str, at_ns: int) -> Iterator[Violation]:
         reader = self._readers[name]

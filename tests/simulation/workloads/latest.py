@@ -90,11 +90,16 @@ async def _batch(scene: Stage, reader: Reader, work: Latest) -> list[Message]:
 async def _view(actor: Actor, work: Latest, name: str, rng: Random) -> None:
     scene = actor.scene
     view: TableView | None = None
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_at_end, scene, scope)
+    failure: BrokerError | None = None  # the nursery would wrap it
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_at_end, scene, nursery.cancel_scope)
+        try:
             view = await actor.client.table_view(work.topic)
-            nursery.cancel_scope.cancel()
+        except BrokerError as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
     if view is None:
         return
     actor.note(LatestFollows(work.topic, name))
