@@ -95,10 +95,11 @@ def test_a_view_may_show_a_copy_that_retention_has_deleted_since() -> None:
     """Seed 920451: an owner died, the message was sent again, and the first copy was trimmed."""
     change = ViewChange(T, "v", "k", "p/0")
     view: list[Event] = [LatestFollows(T, "v"), change, change]
-    twice = [Send(T, "p", 0, "p/0", "d0", "k"), Fault("f", ""), FaultEnd("f"), Ok(T, "p", 0, D)]
+    send = Send(T, "p", 0, "p/0", "d0", "k")
+    twice: list[Event] = [send, Fault("f", ""), FaultEnd("f"), Ok(T, "p", 0, D)]
     assert _rules([*twice, *view, Trimmed(T, 2), *read((0, D))]) == []
     assert _rules([*twice, *view, *read((0, D))]) == ["view-back"]
-    once: list[Event] = [Send(T, "p", 0, "p/0", "d0", "k"), Ok(T, "p", 0, D)]
+    once: list[Event] = [send, Ok(T, "p", 0, D)]
     assert _rules([*once, *view, Trimmed(T, 2), *read((0, D))]) == ["view-back"]
 
 
