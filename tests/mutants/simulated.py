@@ -88,4 +88,12 @@ MUTANTS = [
         ),
         caught_by=f"{_RUNS} dead_letters",
     ),
+    Mutant(
+        id="F7",
+        rule="a broker that is drained hands over all of its bundles -> the first one",
+        module="daybook.broker.ownership.hand_over",
+        name="HandOvers.drain",
+        replacement=Edit("for bundle, member in plan or ():", "for bundle, member in plan[:1]:"),
+        caught_by=f"{_RUNS} drain",
+    ),
 ]

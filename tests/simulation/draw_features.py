@@ -8,6 +8,7 @@ from dataclasses import replace
 from random import Random
 
 from tests.simulation.acts import DriftClock, JumpClock
+from tests.simulation.draw_hand_overs import draw_hand_overs
 from tests.simulation.plan import Administer, Carry, Consume, Latest, Plan, Produce, Restrict, Work
 from tests.simulation.workloads.restrict import EXPIRE
 
@@ -95,7 +96,13 @@ def _of_one_size(work: Work, topic: str) -> Work:
     if not isinstance(work, Produce) or work.topic != topic:
         return work
     return replace(
-        work, batching=False, payload_bytes=300, key_bytes=0, property_bytes=0, compression="none"
+        work,
+        batching=False,
+        payload_bytes=300,
+        key_bytes=0,
+        property_bytes=0,
+        compression="none",
+        tombstones=0.0,
     )
 
 
@@ -105,7 +112,10 @@ def _routes(plan: Plan, rng: Random) -> Plan:
     if rng.random() >= _CARRIED or not plan.shape.settings.retention:
         return plan
     most = plan.shape.settings.message_bytes_max
-    hows = ["pipe", "dead letters", "retries", "volatile"]
+    hows = ["pipe", "dead letters", "volatile"]
+    # A retry names a time, by the clock of its client.
+    if not any(isinstance(each.act, JumpClock) for each in plan.faults):
+        hows.append("retries")
     # Chunks of a usual size would make a run slow.
     if most <= _SMALL_LIMIT:
         hows += ["chunks", "chunks"]
@@ -123,4 +133,9 @@ def _routes(plan: Plan, rng: Random) -> Plan:
     return replace(plan, work=(*plan.work, work))
 
 
-FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (_compaction, _policies, _routes)
+FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (
+    _compaction,
+    _policies,
+    _routes,
+    draw_hand_overs,
+)

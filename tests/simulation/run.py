@@ -452,6 +452,7 @@ class _Simulation:
     def _close(self) -> None:
         outcome, cluster, handle = self._outcome, self._cluster, self._handle
         outcome.violations += self._scene.problems
+        outcome.violations += self._nemesis.problems
         outcome.violations += [f"death: {each}" for each in cluster.deaths]
         outcome.violations += [f"error: {each}" for each in cluster.logs.errors]
         outcome.violations += [f"metadata: {each}" for each in self._audit.problems]

@@ -137,6 +137,7 @@ class Settings:
     unsynced: bool = False  # bookie-1 acknowledges before its sync
     http: bool = False  # brokers have an admin port, and balance their bundles
     balance_interval_s: float = 60.0
+    bundles: int = 16  # of the first namespace
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -171,6 +172,7 @@ class Settings:
             default_retention_minutes=_RETENTION_MINUTES if self.retention else 0,
             default_retention_mb=-1 if self.retention else 0,
             max_message_size=self.message_bytes_max,
+            default_namespace_bundles=self.bundles,
             balance_interval_s=self.balance_interval_s,
             balance_broker_cool_down_s=self.balance_interval_s,
             balance_bundle_cool_down_s=2 * self.balance_interval_s,

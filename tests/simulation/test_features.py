@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.acts import At, Kill
+from tests.simulation.acts import At, Drain, Kill
 from tests.simulation.plan import (
     Administer,
     Carry,
@@ -76,6 +76,22 @@ def _carried(how: str) -> Plan:
     )
 
 
+# Partitions lie in several bundles.  Acknowledgements without receipts survive the hand-over.
+DRAIN = Plan(
+    seed=1,
+    shape=Shape(settings=Settings(http=True, bundles=16)),
+    topics=(Topic(T, 6),),
+    work=(
+        Produce("p1", "client-1", T, 60, pace_s=0.08, burst=2),
+        Consume("c1", "client-1", T, "s1", linger_s=0.02, receipts=False),
+    ),
+    faults=(
+        Mishap("d1", At(1.5), Drain("broker-1", 2.5)),
+        Mishap("d2", At(5.0), Drain("broker-2", 2.5)),
+    ),
+    storm_s=8.0,
+    power_cycle=False,
+)
 PLANS = {
     # Ledgers are trimmed behind each compaction, and brokers are killed between them.
     "compaction": Plan(
@@ -120,6 +136,7 @@ PLANS = {
         power_cycle=False,
     ),
     "refuse_producers": _restricted("refuse", 1_000, retention=False),
+    "drain": DRAIN,
 }
 MET = {
     **{how.replace(" ", "_"): (f"route of {how}: done",) for how in HOWS},
@@ -135,6 +152,11 @@ MET = {
     "evict_by_size": ("the policy evict by size was set", "messages expired or were evicted"),
     "hold_producers": ("log the backlog of a topic exceeds its quota",),
     "refuse_producers": ("log the backlog of a topic exceeds its quota",),
+    "drain": (
+        "a broker was drained",
+        "a drained broker was looked at",
+        "log a bundle was handed over",
+    ),
 }
 
 
