@@ -9,12 +9,25 @@ from random import Random
 
 from tests.simulation.acts import DriftClock, JumpClock
 from tests.simulation.draw_hand_overs import draw_hand_overs
-from tests.simulation.plan import Administer, Carry, Consume, Latest, Plan, Produce, Restrict, Work
+from tests.simulation.plan import (
+    Administer,
+    Carry,
+    Consume,
+    Latest,
+    Plan,
+    Produce,
+    Restrict,
+    Spoil,
+    Work,
+)
 from tests.simulation.workloads.restrict import EXPIRE
 
 _RESTRICTED = 0.2
 _CARRIED = 0.2
 _SMALL_LIMIT = 20_000
+_LIMITED_RATE = 0.15
+_CHANGING = 0.2
+_LIMITED_UNACKED = 0.3  # share of the runs with shared subscriptions and readable entries
 _COMPACTED = 0.25  # share of runs; all of them, of the seeds of a feature
 
 
@@ -133,9 +146,71 @@ def _routes(plan: Plan, rng: Random) -> Plan:
     return replace(plan, work=(*plan.work, work))
 
 
+def _changing_topics(plan: Plan, rng: Random) -> Plan:
+    """Let topics come and go, in some runs: those of a pattern, or those that nobody uses."""
+    wrong = any(isinstance(each.act, JumpClock | DriftClock) for each in plan.faults)
+    if wrong or rng.random() >= _CHANGING or not plan.shape.settings.retention:
+        return plan
+    how = rng.choice(["pattern", "unused"])
+    settings = plan.shape.settings
+    if how == "unused":
+        # A topic is deleted when all of its ledgers are.
+        settings = replace(
+            settings, roll_age_s=0.5, trim_interval_s=0.5, policy_check_interval_s=0.3
+        )
+    work = Carry(
+        "route2",
+        rng.choice(plan.shape.client_names()),
+        how,
+        messages=rng.choice([10, 30]),
+        pace_s=rng.choice([0.02, 0.1]),
+        again=rng.choice([0.0, 0.3]),
+    )
+    shape = replace(plan.shape, settings=settings)
+    return replace(plan, shape=shape, work=(*plan.work, work))
+
+
+def _rates(plan: Plan, rng: Random) -> Plan:
+    """Limit the rate of producers, consumers or subscribes of a topic for a while."""
+    if rng.random() >= _LIMITED_RATE:
+        return plan
+    topic = rng.choice(plan.topics).name
+    how = rng.choice(["publish rate", "dispatch rate", "subscription rate", "subscribe rate"])
+    limit = rng.choice([1, 2]) if how == "subscribe rate" else rng.choice([3, 10, 30])
+    restrict = Restrict(
+        "rate1",
+        rng.choice(plan.shape.client_names()),
+        topic,
+        how,
+        limit,
+        rng.uniform(0.0, plan.storm_s / 2),
+        rng.choice([2.0, 5.0, 1000.0]),
+    )
+    # An entry is delivered as a whole, and large ones would hide what is delivered too much.
+    work = (
+        replace(each, batching=False) if isinstance(each, Produce) and each.topic == topic else each
+        for each in plan.work
+    )
+    return replace(plan, work=(*work, restrict))
+
+
+def _unacked(plan: Plan, rng: Random) -> Plan:
+    """Limit the unacknowledged messages of a broker in some runs with shared subscriptions."""
+    shared = any(isinstance(each, Consume) and "shared" in each.type for each in plan.work)
+    # Nobody acknowledges an entry that nobody can read, so it would count for ever.
+    spoiled = any(isinstance(each, Spoil) for each in plan.work)
+    if not shared or spoiled or rng.random() >= _LIMITED_UNACKED:
+        return plan
+    settings = replace(plan.shape.settings, unacked_max=rng.choice([4, 10, 30]))
+    return replace(plan, shape=replace(plan.shape, settings=settings))
+
+
 FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (
     _compaction,
     _policies,
     _routes,
     draw_hand_overs,
+    _rates,
+    _unacked,
+    _changing_topics,
 )

@@ -149,8 +149,8 @@ class Restrict:
     name: str
     host: str
     topic: str
-    how: str  # ttl, evict by age, evict by size, hold, refuse; expire
-    limit: int  # seconds or bytes
+    how: str  # of `restrict.POLICIES`, or expire
+    limit: int  # seconds, bytes, or messages or subscribes a second
     at_s: float
     for_s: float = 1000.0  # at most until the storm is over
     subscription: str = ""  # for `expire`
@@ -162,7 +162,7 @@ class Carry:
 
     name: str
     host: str
-    how: str  # pipe, dead letters, retries, chunks, volatile
+    how: str  # of `routes.HOWS`
     messages: int = 10
     pace_s: float = 0.1
     payload_bytes: int = 20

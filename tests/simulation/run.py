@@ -38,6 +38,7 @@ from tests.simulation.host_log import listening
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Administer, Consume, Follow, Latest, Plan, Work
+from tests.simulation.rates import RateAudit
 from tests.simulation.rest import leaks, tasks_left
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.settings import Limits
@@ -131,6 +132,7 @@ class _Simulation:
         self._audit: MetadataAudit
         self._members: Members
         self._nemesis: Nemesis
+        self._rates: RateAudit
 
     def _say(self, host: str, text: str) -> None:
         if self._watching.say is not None:
@@ -200,6 +202,9 @@ class _Simulation:
         if watching.entry is not None:
             moments.entries = self._entry
         members = self._members = Members(cluster, plan.shape, nursery)
+        self._rates = RateAudit(plan, cluster)
+        if self._rates.needed:
+            nursery.start_soon(self._rates.run)
         self._nemesis = Nemesis(plan, cluster, moments, members, scene.recorder("nemesis"), nursery)
 
     def _bookies_min(self) -> int:
@@ -452,7 +457,7 @@ class _Simulation:
     def _close(self) -> None:
         outcome, cluster, handle = self._outcome, self._cluster, self._handle
         outcome.violations += self._scene.problems
-        outcome.violations += self._nemesis.problems
+        outcome.violations += self._nemesis.problems + self._rates.problems
         outcome.violations += [f"death: {each}" for each in cluster.deaths]
         outcome.violations += [f"error: {each}" for each in cluster.logs.errors]
         outcome.violations += [f"metadata: {each}" for each in self._audit.problems]

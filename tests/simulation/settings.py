@@ -122,6 +122,7 @@ class Settings:
     orphan_age_s: float = 0.5
     policy_check_interval_s: float = 60.0
     deduplication: bool = False
+    unacked_max: int = 0  # of all shared subscriptions of a broker; 0: no limit
     retention: bool = True  # if off, messages that every subscription has acknowledged are deleted
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
@@ -162,6 +163,7 @@ class Settings:
             roll_age_min_s=self.roll_age_min_s,
             ledger_list_bytes_max=self.list_bytes_max,
             deduplication=self.deduplication,
+            max_unacked_messages_per_broker=self.unacked_max,
             ack_flush_s=self.limits.flush_s,
             cursor_roll_records=self.cursor_roll_records,
             cursor_snapshot_records=self.cursor_snapshot_records,

@@ -25,7 +25,7 @@ from tests.simulation.plan import (
 from tests.simulation.run import simulate
 from tests.simulation.settings import Settings
 
-HOWS = ("pipe", "dead letters", "retries", "chunks", "volatile")
+HOWS = ("pipe", "dead letters", "retries", "chunks", "volatile", "pattern", "unused")
 T = "persistent://public/default/t1"
 
 
@@ -64,7 +64,15 @@ def _carried(how: str) -> Plan:
     large = 2_500 if how == "chunks" else 20
     return Plan(
         seed=2,
-        shape=Shape(settings=Settings(roll_entries=5, message_bytes_max=1_000)),
+        shape=Shape(
+            settings=Settings(
+                roll_entries=5,
+                roll_age_s=0.5,
+                trim_interval_s=0.5,
+                policy_check_interval_s=0.3,
+                message_bytes_max=1_000,
+            )
+        ),
         topics=(Topic(T),),
         work=(Carry("r1", "client-1", how, 30, 0.1, large, again=0.1),),
         faults=(
@@ -76,6 +84,39 @@ def _carried(how: str) -> Plan:
     )
 
 
+def _rated(how: str, limit: int) -> Plan:
+    options: dict[str, Any] = {"batching": False, "pace_s": 0.02}
+    return Plan(
+        seed=1,
+        shape=Shape(),
+        topics=(Topic(T),),
+        work=(
+            Produce("p1", "client-1", T, 60, burst=3, **options),
+            Produce("p2", "client-1", T, 60, burst=1, **options),
+            Consume("c1", "client-1", T, "s1", linger_s=0.01),
+            Consume("c2", "client-1", T, "s2", "shared", linger_s=0.01, leave=0.1),
+            Restrict("r1", "client-1", T, how, limit, 0.3),
+        ),
+        faults=(Mishap("k1", At(3.0), Kill("broker-1", 0.3)),),
+        storm_s=5.0,
+        power_cycle=False,
+    )
+
+
+# Two subscriptions together exceed the limit of their broker, and one of them keeps messages.
+BROKER_LIMIT = Plan(
+    seed=1,
+    shape=Shape(brokers=1, settings=Settings(unacked_max=6)),
+    topics=(Topic(T),),
+    work=(
+        Produce("p1", "client-1", T, 60, pace_s=0.05, burst=3),
+        Consume("c1", "client-1", T, "s1", "shared", linger_s=0.3, forget=0.2, leave=0.1),
+        Consume("c2", "client-1", T, "s2", "key_shared", linger_s=0.1, forget=0.1),
+    ),
+    faults=(Mishap("k1", At(3.0), Kill("broker-1", 0.3)),),
+    storm_s=6.0,
+    power_cycle=False,
+)
 # Partitions lie in several bundles.  Acknowledgements without receipts survive the hand-over.
 DRAIN = Plan(
     seed=1,
@@ -136,9 +177,18 @@ PLANS = {
         power_cycle=False,
     ),
     "refuse_producers": _restricted("refuse", 1_000, retention=False),
+    # A broker that has died keeps no topic loaded, so one dies near the end only.
+    "unused": replace(
+        _carried("unused"), storm_s=12.0, faults=(Mishap("k1", At(9.0), Kill("broker-1", 0.3)),)
+    ),
     "drain": DRAIN,
+    "publish_rate": _rated("publish rate", 10),
+    "dispatch_rate": _rated("dispatch rate", 10),
+    "subscription_rate": _rated("subscription rate", 5),
+    "subscribe_rate": _rated("subscribe rate", 1),
+    "broker_limit": BROKER_LIMIT,
 }
-MET = {
+MET: dict[str, tuple[str, ...]] = {
     **{how.replace(" ", "_"): (f"route of {how}: done",) for how in HOWS},
     "delays": ("an entry is to be delivered later",),
     "compaction": (
@@ -152,6 +202,17 @@ MET = {
     "evict_by_size": ("the policy evict by size was set", "messages expired or were evicted"),
     "hold_producers": ("log the backlog of a topic exceeds its quota",),
     "refuse_producers": ("log the backlog of a topic exceeds its quota",),
+    "publish_rate": ("the policy publish rate was set",),
+    "dispatch_rate": ("the policy dispatch rate was set",),
+    "subscription_rate": ("the policy subscription rate was set",),
+    "subscribe_rate": ("the policy subscribe rate was set",),
+    "broker_limit": (
+        "log the subscriptions of this broker have too many unacknowledged messages, so those"
+        " with the most get no more: acknowledge, or raise max_unacked_messages_per_broker",
+        "log all subscriptions go on, because half of the unacknowledged messages are gone",
+    ),
+    "pattern": ("a topic for the consumer of a pattern",),
+    "unused": ("log nobody uses a topic, and it is deleted", "list deleted"),
     "drain": (
         "a broker was drained",
         "a drained broker was looked at",

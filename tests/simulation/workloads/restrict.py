@@ -1,4 +1,4 @@
-"""Policies that take effect: messages expire or are evicted, producers have to wait.
+"""Policies that take effect: messages expire or are evicted, producers and consumers have to wait.
 
 A policy is set for a while, and removed at the latest when the storm is over.
 """
@@ -9,7 +9,16 @@ from functools import partial
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
 from daybook.broker.errors import NotFoundError
-from daybook.broker.namespaces.policy_table import AGE_QUOTA, MESSAGE_TTL, SIZE_QUOTA, Policy
+from daybook.broker.namespaces.policy_table import (
+    AGE_QUOTA,
+    DISPATCH_RATE,
+    MESSAGE_TTL,
+    PUBLISH_RATE,
+    SIZE_QUOTA,
+    SUBSCRIBE_RATE,
+    SUBSCRIPTION_DISPATCH_RATE,
+    Policy,
+)
 from daybook.wire.topics import TopicName
 from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.recorder import Recorder
@@ -25,6 +34,10 @@ POLICIES: Mapping[str, Policy] = {
     "evict by size": SIZE_QUOTA,
     "hold": SIZE_QUOTA,
     "refuse": SIZE_QUOTA,
+    "publish rate": PUBLISH_RATE,
+    "dispatch rate": DISPATCH_RATE,
+    "subscription rate": SUBSCRIPTION_DISPATCH_RATE,
+    "subscribe rate": SUBSCRIBE_RATE,
 }
 _BY_SIZE = {
     "evict by size": "consumer_backlog_eviction",
@@ -61,10 +74,19 @@ async def restrict(scene: Scene, work: Restrict) -> None:
 
 
 def _value(work: Restrict) -> object:
-    if work.how == "ttl":
-        return work.limit
-    if work.how == "evict by age":
-        return {"limitTime": work.limit, "policy": "consumer_backlog_eviction"}
+    match work.how:
+        case "ttl":
+            return work.limit
+        case "evict by age":
+            return {"limitTime": work.limit, "policy": "consumer_backlog_eviction"}
+        case "publish rate":
+            return {"publishThrottlingRateInMsg": work.limit}
+        case "dispatch rate" | "subscription rate":
+            return {"dispatchThrottlingRateInMsg": work.limit}
+        case "subscribe rate":
+            return {"subscribeThrottlingRatePerConsumer": work.limit, "ratePeriodInSecond": 2}
+        case _:
+            pass
     return {"limitSize": work.limit, "policy": _BY_SIZE[work.how]}
 
 
