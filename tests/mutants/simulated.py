@@ -136,4 +136,12 @@ MUTANTS = [
         replacement=Edit("await topic.delete(unless_used=_is_used)", "await topic.close()"),
         caught_by=f"{_RUNS} unused",
     ),
+    Mutant(
+        id="F12",
+        rule="a subscription expires when it had no consumer for so long -> since it was loaded",
+        module="daybook.broker.dispatch.subscription",
+        name="Subscription.unused_since_ms",
+        replacement=Edit("self._clock.now_ms() if self.consumers or self.moving else ", ""),
+        caught_by=f"{_RUNS} subscription_expiry",
+    ),
 ]

@@ -27,6 +27,7 @@ _CARRIED = 0.2
 _SMALL_LIMIT = 20_000
 _LIMITED_RATE = 0.15
 _CHANGING = 0.2
+_EXPIRING = 0.25  # share of the runs without routes and with clocks that are right
 _LIMITED_UNACKED = 0.3  # share of the runs with shared subscriptions and readable entries
 _COMPACTED = 0.25  # share of runs; all of them, of the seeds of a feature
 
@@ -205,6 +206,27 @@ def _unacked(plan: Plan, rng: Random) -> Plan:
     return replace(plan, shape=replace(plan.shape, settings=settings))
 
 
+def _expiry(plan: Plan, rng: Random) -> Plan:
+    """Let subscriptions expire in some runs in which all clocks are right."""
+    wrong = any(isinstance(each.act, JumpClock | DriftClock) for each in plan.faults)
+    # A route expects that its subscription stays.
+    carried = any(isinstance(each, Carry) for each in plan.work)
+    if wrong or carried or rng.random() >= _EXPIRING:
+        return plan
+    settings = replace(
+        plan.shape.settings,
+        subscription_expiry_s=rng.choice([0.5, 1.5, 3.0]),
+        policy_check_interval_s=rng.choice([0.2, 0.5]),
+    )
+    work = (
+        replace(each, leave=0.2, away_s=rng.choice([1.0, 5.0]))
+        if isinstance(each, Consume) and rng.random() < 0.5
+        else each
+        for each in plan.work
+    )
+    return replace(plan, shape=replace(plan.shape, settings=settings), work=tuple(work))
+
+
 FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (
     _compaction,
     _policies,
@@ -213,4 +235,5 @@ FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (
     _rates,
     _unacked,
     _changing_topics,
+    _expiry,
 )

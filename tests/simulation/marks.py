@@ -118,6 +118,7 @@ SOMETIMES = (
     "a message was sent to a retry topic",
     "a topic for the consumer of a pattern",
     "log nobody uses a topic, and it is deleted",
+    "log a subscription had no consumer for long and is deleted",
     "a pipe was started again",
     "a tombstone was sent",
     "a compaction ended: SUCCESS",

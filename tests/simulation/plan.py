@@ -91,6 +91,7 @@ class Consume:
     # durable.
     flush: float = 0.0
     receivers: int = 1  # tasks that receive; one of them stops when the storm is over
+    away_s: float = 0.0  # the longest time between leaving and coming back
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from tests.simulation.cluster import Cluster, Life, Main
 from tests.simulation.faults import Nemesis
 from tests.simulation.held_back import is_held_back
 from tests.simulation.host_log import listening
+from tests.simulation.lapses import Lapses
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Administer, Consume, Follow, Latest, Plan, Work
@@ -133,6 +134,7 @@ class _Simulation:
         self._members: Members
         self._nemesis: Nemesis
         self._rates: RateAudit
+        self._lapses: Lapses
 
     def _say(self, host: str, text: str) -> None:
         if self._watching.say is not None:
@@ -205,6 +207,9 @@ class _Simulation:
         self._rates = RateAudit(plan, cluster)
         if self._rates.needed:
             nursery.start_soon(self._rates.run)
+        self._lapses = Lapses(cluster, plan.shape.broker_names(), scene.recorder("brokers"))
+        if self._lapses.needed:
+            nursery.start_soon(self._lapses.run)
         self._nemesis = Nemesis(plan, cluster, moments, members, scene.recorder("nemesis"), nursery)
 
     def _bookies_min(self) -> int:
@@ -458,6 +463,7 @@ class _Simulation:
         outcome, cluster, handle = self._outcome, self._cluster, self._handle
         outcome.violations += self._scene.problems
         outcome.violations += self._nemesis.problems + self._rates.problems
+        outcome.violations += self._lapses.problems
         outcome.violations += [f"death: {each}" for each in cluster.deaths]
         outcome.violations += [f"error: {each}" for each in cluster.logs.errors]
         outcome.violations += [f"metadata: {each}" for each in self._audit.problems]

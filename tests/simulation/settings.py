@@ -5,6 +5,7 @@ space is reclaimed, copies are compared, lost bookies are given up.
 """
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.bookie.storage.limits import StoreLimits
@@ -121,6 +122,7 @@ class Settings:
     orphan_interval_s: float = 3.0
     orphan_age_s: float = 0.5
     policy_check_interval_s: float = 60.0
+    subscription_expiry_s: float = 0.0  # without a consumer; 0: subscriptions stay
     deduplication: bool = False
     unacked_max: int = 0  # of all shared subscriptions of a broker; 0: no limit
     retention: bool = True  # if off, messages that every subscription has acknowledged are deleted
@@ -179,5 +181,7 @@ class Settings:
             balance_broker_cool_down_s=self.balance_interval_s,
             balance_bundle_cool_down_s=2 * self.balance_interval_s,
             policy_check_interval_s=self.policy_check_interval_s,
+            # The setting counts whole minutes, which are too long for a run.
+            subscription_expiry_minutes=cast("int", self.subscription_expiry_s / 60),
             arena_bytes_max=max(self.limits.arena_bytes_max, 4 * self.message_bytes_max),
         )

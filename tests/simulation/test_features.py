@@ -117,6 +117,21 @@ BROKER_LIMIT = Plan(
     storm_s=6.0,
     power_cycle=False,
 )
+# One consumer stays, one comes and goes, and one subscription is made and left.
+EXPIRY = Plan(
+    seed=1,
+    shape=Shape(settings=Settings(subscription_expiry_s=1.0, policy_check_interval_s=0.2)),
+    topics=(Topic(T),),
+    work=(
+        Produce("p1", "client-1", T, 60, pace_s=0.08, burst=2),
+        Consume("c1", "client-1", T, "s1", linger_s=0.1, forget=0.2),
+        Consume("c2", "client-1", T, "s2", "shared", linger_s=0.1, leave=0.3, away_s=4.0),
+        Administer("a1", "client-1", "create subscription", T, 1.0, "extra"),
+    ),
+    faults=(Mishap("k1", At(3.0), Kill("broker-1", 0.3)),),
+    storm_s=8.0,
+    power_cycle=False,
+)
 # Partitions lie in several bundles.  Acknowledgements without receipts survive the hand-over.
 DRAIN = Plan(
     seed=1,
@@ -182,6 +197,7 @@ PLANS = {
         _carried("unused"), storm_s=12.0, faults=(Mishap("k1", At(9.0), Kill("broker-1", 0.3)),)
     ),
     "drain": DRAIN,
+    "subscription_expiry": EXPIRY,
     "publish_rate": _rated("publish rate", 10),
     "dispatch_rate": _rated("dispatch rate", 10),
     "subscription_rate": _rated("subscription rate", 5),
@@ -211,6 +227,7 @@ MET: dict[str, tuple[str, ...]] = {
         " with the most get no more: acknowledge, or raise max_unacked_messages_per_broker",
         "log all subscriptions go on, because half of the unacknowledged messages are gone",
     ),
+    "subscription_expiry": ("log a subscription had no consumer for long and is deleted",),
     "pattern": ("a topic for the consumer of a pattern",),
     "unused": ("log nobody uses a topic, and it is deleted", "list deleted"),
     "drain": (

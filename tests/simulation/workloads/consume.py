@@ -251,6 +251,9 @@ async def consume(scene: Stage, client: Client, work: Consume) -> None:
             continue
         scene.there[work.name] = consuming.name
         await _Session(consuming, work, rng).run()
+        if work.away_s:
+            scene.there.pop(work.name, None)
+            await scene.wait_calm(rng.uniform(0.0, work.away_s))
         await scene.wait_end(rng.random() * _AGAIN_S)
     scene.there.pop(work.name, None)
 
