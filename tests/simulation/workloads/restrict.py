@@ -20,6 +20,7 @@ from daybook.broker.namespaces.policy_table import (
     Policy,
 )
 from daybook.wire.topics import TopicName
+from tests.history.events import Fault, FaultEnd
 from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.recorder import Recorder
 from tests.simulation.plan import Restrict
@@ -44,6 +45,7 @@ _BY_SIZE = {
     "hold": "producer_request_hold",
     "refuse": "producer_exception",
 }
+_DELAYING = ("hold", "publish rate")  # A send may take long.
 EXPIRE = "expire"
 """Not a policy: an administrator acknowledges what is older than the limit."""
 
@@ -58,6 +60,8 @@ async def restrict(scene: Scene, work: Restrict) -> None:
         return
     scene.sending[work.name] = None
     policy = POLICIES[work.how]
+    if work.how in _DELAYING:
+        recorder.note(Fault(work.name, f"the policy {work.how}", clean=True))
     try:
         await ask(scene, work.name, partial(_set, name, policy, _value(work)))
     except (NotFoundError, NotDoneError):
@@ -70,6 +74,8 @@ async def restrict(scene: Scene, work: Restrict) -> None:
         await ask_until_done(scene, work.name, partial(_set, name, policy, None))
     except NotFoundError:
         scene.marks["a topic with a policy is gone"] += 1
+    if work.how in _DELAYING:
+        recorder.note(FaultEnd(work.name))
     del scene.sending[work.name]
 
 
