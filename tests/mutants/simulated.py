@@ -144,4 +144,14 @@ MUTANTS = [
         replacement=Edit("self._clock.now_ms() if self.consumers or self.moving else ", ""),
         caught_by=f"{_RUNS} subscription_expiry",
     ),
+    Mutant(
+        id="F13",
+        rule="a subscription leaves the compacted ledger when it has acknowledged all of it -> some",
+        module="daybook.broker.compaction.source",
+        name="CompactedSource._note_acked",
+        replacement=Edit(
+            "self._at_end and len(standing.acked) == len(standing.read)", "bool(standing.acked)"
+        ),
+        caught_by=f"{_RUNS} compacted_partitions",
+    ),
 ]

@@ -3,7 +3,7 @@
 Each kind has a generator of its own, so that the rest of a seed's plan does not change.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -18,6 +18,7 @@ from tests.simulation.plan import (
     Produce,
     Restrict,
     Spoil,
+    Topic,
     Work,
 )
 from tests.simulation.workloads.restrict import EXPIRE
@@ -29,6 +30,8 @@ _LIMITED_RATE = 0.15
 _CHANGING = 0.2
 _EXPIRING = 0.25  # share of the runs without routes and with clocks that are right
 _LIMITED_UNACKED = 0.3  # share of the runs with shared subscriptions and readable entries
+_COMPACTED_PARTITIONS = 0.5
+_COMPACTED_CONSUMERS = 0.5  # share of the topics that are compacted
 _COMPACTED = 0.25  # share of runs; all of them, of the seeds of a feature
 
 
@@ -36,10 +39,38 @@ def _compaction(plan: Plan, rng: Random) -> Plan:
     """Compact the topics without partitions of some runs, and read the latest of each key."""
     if rng.random() >= _COMPACTED:
         return plan
+    return _compacted(plan, rng, [each for each in plan.topics if not each.partitions])
+
+
+def _compaction_of_partitions(plan: Plan, rng: Random) -> Plan:
+    """Do the same with topics that have partitions."""
+    topics = [each for each in plan.topics if each.partitions]
+    if not topics or rng.random() >= _COMPACTED_PARTITIONS:
+        return plan
+    return _compacted(plan, rng, topics)
+
+
+def _compaction_consumers(plan: Plan, rng: Random) -> Plan:
+    """Add consumers that read the latest of each key to some topics that are compacted."""
+    latest = [each for each in plan.work if isinstance(each, Latest) and each.name[6] == "1"]
+    consumers = tuple(
+        Latest(
+            each.name.replace("latest1", "latest9"),
+            rng.choice(plan.shape.client_names()),
+            each.topic,
+            again=rng.choice([0.0, 0.1, 0.3]),
+            subscription="latest",
+        )
+        for each in latest
+        if rng.random() < _COMPACTED_CONSUMERS
+    )
+    return replace(plan, work=(*plan.work, *consumers))
+
+
+def _compacted(plan: Plan, rng: Random, topics: Sequence[Topic]) -> Plan:
+    """Compact topics, read the latest of their keys, and send tombstones."""
     work = list(plan.work)
-    for topic in plan.topics:
-        if topic.partitions:
-            continue
+    for topic in topics:
         short, hosts = topic.name[-2:], plan.shape.client_names()
         work += [
             Administer(
@@ -232,6 +263,8 @@ FEATURES: tuple[Callable[[Plan, Random], Plan], ...] = (
     _policies,
     _routes,
     draw_hand_overs,
+    _compaction_of_partitions,
+    _compaction_consumers,
     _rates,
     _unacked,
     _changing_topics,

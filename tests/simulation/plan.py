@@ -108,13 +108,14 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Read the latest message of each key, from the earliest on; or keep a table view."""
+    """Read the latest message of each key, from the earliest on; keep a table view; or consume."""
 
     name: str
     host: str
     topic: str
     view: bool = False
     again: float = 0.0  # probability after each batch, or half second: leave, and start another
+    subscription: str = ""  # of a consumer that reads the latest messages and acknowledges them
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.settings import Limits
 from tests.simulation.workloads.administer import lift_limits
 from tests.simulation.workloads.drain import LivenessError, drain, within
+from tests.simulation.workloads.latest import QUEUE
 from tests.simulation.workloads.ledgers import read_all
 from tests.simulation.workloads.process import run_client
 from tests.simulation.workloads.scene import Scene
@@ -300,6 +301,11 @@ class _Simulation:
         work = self._living_work()
         consumers = {
             there.get(each.name, ""): each.queue for each in work if isinstance(each, Consume)
+        }
+        consumers |= {
+            there.get(each.name, ""): QUEUE
+            for each in work
+            if isinstance(each, Latest) and each.subscription
         }
         readers = sum(isinstance(each, Follow | Latest) for each in work)
         for name in self._plan.shape.broker_names():

@@ -148,6 +148,23 @@ DRAIN = Plan(
     storm_s=8.0,
     power_cycle=False,
 )
+COMPACTED_PARTITIONS = Plan(
+    seed=1,
+    shape=Shape(settings=Settings(retention=False, roll_entries=3, trim_interval_s=0.5)),
+    topics=(Topic(T, 2),),
+    work=(
+        Produce("p1", "client-1", T, 60, pace_s=0.08, burst=3, tombstones=0.1),
+        Produce("p2", "client-1", T, 60, pace_s=0.08, burst=1, batching=False),
+        Consume("c1", "client-1", T, "s1", linger_s=0.01),
+        Latest("latest1", "client-1", T, again=0.1),
+        Latest("latest2", "client-1", T, view=True, again=0.1),
+        Latest("latest9", "client-1", T, again=0.2, subscription="latest"),
+        *(Administer(f"a{i}", "client-1", "compact", T, 0.7 + 0.6 * i) for i in range(6)),
+    ),
+    faults=(Mishap("k1", At(2.4), Kill("broker-1", 0.3)),),
+    storm_s=5.0,
+    power_cycle=False,
+)
 PLANS = {
     # Ledgers are trimmed behind each compaction, and brokers are killed between them.
     "compaction": Plan(
@@ -196,6 +213,7 @@ PLANS = {
     "unused": replace(
         _carried("unused"), storm_s=12.0, faults=(Mishap("k1", At(9.0), Kill("broker-1", 0.3)),)
     ),
+    "compacted_partitions": COMPACTED_PARTITIONS,
     "drain": DRAIN,
     "subscription_expiry": EXPIRY,
     "publish_rate": _rated("publish rate", 10),
@@ -212,6 +230,7 @@ MET: dict[str, tuple[str, ...]] = {
         "a tombstone was sent",
         "a key of a table view was changed",
     ),
+    "compacted_partitions": ("a compaction ended: SUCCESS", "a tombstone was sent"),
     "message_ttl": ("the policy ttl was set", "messages expired or were evicted"),
     "expire_by_hand": ("expire: done", "messages expired or were evicted"),
     "evict_by_age": ("the policy evict by age was set", "messages expired or were evicted"),
