@@ -146,11 +146,12 @@ MUTANTS = [
     ),
     Mutant(
         id="F13",
-        rule="a subscription leaves the compacted ledger when it has acknowledged all of it -> some",
-        module="daybook.broker.compaction.source",
-        name="CompactedSource._note_acked",
+        rule="the last message of a key is kept in each partition -> the first",
+        module="daybook.broker.protocol.compaction",
+        name="Selection._replace",
         replacement=Edit(
-            "self._at_end and len(standing.acked) == len(standing.read)", "bool(standing.acked)"
+            "self._remove(self._chunks.pop(before, (before,)))",
+            "self._remove((before if number is None else number,))",
         ),
         caught_by=f"{_RUNS} compacted_partitions",
     ),

@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from tests.simulation.acts import DriftClock, JumpClock
+from tests.simulation.acts import At, DriftClock, JumpClock, Reset
 from tests.simulation.draw_hand_overs import draw_hand_overs
 from tests.simulation.plan import (
     Administer,
     Carry,
     Consume,
     Latest,
+    Mishap,
     Plan,
     Produce,
     Restrict,
@@ -27,6 +28,7 @@ _RESTRICTED = 0.2
 _CARRIED = 0.2
 _SMALL_LIMIT = 20_000
 _LIMITED_RATE = 0.15
+_RESETS = 6
 _CHANGING = 0.2
 _EXPIRING = 0.25  # share of the runs without routes and with clocks that are right
 _LIMITED_UNACKED = 0.3  # share of the runs with shared subscriptions and readable entries
@@ -223,7 +225,15 @@ def _rates(plan: Plan, rng: Random) -> Plan:
         replace(each, batching=False) if isinstance(each, Produce) and each.topic == topic else each
         for each in plan.work
     )
-    return replace(plan, work=(*work, restrict))
+    faults = plan.faults
+    if how == "subscribe rate":
+        # Consumers subscribe again, and the topic stays where it is.
+        resets = (At(rng.uniform(0.0, plan.storm_s)) for _ in range(_RESETS))
+        hosts = plan.shape.client_names()
+        faults += tuple(
+            Mishap(f"q{number}", at, Reset(rng.choice(hosts))) for number, at in enumerate(resets)
+        )
+    return replace(plan, work=(*work, restrict), faults=faults)
 
 
 def _unacked(plan: Plan, rng: Random) -> Plan:

@@ -110,7 +110,6 @@ SOMETIMES = (
     "messages expired or were evicted",
     *(f"the policy {how} was set" for how in POLICIES),
     "expire: done",
-    "subscribe: TooManyRequests",
     "log the subscriptions of this broker have too many unacknowledged messages, so those"
     " with the most get no more: acknowledge, or raise max_unacked_messages_per_broker",
     "log all subscriptions go on, because half of the unacknowledged messages are gone",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.acts import At, Drain, Kill
+from tests.simulation.acts import At, Drain, Kill, Reset
 from tests.simulation.plan import (
     Administer,
     Carry,
@@ -23,7 +23,7 @@ from tests.simulation.plan import (
     Topic,
 )
 from tests.simulation.run import simulate
-from tests.simulation.settings import Settings
+from tests.simulation.settings import Limits, Settings
 
 HOWS = ("pipe", "dead letters", "retries", "chunks", "volatile", "pattern", "unused")
 T = "persistent://public/default/t1"
@@ -97,7 +97,11 @@ def _rated(how: str, limit: int) -> Plan:
             Consume("c2", "client-1", T, "s2", "shared", linger_s=0.01, leave=0.1),
             Restrict("r1", "client-1", T, how, limit, 0.3),
         ),
-        faults=(Mishap("k1", At(3.0), Kill("broker-1", 0.3)),),
+        faults=(
+            # Consumers come back to the same broker.
+            *(Mishap(f"r{i}", At(1.0 + 0.2 * i), Reset("client-1")) for i in range(4)),
+            Mishap("k1", At(3.0), Kill("broker-1", 0.3)),
+        ),
         storm_s=5.0,
         power_cycle=False,
     )
@@ -150,7 +154,14 @@ DRAIN = Plan(
 )
 COMPACTED_PARTITIONS = Plan(
     seed=1,
-    shape=Shape(settings=Settings(retention=False, roll_entries=3, trim_interval_s=0.5)),
+    shape=Shape(
+        settings=Settings(
+            retention=False,
+            roll_entries=3,
+            trim_interval_s=0.5,
+            limits=Limits(read_bytes_max=300),
+        )
+    ),
     topics=(Topic(T, 2),),
     work=(
         Produce("p1", "client-1", T, 60, pace_s=0.08, burst=3, tombstones=0.1),
