@@ -348,8 +348,13 @@ class DirectoryRunner:
 
     @property
     def log_reached(self) -> int:
-        """The end of the last batch that the next start will certainly find."""
+        """The end of the last batch that is there; it may be in the page cache only."""
         return self._log.reached
+
+    @property
+    def log_mark(self) -> int:
+        """The end of the last batch that is known to be durable: a loss of power leaves it."""
+        return self._log.mark
 
     @property
     def log_bytes(self) -> int:

@@ -332,8 +332,11 @@ class LedgerStore:
         self._writable_listeners.append(listener)
 
     def log_ends(self) -> dict[str, int]:
-        """Return, for each directory, the end of the last batch that a start would find."""
-        return {each.directory.path: each.log_reached for each in self._directories.runners}
+        """Return, for each directory, the position up to which any later start finds the log.
+
+        The last batch of a killed process does not count until it is known to be durable.
+        """
+        return {each.directory.path: each.log_mark for each in self._directories.runners}
 
     def add_segment_listener(self, listener: Callable[[], None]) -> None:
         """Call `listener` when a segment of a log has begun.  There is one listener."""

@@ -239,12 +239,13 @@ class Consumer:
         if not self.closed:
             self.closed = True
             if self._registered or self.connection.is_ours:
-                self._send_closed()
+                self.tell_closed()
             else:
-                self.connection.call_later(_REGISTERED_S, self._send_closed)
+                self.connection.call_later(_REGISTERED_S, self.tell_closed)
             self.connection.forget_consumer(self)
 
-    def _send_closed(self) -> None:
+    def tell_closed(self) -> None:
+        """Tell the client that the consumer is closed: it looks the topic up again."""
         closed = pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=unsigned(-1))
         if self.subscription.topic.successor_url:
             closed.assignedBrokerServiceUrl = self.subscription.topic.successor_url

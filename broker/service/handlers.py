@@ -781,6 +781,8 @@ class Handlers:
                         self._add_move(answer, consumer.subscription)
         except BrokerError as error:
             self.refuse(command, body, error)
+            if command == T.UNSUBSCRIBE and consumer is not None:
+                self._tell_closed(consumer)
         else:
             self._connection.send_command(answer)
 
@@ -928,6 +930,14 @@ class Handlers:
             subscription.drop()
             return trio.lowlevel.checkpoint
         return subscription.topic.subscriptions.begin_removal(subscription)
+
+    def _tell_closed(self, consumer: Consumer) -> None:
+        """Let the client subscribe again: its unsubscription has failed, but closed the consumer.
+
+        The client would wait for messages otherwise, and the subscription may still be there.
+        """
+        if consumer.consumer_id not in self.consumers:
+            consumer.tell_closed()
 
     def _add_move(
         self, success: pb.CommandSuccess, subscription: Subscription | NonPersistentSubscription

@@ -13,7 +13,10 @@ EARLIEST = pb.CommandSubscribe.Earliest
 async def test_a_subscription_that_the_store_does_not_delete_is_served_again(
     autojump_clock: MockClock,
 ) -> None:
-    """The cursor that was to be deleted records nothing more: the topic is loaded again."""
+    """The cursor that was to be deleted records nothing more: the topic is loaded again.
+
+    Seed 920740: the client was not told that its consumer is closed, and waited for messages.
+    """
     async with open_broker() as cluster:
         client = await cluster.client()
         await client.producer()
@@ -33,6 +36,7 @@ async def test_a_subscription_that_the_store_does_not_delete_is_served_again(
         log.delete_cursor = refuse  # type: ignore[method-assign]
         error = await client.ask(pb.CommandUnsubscribe(consumer_id=1), pb.CommandSuccess)
         assert error.error == pb.ServiceNotReady
+        await client.wait(pb.CommandCloseConsumer)
         await client.wait(pb.CommandCloseProducer)
         await trio.sleep(5)  # The topic is loaded again after a moment.
         await client.subscribe(permits=9)

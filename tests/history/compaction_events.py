@@ -20,6 +20,8 @@ class LatestFollows:
 
     topic: str
     reader: str  # unique in the history
+    # A subscription: each of its consumers goes on with what is not acknowledged.
+    durable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class Subscription:
         self.sought_ns = -1  # when the last seek began
         self.seeking: dict[int, Position | str] = {}
         self._meanwhile: dict[int, list[Position | str]] = {}  # the targets of other seeks, by seek
-        self.unclear = False  # a seek has no answer: it may have been carried out, or may yet be
+        # Targets of seeks without an answer: each may have been carried out, or may yet be.
+        self._unanswered: list[Position | str] = []
         self.changes = 0  # counts events after which deliveries may start over
         # Leaving consumers, and for each those whose deliveries started over since.
         self._leaving: dict[str, set[str]] = {}
@@ -259,8 +260,18 @@ class Subscription:
             self.seeking[seek] = to
             self._meanwhile[seek] = []
             return
-        self.unclear = True
-        self._let_go(to, self._began[-1] if self._began else at_ns)
+        self._unanswered.append(to)
+        self._let_go_unanswered()
+
+    @property
+    def unclear(self) -> bool:
+        """True if a seek has no answer."""
+        return bool(self._unanswered)
+
+    def _let_go_unanswered(self) -> None:
+        """Free what the seeks without an answer may pass over, whenever they are carried out."""
+        for to in self._unanswered:
+            self._let_go(to, max(self._began, default=0))
 
     def _let_go(self, to: Position | str, at_ns: int) -> None:
         """Free the messages that a seek passes over."""
@@ -293,6 +304,7 @@ class Subscription:
         self.owed.owe_from(0 if to in _AWAY else self._start_of(to))
         for each in [to, *others]:
             self._let_go(each, at_ns)
+        self._let_go_unanswered()
         for _, ack in self._acks.values():
             self._free(ack)
         for index in left_out:

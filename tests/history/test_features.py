@@ -9,7 +9,21 @@ from tests.history.compaction_events import (
     LatestRead,
     ViewChange,
 )
-from tests.history.events import Copy, Drained, Event, Ok, Position, Quiet, Run, Send, Trimmed
+from tests.history.events import (
+    Copy,
+    Drained,
+    Event,
+    Fault,
+    FaultEnd,
+    Ok,
+    Position,
+    Quiet,
+    Read,
+    ReadEnd,
+    Run,
+    Send,
+    Trimmed,
+)
 from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
 from tests.history.story import A, B, C, D, T, acked, delivered, read, rules, sent, subscribed
@@ -77,6 +91,55 @@ def test_a_view_does_not_go_back() -> None:
     assert _rules([*events, *shown(0, 2), Quiet(("v",)), *ALL]) == []
     assert _rules([*events, *shown(2, 0), *ALL]) == ["view-back"]
     assert _rules([*events, *shown(1), Quiet(("v",)), *ALL]) == ["latest-missing"]
+
+
+def test_a_subscription_gets_the_newest_of_each_key_in_any_order_and_perhaps_again() -> None:
+    def consumed(*messages: tuple[int, Position]) -> list[Event]:
+        reads = [LatestRead(T, "w", place, f"p/{seq}", f"d{seq}") for seq, place in messages]
+        return [LatestFollows(T, "w", durable=True), *reads]
+
+    assert _rules([*SENT, *consumed((2, C), (1, B), (2, C)), Quiet(("w.3",)), *ALL]) == []
+    assert _rules([*SENT, *consumed((0, A), (1, B)), Quiet(("w.3",)), *ALL]) == ["latest-missing"]
+
+
+def test_the_partitions_of_a_compacted_topic_are_looked_at_one_by_one() -> None:
+    parts = [f"{T}-partition-{index}" for index in range(2)]
+
+    def story(*reads: tuple[int, Position, int]) -> list[Event]:
+        sends: list[Event] = []
+        for seq, place, part in ((0, A, 0), (1, B, 0), (2, C, 1)):
+            key = f"k{part}"
+            sends += [
+                Send(T, "p", seq, f"p/{seq}", f"d{seq}", key),
+                Ok(parts[part], "p", seq, place),
+            ]
+        got = [LatestRead(parts[p], "l", at, f"p/{seq}", f"d{seq}") for seq, at, p in reads]
+        whole: list[Event] = [
+            Read(parts[0], "r0", A, "p/0", "d0", 0),
+            Read(parts[0], "r0", B, "p/1", "d1", 1),
+        ]
+        whole += [
+            ReadEnd(parts[0], "r0"),
+            Read(parts[1], "r1", C, "p/2", "d2", 0),
+            ReadEnd(parts[1], "r1"),
+        ]
+        return [*sends, LatestFollows(T, "l"), *got, Quiet(("l",)), *whole]
+
+    assert _rules(story((2, C, 1), (1, B, 0))) == []
+    assert _rules(story((2, C, 1))) == ["latest-missing"]
+    assert _rules(story((1, B, 0), (0, A, 0), (2, C, 1))) == ["latest-order"]
+
+
+def test_a_view_may_show_a_copy_that_retention_has_deleted_since() -> None:
+    """Seed 920451: an owner died, the message was sent again, and the first copy was trimmed."""
+    change = ViewChange(T, "v", "k", "p/0")
+    view: list[Event] = [LatestFollows(T, "v"), change, change]
+    send = Send(T, "p", 0, "p/0", "d0", "k")
+    twice: list[Event] = [send, Fault("f", ""), FaultEnd("f"), Ok(T, "p", 0, D)]
+    assert _rules([*twice, *view, Trimmed(T, 2), *read((0, D))]) == []
+    assert _rules([*twice, *view, *read((0, D))]) == ["view-back"]
+    once: list[Event] = [send, Ok(T, "p", 0, D)]
+    assert _rules([*once, *view, Trimmed(T, 2), *read((0, D))]) == ["view-back"]
 
 
 # -- policies; one second passes with each event

@@ -423,6 +423,14 @@ MUTANTS = [
         caught_by=f"{_STARTED} -k by_its_position",
     ),
     Mutant(
+        id="B10p",
+        rule="a start counts what is known to be durable -> what is in the page cache, too",
+        module="daybook.bookie.storage.store",
+        name="LedgerStore.log_ends",
+        replacement=Edit("each.log_mark for", "each.log_reached for"),
+        caught_by=f"{_STARTED} -k had_not_synced",
+    ),
+    Mutant(
         id="B10e",
         rule="one directory behind puts all into limbo, durably -> only the first one",
         module="daybook.bookie.storage.store",

@@ -29,6 +29,14 @@ MUTANTS = [
         caught_by="tests:tests/broker/test_topics.py -k parsed_once",
     ),
     Mutant(
+        id="MV08",
+        rule="a client whose unsubscription failed is told that its consumer is closed -> it waits",
+        module="daybook.broker.service.handlers",
+        name="Handlers._tell_closed",
+        replacement=Edit("consumer.tell_closed()", "pass"),
+        caught_by="tests:tests/broker/test_removals_that_fail.py",
+    ),
+    Mutant(
         id="TN02",
         rule="a topic that cannot be loaded because of a bug costs no other -> the broker ends",
         module="daybook.broker.topics.topics",

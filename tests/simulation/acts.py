@@ -158,6 +158,14 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """Ask a broker by REST to hand over all of its bundles; stop it in good order `after_s`."""
+
+    host: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Freeze:
     host: str
     for_s: float
@@ -344,6 +352,7 @@ Act: TypeAlias = (
     | Decommission
     | Stutter
     | Restart
+    | Drain
     | Freeze
     | Cut
     | Isolate

@@ -16,6 +16,7 @@ from tests.history.recorder import Recorder
 from tests.simulation import acts
 from tests.simulation.acts import PEER, SUBJECT, Act, At, On
 from tests.simulation.cluster import Cluster, Life
+from tests.simulation.drains import Drains
 from tests.simulation.link_faults import LinkFaults, Undo, nothing
 from tests.simulation.members import Members
 from tests.simulation.metadata import Odds
@@ -61,6 +62,19 @@ class Nemesis:
             *plan.shape.client_names(),
         ]
         self._links = LinkFaults(cluster, self._hosts, self._lose_contact)
+        self._drains = Drains(
+            cluster,
+            recorder,
+            nursery,
+            self.counts,
+            kill=self._end_drained,
+            revive=lambda name: self._revive([name]),
+        )
+
+    @property
+    def problems(self) -> list[str]:
+        """What a fault has shown to be wrong."""
+        return self._drains.problems
 
     def begin(self) -> None:
         """Begin the storm now."""
@@ -96,7 +110,8 @@ class Nemesis:
         text = self._text(mishap.act, subject, peer)
         alone = struck[0] if isinstance(mishap.act, _OF_ONE) else ""
         bookie = alone if alone.startswith("bookie") else ""
-        self._recorder.note(Fault(mishap.name, text, bookie=bookie))
+        clean = isinstance(mishap.act, acts.Drain)  # `drains` notes how long each one takes
+        self._recorder.note(Fault(mishap.name, text, clean=clean, bookie=bookie))
         self._open[mishap.name] = None
         for_s, undo = end
 
@@ -143,6 +158,9 @@ class Nemesis:
                 return self._stutter(host(name), for_s, frozen_s, running_s)
             case acts.Restart(name, down_s):
                 return self._restart(host(name), down_s)
+            case acts.Drain(name, after_s):
+                begun = host(name) not in self._frozen and self._drains.begin(host(name), after_s)
+                return (0.0, nothing) if begun else None
             case acts.Freeze(name, for_s):
                 return self._freeze(host(name), for_s)
             case acts.JumpClock(name, by_s):
@@ -259,6 +277,9 @@ class Nemesis:
 
         self._nursery.start_soon(stop)
         return 2 * down_s, nothing
+
+    def _end_drained(self, name: str) -> None:
+        self._kill([name], 0.0, power=False, torn=False, silent=False)
 
     def _freeze(self, name: str, for_s: float) -> Undo | None:
         if name not in self._cluster.lives or name in self._frozen:
@@ -422,6 +443,7 @@ class Nemesis:
         """Undo everything, finally.  Hosts that are down are started; that takes a while."""
         self._healed = True
         self._calm.set()
+        self._drains.heal()
         cluster = self._cluster
         self._links.heal()
         for name in list(self._frozen):

@@ -25,6 +25,8 @@ class HostLogs:
         self.say = say
         self.errors: list[str] = []
         self.lines: dict[str, int] = {}  # the number of occurrences of each line
+        # By line: called with the host and the facts of each occurrence.
+        self.on_line: dict[str, Callable[[str, dict[str, Any]], None]] = {}
 
     def of(self, host: str) -> "HostLog":
         return HostLog(self, host)
@@ -55,6 +57,8 @@ class HostLog:
     def put(self, level: str, event: str, facts: dict[str, Any]) -> None:
         logs = self._logs
         logs.lines[event] = logs.lines.get(event, 0) + 1
+        if event in logs.on_line:
+            logs.on_line[event](self._host, facts)
         if level == "error":
             why = facts.get("exc_info") or facts.get("why") or facts.get("said")
             logs.errors.append(f"{self._host}: {event}: {why!r}")

@@ -9,6 +9,7 @@ not touched; the seams are observed.
         copy: a recovery add of one bookie to another, for re-replication
         recovery joined: a fence by another host than the one that has marked the ledger
         and bookies' answers: fenced, no entry, no ledger, unknown, io error, read only
+        bundle expected, bundle held, topics passed on, bundle taken: calls of a hand-over
     metadata, when it is written and the answer is under way (subject: the writer)
         ledger created, ledger in recovery, ledger closed, ledger fragments, ledger deleted
         copies moved: entries of an older fragment have another bookie
@@ -33,6 +34,7 @@ from daybook.managed_ledger.records import OPENING, owner_of
 from daybook.wire.messages.bookie import Flag, Operation, Status
 from daybook.wire.metadata.store import Record
 from tests.harness.stream import SimulatedStream
+from tests.simulation.http import HTTP_PORT
 from tests.simulation.settings import BOOKIE_PORT
 
 Happened: TypeAlias = Callable[[str, str], None]
@@ -51,6 +53,13 @@ _ANSWERS = {
     Status.UNKNOWN_LEDGER_STATE: "unknown",
     Status.IO_ERROR: "io error",
     Status.READ_ONLY: "read only",
+}
+_HAND_OVER = b"POST /admin/v2/daybook/bundles/"
+_CALLS = {
+    b"expect": "bundle expected",
+    b"hold": "bundle held",
+    b"pass-on": "topics passed on",
+    b"take": "bundle taken",
 }
 _DISK = {
     "write": "write",
@@ -103,6 +112,8 @@ class Moments:
     def on_wire(self, stream: SimulatedStream, data: bytes) -> None:
         other = stream.other
         assert other is not None
+        if other.port == HTTP_PORT:
+            self._call(stream, data)
         if BOOKIE_PORT not in (stream.port, other.port):
             return
         key = (stream.serial, stream.host)
@@ -115,6 +126,15 @@ class Moments:
                 self._answer(stream, head)
             else:
                 self._request(stream, head)
+
+    def _call(self, stream: SimulatedStream, data: bytes) -> None:
+        """Note a call of a hand-over.  A first segment that ends within its line is missed."""
+        if not data.startswith(_HAND_OVER):
+            return
+        path = data.partition(b" HTTP/")[0]
+        moment = _CALLS.get(path.rpartition(b"/")[2])
+        if moment is not None:
+            self.happened(moment, stream.host, stream.peer_host)
 
     def _request(self, stream: SimulatedStream, head: bytes) -> None:
         if len(head) < 4 + _READ.size:

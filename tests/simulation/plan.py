@@ -91,6 +91,7 @@ class Consume:
     # durable.
     flush: float = 0.0
     receivers: int = 1  # tasks that receive; one of them stops when the storm is over
+    away_s: float = 0.0  # the longest time between leaving and coming back
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,14 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """Read the latest message of each key, from the earliest on; or keep a table view."""
+    """Read the latest message of each key, from the earliest on; keep a table view; or consume."""
 
     name: str
     host: str
     topic: str
     view: bool = False
     again: float = 0.0  # probability after each batch, or half second: leave, and start another
+    subscription: str = ""  # of a consumer that reads the latest messages and acknowledges them
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,8 @@ class Restrict:
     name: str
     host: str
     topic: str
-    how: str  # ttl, evict by age, evict by size, hold, refuse; expire
-    limit: int  # seconds or bytes
+    how: str  # of `restrict.POLICIES`, or expire
+    limit: int  # seconds, bytes, or messages or subscribes a second
     at_s: float
     for_s: float = 1000.0  # at most until the storm is over
     subscription: str = ""  # for `expire`
@@ -162,7 +164,7 @@ class Carry:
 
     name: str
     host: str
-    how: str  # pipe, dead letters, retries, chunks, volatile
+    how: str  # of `routes.HOWS`
     messages: int = 10
     pace_s: float = 0.1
     payload_bytes: int = 20

@@ -35,14 +35,17 @@ from tests.simulation.cluster import Cluster, Life, Main
 from tests.simulation.faults import Nemesis
 from tests.simulation.held_back import is_held_back
 from tests.simulation.host_log import listening
+from tests.simulation.lapses import Lapses
 from tests.simulation.members import Members
 from tests.simulation.moments import Moments
 from tests.simulation.plan import Administer, Consume, Follow, Latest, Plan, Work
+from tests.simulation.rates import RateAudit
 from tests.simulation.rest import leaks, tasks_left
 from tests.simulation.scheduler import Scheduler, SimulationStuckError
 from tests.simulation.settings import Limits
 from tests.simulation.workloads.administer import lift_limits
 from tests.simulation.workloads.drain import LivenessError, drain, within
+from tests.simulation.workloads.latest import QUEUE
 from tests.simulation.workloads.ledgers import read_all
 from tests.simulation.workloads.process import run_client
 from tests.simulation.workloads.scene import Scene
@@ -131,6 +134,8 @@ class _Simulation:
         self._audit: MetadataAudit
         self._members: Members
         self._nemesis: Nemesis
+        self._rates: RateAudit
+        self._lapses: Lapses
 
     def _say(self, host: str, text: str) -> None:
         if self._watching.say is not None:
@@ -200,6 +205,12 @@ class _Simulation:
         if watching.entry is not None:
             moments.entries = self._entry
         members = self._members = Members(cluster, plan.shape, nursery)
+        self._rates = RateAudit(plan, cluster)
+        if self._rates.needed:
+            nursery.start_soon(self._rates.run)
+        self._lapses = Lapses(cluster, plan.shape.broker_names(), scene.recorder("brokers"))
+        if self._lapses.needed:
+            nursery.start_soon(self._lapses.run)
         self._nemesis = Nemesis(plan, cluster, moments, members, scene.recorder("nemesis"), nursery)
 
     def _bookies_min(self) -> int:
@@ -290,6 +301,11 @@ class _Simulation:
         work = self._living_work()
         consumers = {
             there.get(each.name, ""): each.queue for each in work if isinstance(each, Consume)
+        }
+        consumers |= {
+            there.get(each.name, ""): QUEUE
+            for each in work
+            if isinstance(each, Latest) and each.subscription
         }
         readers = sum(isinstance(each, Follow | Latest) for each in work)
         for name in self._plan.shape.broker_names():
@@ -452,6 +468,8 @@ class _Simulation:
     def _close(self) -> None:
         outcome, cluster, handle = self._outcome, self._cluster, self._handle
         outcome.violations += self._scene.problems
+        outcome.violations += self._nemesis.problems + self._rates.problems
+        outcome.violations += self._lapses.problems
         outcome.violations += [f"death: {each}" for each in cluster.deaths]
         outcome.violations += [f"error: {each}" for each in cluster.logs.errors]
         outcome.violations += [f"metadata: {each}" for each in self._audit.problems]

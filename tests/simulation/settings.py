@@ -5,6 +5,7 @@ space is reclaimed, copies are compared, lost bookies are given up.
 """
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from daybook.bookie.replication.limits import ReplicationLimits
 from daybook.bookie.storage.limits import StoreLimits
@@ -121,7 +122,9 @@ class Settings:
     orphan_interval_s: float = 3.0
     orphan_age_s: float = 0.5
     policy_check_interval_s: float = 60.0
+    subscription_expiry_s: float = 0.0  # without a consumer; 0: subscriptions stay
     deduplication: bool = False
+    unacked_max: int = 0  # of all shared subscriptions of a broker; 0: no limit
     retention: bool = True  # if off, messages that every subscription has acknowledged are deleted
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
@@ -137,6 +140,7 @@ class Settings:
     unsynced: bool = False  # bookie-1 acknowledges before its sync
     http: bool = False  # brokers have an admin port, and balance their bundles
     balance_interval_s: float = 60.0
+    bundles: int = 16  # of the first namespace
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -161,6 +165,7 @@ class Settings:
             roll_age_min_s=self.roll_age_min_s,
             ledger_list_bytes_max=self.list_bytes_max,
             deduplication=self.deduplication,
+            max_unacked_messages_per_broker=self.unacked_max,
             ack_flush_s=self.limits.flush_s,
             cursor_roll_records=self.cursor_roll_records,
             cursor_snapshot_records=self.cursor_snapshot_records,
@@ -171,9 +176,12 @@ class Settings:
             default_retention_minutes=_RETENTION_MINUTES if self.retention else 0,
             default_retention_mb=-1 if self.retention else 0,
             max_message_size=self.message_bytes_max,
+            default_namespace_bundles=self.bundles,
             balance_interval_s=self.balance_interval_s,
             balance_broker_cool_down_s=self.balance_interval_s,
             balance_bundle_cool_down_s=2 * self.balance_interval_s,
             policy_check_interval_s=self.policy_check_interval_s,
+            # The setting counts whole minutes, which are too long for a run.
+            subscription_expiry_minutes=cast("int", self.subscription_expiry_s / 60),
             arena_bytes_max=max(self.limits.arena_bytes_max, 4 * self.message_bytes_max),
         )

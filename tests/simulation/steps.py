@@ -102,7 +102,18 @@ STEPS = (
         COPIES,
     ),
 )
-STEP_OF = {moment.name: step.name for step in STEPS for moment in step.moments}
+# This step occurs where brokers have an HTTP port; `draw_features` draws its faults.
+HAND_OVER = Step(
+    "hand-over",
+    (
+        Moment("bundle expected", (BROKER, BROKER), (1, 1, 2, 5)),
+        Moment("bundle held", (BROKER, BROKER), (1, 2)),
+        Moment("topics passed on", (BROKER, BROKER), (1, 2)),
+        Moment("bundle taken", (BROKER, BROKER), (1, 1, 2, 5)),
+    ),
+)
+ALL_STEPS = (*STEPS, HAND_OVER)
+STEP_OF = {moment.name: step.name for step in ALL_STEPS for moment in step.moments}
 KINDS = tuple(kind.__name__ for kind in get_args(Act))
 _MARK = "struck at "
 
@@ -126,11 +137,11 @@ def matrix(runs: Iterable[Counter[str]]) -> list[str]:
     for run in runs:
         total.update({mark: count for mark, count in run.items() if is_mark(mark)})
     width = max(map(len, KINDS)) + 1
-    heads = [f"{step.name[:9]:>9}" for step in STEPS]
+    heads = [f"{step.name[:9]:>9}" for step in ALL_STEPS]
     lines = [f"{'fault at step':{width}} {' '.join(heads)}"]
     for kind in KINDS:
-        counts = [total[f"{_MARK}{step.name}: {kind}"] for step in STEPS]
+        counts = [total[f"{_MARK}{step.name}: {kind}"] for step in ALL_STEPS]
         lines.append(f"{kind:{width}} {' '.join(f'{_shown(count):>9}' for count in counts)}")
     met = sum(count > 0 for count in total.values())
-    lines.append(f"{met} of {len(KINDS) * len(STEPS)} pairs were met")
+    lines.append(f"{met} of {len(KINDS) * len(ALL_STEPS)} pairs were met")
     return lines

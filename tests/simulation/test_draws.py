@@ -1,10 +1,22 @@
 """The counts of what plans draw include the kinds that no plan draws."""
 
-from tests.simulation.acts import At, Kill
+from tests.simulation.acts import At, Drain, Kill
 from tests.simulation.draws import drawn, table
 from tests.simulation.nemesis import draw_plan
-from tests.simulation.plan import Consume, Mishap, Plan, Produce, Shape, Topic
+from tests.simulation.plan import (
+    Carry,
+    Consume,
+    Latest,
+    Mishap,
+    Plan,
+    Produce,
+    Restrict,
+    Shape,
+    Topic,
+)
 from tests.simulation.settings import AutoRecovery, Settings
+from tests.simulation.workloads.restrict import EXPIRE, POLICIES
+from tests.simulation.workloads.routes import HOWS
 
 T = "persistent://public/default/t1"
 PLAN = Plan(
@@ -44,3 +56,23 @@ def test_the_table_has_runs_and_totals_also_of_what_is_never_drawn() -> None:
 def test_every_kind_of_work_is_drawn() -> None:
     lines = table(map(draw_plan, range(500)))
     assert [line for line in lines if line.startswith("       0 ") and "  work " in line] == []
+
+
+def test_every_feature_is_drawn_in_200_runs() -> None:
+    plans = [draw_plan(seed) for seed in range(200)]
+    hows = {each.how for plan in plans for each in plan.work if isinstance(each, Restrict | Carry)}
+    assert hows >= {*POLICIES, EXPIRE, *HOWS}
+    faults = {type(each.act) for plan in plans for each in plan.faults}
+    assert Drain in faults
+    settings = [plan.shape.settings for plan in plans]
+    assert any(each.unacked_max for each in settings)
+    assert any(each.subscription_expiry_s for each in settings)
+    latest = [each for plan in plans for each in plan.work if isinstance(each, Latest)]
+    assert any(each.subscription for each in latest)
+    partitioned = {
+        (plan.seed, each.name) for plan in plans for each in plan.topics if each.partitions
+    }
+    read = {
+        (plan.seed, each.topic) for plan in plans for each in plan.work if isinstance(each, Latest)
+    }
+    assert partitioned & read

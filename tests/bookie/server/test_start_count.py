@@ -353,6 +353,27 @@ async def test_a_start_that_is_killed_before_any_step_is_no_reason_for_doubt(
             return
 
 
+async def test_what_a_killed_process_had_not_synced_is_no_reason_for_doubt() -> None:
+    """Seed 920446: a start counted a batch that was in the page cache only, and power was lost.
+
+    The batch has a mark and no records, so the start does not write it again.
+    """
+    step, died = 0, True
+    while died:
+        world = World("d0", "d1", seed=step)
+
+        async def work(running: RunningBookie, world: World = world, step: int = step) -> None:
+            await adds(1, 2)(running)
+            world.platter.crash_before(step)
+
+        await world.live(work, stop=True)
+        died = world.platter._crash_at < 0
+        assert await world.live(trusts), f"after a crash before step {step}"
+        world.platter.lose_power()
+        assert await world.live(trusts), f"after a crash before step {step}, and a loss of power"
+        step += 1
+
+
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("directories", [("d0",), ("d0", "d1")])
 async def test_a_first_start_that_is_killed_before_any_step_is_repeated(

@@ -5,6 +5,9 @@
     latest-missing it came to the end, or had time to, without the newest message of a key
     view-back      a table view went back to an older value of a key
 
+The partitions of a topic are looked at one by one.  A subscription that reads the latest messages
+gets some of them again, so only the last rule but one counts for it.
+
 A message without a key, and a tombstone, may always be gone.  So may a message that retention
 deleted before the first compacted ledger was in force; from then on the log keeps what no compacted
 ledger has.
@@ -23,7 +26,7 @@ from tests.history.compaction_events import (
     ViewChange,
 )
 from tests.history.events import Position, Quiet, Trimmed
-from tests.history.record import Record, Sending, Violation, show
+from tests.history.record import Record, Sending, Violation, parent, show
 
 _NOWHERE: Position = (-1, -1, -1)
 _NEVER = 1 << 62
@@ -32,9 +35,11 @@ _NEVER = 1 << 62
 @dataclass(slots=True)
 class _Reader:
     topic: str
-    at: Position = _NOWHERE
+    durable: bool
+    at: dict[str, Position] = field(default_factory=dict[str, Position])  # by partition
     values: dict[str, None] = field(default_factory=dict[str, None])  # all that it got
-    places: dict[str, Position] = field(default_factory=dict[str, Position])  # for views, by key
+    # For views, by key: the partition, and the place there.
+    places: dict[str, tuple[str, Position]] = field(default_factory=dict[str, tuple[str, Position]])
     table: dict[str, str] = field(default_factory=dict[str, str])  # for views: the present values
     is_view: bool = False
 
@@ -62,7 +67,7 @@ class _Stored:
         self.doubtful: dict[str, int] = {}
         for sending in record.sends.values():
             unclear = sending.outcome != "error" and sending.value not in self.places
-            if sending.topic == topic and sending.key and unclear:
+            if sending.topic in (topic, parent(topic)) and sending.key and unclear:
                 before = self.doubtful.get(sending.key, _NEVER)
                 self.doubtful[sending.key] = min(sending.began_ns, before)
 
@@ -95,8 +100,8 @@ class _Check:
     def run(self) -> Iterator[Violation]:
         for stamped in self._record.events:
             match stamped.event:
-                case LatestFollows(topic, reader):
-                    self._readers[reader] = _Reader(topic)
+                case LatestFollows(topic, reader, durable):
+                    self._readers.setdefault(reader, _Reader(topic, durable))
                 case LatestRead():
                     yield from self._read(stamped.event, stamped.at_ns)
                 case ViewChange():
@@ -104,7 +109,9 @@ class _Check:
                 case LatestEnd(_, reader):
                     yield from self._missing(reader, stamped.at_ns)
                 case Quiet(there):
-                    for reader in there:
+                    # The consumers of a subscription have its name, with a number.
+                    names = [of for each in there for of in (each, each.rpartition(".")[0])]
+                    for reader in names:
                         if reader in self._readers:
                             yield from self._missing(reader, stamped.at_ns)
                 case _:
@@ -115,8 +122,12 @@ class _Check:
             self._stored[topic] = _Stored(self._record, topic)
         return self._stored[topic]
 
+    def _parts(self, topic: str) -> list[str]:
+        """Return the topic, or its partitions."""
+        return [each for each in self._record.logs if parent(each) == topic] or [topic]
+
     def _is_left_out(self, topic: str) -> bool:
-        return bool(self._record.deletions[topic])
+        return bool(self._record.deletions[topic] or self._record.deletions[parent(topic)])
 
     def _may_be_gone(self, topic: str, position: Position, sending: Sending) -> bool:
         floor = self._floors.get(topic, self._record.trimmed.get(topic, 0))
@@ -126,19 +137,23 @@ class _Check:
         reader = self._readers[read.reader]
         if self._is_left_out(read.topic):
             return
-        if read.position <= reader.at:
-            text = f"{read.reader} got it after {show(reader.at)}"
+        if reader.durable:
+            reader.values[read.value] = None
+            return
+        at = reader.at.get(read.topic, _NOWHERE)
+        if read.position <= at:
+            text = f"{read.reader} got it after {show(at)}"
             yield Violation("latest-order", read.topic, show(read.position), text)
             return
         stored = self._of(read.topic)
-        for position, sending in stored.between(reader.at, read.position):
+        for position, sending in stored.between(at, read.position):
             if self._may_be_gone(read.topic, position, sending):
                 continue
             if not stored.is_replaced(position, sending.key, at_ns):
-                text = f"{read.reader} went from {show(reader.at)} to {show(read.position)}"
+                text = f"{read.reader} went from {show(at)} to {show(read.position)}"
                 about = f"{sending.value} {show(position)}"
                 yield Violation("latest-lost", read.topic, about, text)
-        reader.at = read.position
+        reader.at[read.topic] = read.position
         reader.values[read.value] = None
 
     def _changed(self, change: ViewChange) -> Iterator[Violation]:
@@ -148,23 +163,45 @@ class _Check:
             view.table.pop(change.key, None)
             return
         view.table[change.key] = change.value
-        before = view.places.get(change.key, _NOWHERE)
-        places = self._of(change.topic).places.get(change.value)
-        if places is None or self._is_left_out(change.topic):
-            return  # Its send is in doubt, and retention has deleted it.
+        found = [
+            part for part in self._parts(change.topic) if change.value in self._of(part).places
+        ]
+        if len(found) != 1 or self._is_left_out(change.topic):
+            return  # Its send is in doubt, and retention has deleted it; or it is there twice.
+        if self._may_have_another_copy(change, found[0]):
+            return
+        part, places = found[0], self._of(found[0]).places[change.value]
+        before_part, before = view.places.get(change.key, (part, _NOWHERE))
+        if before_part != part:  # The topic got more partitions, and the key went elsewhere.
+            before = _NOWHERE
         later = [each for each in places if each > before]
         if not later:
             text = f"{change.reader} had {show(before)} of the key {change.key} before"
             yield Violation("view-back", change.topic, change.value, text)
             return
-        view.places[change.key] = later[0]
+        view.places[change.key] = part, later[0]
+
+    def _may_have_another_copy(self, change: ViewChange, part: str) -> bool:
+        """Return True if the message may have been stored twice, and retention deleted one copy."""
+        sending = self._record.sends.get(change.value)
+        if sending is None or not self._record.trimmed.get(part):
+            return False
+        ended_ns = sending.ended_ns or _NEVER
+        return self._record.faults.touch(sending.began_ns, ended_ns)
 
     def _missing(self, name: str, at_ns: int) -> Iterator[Violation]:
         reader = self._readers[name]
-        topic, stored = reader.topic, self._of(reader.topic)
-        if self._is_left_out(topic):
+        if self._is_left_out(reader.topic):
             return
+        for part in self._parts(reader.topic):
+            yield from self._missing_of(name, part, at_ns)
+
+    def _missing_of(self, name: str, topic: str, at_ns: int) -> Iterator[Violation]:
+        reader, stored = self._readers[name], self._of(topic)
+        others = [self._of(each) for each in self._parts(reader.topic) if each != topic]
         for key, messages in stored.by_key.items():
+            if reader.is_view and any(key in each.by_key for each in others):
+                continue  # The topic got more partitions, and the key went elsewhere.
             there = [each for each in messages if each[1].is_there_at(at_ns)]
             if not there or len(there) < len(messages) or key in stored.doubtful:
                 continue

@@ -191,7 +191,8 @@ class _Act:
 
     async def _split(self, operations: Operations, topic: TopicName) -> None:
         range_ = (await operations.bundles.bundles(topic.namespace)).range_of(topic.bundle_hash)
-        await operations.bundles.split(topic.namespace, range_)
+        with suppress(NotFoundError):  # Somebody else has split it.
+            await operations.bundles.split(topic.namespace, range_)
 
     async def _stats(self, operations: Operations, topic: TopicName) -> None:
         try:

@@ -251,6 +251,9 @@ async def consume(scene: Stage, client: Client, work: Consume) -> None:
             continue
         scene.there[work.name] = consuming.name
         await _Session(consuming, work, rng).run()
+        if work.away_s:
+            scene.there.pop(work.name, None)
+            await scene.wait_calm(rng.uniform(0.0, work.away_s))
         await scene.wait_end(rng.random() * _AGAIN_S)
     scene.there.pop(work.name, None)
 
@@ -267,11 +270,17 @@ class _Session:
         self._more = trio.Event()
         self._over = False
         self._unsubscribing = False
+        # What was delivered, if the broker delivers no more until that is acknowledged.
+        self._limited = self._scene.plan.shape.settings.unacked_max > 0
+        self._held: list[Message] = []
+        self._holds = trio.Event()
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._until_end, nursery.cancel_scope)
             nursery.start_soon(self._ack_until_calm)
+            if self._limited:
+                nursery.start_soon(self._ack_in_calm)
             if self._work.receivers > 1 and not is_held_back("two tasks receive"):
                 nursery.start_soon(self._receive_until_calm)
             await self._receive()
@@ -328,6 +337,9 @@ class _Session:
             await self._scene.wait_end(_END_S)
             return True
         consuming.delivered(messages)
+        if self._limited:
+            self._held += messages
+            self._holds.set()
         if self._scene.calm.is_set():
             return True
         now = trio.current_time()
@@ -374,6 +386,23 @@ class _Session:
         self._unsubscribing = True
         await self._consuming.consumer.unsubscribe()
         actor.note(Unsubscribed(work.topic, work.subscription))
+
+    async def _ack_in_calm(self) -> None:
+        """Acknowledge everything that was delivered, or a limited broker would deliver no more."""
+        await self._scene.calm.wait()
+        while True:
+            if not self._held:
+                self._holds = trio.Event()
+                await self._holds.wait()
+            partition = self._held[0].partition
+            some = [each for each in self._held if each.partition == partition][:_GROUP_MAX]
+            try:
+                await self._consuming.ack(some)
+            except BrokerError as error:
+                self._consuming.actor.refused("ack", error)
+                await trio.sleep(_AGAIN_S)
+            else:
+                self._held = [each for each in self._held if each not in some]
 
     async def _ack(self) -> None:
         """Acknowledge the messages that are due, a few of one partition at a time."""

@@ -61,7 +61,7 @@ async def drain(scene: Stage, client: Client, seconds: float) -> None:
                 nursery.start_soon(within, seconds, f"{what} {name}", call)
 
     await all_of("sending to", [(topic, partial(_prove, actor, topic)) for topic in topics])
-    latest = [each for each in topics if each in scene.followed_latest]
+    latest = [each for each in topics if parent(each) in scene.followed_latest]
     await all_of("reading", [(topic, partial(_read, actor, topic)) for topic in topics])
     await all_of(
         "reading the latest of", [(each, partial(_latest, actor, each)) for each in latest]

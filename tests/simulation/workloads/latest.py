@@ -1,4 +1,6 @@
-"""Readers of the latest message of each key, and table views, while the topic is compacted."""
+"""Readers and consumers of the latest message of each key, and table views, while the topic is
+compacted.
+"""
 
 from functools import partial
 from random import Random
@@ -6,9 +8,9 @@ from random import Random
 import trio
 
 from daybook.clients.python.client import Client
+from daybook.clients.python.consumer import MessageSource
 from daybook.clients.python.errors import BrokerError, CorruptMessageError
 from daybook.clients.python.messages import Message
-from daybook.clients.python.reader import Reader
 from daybook.clients.python.table_view import TableView
 from tests.history.compaction_events import LatestFollows, LatestRead, ViewChange
 from tests.history.recorder import Recorder
@@ -16,11 +18,15 @@ from tests.simulation.plan import Latest
 from tests.simulation.workloads.messages import digest_of, position_of, short, value_in, value_of
 from tests.simulation.workloads.stage import Actor, Stage
 
+QUEUE = 10  # of consumers
 _AGAIN_S = 0.3
 _LOOK_S = 0.5
+_CLOSE_S = 10.0
+_ACKED = 0.8  # share of the messages
 
 
 def note_latest(recorder: Recorder, topic: str, reader: str, message: Message) -> None:
+    """Note a message; `topic` is that of the message: a partition, if the topic has some."""
     recorder.note(
         LatestRead(
             topic,
@@ -41,7 +47,9 @@ async def follow_latest(scene: Stage, client: Client, work: Latest) -> None:
         name = f"{work.name}.{scene.number(work.name)}"
         scene.there[work.name] = ""
         try:
-            if work.view:
+            if work.subscription:
+                await _consume(actor, work, name, rng)
+            elif work.view:
                 await _view(actor, work, name, rng)
             else:
                 await _read(actor, work, name, rng)
@@ -61,7 +69,8 @@ async def _read(actor: Actor, work: Latest, name: str, rng: Random) -> None:
             nursery.start_soon(_cancel_at_end, scene, nursery.cancel_scope)
             while messages := await _batch(scene, reader, work):
                 for message in messages:
-                    note_latest(actor.recorder, work.topic, name, message)
+                    topic = scene.topic_of(work.topic, message.partition)
+                    note_latest(actor.recorder, topic, name, message)
                 if rng.random() < work.again and not scene.calm.is_set():
                     break
             if not scene.calm.is_set():
@@ -73,12 +82,55 @@ async def _read(actor: Actor, work: Latest, name: str, rng: Random) -> None:
         reader.abandon()
 
 
+async def _consume(actor: Actor, work: Latest, name: str, rng: Random) -> None:
+    """Consume, and acknowledge most messages; the next consumer of the subscription goes on."""
+    scene = actor.scene
+    consumer = await actor.client.subscribe(
+        work.topic,
+        work.subscription,
+        type="failover",
+        initial_position="earliest",
+        consumer_name=name,
+        receiver_queue_size=QUEUE,
+        ack_receipts=True,
+        read_compacted=True,
+    )
+    # All consumers of the subscription together get what it is owed.
+    actor.note(LatestFollows(work.topic, work.name, durable=True))
+    scene.there[work.name] = name
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_at_end, scene, nursery.cancel_scope)
+            while messages := await _batch(scene, consumer, work):
+                for message in messages:
+                    topic = scene.topic_of(work.topic, message.partition)
+                    note_latest(actor.recorder, topic, work.name, message)
+                if scene.calm.is_set():
+                    continue
+                try:
+                    for message in messages:
+                        if rng.random() < _ACKED:
+                            await consumer.ack(message)
+                except BrokerError as error:
+                    actor.refused("ack", error)
+                if rng.random() < work.again and not scene.calm.is_set():
+                    break
+            else:  # The topic was terminated.
+                if scene.calm.is_set():
+                    await scene.end.wait()
+            nursery.cancel_scope.cancel()
+        with trio.move_on_after(_CLOSE_S):
+            await consumer.aclose()
+    finally:
+        consumer.abandon()
+
+
 async def _cancel_at_end(scene: Stage, scope: trio.CancelScope) -> None:
     await scene.end.wait()
     scope.cancel()
 
 
-async def _batch(scene: Stage, reader: Reader, work: Latest) -> list[Message]:
+async def _batch(scene: Stage, reader: MessageSource, work: Latest) -> list[Message]:
     while True:
         try:
             return await reader.receive_batch()
@@ -90,11 +142,16 @@ async def _batch(scene: Stage, reader: Reader, work: Latest) -> list[Message]:
 async def _view(actor: Actor, work: Latest, name: str, rng: Random) -> None:
     scene = actor.scene
     view: TableView | None = None
-    with trio.CancelScope() as scope:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_cancel_at_end, scene, scope)
+    failure: BrokerError | None = None  # the nursery would wrap it
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cancel_at_end, scene, nursery.cancel_scope)
+        try:
             view = await actor.client.table_view(work.topic)
-            nursery.cancel_scope.cancel()
+        except BrokerError as error:
+            failure = error
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
     if view is None:
         return
     actor.note(LatestFollows(work.topic, name))

@@ -1,4 +1,4 @@
-"""Policies that take effect: messages expire or are evicted, producers have to wait.
+"""Policies that take effect: messages expire or are evicted, producers and consumers have to wait.
 
 A policy is set for a while, and removed at the latest when the storm is over.
 """
@@ -9,8 +9,18 @@ from functools import partial
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
 from daybook.broker.errors import NotFoundError
-from daybook.broker.namespaces.policy_table import AGE_QUOTA, MESSAGE_TTL, SIZE_QUOTA, Policy
+from daybook.broker.namespaces.policy_table import (
+    AGE_QUOTA,
+    DISPATCH_RATE,
+    MESSAGE_TTL,
+    PUBLISH_RATE,
+    SIZE_QUOTA,
+    SUBSCRIBE_RATE,
+    SUBSCRIPTION_DISPATCH_RATE,
+    Policy,
+)
 from daybook.wire.topics import TopicName
+from tests.history.events import Fault, FaultEnd
 from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.recorder import Recorder
 from tests.simulation.plan import Restrict
@@ -25,12 +35,17 @@ POLICIES: Mapping[str, Policy] = {
     "evict by size": SIZE_QUOTA,
     "hold": SIZE_QUOTA,
     "refuse": SIZE_QUOTA,
+    "publish rate": PUBLISH_RATE,
+    "dispatch rate": DISPATCH_RATE,
+    "subscription rate": SUBSCRIPTION_DISPATCH_RATE,
+    "subscribe rate": SUBSCRIBE_RATE,
 }
 _BY_SIZE = {
     "evict by size": "consumer_backlog_eviction",
     "hold": "producer_request_hold",
     "refuse": "producer_exception",
 }
+_DELAYING = ("hold", "publish rate")  # A send may take long.
 EXPIRE = "expire"
 """Not a policy: an administrator acknowledges what is older than the limit."""
 
@@ -45,6 +60,8 @@ async def restrict(scene: Scene, work: Restrict) -> None:
         return
     scene.sending[work.name] = None
     policy = POLICIES[work.how]
+    if work.how in _DELAYING:
+        recorder.note(Fault(work.name, f"the policy {work.how}", clean=True))
     try:
         await ask(scene, work.name, partial(_set, name, policy, _value(work)))
     except (NotFoundError, NotDoneError):
@@ -57,14 +74,25 @@ async def restrict(scene: Scene, work: Restrict) -> None:
         await ask_until_done(scene, work.name, partial(_set, name, policy, None))
     except NotFoundError:
         scene.marks["a topic with a policy is gone"] += 1
+    if work.how in _DELAYING:
+        recorder.note(FaultEnd(work.name))
     del scene.sending[work.name]
 
 
 def _value(work: Restrict) -> object:
-    if work.how == "ttl":
-        return work.limit
-    if work.how == "evict by age":
-        return {"limitTime": work.limit, "policy": "consumer_backlog_eviction"}
+    match work.how:
+        case "ttl":
+            return work.limit
+        case "evict by age":
+            return {"limitTime": work.limit, "policy": "consumer_backlog_eviction"}
+        case "publish rate":
+            return {"publishThrottlingRateInMsg": work.limit}
+        case "dispatch rate" | "subscription rate":
+            return {"dispatchThrottlingRateInMsg": work.limit}
+        case "subscribe rate":
+            return {"subscribeThrottlingRatePerConsumer": work.limit, "ratePeriodInSecond": 2}
+        case _:
+            pass
     return {"limitSize": work.limit, "policy": _BY_SIZE[work.how]}
 
 

@@ -1,15 +1,12 @@
-"""Messages on their way through a feature: pipes, dead letters, retries, chunks, volatile topics.
+"""Messages on their way through a feature: pipes, dead letters, retries, chunks, volatile topics,
+topics that come and go.
 
 Each route has topics of its own, and one client that sends, receives and looks at the end.  It
 restarts its parts now and then, as applications do.  When the storm is over, it waits until
 everything has arrived.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from random import Random
-from typing import Any
+from collections.abc import Awaitable, Callable
 from zlib import crc32
 
 import trio
@@ -25,17 +22,14 @@ from daybook.wire.topics import TopicName
 from tests.history import route_events as events
 from tests.simulation.plan import Carry
 from tests.simulation.workloads.ask import ask_until_done
+from tests.simulation.workloads.changing_topics import follow_pattern, leave_unused
 from tests.simulation.workloads.messages import payload, value_in
+from tests.simulation.workloads.route import AGAIN_S, SUBSCRIPTION, Running
 from tests.simulation.workloads.scene import Scene
 from tests.simulation.workloads.stage import Actor
 
-_AGAIN_S = 0.3
-_CLOSE_S = 10.0
-_QUIET_S = 4.0  # longer than every delay of a route
 _LAST_S = 60.0
-_BATCH = 10
 _REDELIVERIES = 2
-_SUBSCRIPTION = "s"
 
 
 async def carry(scene: Scene, client: Client, work: Carry) -> None:
@@ -46,7 +40,7 @@ async def carry(scene: Scene, client: Client, work: Carry) -> None:
     topic = f"{domain}://public/default/{work.name}-{number}"
     actor = Actor(scene, client, scene.recorder(work.name))
     scene.sending[work.name] = None
-    running = _Running(scene, actor, client, work, route, topic, scene.rng(route))
+    running = Running(scene, actor, client, work, route, topic, scene.rng(route))
     if not await scene.wait_calm(work.at_s):
         await HOWS[work.how](running)
         actor.note(events.RouteEnd(route))
@@ -54,126 +48,7 @@ async def carry(scene: Scene, client: Client, work: Carry) -> None:
     del scene.sending[work.name]
 
 
-@dataclass(slots=True)
-class _Running:
-    scene: Scene
-    actor: Actor
-    client: Client
-    work: Carry
-    route: str
-    topic: str
-    rng: Random
-    sent_all: bool = False
-
-    # -- events
-
-    def begin(self, *, ordered: bool = False, once: bool = False, lossy: bool = False) -> None:
-        how = self.work.how
-        self.actor.note(events.Route(self.route, how, ordered=ordered, once=once, lossy=lossy))
-
-    def arrived(self, place: str, message: Message) -> None:
-        data = bytes(message.data or b"")
-        digest = f"{crc32(data):08x}"
-        self.actor.note(events.Arrived(self.route, place, value_in(data), digest))
-
-    # -- the sender
-
-    async def send_all(self, **options: Any) -> None:
-        """Send messages, one after the other, until the storm is over."""
-        scene, left = self.scene, self.work.messages
-        while left > 0 and not scene.calm.is_set():
-            try:
-                producer = await self.client.create_producer(
-                    self.topic, send_timeout_s=None, **options
-                )
-            except BrokerError as error:
-                self.actor.refused("create a producer", error)
-                await scene.wait_calm(_AGAIN_S)
-                continue
-            sender = f"{self.route}/{scene.number(f'{self.route} sender')}"
-            try:
-                while left > 0 and not scene.calm.is_set():
-                    left -= 1
-                    value = f"{sender}/{left}"
-                    data = payload(value, self.work.payload_bytes)
-                    self.actor.note(events.Offer(self.route, sender, value, f"{crc32(data):08x}"))
-                    await producer.send(data, key=f"k{left % 3}")
-                    self.actor.note(events.Taken(self.route, value))
-                    await scene.wait_calm(self.rng.expovariate(1 / self.work.pace_s))
-                    if self.rng.random() < self.work.again:
-                        break
-                with trio.move_on_after(_CLOSE_S):
-                    await producer.aclose()
-            except BrokerError as error:
-                scene.marks[f"a send of a route met {type(error).__name__}"] += 1
-            finally:
-                producer.abandon()
-        self.sent_all = True
-
-    # -- receivers
-
-    @asynccontextmanager
-    async def consumer(self, **options: Any) -> AsyncGenerator[Consumer]:
-        """Subscribe, however long it takes."""
-        while True:
-            try:
-                consumer = await self.client.subscribe(
-                    self.topic, _SUBSCRIPTION, initial_position="earliest", **options
-                )
-                break
-            except BrokerError as error:
-                self.actor.refused("subscribe", error)
-                await trio.sleep(_AGAIN_S)
-        try:
-            yield consumer
-            with trio.move_on_after(_CLOSE_S), suppress(BrokerError):
-                await consumer.aclose()
-        finally:
-            consumer.abandon()
-
-    async def receive(
-        self, act: Callable[[Consumer, Message], Awaitable[None]], **options: Any
-    ) -> None:
-        """Receive until all is sent and nothing more comes; start again now and then."""
-        while True:
-            async with self.consumer(**options) as consumer:
-                while True:
-                    with trio.move_on_after(_QUIET_S) as scope:
-                        messages = await consumer.receive_batch(_BATCH)
-                    if scope.cancelled_caught:
-                        if self.is_over:
-                            return
-                        continue
-                    for message in messages:
-                        try:
-                            await act(consumer, message)
-                        except BrokerError as error:
-                            self.scene.marks[f"a route met {type(error).__name__}"] += 1
-                    if self.rng.random() < self.work.again and not self.scene.calm.is_set():
-                        break
-
-    @property
-    def is_over(self) -> bool:
-        return self.sent_all and self.scene.calm.is_set()
-
-    async def read(self, topic: str, place: str) -> None:
-        """Note all messages of a topic."""
-        while True:
-            found: list[Message] = []
-            try:
-                async with await self.client.create_reader(topic, start="earliest") as reader:
-                    while await reader.has_message_available():
-                        found += await reader.receive_batch()
-            except BrokerError as error:
-                self.actor.refused("create a reader", error)
-                await trio.sleep(_AGAIN_S)
-                continue
-            for message in found:
-                self.arrived(place, message)
-            return
-
-
-async def _dead_letters(running: _Running) -> None:
+async def _dead_letters(running: Running) -> None:
     """Refuse a third of the messages for ever: they become dead letters."""
     running.begin()
     policy = DeadLetterPolicy(_REDELIVERIES)
@@ -192,7 +67,7 @@ async def _dead_letters(running: _Running) -> None:
     await _read_letters(running, policy)
 
 
-async def _retries(running: _Running) -> None:
+async def _retries(running: Running) -> None:
     """Have messages delivered again later, some of them until they become dead letters."""
     running.begin()
     policy = DeadLetterPolicy(_REDELIVERIES)
@@ -213,7 +88,7 @@ async def _retries(running: _Running) -> None:
 
 
 async def _receive_letters(
-    running: _Running,
+    running: Running,
     act: Callable[[Consumer, Message], Awaitable[None]],
     policy: DeadLetterPolicy,
     retry: bool = False,
@@ -228,8 +103,8 @@ async def _receive_letters(
     )
 
 
-async def _read_letters(running: _Running, policy: DeadLetterPolicy) -> None:
-    topic = policy.dead_letter_topic(running.topic, _SUBSCRIPTION)
+async def _read_letters(running: Running, policy: DeadLetterPolicy) -> None:
+    topic = policy.dead_letter_topic(running.topic, SUBSCRIPTION)
     await running.read(topic, "dead letters")
 
 
@@ -237,7 +112,7 @@ def _is_poison(message: Message) -> bool:
     return crc32(value_in(bytes(message.data or b"")).encode()) % 3 == 0
 
 
-async def _chunks(running: _Running) -> None:
+async def _chunks(running: Running) -> None:
     """Send messages that are larger than an entry."""
     running.begin(ordered=True)
 
@@ -251,7 +126,7 @@ async def _chunks(running: _Running) -> None:
     await running.read(running.topic, "reader")
 
 
-async def _pipe(running: _Running) -> None:
+async def _pipe(running: Running) -> None:
     """Copy a topic by a pipe that is started again now and then: each message once, in order."""
     scene, work, target = running.scene, running.work, f"{running.topic}-target"
     for topic in (running.topic, target):
@@ -266,7 +141,7 @@ async def _pipe(running: _Running) -> None:
     await running.read(target, "target")
 
 
-async def _run_pipe(running: _Running, target: str) -> None:
+async def _run_pipe(running: Running, target: str) -> None:
     async def same(message: Message) -> bytes:
         return bytes(message.data or b"")
 
@@ -279,14 +154,14 @@ async def _run_pipe(running: _Running, target: str) -> None:
                 await running.client.pipe(running.topic, target, same, name="pipe")
             except BrokerError as error:
                 scene.marks[f"a pipe met {type(error).__name__}"] += 1
-                await trio.sleep(_AGAIN_S)
+                await trio.sleep(AGAIN_S)
                 continue
         if not scope.cancelled_caught:
             return
         scene.marks["a pipe was started again"] += 1
 
 
-async def _deduplicated(running: _Running, topic: TopicName) -> None:
+async def _deduplicated(running: Running, topic: TopicName) -> None:
     """Create a topic, by a producer, and set its policy."""
     while True:
         try:
@@ -295,7 +170,7 @@ async def _deduplicated(running: _Running, topic: TopicName) -> None:
             break
         except BrokerError as error:
             running.actor.refused("create a producer", error)
-            await trio.sleep(_AGAIN_S)
+            await trio.sleep(AGAIN_S)
 
     async def switch_on(operations: Operations) -> None:
         await operations.set_topic_policy(topic, DEDUPLICATION, True)
@@ -303,7 +178,7 @@ async def _deduplicated(running: _Running, topic: TopicName) -> None:
     await ask_until_done(running.scene, running.work.name, switch_on)
 
 
-async def _volatile(running: _Running) -> None:
+async def _volatile(running: Running) -> None:
     """Use a topic that stores nothing: what arrives is in order, and nobody is stuck for ever."""
     running.begin(ordered=True, lossy=True)
     seen = trio.Event()
@@ -335,7 +210,7 @@ async def _volatile(running: _Running) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _send_until(running: _Running, seen: trio.Event) -> None:
+async def _send_until(running: Running, seen: trio.Event) -> None:
     async with await running.client.create_producer(running.topic) as producer:
         sender = f"{running.route}/last"
         for number in range(int(_LAST_S)):
@@ -348,10 +223,12 @@ async def _send_until(running: _Running, seen: trio.Event) -> None:
                 return
 
 
-HOWS: dict[str, Callable[[_Running], Awaitable[None]]] = {
+HOWS: dict[str, Callable[[Running], Awaitable[None]]] = {
     "dead letters": _dead_letters,
     "retries": _retries,
     "chunks": _chunks,
     "pipe": _pipe,
     "volatile": _volatile,
+    "pattern": follow_pattern,
+    "unused": leave_unused,
 }
