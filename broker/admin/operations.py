@@ -243,8 +243,8 @@ class Operations:
             topics += await self.partitioned_topics(namespace, "non-persistent")
             if topics and not force:
                 raise ConflictError(
-                    f"the namespace {namespace} has {len(topics)} topics: delete them first, or"
-                    " use force"
+                    f"the namespace {namespace} has {len(topics)} topic{'s' * (len(topics) > 1)}:"
+                    " delete them first, or use force"
                 )
             for domain in DOMAINS:
                 for topic in await self.policies.list_partitioned(namespace, domain):

@@ -28,6 +28,7 @@ from daybook.clients.cli.broker_client import (
 )
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
+from daybook.clients.cli.output import counted
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
 from daybook.clients.python.arguments import Compression
@@ -171,7 +172,7 @@ class _Tally:
     def summary(self, topic: str) -> str:
         rate = self.stored / self.seconds if self.seconds else 0.0
         return (
-            f"{self.stored:,} messages stored in {topic}: {self.bytes:,} bytes read, "
+            f"{counted(self.stored, 'message')} stored in {topic}: {self.bytes:,} bytes read, "
             f"{self.seconds:.2f} s, {rate:,.0f} messages/s"
         )
 

@@ -9,8 +9,10 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
+from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.output import counted, write_record, write_rows
+from daybook.clients.cli.subscription_stats import backlog_of
 from daybook.clients.cli.times import FORMS, Age, parse_time
 from daybook.clients.cli.watch import watch_option
 from daybook.clients.python.admin import Admin
@@ -150,14 +152,27 @@ def expire(
 @click.command()
 @click.argument("topic")
 @click.argument("subscription")
+@yes_option
 @_dry_run
 @admin_url_option
 @output_option
 def clear(
-    topic: str, subscription: str, dry_run: bool, admin_url: str, output: OutputFormat
+    topic: str,
+    subscription: str,
+    yes: bool,
+    dry_run: bool,
+    admin_url: str,
+    output: OutputFormat,
 ) -> None:
     """Acknowledge all messages of a subscription."""
     name = parse_topic(topic).full
+    if not (yes or dry_run):
+        found = ask_admin(admin_url, lambda admin: backlog_of(admin, name, subscription))
+        confirm(
+            f"Acknowledge all messages of the subscription {subscription} of {name}, which are"
+            f" {found:,}?",
+            yes=yes,
+        )
     _clear(
         lambda admin: admin.clear_backlog(name, subscription, dry_run=dry_run),
         {"topic": name, "subscription": subscription, "cleared": True},
@@ -272,28 +287,33 @@ def analyze(topic: str, subscription: str, admin_url: str, output: OutputFormat)
 
 @click.command()
 @click.argument("topic")
-@click.option("--yes", is_flag=True, help="Do it; without this option nothing is changed.")
+@yes_option
+@click.option("--dry-run", is_flag=True, help="Show what would be dropped, and change nothing.")
 @admin_url_option
 @output_option
-def truncate(topic: str, yes: bool, admin_url: str, output: OutputFormat) -> None:
-    """Drop all messages of a topic, even those that are retained or not acknowledged.
-
-    Without --yes the command shows what would be dropped.
-    """
+def truncate(topic: str, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
+    """Drop all messages of a topic, even those that are retained or not acknowledged."""
     name = parse_topic(topic).full
-    if not yes:
+    if dry_run or not yes:
         found: dict[str, Any] = ask_admin(admin_url, lambda admin: admin.stats(name))
         backlogs = [each["msgBacklog"] for each in found.get("subscriptions", {}).values()]
-        write_record(
-            {
-                "dry run": True,
-                "topic": name,
-                "stored bytes": found.get("storageSize"),
-                "largest backlog (messages)": max(backlogs, default=0),
-            },
-            output,
+        size, backlog = found.get("storageSize", 0), max(backlogs, default=0)
+        if dry_run:
+            write_record(
+                {
+                    "dry run": True,
+                    "topic": name,
+                    "stored bytes": size,
+                    "largest backlog (messages)": backlog,
+                },
+                output,
+            )
+            return
+        confirm(
+            f"Drop everything that {name} holds: {counted(size, 'byte')}, and a backlog of up to"
+            f" {counted(backlog, 'message')}?",
+            yes=yes,
         )
-        return
     ask_admin(admin_url, lambda admin: admin.truncate_topic(name), changes=True)
     write_record({"topic": name, "truncated": True}, output)
 

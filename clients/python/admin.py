@@ -85,8 +85,10 @@ class Admin:
     async def create_namespace(self, namespace: str) -> None:
         await self._do("PUT", f"/admin/v2/namespaces/{_namespace(namespace)}")
 
-    async def delete_namespace(self, namespace: str) -> None:
-        await self._do("DELETE", f"/admin/v2/namespaces/{_namespace(namespace)}")
+    async def delete_namespace(self, namespace: str, *, force: bool = False) -> None:
+        """Delete a namespace; with `force`, its topics and their messages, too."""
+        path = f"/admin/v2/namespaces/{_namespace(namespace)}"
+        await self._do("DELETE", path, query={"force": True} if force else None)
 
     async def policies(self, namespace: str) -> Json:
         return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}")

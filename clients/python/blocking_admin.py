@@ -54,8 +54,8 @@ class Admin(Closing):
         self._portal.call(self._admin.create_namespace, namespace)
 
     @like(trio_admin.Admin.delete_namespace)
-    def delete_namespace(self, namespace: str) -> None:
-        self._portal.call(self._admin.delete_namespace, namespace)
+    def delete_namespace(self, namespace: str, *, force: bool = False) -> None:
+        self._portal.call(lambda: self._admin.delete_namespace(namespace, force=force))
 
     @like(trio_admin.Admin.policies)
     def policies(self, namespace: str) -> Json:

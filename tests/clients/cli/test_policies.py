@@ -182,4 +182,4 @@ def test_namespaces_are_listed_created_and_deleted(daybook: Daybook, fake_admin:
     assert code == 0, err
     assert "would be deleted" in out
     assert "DELETE" not in {each[0] for each in asked(fake_admin)}
-    assert daybook("namespaces", "delete", "public/new")[0] == 0
+    assert daybook("namespaces", "delete", "public/new", "--yes")[0] == 0

@@ -26,7 +26,7 @@ ANALYSIS: dict[str, Any] = {
     [
         (("skip", "orders", "billing", "7"), "/skip/7"),
         (("expire", "orders", "billing", "2h"), "/expireMessages/7200"),
-        (("clear", "orders", "billing"), "/skip_all"),
+        (("clear", "orders", "billing", "--yes"), "/skip_all"),
     ],
 )
 def test_a_dry_run_asks_for_a_plan_and_changes_nothing(
@@ -93,7 +93,7 @@ def test_a_topic_is_truncated_only_with_yes(daybook: Daybook, fake_admin: FakeAd
     stats = {"storageSize": 100, "subscriptions": {"a": {"msgBacklog": 3}}}
     fake_admin.answers["GET", f"{ROOT}/partitions"] = 200, {"partitions": 0}
     fake_admin.answers["GET", f"{ROOT}/stats"] = 200, stats
-    code, out, _ = daybook("topics", "truncate", "orders", "--output", "json")
+    code, out, _ = daybook("topics", "truncate", "orders", "--dry-run", "--output", "json")
     assert (code, json.loads(out)["stored bytes"]) == (0, 100)
     assert all(asked[0] == "GET" for asked in fake_admin.asked)
     fake_admin.answers["DELETE", f"{ROOT}/truncate"] = 204, None

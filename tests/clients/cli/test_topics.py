@@ -134,10 +134,10 @@ def test_a_topic_in_use_is_deleted_by_force_only(daybook: Daybook, fake_admin: F
     busy = 412, {"reason": "it has subscriptions"}
     fake_admin.answers["DELETE", f"{ROOT}/orders?force=false"] = busy
     fake_admin.answers["DELETE", f"{ROOT}/orders?force=true"] = 204, None
-    code, _, err = daybook("topics", "delete", "orders")
+    code, _, err = daybook("topics", "delete", "orders", "--yes")
     assert code == 1
     assert "--force" in err
-    code, out, _ = daybook("topics", "delete", "orders", "--force", "--output", "json")
+    code, out, _ = daybook("topics", "delete", "orders", "--force", "--yes", "--output", "json")
     assert (code, json.loads(out)) == (0, {"deleted": NAME})
 
 
@@ -299,7 +299,7 @@ def test_subscriptions_are_created_listed_and_deleted(
     }
     _, out, _ = daybook("topics", "subscriptions", "delete", "orders", "s", "--dry-run")
     assert "backlog (messages)  3" in out
-    assert daybook("topics", "subscriptions", "delete", "orders", "s", "--force")[0] == 0
+    assert daybook("topics", "subscriptions", "delete", "orders", "s", "--force", "--yes")[0] == 0
 
 
 def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
@@ -309,5 +309,5 @@ def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     _, out, _ = daybook("topics", "terminate", "orders", "--dry-run", "--output", "json")
     assert json.loads(out)["state"] == "would be terminated"
     assert [method for method, *_ in fake_admin.asked] == ["GET"]
-    _, out, _ = daybook("topics", "terminate", "orders", "--output", "json")
+    _, out, _ = daybook("topics", "terminate", "orders", "--yes", "--output", "json")
     assert json.loads(out) == {"topic": NAME, "state": "terminated", "last message": "3:9"}
