@@ -566,6 +566,12 @@ class Operations:
         await self._check_served_here(topic, authoritative=authoritative)
         return await self.message_id_at_here(topic, publish_time_ms)
 
+    async def message_id_of_offset(
+        self, topic: TopicName, offset: int, *, authoritative: bool = False
+    ) -> MessageIdData:
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await self.message_id_of_offset_here(topic, offset)
+
     async def terminate(self, topic: TopicName, *, authoritative: bool = False) -> MessageIdData:
         """Accept no more messages, and return the id of the last one."""
         await self._check_served_here(topic, authoritative=authoritative)
@@ -698,6 +704,22 @@ class Operations:
         """Return the first message published at that time or later, or the end of the topic."""
         position = await (await self._get(topic)).position_of_time(publish_time_ms)
         return _message_id(topic, position)
+
+    async def message_id_of_offset_here(self, topic: TopicName, offset: int) -> MessageIdData:
+        """Return the message with that offset.  Raise NotFoundError if the topic has none.
+
+        The batch index is -1 if the entry has one message only.
+        """
+        served = await self._get(topic)
+        first, following = await served.first_offset(), served.log.confirmed_offset + 1
+        if not first <= offset < following:
+            held = f"{first} to {following - 1}" if first < following else "none"
+            raise NotFoundError(f"{topic} has no offset {offset}: it holds {held}")
+        start = await served.entry_start(await served.position_of_offset(offset))
+        if start is None:
+            raise UnavailableError(f"{topic} was trimmed at the offset {offset}: try again")
+        index = offset - start.first_offset if start.messages > 1 else -1
+        return _message_id(topic, start.position, index)
 
     async def terminate_here(self, topic: TopicName) -> MessageIdData:
         return _message_id(topic, await (await self._get(topic)).terminate())

@@ -34,11 +34,10 @@ def terminate(topic: str, yes: bool, dry_run: bool, admin_url: str, output: Outp
         confirm(f"End {name} for good?  It takes no messages any more.", yes=yes)
         last = ask_admin(admin_url, lambda admin: admin.terminate_topic(name), changes=True)
     state = "would be terminated" if dry_run else "terminated"
-    write_record({"topic": name, "state": state, "last message": _shown(last)}, output)
-
-
-def _shown(last: MessageId) -> str | None:
-    return None if last.entry_id < 0 else f"{last.ledger_id}:{last.entry_id}"
+    write_record(
+        {"topic": name, "state": state, "last message": None if last.entry_id < 0 else str(last)},
+        output,
+    )
 
 
 @click.command()

@@ -254,6 +254,18 @@ class Admin(Closing):
             lambda: self._admin.examine(topic, number, from_earliest=from_earliest)
         )
 
+    @like(trio_admin.Admin.stored_entry)
+    def stored_entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
+        return self._portal.call(self._admin.stored_entry, topic, ledger_id, entry_id)
+
+    @like(trio_admin.Admin.message_id_at)
+    def message_id_at(self, topic: str, publish_time_ms: int) -> MessageId:
+        return self._portal.call(self._admin.message_id_at, topic, publish_time_ms)
+
+    @like(trio_admin.Admin.message_id_of_offset)
+    def message_id_of_offset(self, topic: str, offset: int) -> MessageId:
+        return self._portal.call(self._admin.message_id_of_offset, topic, offset)
+
     @like(trio_admin.Admin.subscription_properties)
     def subscription_properties(self, topic: str, subscription: str) -> dict[str, str]:
         return self._portal.call(self._admin.subscription_properties, topic, subscription)

@@ -7,6 +7,11 @@ _NOT_FOUND = "daybook.clients.cli.not_found"
 _BY_CONFIRM = "tests:tests/clients/cli/test_confirm.py"
 _BY_NOT_FOUND = "tests:tests/clients/cli/test_not_found.py"
 
+_PLACES = "daybook.clients.cli.places"
+_BACKLOG = "daybook.clients.cli.topic_backlog"
+_BY_BACKLOG = "tests:tests/clients/cli/test_topic_backlog.py"
+_BY_REST = "tests:tests/broker/control/test_subscription_admin.py"
+
 MUTANTS = [
     Mutant(
         id="CL1 asked",
@@ -31,5 +36,64 @@ MUTANTS = [
         name="hint",
         replacement=Edit("in _HINTS:", "in _HINTS[-1:]:"),
         caught_by=_BY_NOT_FOUND,
+    ),
+    Mutant(
+        id="CL3 future",
+        rule="a time in the future is refused -> it is the end of the topic",
+        module=_PLACES,
+        name="past_time",
+        replacement=Edit("if time > now:", "if False:"),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL3 nowhere",
+        rule="a message that is not there is refused -> the subscription moves to the end",
+        module=_PLACES,
+        name="_find",
+        replacement=Edit(
+            "message = await message_at(admin, topic, place)",
+            "message = last",
+        ),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL3 batch",
+        rule="an id behind the end of its batch is refused -> it is the last of the batch",
+        module=_PLACES,
+        name="message_at",
+        replacement=Edit("if len(entry.messages) == 1:", "if True:"),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL3 dry",
+        rule="a dry run of a reset moves nothing -> it does",
+        module=_BACKLOG,
+        name="_move",
+        replacement=Edit("if not found:", "if False:"),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL4 acked",
+        rule="peek shows what is not acknowledged -> whole batches",
+        module=_BACKLOG,
+        name="_pending",
+        replacement=Edit("if not each.acknowledged", "if True"),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL4 offset",
+        rule="an offset that the topic does not hold is not found -> it is the nearest one",
+        module="daybook.broker.admin.operations",
+        name="Operations.message_id_of_offset_here",
+        replacement=Edit("if not first <= offset < following:", "if False:"),
+        caught_by=_BY_REST,
+    ),
+    Mutant(
+        id="CL4 pending",
+        rule="a peek says which messages of a batch are not acknowledged -> nothing",
+        module="daybook.broker.admin.entries",
+        name="content_of",
+        replacement=Edit("if pending is not None", "if False"),
+        caught_by=_BY_REST,
     ),
 ]

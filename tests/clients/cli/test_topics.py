@@ -310,4 +310,4 @@ def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     assert json.loads(out)["state"] == "would be terminated"
     assert [method for method, *_ in fake_admin.asked] == ["GET"]
     _, out, _ = daybook("topics", "terminate", "orders", "--yes", "--output", "json")
-    assert json.loads(out) == {"topic": NAME, "state": "terminated", "last message": "3:9"}
+    assert json.loads(out) == {"topic": NAME, "state": "terminated", "last message": "3:9:-1"}
