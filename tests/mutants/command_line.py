@@ -38,6 +38,14 @@ MUTANTS = [
         caught_by=_BY_NOT_FOUND,
     ),
     Mutant(
+        id="CL5 moved",
+        rule="a bundle that no broker serves cannot be moved -> it was moved",
+        module="daybook.clients.cli.bundles",
+        name="_hand_over",
+        replacement=Edit('if before == "":', "if False:"),
+        caught_by="tests:tests/clients/cli/test_bundles_and_brokers.py",
+    ),
+    Mutant(
         id="CL3 future",
         rule="a time in the future is refused -> it is the end of the topic",
         module=_PLACES,
