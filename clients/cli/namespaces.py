@@ -9,6 +9,7 @@ from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import counted, write_record, write_rows
+from daybook.clients.cli.policy_words import words
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.errors import ConflictError
 
@@ -109,7 +110,8 @@ def get(namespace: str, policy: str | None, admin_url: str, output: OutputFormat
         answer = ask_admin(admin_url, lambda admin, p=shown: admin.policy(name, p))  # type: ignore[misc]
         value = found.chosen(answer)
         if value is not None or policy:
-            rows.append({"policy": each, "value": value})
+            shown_value = value if output == "json" else words(each, value)
+            rows.append({"policy": each, "value": shown_value})
     write_rows(rows, _COLUMNS, output)
 
 
@@ -130,7 +132,8 @@ def set_(
         lambda admin: admin.set_policy(name, path, value, kind=found.kind),
         changes=True,
     )
-    write_record({"namespace": name, "policy": policy, "value": value}, output)
+    shown_value = value if output == "json" else words(policy, value)
+    write_record({"namespace": name, "policy": policy, "value": shown_value}, output)
 
 
 @policies.command("remove")

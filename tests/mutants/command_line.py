@@ -46,6 +46,14 @@ MUTANTS = [
         caught_by="tests:tests/clients/cli/test_bundles_and_brokers.py",
     ),
     Mutant(
+        id="CL6 unit",
+        rule="a size needs a unit -> a bare number is bytes",
+        module="daybook.clients.cli.policies",
+        name="size",
+        replacement=Edit('if text == "0":', "if text.isdecimal():"),
+        caught_by="tests:tests/clients/cli/test_policies.py",
+    ),
+    Mutant(
         id="CL3 future",
         rule="a time in the future is refused -> it is the end of the topic",
         module=_PLACES,
