@@ -268,6 +268,7 @@ class Operations:
         self, topic: TopicName, *, authoritative: bool = False
     ) -> TopicExplanation:
         """Return what a topic is doing at its broker, without loading it."""
+        await self._check_not_partitioned(topic)
         await self._check_owner(topic, authoritative=authoritative)
         if not await self.exists(topic):
             raise NotFoundError(f"the topic {topic} does not exist")
@@ -393,7 +394,11 @@ class Operations:
                 )
             return partitions
 
-        new, subscriptions = await grow(self._store, topic, check, force=force)
+        try:
+            new, subscriptions = await grow(self._store, topic, check, force=force)
+        except NotFoundError:
+            await self._partitions(topic)  # It says more.
+            raise
         names = [topic.partition_name(index) for index in new]
         # Subscriptions may have been created meanwhile, and a topic that existed lacks all of them.
         known: Subscriptions = {} if force else subscriptions
@@ -821,6 +826,11 @@ class Operations:
         count = await self.policies.partitions(topic)
         if not count:
             await self.policies.namespace(topic.namespace)
+            if await self.exists(topic):
+                raise NotFoundError(
+                    f"the partitioned topic {topic} does not exist: a topic of this name has no"
+                    " partitions, and cannot get any"
+                )
             raise NotFoundError(f"the partitioned topic {topic} does not exist")
         return [topic.partition_name(index) for index in range(count)]
 

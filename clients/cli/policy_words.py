@@ -84,7 +84,8 @@ def _inactive(value: Mapping[str, Any]) -> str:
     if not value["deleteWhileInactive"]:
         return "off"
     caught_up = value["inactiveTopicDeleteMode"] == "delete_when_subscriptions_caught_up"
-    return duration_text(value["maxInactiveDurationSeconds"]) + " caught-up" * caught_up
+    duration = duration_text(value["maxInactiveDurationSeconds"])
+    return f"{duration} caught-up" if caught_up else duration
 
 
 def _topic_creation(value: Mapping[str, Any]) -> str:

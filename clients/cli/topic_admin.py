@@ -6,10 +6,12 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
+from daybook.clients.cli.by_partition import ask_each
 from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import counted, write_record, write_rows
 from daybook.clients.cli.subscription_stats import backlog_of, subscription_type
+from daybook.clients.python.admin import Admin
 from daybook.clients.python.messages import MessageId
 
 _COLUMNS = ("subscription", "type", "consumers", "backlog (messages)")
@@ -26,18 +28,28 @@ def terminate(topic: str, yes: bool, dry_run: bool, admin_url: str, output: Outp
 
     The stored messages stay.  A topic cannot be opened for messages again.
     """
-    name = parse_topic(topic).full
-    last: MessageId
-    if dry_run:
-        last = ask_admin(admin_url, lambda admin: admin.last_message_id(name))
-    else:
+    name = parse_topic(topic)
+    if not dry_run:
         confirm(f"End {name} for good?  It takes no messages any more.", yes=yes)
-        last = ask_admin(admin_url, lambda admin: admin.terminate_topic(name), changes=True)
+
+    async def ask(admin: Admin) -> dict[str, MessageId]:
+        act = admin.last_message_id if dry_run else admin.terminate_topic
+        return await ask_each(admin, name, act)
+
+    found = ask_admin(admin_url, ask, changes=not dry_run)
     state = "would be terminated" if dry_run else "terminated"
-    write_record(
-        {"topic": name, "state": state, "last message": None if last.entry_id < 0 else str(last)},
-        output,
-    )
+    if name.full not in found:
+        rows = [
+            {"partition": each, "state": state, "last message": _id(found[each])} for each in found
+        ]
+        write_rows(rows, ("partition", "state", "last message"), output)
+        return
+    last = _id(found[name.full])
+    write_record({"topic": name.full, "state": state, "last message": last}, output)
+
+
+def _id(last: MessageId) -> str | None:
+    return None if last.entry_id < 0 else str(last)
 
 
 @click.command()
@@ -108,10 +120,16 @@ def list_(topic: str, admin_url: str, output: OutputFormat) -> None:
 @output_option
 def create(topic: str, name: str, start: str, admin_url: str, output: OutputFormat) -> None:
     """Create the subscription NAME of a TOPIC, so that it misses nothing from now on."""
-    full = parse_topic(topic).full
-    ask_admin(
-        admin_url, lambda admin: admin.create_subscription(full, name, start=start), changes=True
-    )
+    parsed = parse_topic(topic)
+    full = parsed.full
+
+    async def ask(admin: Admin) -> None:
+        if parsed.persistent:
+            # The request below would create a topic that does not exist, as Pulsar's does.
+            await admin.partitions(parsed.base.full)
+        await admin.create_subscription(full, name, start=start)
+
+    ask_admin(admin_url, ask, changes=True)
     write_record({"topic": full, "subscription": name, "from": start}, output)
 
 

@@ -3,12 +3,14 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
+from daybook.clients.cli.by_partition import ask_each
 from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
@@ -348,9 +350,20 @@ async def _move(
 def analyze(topic: str, subscription: str, admin_url: str, output: OutputFormat) -> None:
     """Show how far a subscription is behind: messages, entries, bytes, and since when."""
     name = parse_topic(topic).full
-    found: dict[str, Any] = ask_admin(
-        admin_url, lambda admin: admin.analyze_backlog(name, subscription)
-    )
+
+    async def ask(admin: Admin) -> dict[str, dict[str, Any]]:
+        look = partial(admin.analyze_backlog, subscription=subscription)
+        return await ask_each(admin, parse_topic(topic), look)
+
+    by_topic = ask_admin(admin_url, ask)
+    if name not in by_topic:
+        if output == "json":
+            write_record(by_topic, output)
+        else:
+            rows = [{"partition": each, **by_topic[each]} for each in by_topic]
+            write_rows(rows, ("partition", "messages", "entries", "bytes", "exact"), output)
+        return
+    found = by_topic[name]
     if output == "json":
         write_record(found, output)
         return

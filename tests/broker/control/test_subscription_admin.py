@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import trio
 
+import daybook
 from daybook.broker.admin.app import create_app
 from daybook.broker.server import RunningBroker
 from daybook.clients.python.consumer import Consumer
@@ -234,6 +235,21 @@ def test_a_message_is_found_by_its_offset() -> None:
         await rest.do("DELETE", f"{TOPICS}/orders/truncate")
         gone = await rest.ask("GET", path, index="3")
         assert (gone.status, "it holds none" in gone.json["reason"]) == (404, True)
+
+    simulated(story)
+
+
+def test_to_ask_for_offsets_creates_no_topic() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await rest.do("PUT", f"{TOPICS}/wide/partitions", 2)
+        async with world.client("one") as client:
+            assert await client.offsets(ORDERS.full) == daybook.OffsetRange(0, 10)
+            assert (await client.offsets("wide-partition-1")).next == 0
+            for ask in (client.offsets, client.offset_ranges):
+                with pytest.raises(daybook.TopicNotFoundError):
+                    await ask("odrers")
+        assert not [name for name in (await rest.do("GET", TOPICS)).json if "odrers" in name]
 
     simulated(story)
 

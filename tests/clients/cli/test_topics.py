@@ -302,6 +302,52 @@ def test_subscriptions_are_created_listed_and_deleted(
     assert daybook("topics", "subscriptions", "delete", "orders", "s", "--force", "--yes")[0] == 0
 
 
+def test_a_subscription_is_created_on_a_topic_that_exists(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    fake_admin.answers["PUT", f"{ROOT}/odrers/subscription/s"] = 204, None
+    assert daybook("topics", "subscriptions", "create", "odrers", "s")[0] == 1
+    assert {method for method, *_ in fake_admin.asked} == {"GET"}
+    fake_admin.answers["GET", f"{ROOT}/odrers/partitions"] = 200, {"partitions": 2}
+    path = f"{ROOT}/odrers-partition-1/subscription/s"
+    fake_admin.answers["PUT", path] = 204, None
+    assert daybook("topics", "subscriptions", "create", "odrers-partition-1", "s")[0] == 0
+
+
+def test_each_partition_is_asked_where_brokers_take_one_topic_only(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    refused = {"reason": f"{NAME} is partitioned: name one of its partitions"}
+    answers = fake_admin.answers
+    answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 2}
+    state = {"topic": NAME, "state": "loaded", "summary": "The topic is served."}
+    stuck = {"type": "Shared", "msgBacklog": 3, "summary": "No consumer."}
+    size = {"messages": 3, "entries": 2, "bytes": 9, "exact": True}
+    for method, path, answer in (
+        ("POST", "/terminate", {"ledgerId": 3, "entryId": 9}),
+        ("GET", "/explain", state),
+        ("GET", "/subscription/s/explain", stuck),
+        ("POST", "/subscription/s/analyzeBacklog", size),
+    ):
+        answers[method, f"{ROOT}/orders{path}"] = 405, refused
+        for index in (0, 1):
+            answers[method, f"{ROOT}/orders-partition-{index}{path}"] = 200, answer
+    for words, shown in (
+        (("topics", "terminate", "orders", "--yes"), "3:9:-1"),
+        (("topics", "analyze", "orders", "s"), "yes"),
+        (("explain", "topic", "orders"), "The topic is served."),
+        (("explain", "subscription", "orders", "s"), "No consumer."),
+    ):
+        code, out, err = daybook(*words)
+        assert code == 0, err
+        lines = out.splitlines()
+        assert [f"partition-{index}" in lines[index + 1] for index in (0, 1)] == [True, True]
+        assert all(shown in line for line in lines[1:])
+        assert len(json.loads(daybook(*words, "--output", "json")[1])) == 2
+    answers["GET", f"{ROOT}/orders/explain"] = 405, {"reason": "orders stores no messages"}
+    assert daybook("explain", "topic", "orders")[0] == 1
+
+
 def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     last = {"ledgerId": 3, "entryId": 9, "partitionIndex": -1}
     fake_admin.answers["GET", f"{ROOT}/orders/lastMessageId"] = 200, last
