@@ -30,7 +30,7 @@ def explain() -> None:
 def topic(name: str, admin_url: str, output: OutputFormat) -> None:
     """Say what the topic NAME is doing: served, not in memory, being loaded (in which step).
 
-    The question does not load the topic.  Of a topic with partitions, each is a line.
+    The question does not load the topic.  Each partition of a topic with partitions is a line.
     """
     full = parse_topic(name).full
     by_topic: dict[str, dict[str, Any]] = ask_admin(
@@ -61,8 +61,8 @@ def subscription(topic: str, name: str, admin_url: str, output: OutputFormat) ->
     """Say why the subscription NAME of a TOPIC delivers nothing at the moment.
 
     The answer names what is in the way: which consumer, which message, and since when.  It is
-    computed when you ask, so ask again to see whether something moves.  Of a topic with partitions,
-    each is a line; name one to see everything about it.
+    computed when you ask, so ask again to see whether something moves.  Each partition
+    of a topic with partitions is a line; name one to see everything about it.
 
     --output json writes the answer as the broker sends it.
     """

@@ -1,4 +1,4 @@
-"""What destroys something asks on a terminal, and needs --yes elsewhere."""
+"""Commands that destroy something ask on a terminal, and need --yes elsewhere."""
 
 from io import StringIO
 from typing import Any
