@@ -1,6 +1,8 @@
 """One stored entry as an answer of the admin REST: its payload, and its metadata as headers.
 
-The headers are those that Pulsar's admin clients know.  The payload is decompressed; a batch stays
+The headers are those that Pulsar's admin clients know, and X-Daybook-Pending: for an entry of which
+a subscription has acknowledged a part, the bits of the other messages, the lowest first, in base64.
+The payload is decompressed; a batch stays
 whole, and the client splits it.  An encrypted payload, and one that cannot be read, is given as it
 is stored.
 """
@@ -19,6 +21,7 @@ from daybook.wire.proto import pulsar_pb2 as pb
 
 _BYTES_MAX = 64 << 20  # A compressed payload may not become larger than that.
 _PROPERTIES_MAX = 16 << 10  # characters; HTTP clients bound the size of headers
+_PENDING_MAX = 3 << 10  # bytes, for the same reason; a larger batch is shown without its bits
 _TEXTS = (
     "producer_name",
     "sequence_id",
@@ -40,8 +43,12 @@ _FLAGS = ("null_value", "partition_key_b64_encoded", "null_partition_key")
 _BYTES = ("encryption_param", "schema_version", "ordering_key")
 
 
-def content_of(position: Position, data: memoryview) -> Content:
+def content_of(position: Position, data: memoryview, pending: int | None = None) -> Content:
+    """Return an entry; `pending` are the bits of its messages that are not acknowledged."""
     headers = [("X-Pulsar-Message-ID", str(position))]
+    if pending is not None and pending.bit_length() <= 8 * _PENDING_MAX:
+        bits = pending.to_bytes(-(-pending.bit_length() // 8), "little")
+        headers.append(("X-Daybook-Pending", b64encode(bits).decode()))
     try:
         timestamp_ms, index, payload = split_broker_metadata(data)
         metadata, body = parse_metadata(payload)

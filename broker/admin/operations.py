@@ -243,8 +243,8 @@ class Operations:
             topics += await self.partitioned_topics(namespace, "non-persistent")
             if topics and not force:
                 raise ConflictError(
-                    f"the namespace {namespace} has {len(topics)} topics: delete them first, or"
-                    " use force"
+                    f"the namespace {namespace} has {len(topics)} topic{'s' * (len(topics) > 1)}:"
+                    " delete them first, or use force"
                 )
             for domain in DOMAINS:
                 for topic in await self.policies.list_partitioned(namespace, domain):
@@ -268,6 +268,7 @@ class Operations:
         self, topic: TopicName, *, authoritative: bool = False
     ) -> TopicExplanation:
         """Return what a topic is doing at its broker, without loading it."""
+        await self._check_not_partitioned(topic)
         await self._check_owner(topic, authoritative=authoritative)
         if not await self.exists(topic):
             raise NotFoundError(f"the topic {topic} does not exist")
@@ -393,7 +394,11 @@ class Operations:
                 )
             return partitions
 
-        new, subscriptions = await grow(self._store, topic, check, force=force)
+        try:
+            new, subscriptions = await grow(self._store, topic, check, force=force)
+        except NotFoundError:
+            await self._partitions(topic)  # It says more.
+            raise
         names = [topic.partition_name(index) for index in new]
         # Subscriptions may have been created meanwhile, and a topic that existed lacks all of them.
         known: Subscriptions = {} if force else subscriptions
@@ -566,6 +571,12 @@ class Operations:
         await self._check_served_here(topic, authoritative=authoritative)
         return await self.message_id_at_here(topic, publish_time_ms)
 
+    async def message_id_of_offset(
+        self, topic: TopicName, offset: int, *, authoritative: bool = False
+    ) -> MessageIdData:
+        await self._check_served_here(topic, authoritative=authoritative)
+        return await self.message_id_of_offset_here(topic, offset)
+
     async def terminate(self, topic: TopicName, *, authoritative: bool = False) -> MessageIdData:
         """Accept no more messages, and return the id of the last one."""
         await self._check_served_here(topic, authoritative=authoritative)
@@ -702,6 +713,22 @@ class Operations:
         position = await (await self._get(topic)).position_of_time(publish_time_ms)
         return _message_id(topic, position)
 
+    async def message_id_of_offset_here(self, topic: TopicName, offset: int) -> MessageIdData:
+        """Return the message with that offset.  Raise NotFoundError if the topic has none.
+
+        The batch index is -1 if the entry has one message only.
+        """
+        served = await self._get(topic)
+        first, following = await served.first_offset(), served.log.confirmed_offset + 1
+        if not first <= offset < following:
+            held = f"{first} to {following - 1}" if first < following else "none"
+            raise NotFoundError(f"{topic} has no offset {offset}: it holds {held}")
+        start = await served.entry_start(await served.position_of_offset(offset))
+        if start is None:
+            raise UnavailableError(f"{topic} was trimmed at the offset {offset}: try again")
+        index = offset - start.first_offset if start.messages > 1 else -1
+        return _message_id(topic, start.position, index)
+
     async def terminate_here(self, topic: TopicName) -> MessageIdData:
         return _message_id(topic, await (await self._get(topic)).terminate())
 
@@ -819,6 +846,11 @@ class Operations:
         count = await self.policies.partitions(topic)
         if not count:
             await self.policies.namespace(topic.namespace)
+            if await self.exists(topic):
+                raise NotFoundError(
+                    f"the partitioned topic {topic} does not exist: a topic of this name has no"
+                    " partitions, and cannot get any"
+                )
             raise NotFoundError(f"the partitioned topic {topic} does not exist")
         return [topic.partition_name(index) for index in range(count)]
 

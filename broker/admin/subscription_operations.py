@@ -269,7 +269,8 @@ class SubscriptionOperations:
                     if not cursor.is_acked(entry.position):
                         left -= 1
                         if not left:
-                            return content_of(entry.position, entry.data)
+                            pending = cursor.pending_of(entry.position)
+                            return content_of(entry.position, entry.data, pending)
                 at = log.next_position(found[-1].position)
             raise NotFoundError(f"the subscription {name} has fewer than {number} messages")
 

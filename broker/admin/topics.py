@@ -33,6 +33,7 @@ _OF_BOTH = (
     "/{topic}/subscription/{subscription}",
     "/{topic}/{rest:path}",
 )
+_DIGITS_MAX = 19
 _METHODS = ("GET", "PUT", "POST", "DELETE")
 
 
@@ -56,6 +57,7 @@ def routes(endpoints: Endpoints[Operations]) -> list[Route]:
         "/{topic}/partitioned-internalStats": {"GET": _partitioned_internal_stats},
         "/{topic}/lastMessageId": {"GET": _last_message_id},
         "/{topic}/messageid/{time}": {"GET": _message_id_at},
+        "/{topic}/getMessageIdByIndex": {"GET": _message_id_of_offset},
         "/{topic}/terminate": {"POST": _terminate},
         "/{topic}/terminate/partitions": {"POST": _terminate_partitions},
         "/{topic}/subscriptions": {"GET": _subscriptions},
@@ -221,6 +223,15 @@ async def _last_message_id(call: OpsCall) -> object:
 async def _message_id_at(call: OpsCall) -> object:
     return await call.parts.message_id_at(
         call.topic, call.integer("time"), authoritative=_authoritative(call)
+    )
+
+
+async def _message_id_of_offset(call: OpsCall) -> object:
+    index = call.query("index")
+    if not (index.isascii() and index.isdecimal() and len(index) < _DIGITS_MAX):
+        raise PreconditionError(f"index must be the offset of a message, not {index[:40]!r}")
+    return await call.parts.message_id_of_offset(
+        call.topic, int(index), authoritative=_authoritative(call)
     )
 
 

@@ -2,6 +2,7 @@
 
     main, lazy               the group of commands; a command is imported when it runs
     options, output, errors  shared by commands: options, tables or JSON, errors as sentences
+    confirm                  the question before something is destroyed
     progress                 reports on standard error while a command takes long
     run                      runs the asynchronous side of a command; signals
 
@@ -17,8 +18,9 @@ Clusters:
 
 Topics, over the brokers:
 
-    produce, consume, topics
+    produce, consume, topics, tenants, namespaces, bundles, brokers, schemas, explain
     broker_client            shared by them: time limits, names, sentences for errors
+    not_found                the command that shows what exists
 
 Ledgers and bookies, directly in ZooKeeper and on the bookies:
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 import trio
 
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.progress import waiting_for
 from daybook.clients.python.client import Client
 from daybook.clients.python.errors import (
@@ -102,10 +103,8 @@ def error_sentence(error: Exception, url: str, option: str, *, changes: bool = F
                 " (`daybook local status` shows the parts of one that runs), or say where yours is"
                 f" with {option}."
             )
-        case NotFoundError() | TopicNotFoundError() if "the namespace" in str(error):
-            return f"{error}. public/default exists, and `daybook.admin` creates others."
         case TopicNotFoundError() | NotFoundError() | SubscriptionNotFoundError():
-            return f"{error}. `daybook topics list` shows the topics."
+            return f"{error}.{hint(str(error))}"
         case BusyError():
             return f"{error}. End the other one, or use another subscription or --type shared."
         case NotReadyError():

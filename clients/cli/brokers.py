@@ -134,6 +134,12 @@ def drain(broker: str, dry_run: bool, admin_url: str, output: OutputFormat) -> N
         lambda admin: admin.call("POST", path, query={"dryRun": dry_run}),
         changes=not dry_run,
     )
+    if not plan and output == "table":
+        click.echo(
+            f"{broker} has no bundles to hand over."
+            + ("" if dry_run else "  It takes no more until it is started again.")
+        )
+        return
     write_rows([{"bundle": each, "to": plan[each]} for each in sorted(plan)], _PLAN, output)
 
 

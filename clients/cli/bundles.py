@@ -7,9 +7,12 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.python.admin import Admin
+from daybook.clients.python.errors import AdminError
 from daybook.wire.topics import url_encode
 
 _LISTED = ("bundle", "broker")
@@ -62,9 +65,10 @@ def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
     type=click.Choice(list(_ALGORITHMS)),
     default="topics",
     show_default=True,
-    help="Half of the loaded topics on each side, or half of the range.",
+    help="range: half of the range on each side. topics: half of the topics that are loaded, which"
+    " must be two or more.",
 )
-@click.option("--dry-run", is_flag=True, help="Say which broker would split it.")
+@click.option("--dry-run", is_flag=True, help="Say which broker would split it, and how.")
 @admin_url_option
 @output_option
 def split(
@@ -73,10 +77,20 @@ def split(
     """Split a BUNDLE of a NAMESPACE in two.  Its topics are served all the time."""
     name = parse_namespace(namespace)
     if dry_run:
-        _would(name, bundle, "split", "", admin_url, output)
+        would = "yes" if by == "range" else "if two of its topics or more are loaded"
+        _would(name, bundle, "split", would, admin_url, output)
         return
     query: dict[str, bool | str] = {"splitAlgorithmName": _ALGORITHMS[by]}
-    _change(f"{_path(name, bundle)}/split", query, admin_url)
+
+    async def ask(admin: Admin) -> None:
+        try:
+            await admin.call("PUT", f"{_path(name, bundle)}/split", query=query)
+        except AdminError as error:
+            if by == "range" or "cannot be split" not in str(error):
+                raise
+            raise UserError(f"{error}. `--by range` halves the range instead.") from error
+
+    ask_admin(admin_url, ask, changes=True)
     write_record({"bundle": f"{name}/{bundle}", "split": "yes"}, output)
 
 
@@ -97,8 +111,14 @@ def unload(
     if dry_run:
         _would(name, bundle, "unload", "", admin_url, output)
         return
-    _change(f"{_path(name, bundle)}/unload", {}, admin_url)
-    write_record({"bundle": f"{name}/{bundle}".rstrip("/"), "unloaded": "yes"}, output)
+    if not bundle:
+        ask_admin(admin_url, lambda admin: admin.unload_namespace(name), changes=True)
+        write_record({"bundle": name, "unloaded": "yes"}, output)
+        return
+    before, after = ask_admin(
+        admin_url, lambda admin: _hand_over(admin, name, bundle), changes=True
+    )
+    write_record({"bundle": f"{name}/{bundle}", "from": before, "broker": after or None}, output)
 
 
 @bundles.command()
@@ -116,12 +136,33 @@ def move(
     if dry_run:
         _would(name, bundle, "move", broker, admin_url, output)
         return
-    _change(f"{_path(name, bundle)}/unload", {"destinationBroker": broker}, admin_url)
-    write_record({"bundle": f"{name}/{bundle}", "broker": broker}, output)
+    to = broker.removeprefix("http://").rstrip("/")
+    before, after = ask_admin(
+        admin_url, lambda admin: _hand_over(admin, name, bundle, to), changes=True
+    )
+    if after != to:
+        raise UserError(
+            f"The bundle {name}/{bundle} was not moved to {to}:"
+            f" {f'{after} serves it' if after else 'no broker serves it'} now. Try again."
+        )
+    write_record({"bundle": f"{name}/{bundle}", "from": before, "broker": after}, output)
 
 
-def _change(path: str, query: dict[str, bool | str], admin_url: str) -> None:
-    ask_admin(admin_url, lambda admin: admin.call("PUT", path, query=query), changes=True)
+async def _hand_over(admin: Admin, namespace: str, bundle: str, to: str = "") -> tuple[str, str]:
+    """Let the owner of a bundle hand it over; return the broker before, and the one afterwards.
+
+    Raise UserError if no broker serves the bundle: the REST would say that all is well, as Pulsar's
+    does, and do nothing.
+    """
+    before = (await _owners(admin, namespace)).get(bundle)
+    if before == "":
+        raise UserError(
+            f"No broker serves the bundle {namespace}/{bundle}, so nothing was moved: the first"
+            " client that uses one of its topics decides."
+        )
+    query: dict[str, bool | str] = {"destinationBroker": to} if to else {}
+    await admin.call("PUT", f"{_path(namespace, bundle)}/unload", query=query)
+    return before or "", (await _owners(admin, namespace)).get(bundle, "")
 
 
 def _would(
@@ -130,8 +171,15 @@ def _would(
     """Write what a command would concern."""
     owners: dict[str, Any] = ask_admin(admin_url, lambda admin: _owners(admin, namespace))
     chosen = {each: owners[each] for each in owners if bundle in ("", each)}
+    if not chosen:
+        error = f"there is no bundle {bundle} in {namespace}"
+        raise UserError(f"{error}.{hint(error)}")
     rows = [
-        {"bundle": each, "broker": broker, f"would {what}": to or "yes"}
+        {
+            "bundle": each,
+            "broker": broker,
+            f"would {what}": (to or "yes") if broker or what == "split" else "no broker serves it",
+        }
         for each, broker in chosen.items()
     ]
     write_rows(rows, (*_LISTED, f"would {what}"), output)

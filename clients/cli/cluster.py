@@ -25,6 +25,7 @@ from daybook.bookie.registry.instance import (
     root_instance_id,
 )
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.metadata import run_with_store
 from daybook.clients.cli.options import OutputFormat, output_option, zookeeper_options
@@ -167,12 +168,10 @@ def _confirm(wrong: list[Misfit], root: str, *, yes: bool) -> None:
     if not wrong:
         return
     _show_misfits(wrong)
-    if not yes:
-        click.confirm(
-            f"{len(wrong)} topics do not fit the ledgers below {root} and will not open. Continue?",
-            abort=True,
-            err=True,
-        )
+    confirm(
+        f"{len(wrong)} topics do not fit the ledgers below {root} and will not open. Continue?",
+        yes=yes,
+    )
 
 
 def _show_misfits(wrong: list[Misfit]) -> None:
@@ -186,7 +185,7 @@ def _show_misfits(wrong: list[Misfit]) -> None:
 
 
 @cluster.command(short_help="Bind the topics to other ledgers, after a restore.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option(
     "--leave-foreign",
     is_flag=True,
@@ -212,13 +211,10 @@ def rebind(yes: bool, leave_foreign: bool, zookeeper: str, root: str) -> None:
             " --ledgers-root right?  With --leave-foreign the command continues without these"
             " topics, which do not open then."
         )
-    if not yes:
-        click.confirm(
-            f"Bind the topics to the ledgers below {root} (instance {instance_id}, before:"
-            f" {before})?",
-            abort=True,
-            err=True,
-        )
+    confirm(
+        f"Bind the topics to the ledgers below {root} (instance {instance_id}, before: {before})?",
+        yes=yes,
+    )
     left = frozenset(each.log for each in wrong)
     work = partial(_rebind, instance_id=instance_id, left=left)
     changed = run_with_store(zookeeper, work)

@@ -18,7 +18,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -34,9 +34,9 @@ from daybook.clients.cli.broker_client import (
 )
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
+from daybook.clients.cli.places import past_time
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
-from daybook.clients.cli.times import FORMS, parse_time
 from daybook.clients.python.arguments import SubscriptionTypeName
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
@@ -61,12 +61,7 @@ def _position(context: click.Context, parameter: click.Parameter, value: str) ->
         case _ if value.isdecimal():
             return int(value)
         case _:
-            time = parse_time(value, datetime.now(UTC))
-            if time is None:
-                raise click.BadParameter(
-                    f"{value!r} is not earliest, latest, an offset, or a time: write {FORMS}."
-                )
-            return time
+            return past_time(value, "not earliest, latest, an offset")
 
 
 @click.command()

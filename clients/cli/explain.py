@@ -1,14 +1,18 @@
 """`daybook explain`: say in words why something does not go on."""
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
+from daybook.clients.cli.by_partition import ask_each
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.watch import watch_option
+from daybook.clients.python.admin import Admin
 
 _BLOCKERS = ("why", "since", "consumer")
 _HOLDERS = ("consumer", "address", "unacknowledged", "oldest")
@@ -26,10 +30,16 @@ def explain() -> None:
 def topic(name: str, admin_url: str, output: OutputFormat) -> None:
     """Say what the topic NAME is doing: served, not in memory, being loaded (in which step).
 
-    The question does not load the topic.  Name a partition if the topic has partitions.
+    The question does not load the topic.  Each partition of a topic with partitions is a line.
     """
     full = parse_topic(name).full
-    found: dict[str, Any] = ask_admin(admin_url, lambda admin: admin.explain_topic(full))
+    by_topic: dict[str, dict[str, Any]] = ask_admin(
+        admin_url, lambda admin: ask_each(admin, parse_topic(name), admin.explain_topic)
+    )
+    if full not in by_topic:
+        _show_partitions(by_topic, ("partition", "state", "summary"), output)
+        return
+    found = by_topic[full]
     if output != "json":
         found = {
             "topic": found["topic"],
@@ -51,14 +61,22 @@ def subscription(topic: str, name: str, admin_url: str, output: OutputFormat) ->
     """Say why the subscription NAME of a TOPIC delivers nothing at the moment.
 
     The answer names what is in the way: which consumer, which message, and since when.  It is
-    computed when you ask, so ask again to see whether something moves.
+    computed when you ask, so ask again to see whether something moves.  Each partition
+    of a topic with partitions is a line; name one to see everything about it.
 
     --output json writes the answer as the broker sends it.
     """
     full = parse_topic(topic).full
-    found: dict[str, Any] = ask_admin(
-        admin_url, lambda admin: admin.explain_subscription(full, name)
-    )
+
+    async def ask(admin: Admin) -> dict[str, dict[str, Any]]:
+        look = partial(admin.explain_subscription, subscription=name)
+        return await ask_each(admin, parse_topic(topic), look)
+
+    by_topic = ask_admin(admin_url, ask)
+    if full not in by_topic:
+        _show_partitions(by_topic, ("partition", "type", "msgBacklog", "summary"), output)
+        return
+    found = by_topic[full]
     if output == "json":
         write_record(found, output)
         return
@@ -90,3 +108,13 @@ def subscription(topic: str, name: str, admin_url: str, output: OutputFormat) ->
         if rows:
             click.echo()
             write_rows(rows, columns, output)
+
+
+def _show_partitions(
+    found: Mapping[str, Mapping[str, Any]], columns: Sequence[str], output: OutputFormat
+) -> None:
+    if output == "json":
+        write_record(found, output)
+        return
+    rows = [{"partition": name, **found[name]} for name in found]
+    write_rows(rows, columns, output)

@@ -40,6 +40,7 @@ from daybook.bookie.replication.checker import Checker, TooManyEntriesError
 from daybook.bookie.replication.protocol.replica_check import FragmentReport
 from daybook.bookie.replication.unsafe_recovery import accept_loss
 from daybook.clients.cli.bookie_liveness import BookieLiveness
+from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.ledger_client import new_rng, open_client
 from daybook.clients.cli.ledger_references import LedgerReferences, references_to
@@ -485,10 +486,9 @@ def recover(
     """
     is_open = partial(_is_open, root=root, ledger_id=ledger)
     if accept_loss and not yes and run_on_ledgers(zookeeper, root, is_open, writes=True):
-        click.confirm(
+        confirm(
             f"Entries of ledger {ledger} that only missing bookies have will be lost. Continue?",
-            abort=True,
-            err=True,
+            yes=yes,
         )
     work = partial(_recover_or_say, root=root, ledger_id=ledger, lossy=accept_loss)
     write_record(run_on_ledgers(zookeeper, root, work, writes=True), output)
@@ -569,7 +569,7 @@ async def _why_kept(store: MetadataStore, root: str, ledger_id: int) -> LedgerRe
 @click.option(
     "--force", is_flag=True, help="Delete the ledger even if it is open or a topic lists it."
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Say if it would be deleted, and delete nothing.")
 @other_instance_option
 @zookeeper_options
@@ -585,7 +585,7 @@ def delete(ledger: int, force: bool, yes: bool, dry_run: bool, zookeeper: str, r
         if dry_run:
             click.echo(f"Ledger {ledger} would be deleted, and its entries.")
             return
-        click.confirm(f"Delete ledger {ledger} and its entries?", abort=True, err=True)
+        confirm(f"Delete ledger {ledger} and its entries?", yes=yes)
     run_on_ledgers(
         zookeeper, root, partial(_delete, root=root, ledger_id=ledger, force=force), writes=True
     )

@@ -16,6 +16,7 @@ _COMMANDS = {
     "produce": LazyCommand("produce", "Send lines to a topic."),
     "consume": LazyCommand("consume", "Write the messages of a topic to standard output."),
     "topics": LazyCommand("topics", "Create, list, inspect and delete topics."),
+    "tenants": LazyCommand("tenants", "Create, list and delete tenants."),
     "namespaces": LazyCommand("namespaces", "Create, list and delete namespaces; policies."),
     "bundles": LazyCommand("bundles", "List, move and split the parts of namespaces."),
     "brokers": LazyCommand("brokers", "List brokers and their loads; drain one."),

@@ -5,8 +5,13 @@ import click
 from daybook.clients.cli import policies as named
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
+from daybook.clients.cli.confirm import confirm, yes_option
+from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.output import counted, write_record, write_rows
+from daybook.clients.cli.policy_words import words
+from daybook.clients.python.admin import Admin
+from daybook.clients.python.errors import ConflictError
 
 _COLUMNS = ("policy", "value")
 
@@ -42,19 +47,43 @@ def create(namespace: str, admin_url: str, output: OutputFormat) -> None:
 
 @namespaces.command()
 @click.argument("namespace")
+@click.option(
+    "--force", is_flag=True, help="Delete its topics, too, with their messages and subscriptions."
+)
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @admin_url_option
 @output_option
-def delete(namespace: str, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
+def delete(
+    namespace: str, force: bool, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat
+) -> None:
     """Delete a namespace that has no topics."""
     name = parse_namespace(namespace)
-    if dry_run:
+    topics: list[str] = []
+    if dry_run or not yes:
         topics = ask_admin(admin_url, lambda admin: admin.topics(name))
-        state = "has topics, so it is not deleted" if topics else "would be deleted"
+    if dry_run:
+        state = "has topics: only with --force" if topics and not force else "would be deleted"
         write_record({"namespace": name, "topics": len(topics), "deleted": state}, output)
         return
-    ask_admin(admin_url, lambda admin: admin.delete_namespace(name), changes=True)
-    write_record({"namespace": name, "deleted": "yes"}, output)
+    if topics and not force:
+        raise UserError(
+            f"The namespace {name} has {counted(len(topics), 'topic')}: delete them first, or add"
+            " --force, which deletes their messages, too."
+        )
+    with_topics = f" with {counted(len(topics), 'topic')}, their messages" if topics else ""
+    confirm(f"Delete the namespace {name}{with_topics} and its policies?", yes=yes)
+
+    async def ask(admin: Admin) -> None:
+        try:
+            await admin.delete_namespace(name, force=force)
+        except ConflictError as error:
+            if force or "topic" not in str(error):
+                raise
+            raise UserError(f"{error}: --force deletes them, with their messages.") from error
+
+    ask_admin(admin_url, ask, changes=True)
+    write_record({"namespace": name, "deleted": True}, output)
 
 
 @namespaces.group()
@@ -81,7 +110,8 @@ def get(namespace: str, policy: str | None, admin_url: str, output: OutputFormat
         answer = ask_admin(admin_url, lambda admin, p=shown: admin.policy(name, p))  # type: ignore[misc]
         value = found.chosen(answer)
         if value is not None or policy:
-            rows.append({"policy": each, "value": value})
+            shown_value = value if output == "json" else words(each, value)
+            rows.append({"policy": each, "value": shown_value})
     write_rows(rows, _COLUMNS, output)
 
 
@@ -102,7 +132,8 @@ def set_(
         lambda admin: admin.set_policy(name, path, value, kind=found.kind),
         changes=True,
     )
-    write_record({"namespace": name, "policy": policy, "value": value}, output)
+    shown_value = value if output == "json" else words(policy, value)
+    write_record({"namespace": name, "policy": policy, "value": shown_value}, output)
 
 
 @policies.command("remove")

@@ -22,6 +22,11 @@ def write_record(record: Mapping[str, Any], output: OutputFormat) -> None:
         click.echo(f"{key:<{width}}  {_text(value)}")
 
 
+def counted(count: int, what: str) -> str:
+    """Return a number and a noun, in its plural if it needs one: `1 topic`, `1,000 topics`."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
 def write_rows(
     rows: Sequence[Mapping[str, Any]], columns: Sequence[str], output: OutputFormat
 ) -> None:

@@ -1,7 +1,8 @@
 """Policies on the command line: their names, and values that people write.
 
-A time is a number with a unit: 90s, 15m, 2h, 7d; `off` or `unlimited` where there may be none.  A
-size is a number of bytes, or one with K, M, G or T.
+A time is a number with a unit: 90s, 15m, 2h30m, 7d; `off` or `unlimited` where there may be none.
+A size has a unit, too: 512B, 10K, 10M, 10G, 1T.  A bare number is refused: in Pulsar's tools it
+means megabytes in one place, and bytes in another.
 """
 
 import re
@@ -10,28 +11,30 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.times import parse_duration
 
 Parse: TypeAlias = Callable[[Sequence[str]], Any]
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_BYTES = {"B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _NO_LIMIT = ("unlimited", "forever")
 _QUOTA_POLICIES = ("producer_request_hold", "producer_exception", "consumer_backlog_eviction")
 
 
 def seconds(text: str) -> int:
     """Parse a time.  Raise UserError."""
-    found = re.fullmatch(r"(\d+)([smhdw])", text)
+    found = parse_duration(text)
     if found is None:
-        raise UserError(f"{text!r} is not a time: write a number and a unit, such as 90s, 2h or 7d")
-    return int(found[1]) * _SECONDS[found[2]]
+        raise UserError(f"{text!r} is not a time: write numbers and units, as 90s, 2h30m or 7d")
+    return found
 
 
 def size(text: str) -> int:
     """Parse a size in bytes.  Raise UserError."""
-    found = re.fullmatch(r"(\d+)([KMGT]?)B?", text.upper())
+    if text == "0":
+        return 0
+    found = re.fullmatch(r"([0-9]{1,18})(B|[KMGT])B?", text.upper())
     if found is None:
-        raise UserError(f"{text!r} is not a size: write a number, or one with K, M, G or T")
+        raise UserError(f"{text!r} is not a size: write a number and a unit, as 512B, 10M or 10G")
     return int(found[1]) * _BYTES[found[2]]
 
 

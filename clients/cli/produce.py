@@ -28,12 +28,18 @@ from daybook.clients.cli.broker_client import (
 )
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
+from daybook.clients.cli.output import counted
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
 from daybook.clients.python.arguments import Compression
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
-from daybook.clients.python.errors import BrokerError, Outcome, QueueFullError
+from daybook.clients.python.errors import (
+    BrokerError,
+    Outcome,
+    QueueFullError,
+    RequestTimedOutError,
+)
 from daybook.clients.python.messages import MessageId
 from daybook.clients.python.producer import Producer
 
@@ -171,7 +177,7 @@ class _Tally:
     def summary(self, topic: str) -> str:
         rate = self.stored / self.seconds if self.seconds else 0.0
         return (
-            f"{self.stored:,} messages stored in {topic}: {self.bytes:,} bytes read, "
+            f"{counted(self.stored, 'message')} stored in {topic}: {self.bytes:,} bytes read, "
             f"{self.seconds:.2f} s, {rate:,.0f} messages/s"
         )
 
@@ -179,13 +185,16 @@ class _Tally:
         if self.failure is None:
             return (
                 f"{self.taken - self.resolved} of {self.taken} lines were not confirmed in time: "
-                "they may or may not be stored."
+                "they may or may not be stored. `daybook bookies health` says if enough bookies"
+                " take entries."
             )
         line, error = self.failure
+        late = isinstance(error, RequestTimedOutError)
         doubt = "may not be" if error.outcome is Outcome.UNKNOWN else "was not"
         return (
             f"Line {line} {doubt} stored ({error}); of {self.taken} lines that were read "
             f"{self.stored} are. Send again from there: tail -n +{line}."
+            + (" `daybook bookies health` says if enough bookies take entries." if late else "")
         )
 
 

@@ -11,6 +11,7 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
+from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
@@ -152,10 +153,13 @@ def check(
     help="Remove all versions: messages that name one can no longer be decoded by clients that ask"
     " for it.",
 )
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted; change nothing.")
 @admin_url_option
 @output_option
-def delete(topic: str, force: bool, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
+def delete(
+    topic: str, force: bool, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat
+) -> None:
     """Delete the schema of a TOPIC; its messages stay.
 
     Without --force the deletion is a version of its own: the next schema that is added gets the
@@ -167,6 +171,7 @@ def delete(topic: str, force: bool, dry_run: bool, admin_url: str, output: Outpu
         numbers = ", ".join(str(each["version"]) for each in found)
         write_record({"topic": name, "would delete the versions": numbers or "none"}, output)
         return
+    confirm(f"Delete {'all versions of ' * force}the schema of {name}?", yes=yes)
     version: int = ask_admin(
         admin_url, lambda admin: admin.delete_schema(name, force=force), changes=True
     )

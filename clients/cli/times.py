@@ -8,15 +8,33 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_AGE = re.compile(r"(\d{1,9})([smhdw])")
+_UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
+_DURATION = re.compile("".join(rf"(?:(?P<{unit}>[0-9]{{1,9}}){unit})?" for unit in _UNITS))
 FORMS = "2026-11-22T10:00Z or 2h"
 
 
+def parse_duration(text: str) -> int | None:
+    """Return a duration such as 0s, 90s, 2h30m, 7d or 1w in seconds; None if the text is none."""
+    found = _DURATION.fullmatch(text)
+    if not text or found is None:
+        return None
+    return sum(int(found[unit] or 0) * _UNITS[unit] for unit in _UNITS)
+
+
+def duration_text(seconds: int) -> str:
+    """Return seconds as `parse_duration` reads them: 7d, 2h30m, 0s.  Raise ValueError."""
+    if seconds < 0:
+        raise ValueError("a duration is not negative")
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, seconds = divmod(seconds, _UNITS[unit])
+        parts += [f"{count}{unit}"] * bool(count)
+    return "".join(parts) or "0s"
+
+
 def parse_age(text: str) -> int | None:
-    """Return an age such as 90s, 15m, 2h, 7d or 1w in seconds; None if the text is none."""
-    found = _AGE.fullmatch(text)
-    return int(found[1]) * _UNITS[found[2]] if found is not None and int(found[1]) else None
+    """Return an age such as 90s, 2h30m, 7d or 1w in seconds; None if the text is none."""
+    return parse_duration(text) or None
 
 
 def parse_time(text: str, now: datetime) -> datetime | None:
@@ -32,7 +50,7 @@ def parse_time(text: str, now: datetime) -> datetime | None:
 
 
 class Age(click.ParamType[int]):
-    """An age such as 90s, 15m, 2h or 7d, in seconds."""
+    """An age such as 90s, 15m, 2h30m or 7d, in seconds."""
 
     name = "age"
 
@@ -43,5 +61,5 @@ class Age(click.ParamType[int]):
             return value
         age = parse_age(str(value))
         if age is None:
-            self.fail(f"{value!r} is not an age: write 90s, 15m, 2h, 7d or 1w.", param, ctx)
+            self.fail(f"{value!r} is not an age: write 90s, 15m, 2h30m, 7d or 1w.", param, ctx)
         return age

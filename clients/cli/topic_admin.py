@@ -6,8 +6,12 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
+from daybook.clients.cli.by_partition import ask_each
+from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.output import counted, write_record, write_rows
+from daybook.clients.cli.subscription_stats import backlog_of, subscription_type
+from daybook.clients.python.admin import Admin
 from daybook.clients.python.messages import MessageId
 
 _COLUMNS = ("subscription", "type", "consumers", "backlog (messages)")
@@ -15,26 +19,37 @@ _COLUMNS = ("subscription", "type", "consumers", "backlog (messages)")
 
 @click.command()
 @click.argument("topic")
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Show the last message, and change nothing.")
 @admin_url_option
 @output_option
-def terminate(topic: str, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
+def terminate(topic: str, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
     """End a topic for good: it takes no more messages, and consumers learn that it has ended.
 
     The stored messages stay.  A topic cannot be opened for messages again.
     """
-    name = parse_topic(topic).full
-    last: MessageId
-    if dry_run:
-        last = ask_admin(admin_url, lambda admin: admin.last_message_id(name))
-    else:
-        last = ask_admin(admin_url, lambda admin: admin.terminate_topic(name), changes=True)
+    name = parse_topic(topic)
+    if not dry_run:
+        confirm(f"End {name} for good?  It takes no messages any more.", yes=yes)
+
+    async def ask(admin: Admin) -> dict[str, MessageId]:
+        act = admin.last_message_id if dry_run else admin.terminate_topic
+        return await ask_each(admin, name, act)
+
+    found = ask_admin(admin_url, ask, changes=not dry_run)
     state = "would be terminated" if dry_run else "terminated"
-    write_record({"topic": name, "state": state, "last message": _shown(last)}, output)
+    if name.full not in found:
+        rows = [
+            {"partition": each, "state": state, "last message": _id(found[each])} for each in found
+        ]
+        write_rows(rows, ("partition", "state", "last message"), output)
+        return
+    last = _id(found[name.full])
+    write_record({"topic": name.full, "state": state, "last message": last}, output)
 
 
-def _shown(last: MessageId) -> str | None:
-    return None if last.entry_id < 0 else f"{last.ledger_id}:{last.entry_id}"
+def _id(last: MessageId) -> str | None:
+    return None if last.entry_id < 0 else str(last)
 
 
 @click.command()
@@ -81,7 +96,7 @@ def list_(topic: str, admin_url: str, output: OutputFormat) -> None:
     rows = [
         {
             "subscription": each,
-            "type": found[each].get("type") or None,
+            "type": subscription_type(found[each]),
             "consumers": len(found[each].get("consumers", [])),
             "backlog (messages)": found[each].get("msgBacklog"),
         }
@@ -105,10 +120,16 @@ def list_(topic: str, admin_url: str, output: OutputFormat) -> None:
 @output_option
 def create(topic: str, name: str, start: str, admin_url: str, output: OutputFormat) -> None:
     """Create the subscription NAME of a TOPIC, so that it misses nothing from now on."""
-    full = parse_topic(topic).full
-    ask_admin(
-        admin_url, lambda admin: admin.create_subscription(full, name, start=start), changes=True
-    )
+    parsed = parse_topic(topic)
+    full = parsed.full
+
+    async def ask(admin: Admin) -> None:
+        if parsed.persistent:
+            # The request below would create a topic that does not exist, as Pulsar's does.
+            await admin.partitions(parsed.base.full)
+        await admin.create_subscription(full, name, start=start)
+
+    ask_admin(admin_url, ask, changes=True)
     write_record({"topic": full, "subscription": name, "from": start}, output)
 
 
@@ -116,22 +137,32 @@ def create(topic: str, name: str, start: str, admin_url: str, output: OutputForm
 @click.argument("topic")
 @click.argument("name")
 @click.option("--force", is_flag=True, help="Delete the subscription even if it has consumers.")
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Show what would be lost, and delete nothing.")
 @admin_url_option
 @output_option
 def delete(
-    topic: str, name: str, force: bool, dry_run: bool, admin_url: str, output: OutputFormat
+    topic: str,
+    name: str,
+    force: bool,
+    yes: bool,
+    dry_run: bool,
+    admin_url: str,
+    output: OutputFormat,
 ) -> None:
     """Delete the subscription NAME of a TOPIC, with its position."""
     full = parse_topic(topic).full
+    backlog = 0
+    if dry_run or not yes:
+        backlog = ask_admin(admin_url, lambda admin: backlog_of(admin, full, name))
     if dry_run:
-        found: dict[str, Any] = ask_admin(
-            admin_url, lambda admin: admin.analyze_backlog(full, name)
-        )
-        write_record(
-            {"dry run": True, "subscription": name, "backlog (messages)": found["messages"]}, output
-        )
+        write_record({"dry run": True, "subscription": name, "backlog (messages)": backlog}, output)
         return
+    confirm(
+        f"Delete the subscription {name} of {full} with its position, and"
+        f" {counted(backlog, 'message')} that it has not acknowledged?",
+        yes=yes,
+    )
     ask_admin(
         admin_url, lambda admin: admin.delete_subscription(full, name, force=force), changes=True
     )

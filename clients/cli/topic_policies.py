@@ -7,6 +7,7 @@ from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_topic
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.policy_words import words
 
 _COLUMNS = ("policy", "value")
 
@@ -38,7 +39,8 @@ def get(
         )
         value = found.chosen(answer)
         if value is not None or policy:
-            rows.append({"policy": each, "value": value})
+            shown_value = value if output == "json" else words(each, value)
+            rows.append({"policy": each, "value": shown_value})
     write_rows(rows, _COLUMNS, output)
 
 
@@ -59,7 +61,8 @@ def set_(
         lambda admin: admin.set_topic_policy(full, path, value, kind=found.kind),
         changes=True,
     )
-    write_record({"topic": full, "policy": policy, "value": value}, output)
+    shown_value = value if output == "json" else words(policy, value)
+    write_record({"topic": full, "policy": policy, "value": shown_value}, output)
 
 
 @policies.command("remove")

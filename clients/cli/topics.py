@@ -14,9 +14,11 @@ import trio
 from daybook.clients.cli import topic_admin
 from daybook.clients.cli.admin_request import ask_admin as _ask
 from daybook.clients.cli.broker_client import LIMITS, check_reachable, parse_namespace, parse_topic
+from daybook.clients.cli.confirm import confirm, yes_option
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
-from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.output import counted, write_record, write_rows
+from daybook.clients.cli.subscription_stats import subscription_type
 from daybook.clients.cli.topic_backlog import COMMANDS
 from daybook.clients.cli.topic_policies import policies
 from daybook.clients.cli.topic_properties import parse_properties, properties
@@ -170,14 +172,19 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
 @click.option(
     "--force", is_flag=True, help="Delete the topic even if producers or consumers are connected."
 )
+@yes_option
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and delete nothing.")
 @admin_url_option
 @output_option
-def delete(name: str, force: bool, dry_run: bool, admin_url: str, output: OutputFormat) -> None:
+def delete(
+    name: str, force: bool, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat
+) -> None:
     """Delete a topic, with its messages and subscriptions."""
     topic = parse_topic(name).full
+    found: dict[str, Any] = {}
+    if dry_run or not yes:
+        found = _ask(admin_url, lambda admin: admin.stats(topic))
     if dry_run:
-        found: dict[str, Any] = _ask(admin_url, lambda admin: admin.stats(topic))
         connected = len(found.get("publishers", [])) + sum(
             len(each.get("consumers", [])) for each in found.get("subscriptions", {}).values()
         )
@@ -191,6 +198,13 @@ def delete(name: str, force: bool, dry_run: bool, admin_url: str, output: Output
         }
         write_record(record, output)
         return
+
+    subscriptions = len(found.get("subscriptions", {}))
+    confirm(
+        f"Delete {topic} with {counted(found.get('storageSize', 0), 'stored byte')} and"
+        f" {counted(subscriptions, 'subscription')}?",
+        yes=yes,
+    )
 
     async def ask(admin: Admin) -> None:
         try:
@@ -362,7 +376,7 @@ def _backlog(found: Mapping[str, Any]) -> str | None:
 def _subscription(name: str, found: Mapping[str, Any]) -> dict[str, object]:
     return {
         "subscription": name,
-        "type": found.get("type") or None,
+        "type": subscription_type(found),
         "consumers": len(found.get("consumers", [])),
         "backlog (messages)": _backlog(found),
         "unacknowledged": found.get("unackedMessages"),

@@ -85,8 +85,10 @@ class Admin:
     async def create_namespace(self, namespace: str) -> None:
         await self._do("PUT", f"/admin/v2/namespaces/{_namespace(namespace)}")
 
-    async def delete_namespace(self, namespace: str) -> None:
-        await self._do("DELETE", f"/admin/v2/namespaces/{_namespace(namespace)}")
+    async def delete_namespace(self, namespace: str, *, force: bool = False) -> None:
+        """Delete a namespace; with `force`, its topics and their messages, too."""
+        path = f"/admin/v2/namespaces/{_namespace(namespace)}"
+        await self._do("DELETE", path, query={"force": True} if force else None)
 
     async def policies(self, namespace: str) -> Json:
         return await self._get(f"/admin/v2/namespaces/{_namespace(namespace)}")
@@ -252,6 +254,15 @@ class Admin:
     async def last_message_id(self, topic: str) -> MessageId:
         return _message_id(await self._get(f"{_path(topic)}/lastMessageId"))
 
+    async def message_id_at(self, topic: str, publish_time_ms: int) -> MessageId:
+        """Return the first message that was published at a time or later; the end if none was."""
+        return _message_id(await self._get(f"{_path(topic)}/messageid/{publish_time_ms}"))
+
+    async def message_id_of_offset(self, topic: str, offset: int) -> MessageId:
+        """Return the message with an offset.  Raise NotFoundError if the topic has none."""
+        query = urlencode({"index": offset})
+        return _message_id(await self._get(f"{_path(topic)}/getMessageIdByIndex?{query}"))
+
     async def lookup(self, topic: str) -> Json:
         """Return the URLs of the broker that serves a topic."""
         name = topic_name(topic)
@@ -323,7 +334,7 @@ class Admin:
 
     async def peek(self, topic: str, subscription: str, number: int = 1) -> StoredEntry:
         """Return the entry with that number, from 1, among those that are not acknowledged."""
-        return await self._entry(f"{_subscription(topic, subscription)}/position/{number}")
+        return await self._entry(f"{_subscription(topic, subscription)}/position/{number}", topic)
 
     async def examine(
         self, topic: str, number: int = 1, *, from_earliest: bool = False
@@ -331,11 +342,15 @@ class Admin:
         """Return the entry with that number, from 1, from the end of a topic or its beginning."""
         end = "earliest" if from_earliest else "latest"
         query = urlencode({"initialPosition": end, "messagePosition": number})
-        return await self._entry(f"{_path(topic)}/examinemessage?{query}")
+        return await self._entry(f"{_path(topic)}/examinemessage?{query}", topic)
 
-    async def _entry(self, target: str) -> StoredEntry:
+    async def stored_entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
+        """Return an entry of a topic.  Raise NotFoundError if the topic has none."""
+        return await self._entry(f"{_path(topic)}/ledger/{ledger_id}/entry/{entry_id}", topic)
+
+    async def _entry(self, target: str, topic: str) -> StoredEntry:
         response = await self._request("GET", target, None)
-        return StoredEntry.of(response.headers, response.body)
+        return StoredEntry.of(response.headers, response.body, topic_name(topic).partition)
 
     async def subscription_properties(self, topic: str, subscription: str) -> dict[str, str]:
         return cast(
@@ -571,8 +586,9 @@ def _place(start: MessageId | str) -> Json:
 
 def _message_id(data: Json) -> MessageId:
     partition = _integer(data, "partitionIndex", -1)
+    batch_index = _integer(data, "batchIndex", -1)
     ledger_id, entry_id = _integer(data, "ledgerId"), _integer(data, "entryId")
-    return MessageId(signed(ledger_id), signed(entry_id), -1, partition)
+    return MessageId(signed(ledger_id), signed(entry_id), batch_index, partition)
 
 
 def _texts(answer: Json) -> list[str]:

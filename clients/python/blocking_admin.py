@@ -54,8 +54,8 @@ class Admin(Closing):
         self._portal.call(self._admin.create_namespace, namespace)
 
     @like(trio_admin.Admin.delete_namespace)
-    def delete_namespace(self, namespace: str) -> None:
-        self._portal.call(self._admin.delete_namespace, namespace)
+    def delete_namespace(self, namespace: str, *, force: bool = False) -> None:
+        self._portal.call(lambda: self._admin.delete_namespace(namespace, force=force))
 
     @like(trio_admin.Admin.policies)
     def policies(self, namespace: str) -> Json:
@@ -253,6 +253,18 @@ class Admin(Closing):
         return self._portal.call(
             lambda: self._admin.examine(topic, number, from_earliest=from_earliest)
         )
+
+    @like(trio_admin.Admin.stored_entry)
+    def stored_entry(self, topic: str, ledger_id: int, entry_id: int) -> StoredEntry:
+        return self._portal.call(self._admin.stored_entry, topic, ledger_id, entry_id)
+
+    @like(trio_admin.Admin.message_id_at)
+    def message_id_at(self, topic: str, publish_time_ms: int) -> MessageId:
+        return self._portal.call(self._admin.message_id_at, topic, publish_time_ms)
+
+    @like(trio_admin.Admin.message_id_of_offset)
+    def message_id_of_offset(self, topic: str, offset: int) -> MessageId:
+        return self._portal.call(self._admin.message_id_of_offset, topic, offset)
 
     @like(trio_admin.Admin.subscription_properties)
     def subscription_properties(self, topic: str, subscription: str) -> dict[str, str]:

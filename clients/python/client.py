@@ -180,11 +180,34 @@ class Client:
             return (await reader.last_message_ids())[0]
 
     async def offsets(self, topic: str) -> OffsetRange:
-        """Return the offsets that a topic without partitions, or one partition, holds now."""
-        return (await self.offset_ranges(topic))[0]
+        """Return the offsets that a topic without partitions, or one partition, holds now.
+
+        Raise ValueError if the topic has partitions, and TopicNotFoundError if it does not exist.
+        """
+        partitions = await self._existing_partitions(topic)
+        if topic_name(topic).partition < 0 and partitions:
+            raise ValueError(
+                f"{topic} has partitions, and each has its own offsets: name one, such as"
+                f" {topic}-partition-0, or ask for `offset_ranges`"
+            )
+        return (await self._held(topic))[0]
 
     async def offset_ranges(self, topic: str) -> list[OffsetRange]:
-        """Return the offsets that each partition holds, in order.  No message is transferred."""
+        """Return the offsets that each partition holds, in order.  No message is transferred.
+
+        Raise TopicNotFoundError if the topic does not exist.
+        """
+        await self._existing_partitions(topic)
+        return await self._held(topic)
+
+    async def _existing_partitions(self, topic: str) -> int:
+        """Return the number of partitions of a topic, or of the topic to which a partition belongs.
+
+        A partition that nobody has used yet is not stored, but its topic is known.
+        """
+        return await self.partitions(topic_name(topic).base.full, create=False)
+
+    async def _held(self, topic: str) -> list[OffsetRange]:
         async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
             return await reader.offset_ranges()
 

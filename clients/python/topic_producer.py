@@ -220,10 +220,7 @@ class TopicProducer(ConnectionHandler):
         # A delayed message is alone in its entry, for which the broker keeps one time.
         alone = size >= builder.bytes_max or not self._batching or deliver_at_ms is not None
         if size > self._max_bytes and not self._takes_chunks(data, size):
-            raise MessageTooLargeError(
-                f"the message has {size} bytes with its key and properties, and the broker takes at"
-                f" most {self._max_bytes}"
-            )
+            raise MessageTooLargeError(self._too_large(size))
         if self.failure is not None:
             raise self.failure
         numbered = sequence_id is not None
@@ -349,6 +346,19 @@ class TopicProducer(ConnectionHandler):
         else:
             self._push(metadata, batch, results)
         self._on_batch()
+
+    def _too_large(self, size: int) -> str:
+        text = f"the message has {size} bytes with its key and properties, and"
+        waiting = self._settings.pending_bytes_max
+        if self._chunking and size > waiting:
+            return (
+                f"{text} a producer holds at most {waiting} bytes that have no receipt, also in"
+                " chunks: open it with a larger pending_bytes_max"
+            )
+        text += f" the broker takes at most {self._max_bytes}"
+        if not self._chunking:
+            return f"{text}: with chunking=True the producer sends it in parts"
+        return f"{text}: the key and the properties, which are not cut, have too much of it"
 
     def _takes_chunks(self, data: bytes | None, size: int) -> bool:
         """Return True if the message may be sent in chunks, each with its key and properties."""

@@ -54,6 +54,7 @@ _ROUTES = (
     "/admin/v2/persistent/{}/{}/{}/partitioned-internalStats",
     "/admin/v2/persistent/{}/{}/{}/lastMessageId",
     "/admin/v2/persistent/{}/{}/{}/messageid/{}",
+    "/admin/v2/persistent/{}/{}/{}/getMessageIdByIndex?index={}",
     "/admin/v2/persistent/{}/{}/{}/terminate",
     "/admin/v2/persistent/{}/{}/{}/terminate/partitions",
     "/admin/v2/persistent/{}/{}/{}/unload",

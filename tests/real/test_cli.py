@@ -62,7 +62,7 @@ def test_a_topic_from_its_creation_to_its_end(run: Run, topic: str) -> None:
     stats = parsed(run("topics", "stats", topic, "--output", "json"))
     assert len(stats["partitions"]) == 2
     assert "partitions" in run("topics", "stats", topic).stdout
-    run("topics", "delete", topic, "--force")
+    run("topics", "delete", topic, "--force", "--yes")
     assert full not in run("topics", "list").stdout
     run("topics", "stats", topic, code=1)
 

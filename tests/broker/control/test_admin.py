@@ -454,6 +454,16 @@ async def test_a_partitioned_topic_is_asked_on_all_its_owners() -> None:
             await one("GET", f"{TOPICS}/wide/partitions")
 
 
+async def test_a_topic_without_partitions_says_that_it_gets_none() -> None:
+    async with two_brokers() as admins:
+        one, _ = await owner_and_other(admins, "plain")
+        one.topics.shared.add("persistent://public/default/plain")
+        with pytest.raises(NotFoundError, match="of this name has no partitions"):
+            await one("POST", f"{TOPICS}/plain/partitions", 4)
+        with pytest.raises(NotFoundError, match=r"nothing does not exist$"):
+            await one("POST", f"{TOPICS}/nothing/partitions", 4)
+
+
 async def test_partitions_in_use_keep_their_topic() -> None:
     async with two_brokers() as (one, two):
         await one("PUT", f"{TOPICS}/busy/partitions", 4)

@@ -1,5 +1,6 @@
 """REST of subscriptions and single messages, over whole brokers on simulated seams."""
 
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import msgspec
 import pytest
 import trio
 
+import daybook
 from daybook.broker.admin.app import create_app
 from daybook.broker.server import RunningBroker
 from daybook.clients.python.consumer import Consumer
@@ -288,6 +290,56 @@ def test_single_messages_are_shown_with_their_metadata() -> None:
             assert (await rest.ask("GET", path, messagePosition=number)).status == 412
         wrong = await rest.ask("GET", f"{TOPICS}/orders/examinemessage", initialPosition="middle")
         assert wrong.status == 412
+
+    simulated(story)
+
+
+def test_a_message_is_found_by_its_offset() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        path = f"{TOPICS}/orders/getMessageIdByIndex"
+        last = (await rest.do("GET", f"{TOPICS}/orders/lastMessageId")).json
+        for offset, entry, index in ((0, 0, -1), (4, 4, -1), (5, 5, 0), (7, 5, 2), (9, 5, 4)):
+            found = (await rest.do("GET", path, index=str(offset))).json
+            assert (found["entryId"], found["batchIndex"]) == (entry, index)
+        assert found == last
+        for none in ("10", "999999999999999999"):
+            answer = await rest.ask("GET", path, index=none)
+            assert answer.status == 404
+            assert f"has no offset {none}: it holds 0 to 9" in answer.json["reason"]
+        for wrong in ("-1", "x", "", "9" * 5000):
+            assert (await rest.ask("GET", path, index=wrong)).status == 412
+        await rest.do("DELETE", f"{TOPICS}/orders/truncate")
+        gone = await rest.ask("GET", path, index="3")
+        assert (gone.status, "it holds none" in gone.json["reason"]) == (404, True)
+
+    simulated(story)
+
+
+def test_to_ask_for_offsets_creates_no_topic() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await rest.do("PUT", f"{TOPICS}/wide/partitions", 2)
+        async with world.client("one") as client:
+            assert await client.offsets(ORDERS.full) == daybook.OffsetRange(0, 10)
+            assert (await client.offsets("wide-partition-1")).next == 0
+            for ask in (client.offsets, client.offset_ranges):
+                with pytest.raises(daybook.TopicNotFoundError):
+                    await ask("odrers")
+        assert not [name for name in (await rest.do("GET", TOPICS)).json if "odrers" in name]
+
+    simulated(story)
+
+
+def test_a_peek_says_which_messages_of_a_batch_are_acknowledged() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await rest.do("POST", f"{SUB}/skip/5")
+        whole = await rest.do("GET", f"{SUB}/position/1")
+        assert "x-daybook-pending" not in whole.headers
+        await rest.do("POST", f"{SUB}/skip/2")
+        part = await rest.do("GET", f"{SUB}/position/1")
+        assert b64decode(part.headers["x-daybook-pending"]) == bytes([0b11100])
 
     simulated(story)
 

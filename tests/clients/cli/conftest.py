@@ -125,7 +125,10 @@ def fake(fake_host: FakeHost) -> FakeCluster:
 
 
 class FakeAdmin:
-    """Answers by method and path, with 404 for everything else, and records the requests."""
+    """Answers by method and path, with 404 for everything else, and records the requests.
+
+    An answer is an object that is sent as JSON, or a pair of bytes and headers.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
@@ -145,8 +148,13 @@ def fake_admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAdmin]:
             fake.asked.append((self.command, self.path, asked))
             missing = 404, {"reason": "no such topic"}
             status, answer = fake.answers.get((self.command, self.path), missing)
-            content = b"" if answer is None else json.dumps(answer).encode()
             self.send_response(status)
+            if isinstance(answer, tuple):
+                content, headers = answer
+                for name, value in headers.items():
+                    self.send_header(name, value)
+            else:
+                content = b"" if answer is None else json.dumps(answer).encode()
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
             self.wfile.write(content)

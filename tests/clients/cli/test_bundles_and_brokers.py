@@ -42,8 +42,9 @@ def test_bundles_are_listed_with_their_brokers(daybook: Daybook, fake_admin: Fak
 
 
 def test_bundles_are_moved_split_and_unloaded(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    answer_bundles(fake_admin)
     targets = [
-        f"{NAMESPACE}/{LOWER}/unload?destinationBroker=b%3A8080",
+        f"{NAMESPACE}/{LOWER}/unload?destinationBroker=a%3A8080",
         f"{NAMESPACE}/{LOWER}/split?splitAlgorithmName=topic_count_equally_divide",
         f"{NAMESPACE}/{LOWER}/split?splitAlgorithmName=range_equally_divide",
         f"{NAMESPACE}/{LOWER}/unload",
@@ -52,14 +53,55 @@ def test_bundles_are_moved_split_and_unloaded(daybook: Daybook, fake_admin: Fake
     for target in targets:
         fake_admin.answers["PUT", target] = 204, None
     for words in (
-        ("move", "public/default", LOWER, "b:8080"),
+        ("move", "public/default", LOWER, "http://a:8080"),
         ("split", "public/default", LOWER),
         ("split", "public/default", LOWER, "--by", "range"),
         ("unload", "public/default", LOWER),
         ("unload", "public/default"),
     ):
         assert daybook("bundles", *words)[0] == 0
-    assert [each[1] for each in fake_admin.asked] == targets
+    assert [each[1] for each in fake_admin.asked if each[0] == "PUT"] == targets
+
+
+def test_a_move_that_moves_nothing_is_no_success(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    answer_bundles(fake_admin)
+    for words in (("move", "public/default", UPPER, "b:8080"), ("unload", "public/default", UPPER)):
+        code, _, err = daybook("bundles", *words)
+        assert code == 1
+        assert "No broker serves the bundle" in err
+    assert {each[0] for each in fake_admin.asked} == {"GET"}
+    fake_admin.answers["PUT", f"{NAMESPACE}/{LOWER}/unload?destinationBroker=b%3A8080"] = 204, None
+    code, _, err = daybook("bundles", "move", "public/default", LOWER, "b:8080")
+    assert code == 1
+    assert "a:8080 serves it now" in err
+
+
+def test_a_split_that_is_refused_says_what_helps(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    answer_bundles(fake_admin)
+    path = f"{NAMESPACE}/{LOWER}/split?splitAlgorithmName=topic_count_equally_divide"
+    refused = {"reason": "the bundle cannot be split by topic_count_equally_divide: too few topics"}
+    fake_admin.answers["PUT", path] = 412, refused
+    code, _, err = daybook("bundles", "split", "public/default", LOWER)
+    assert code == 1
+    assert "`--by range` halves the range instead" in err
+    _, out, _ = daybook("bundles", "split", "public/default", LOWER, "--dry-run")
+    assert "if two of its topics or more are loaded" in out
+
+
+def test_a_bundle_that_is_not_there_is_looked_up_in_the_list(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    answer_bundles(fake_admin)
+    code, _, err = daybook("bundles", "split", "public/default", "0x0_0x1", "--dry-run")
+    assert code == 1
+    assert "`daybook bundles list public/default`" in err
+
+
+def test_a_broker_that_is_drained_already_says_so(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    path = "/admin/v2/daybook/brokers/a%3A8080/drain?dryRun=false"
+    fake_admin.answers["POST", path] = 200, {}
+    _, out, _ = daybook("brokers", "drain", "a:8080")
+    assert "takes no more until it is started again" in out
 
 
 def test_a_dry_run_of_a_move_changes_nothing(daybook: Daybook, fake_admin: FakeAdmin) -> None:

@@ -7,12 +7,39 @@ import pytest
 
 from daybook.broker.admin import policies as rest
 from daybook.broker.namespaces.policy_table import QUOTAS
-from daybook.clients.cli import policies
+from daybook.clients.cli import policies, policy_words
 from daybook.clients.cli.errors import UserError
 from tests.clients.cli.conftest import Daybook, FakeAdmin
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
 TOPIC = "/admin/v2/persistent/public/default/orders"
+
+SAID = {
+    "retention": "7d 10G",
+    "message-ttl": "2h30m",
+    "subscription-expiry": "3h",
+    "backlog-size": "10G producer_exception",
+    "backlog-age": "1d consumer_backlog_eviction",
+    "inactive-topics": "1h caught-up",
+    "deduplication": "off",
+    "persistence": "3 3 2",
+    "max-producers": "5",
+    "max-consumers": "unlimited",
+    "max-topics": "12",
+    "max-message-size": "100K",
+    "compaction-threshold": "off",
+    "publish-rate": "1000 10M",
+    "dispatch-rate": "unlimited 10M 1s",
+    "subscription-dispatch-rate": "100 unlimited 10s relative",
+    "subscribe-rate": "5 30s",
+    "delayed-delivery": "on 1h",
+    "subscription-types": "Shared,Failover",
+    "auto-topic-creation": "on 4",
+    "auto-subscription-creation": "off",
+    "schema-compatibility": "FULL",
+    "schema-validation": "on",
+    "schema-auto-update": "off",
+}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +55,7 @@ TOPIC = "/admin/v2/persistent/public/default/orders"
             {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1},
         ),
         ("retention", ["0s", "0"], {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}),
-        ("retention", ["1m", "1"], {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}),
+        ("retention", ["1m", "1B"], {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}),
         (
             "backlog-size",
             ["10G", "producer_exception"],
@@ -106,10 +133,45 @@ def test_values_are_written_as_people_do(name: str, words: list[str], value: obj
     assert policies.parse(name, policies.POLICIES[name], words) == value
 
 
+def test_each_policy_is_shown_in_the_words_that_set_it() -> None:
+    assert set(policies.POLICIES) == set(policy_words._WORDS)
+    for name, said in SAID.items():
+        value = policies.parse(name, policies.POLICIES[name], said.split())
+        assert policy_words.words(name, value) == said
+        again = policies.parse(name, policies.POLICIES[name], said.split())
+        assert again == value
+
+
+def test_what_no_words_describe_is_shown_as_it_is() -> None:
+    assert policy_words.words("retention", {"new": 1}) == '{"new": 1}'
+    assert policy_words.words("message-ttl", None) is None
+    assert policy_words.words("subscription-types", []) is None
+    assert policy_words.words("delayed-delivery", {"active": True, "maxDeliveryDelayInMillis": 1})
+
+
+def test_a_policy_is_read_as_it_was_written(daybook: Daybook, fake_admin: FakeAdmin) -> None:
+    value = {"retentionTimeInMinutes": 10080, "retentionSizeInMB": -1}
+    for root, words in (
+        (NAMESPACE, ("namespaces", "policies")),
+        (TOPIC, ("topics", "policies")),
+    ):
+        name = "public/default" if root == NAMESPACE else "orders"
+        query = "" if root == NAMESPACE else "?applied=false"
+        fake_admin.answers["POST", f"{root}/retention"] = 204, None
+        fake_admin.answers["GET", f"{root}/retention{query}"] = 200, value
+        _, out, _ = daybook(*words, "set", name, "retention", "1w", "unlimited")
+        assert "7d unlimited" in out
+        _, out, _ = daybook(*words, "get", name, "retention")
+        assert "7d unlimited" in out
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
         ("message-ttl", ["2"]),
+        ("retention", ["1d", "10"]),
+        ("backlog-size", ["10", "producer_exception"]),
+        ("publish-rate", ["10", "10"]),
         ("message-ttl", ["soon"]),
         ("message-ttl", ["1h", "2h"]),
         ("retention", ["7d"]),
@@ -182,4 +244,4 @@ def test_namespaces_are_listed_created_and_deleted(daybook: Daybook, fake_admin:
     assert code == 0, err
     assert "would be deleted" in out
     assert "DELETE" not in {each[0] for each in asked(fake_admin)}
-    assert daybook("namespaces", "delete", "public/new")[0] == 0
+    assert daybook("namespaces", "delete", "public/new", "--yes")[0] == 0

@@ -99,7 +99,7 @@ def test_delete_and_its_dry_run(daybook: Daybook, fake_admin: FakeAdmin) -> None
     code, out, _ = daybook("schemas", "delete", "orders", "--dry-run", "--output", "json")
     assert (code, json.loads(out)["would delete the versions"]) == (0, "4")
     assert {asked[0] for asked in fake_admin.asked} == {"GET"}
-    code, out, _ = daybook("schemas", "delete", "orders", "--force", "--output", "json")
+    code, out, _ = daybook("schemas", "delete", "orders", "--force", "--yes", "--output", "json")
     assert (code, json.loads(out)["deleted up to version"]) == (0, 5)
 
 

@@ -134,10 +134,10 @@ def test_a_topic_in_use_is_deleted_by_force_only(daybook: Daybook, fake_admin: F
     busy = 412, {"reason": "it has subscriptions"}
     fake_admin.answers["DELETE", f"{ROOT}/orders?force=false"] = busy
     fake_admin.answers["DELETE", f"{ROOT}/orders?force=true"] = 204, None
-    code, _, err = daybook("topics", "delete", "orders")
+    code, _, err = daybook("topics", "delete", "orders", "--yes")
     assert code == 1
     assert "--force" in err
-    code, out, _ = daybook("topics", "delete", "orders", "--force", "--output", "json")
+    code, out, _ = daybook("topics", "delete", "orders", "--force", "--yes", "--output", "json")
     assert (code, json.loads(out)) == (0, {"deleted": NAME})
 
 
@@ -299,7 +299,53 @@ def test_subscriptions_are_created_listed_and_deleted(
     }
     _, out, _ = daybook("topics", "subscriptions", "delete", "orders", "s", "--dry-run")
     assert "backlog (messages)  3" in out
-    assert daybook("topics", "subscriptions", "delete", "orders", "s", "--force")[0] == 0
+    assert daybook("topics", "subscriptions", "delete", "orders", "s", "--force", "--yes")[0] == 0
+
+
+def test_a_subscription_is_created_on_a_topic_that_exists(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    fake_admin.answers["PUT", f"{ROOT}/odrers/subscription/s"] = 204, None
+    assert daybook("topics", "subscriptions", "create", "odrers", "s")[0] == 1
+    assert {method for method, *_ in fake_admin.asked} == {"GET"}
+    fake_admin.answers["GET", f"{ROOT}/odrers/partitions"] = 200, {"partitions": 2}
+    path = f"{ROOT}/odrers-partition-1/subscription/s"
+    fake_admin.answers["PUT", path] = 204, None
+    assert daybook("topics", "subscriptions", "create", "odrers-partition-1", "s")[0] == 0
+
+
+def test_each_partition_is_asked_where_brokers_take_one_topic_only(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    refused = {"reason": f"{NAME} is partitioned: name one of its partitions"}
+    answers = fake_admin.answers
+    answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 2}
+    state = {"topic": NAME, "state": "loaded", "summary": "The topic is served."}
+    stuck = {"type": "Shared", "msgBacklog": 3, "summary": "No consumer."}
+    size = {"messages": 3, "entries": 2, "bytes": 9, "exact": True}
+    for method, path, answer in (
+        ("POST", "/terminate", {"ledgerId": 3, "entryId": 9}),
+        ("GET", "/explain", state),
+        ("GET", "/subscription/s/explain", stuck),
+        ("POST", "/subscription/s/analyzeBacklog", size),
+    ):
+        answers[method, f"{ROOT}/orders{path}"] = 405, refused
+        for index in (0, 1):
+            answers[method, f"{ROOT}/orders-partition-{index}{path}"] = 200, answer
+    for words, shown in (
+        (("topics", "terminate", "orders", "--yes"), "3:9:-1"),
+        (("topics", "analyze", "orders", "s"), "yes"),
+        (("explain", "topic", "orders"), "The topic is served."),
+        (("explain", "subscription", "orders", "s"), "No consumer."),
+    ):
+        code, out, err = daybook(*words)
+        assert code == 0, err
+        lines = out.splitlines()
+        assert [f"partition-{index}" in lines[index + 1] for index in (0, 1)] == [True, True]
+        assert all(shown in line for line in lines[1:])
+        assert len(json.loads(daybook(*words, "--output", "json")[1])) == 2
+    answers["GET", f"{ROOT}/orders/explain"] = 405, {"reason": "orders stores no messages"}
+    assert daybook("explain", "topic", "orders")[0] == 1
 
 
 def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
@@ -309,5 +355,5 @@ def test_a_topic_is_terminated(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     _, out, _ = daybook("topics", "terminate", "orders", "--dry-run", "--output", "json")
     assert json.loads(out)["state"] == "would be terminated"
     assert [method for method, *_ in fake_admin.asked] == ["GET"]
-    _, out, _ = daybook("topics", "terminate", "orders", "--output", "json")
-    assert json.loads(out) == {"topic": NAME, "state": "terminated", "last message": "3:9"}
+    _, out, _ = daybook("topics", "terminate", "orders", "--yes", "--output", "json")
+    assert json.loads(out) == {"topic": NAME, "state": "terminated", "last message": "3:9:-1"}

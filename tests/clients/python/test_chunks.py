@@ -90,11 +90,13 @@ async def test_a_message_that_compression_makes_small_is_as_large_as_chunks_may_
 async def test_without_chunking_a_large_message_is_refused() -> None:
     async with small_cluster() as cluster, daybook.connect(cluster.url) as client:
         producer = await client.create_producer("t")
-        with pytest.raises(daybook.MessageTooLargeError):
+        with pytest.raises(daybook.MessageTooLargeError, match="with chunking=True"):
             await producer.send(bytes(2001))
         limited = await client.create_producer("t", chunking=True, pending_bytes_max=10_000)
-        with pytest.raises(daybook.MessageTooLargeError):
+        with pytest.raises(daybook.MessageTooLargeError, match="pending_bytes_max"):
             await limited.send(bytes(10_001))
+        with pytest.raises(daybook.MessageTooLargeError, match="the key and the properties"):
+            await limited.send(b"", properties={"p": "x" * 2001})
         await limited.send(bytes(9_000))
 
 

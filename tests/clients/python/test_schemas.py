@@ -140,6 +140,20 @@ def test_what_no_schema_can_describe_is_told_with_its_place() -> None:
         schemas.avro(int)
 
 
+def test_a_json_value_that_no_consumer_could_read_is_refused() -> None:
+    @dataclass
+    class Visit:
+        page: str
+        seconds: float
+
+    schema = schemas.json(Visit)
+    wrong = (Visit(5, 1.0), Visit("/", "1"), Visit("/", float("nan")))  # type: ignore[arg-type]
+    for value in wrong:
+        with pytest.raises(TypeError, match=r"does not fit its schema.*\$\."):
+            schema.encode(value)
+    assert schema.decode(schema.encode(Visit("/", 1))) == Visit("/", 1.0)
+
+
 @pytest.mark.parametrize("make", MAKERS)
 def test_a_value_of_another_class_is_refused(make: Callable[..., schemas.Schema[Any]]) -> None:
     schema = make(User)

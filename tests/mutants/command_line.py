@@ -1,0 +1,139 @@
+"""Rules of the command line, for people who type quickly."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_CONFIRM = "daybook.clients.cli.confirm"
+_NOT_FOUND = "daybook.clients.cli.not_found"
+_BY_CONFIRM = "tests:tests/clients/cli/test_confirm.py"
+_BY_NOT_FOUND = "tests:tests/clients/cli/test_not_found.py"
+
+_PLACES = "daybook.clients.cli.places"
+_BACKLOG = "daybook.clients.cli.topic_backlog"
+_BY_BACKLOG = "tests:tests/clients/cli/test_topic_backlog.py"
+_BY_REST = "tests:tests/broker/control/test_subscription_admin.py"
+
+MUTANTS = [
+    Mutant(
+        id="CL1 asked",
+        rule="what destroys something needs --yes without a terminal -> it is done",
+        module=_CONFIRM,
+        name="confirm",
+        replacement=Edit("if yes:", "if yes or not sys.stdin.isatty():"),
+        caught_by=_BY_CONFIRM,
+    ),
+    Mutant(
+        id="CL1 answered",
+        rule="on a terminal the user decides -> the command does",
+        module=_CONFIRM,
+        name="confirm",
+        replacement=Edit("if yes:", "if yes or sys.stdin.isatty():"),
+        caught_by=_BY_CONFIRM,
+    ),
+    Mutant(
+        id="CL2 hint",
+        rule="the hint is for what is missing -> for topics",
+        module=_NOT_FOUND,
+        name="hint",
+        replacement=Edit("in _HINTS:", "in _HINTS[-1:]:"),
+        caught_by=_BY_NOT_FOUND,
+    ),
+    Mutant(
+        id="CL5 moved",
+        rule="a bundle that no broker serves cannot be moved -> it was moved",
+        module="daybook.clients.cli.bundles",
+        name="_hand_over",
+        replacement=Edit('if before == "":', "if False:"),
+        caught_by="tests:tests/clients/cli/test_bundles_and_brokers.py",
+    ),
+    Mutant(
+        id="CL7 partitions",
+        rule="the offsets of a topic with partitions are refused -> those of its first partition",
+        module="daybook.clients.python.client",
+        name="Client.offsets",
+        replacement=Edit("if topic_name(topic).partition < 0", "if False"),
+        caught_by="tests:tests/clients/python/test_offset_ranges.py",
+    ),
+    Mutant(
+        id="CL7 poison",
+        rule="a JSON value that no consumer could read is not sent -> it is",
+        module="daybook.clients.python.schemas.json_records",
+        name="JsonSchema.encode",
+        replacement=Edit("self._decoder.decode(data)", "pass"),
+        caught_by="tests:tests/clients/python/test_schemas.py",
+    ),
+    Mutant(
+        id="CL8 each",
+        rule="only a refusal because of partitions asks each of them -> any refusal of that status",
+        module="daybook.clients.cli.by_partition",
+        name="ask_each",
+        replacement=Edit('or "is partitioned" not in str(error)', ""),
+        caught_by="tests:tests/clients/cli/test_topics.py",
+    ),
+    Mutant(
+        id="CL6 unit",
+        rule="a size needs a unit -> a bare number is bytes",
+        module="daybook.clients.cli.policies",
+        name="size",
+        replacement=Edit('if text == "0":', "if text.isdecimal():"),
+        caught_by="tests:tests/clients/cli/test_policies.py",
+    ),
+    Mutant(
+        id="CL3 future",
+        rule="a time in the future is refused -> it is the end of the topic",
+        module=_PLACES,
+        name="past_time",
+        replacement=Edit("if time > now:", "if False:"),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL3 nowhere",
+        rule="a message that is not there is refused -> the subscription moves to the end",
+        module=_PLACES,
+        name="_find",
+        replacement=Edit(
+            "message = await message_at(admin, topic, place)",
+            "message = last",
+        ),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL3 batch",
+        rule="an id behind the end of its batch is refused -> it is the last of the batch",
+        module=_PLACES,
+        name="message_at",
+        replacement=Edit("if len(entry.messages) == 1:", "if True:"),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL3 dry",
+        rule="a dry run of a reset moves nothing -> it does",
+        module=_BACKLOG,
+        name="_move",
+        replacement=Edit("if not found:", "if False:"),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL4 acked",
+        rule="peek shows what is not acknowledged -> whole batches",
+        module=_BACKLOG,
+        name="_pending",
+        replacement=Edit("if not each.acknowledged", "if True"),
+        caught_by=_BY_BACKLOG,
+    ),
+    Mutant(
+        id="CL4 offset",
+        rule="an offset that the topic does not hold is not found -> it is the nearest one",
+        module="daybook.broker.admin.operations",
+        name="Operations.message_id_of_offset_here",
+        replacement=Edit("if not first <= offset < following:", "if False:"),
+        caught_by=_BY_REST,
+    ),
+    Mutant(
+        id="CL4 pending",
+        rule="a peek says which messages of a batch are not acknowledged -> nothing",
+        module="daybook.broker.admin.entries",
+        name="content_of",
+        replacement=Edit("if pending is not None", "if False"),
+        caught_by=_BY_REST,
+    ),
+]
