@@ -3,6 +3,7 @@
 import msgspec
 
 from daybook.broker.protocol.topics import TopicState
+from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
 from daybook.wire.topics import TopicName
 
@@ -30,7 +31,20 @@ def explain(topics: Topics, name: TopicName) -> TopicExplanation:
             summary = "The topic is not in memory, because nobody uses it. Its next use loads it."
             return TopicExplanation(name.full, "notLoaded", summary)
         case TopicState.LOADED:
-            return TopicExplanation(name.full, "loaded", "The topic is served.")
+            return TopicExplanation(name.full, "loaded", _served(topics.loaded.get(name.full)))
         case TopicState.UNLOADING:
             summary = "The topic is being closed. Clients look it up again."
             return TopicExplanation(name.full, "closing", summary)
+
+
+def _served(topic: Topic | None) -> str:
+    """Say that a topic is served, and why it stores no messages if that is so."""
+    if topic is None:
+        return "The topic is served."
+    if topic.terminated:
+        return "The topic is served and takes no messages, because it is terminated."
+    if topic.log.full:
+        return f"The topic is served and takes no messages: {topic.log.full}"
+    if topic.log.waiting_for:
+        return f"The topic is served, and messages wait to be stored: {topic.log.waiting_for}."
+    return "The topic is served."

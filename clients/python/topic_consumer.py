@@ -276,8 +276,8 @@ class TopicConsumer(ConnectionHandler):
         # Nothing comes again to a reader: asking would only drop what waits for it.
         if self._settings.durable and self._acknowledges:
             for key in again:
-                # What it lacks may never come.  On an exclusive subscription each request has
-                # everything delivered again that is not acknowledged.
+                # The others may never come.  On an exclusive subscription each request has all
+                # delivered again that is not acknowledged.
                 self._redelivery.nack(key, chunks.times(key), _CHUNK_DELAY_MAX_S)
                 if not self._settings.type.shares:  # A shared one may come to another consumer.
                     chunks.owe(key)

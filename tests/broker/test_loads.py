@@ -123,6 +123,12 @@ async def test_each_load_tells_its_step_and_for_how_long(autojump_clock: MockClo
             assert told.summary == "The topic is being loaded, and is recovering its last ledgers."
             logs.stuck.clear()
         assert explain(topics, TopicName.parse("a")).state == "loaded"
+        log = cluster.broker.log(TopicName.parse("a").full)
+        assert explain(topics, TopicName.parse("a")).summary == "The topic is served."
+        log.waiting_for = "two bookies are away"
+        assert "wait to be stored: two bookies" in explain(topics, TopicName.parse("a")).summary
+        log.full = "its list of ledgers is full"
+        assert "takes no messages: its list" in explain(topics, TopicName.parse("a")).summary
         await topics.unload(TopicName.parse("a"))
         assert explain(topics, TopicName.parse("a")).state == "notLoaded"
         assert "a" not in {log.name.local for log in topics.loaded.values()}, "nothing loads it"

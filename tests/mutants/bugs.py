@@ -104,4 +104,12 @@ MUTANTS = [
         replacement=Edit("lines if not number else _without_comments(lines)", "lines"),
         caught_by="tests:tests/broker/control/test_metrics.py",
     ),
+    Mutant(
+        id="EX90",
+        rule="explain says why a served topic stores nothing -> only that it is served",
+        module="daybook.broker.topics.explain",
+        name="_served",
+        replacement=Edit("if topic.log.waiting_for:", "if False:"),
+        caught_by="tests:tests/broker/test_loads.py -k tells_its_step",
+    ),
 ]

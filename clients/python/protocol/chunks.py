@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from daybook.clients.python.protocol.acks_in_doubt import EntryKey
 
-_REPEATS_MAX = 1_000  # of the chunks of one message
+_REPEATS_MAX = 1_000  # for the chunks of one message
 _TIMES_MAX = 1_000  # entries whose redeliveries are counted
 
 

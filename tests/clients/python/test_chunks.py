@@ -310,8 +310,10 @@ async def test_a_chunk_whose_earlier_ones_never_come_is_asked_for_less_and_less_
         (partition,) = consumer._partition_consumers
         nack, asked = partition._redelivery.nack, list[tuple[int, float | None]]()
 
-        def noted(key: tuple[int, int], times: int = 0, most_s: float | None = None) -> None:
-            asked.append((times, most_s))
+        def noted(
+            key: tuple[int, int], redeliveries: int = 0, delay_max_s: float | None = None
+        ) -> None:
+            asked.append((redeliveries, delay_max_s))
             nack(key)
 
         partition._redelivery.nack = noted  # type: ignore[method-assign]
