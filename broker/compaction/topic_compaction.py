@@ -23,7 +23,7 @@ from daybook.broker.errors import BrokerError, ConflictError
 from daybook.broker.limits import CompactionLimits
 from daybook.broker.protocol.compaction import ChangedError, Selection, TooManyKeysError
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs
-from daybook.managed_ledger.compacted import CURSOR, LEDGER
+from daybook.managed_ledger.compacted import CURSOR, LEDGER, no_metadata
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
@@ -174,7 +174,8 @@ class TopicCompaction:
             if published is None:
                 return None
             if self._open is None:
-                reader = await self._logs.open_compacted(self._log, published.ledger_id)
+                with no_metadata(published.ledger_id, 0):
+                    reader = await self._logs.open_compacted(self._log, published.ledger_id)
                 if self.published is not published:  # A run has published another one meanwhile.
                     return CompactedLedger(reader)
                 self._open = CompactedLedger(reader)
