@@ -15,10 +15,12 @@ metadata say.
 """
 
 import struct
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from google.protobuf.message import DecodeError
 
-from daybook.bookie.errors import LedgerError
+from daybook.bookie.errors import LedgerError, ReadUnknownError
 from daybook.bookie.ledger.reader import LedgerReader
 from daybook.bookie.ledger.writer import ALWAYS_TAKEN_BYTES, LedgerWriter
 from daybook.managed_ledger.context import LogContext
@@ -28,6 +30,7 @@ from daybook.managed_ledger.reading import LogEntry
 from daybook.managed_ledger.records import LedgerOwner
 from daybook.wire.fields import U32
 from daybook.wire.messages.registry import signed, unsigned
+from daybook.wire.metadata.store import MetadataError
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
@@ -76,6 +79,15 @@ def _bad(ledger_id: int, entry_id: int) -> BadCompactedEntryError:
     )
 
 
+@contextmanager
+def no_metadata(ledger_id: int, entry_id: int) -> Generator[None]:
+    """Raise ReadUnknownError for a MetadataError, as a read of the log does: it is tried again."""
+    try:
+        yield
+    except MetadataError as error:
+        raise ReadUnknownError(ledger_id, entry_id, f"no metadata: {error}") from error
+
+
 class CompactedReader:
     """A compacted ledger, which is closed."""
 
@@ -95,11 +107,15 @@ class CompactedReader:
         return self._ledger.length
 
     async def read(self, first: int, *, max_entries: int, max_bytes: int) -> list[LogEntry]:
-        """Return entries from the entry id `first` on: at least one if there is one."""
+        """Return entries from the entry id `first` on: at least one if there is one.
+
+        Raise LedgerError.
+        """
         last = min(self.entries, first + max_entries) - 1
         if first > last:
             return []
-        found = await self._ledger.read(first, last, max_bytes=max_bytes)
+        with no_metadata(self.ledger_id, first):
+            found = await self._ledger.read(first, last, max_bytes=max_bytes)
         return [decode_entry(self.ledger_id, each.entry_id, each.payload) for each in found]
 
 

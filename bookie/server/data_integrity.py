@@ -27,6 +27,7 @@ cleared are still in limbo.
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import TypeAlias
 
@@ -362,27 +363,56 @@ class DataIntegrityCheck:
             first = entries[-1].entry_id + 1
 
     async def _add(self, ledger_id: int, metadata: LedgerMetadata, entries: list[Entry]) -> int:
-        """Add the entries to the store; return their bytes when all are durable."""
-        digester, key = digester_of(metadata), master_key(metadata.password or b"")
-        waiting, size, refused, finished = len(entries), 0, StoreStatus.OK, trio.Event()
+        """Add the entries to the store; return their bytes when all are durable.
 
-        def done(status: StoreStatus) -> None:
-            nonlocal waiting, refused
-            waiting -= 1
-            refused = refused if status is StoreStatus.OK else status
-            if not waiting:
+        Those for which there was no memory follow when the others are durable.  With no memory for
+        any of them, the bookie is busy, and the ledger is tried again later.
+        """
+        size, left = 0, entries
+        while left:
+            refused, taken = await self._add_together(ledger_id, metadata, left)
+            if len(refused) == len(left):
+                raise StoreError(
+                    StoreStatus.TOO_MANY, f"entries of ledger {ledger_id} have to wait"
+                )
+            size, left = size + taken, refused
+        return size
+
+    async def _add_together(
+        self, ledger_id: int, metadata: LedgerMetadata, entries: list[Entry]
+    ) -> tuple[list[Entry], int]:
+        """Add entries; return those that found no memory, and the bytes of the others.
+
+        Raise StoreError for any other refusal.
+        """
+        digester, key = digester_of(metadata), master_key(metadata.password or b"")
+        statuses, finished = dict[int, StoreStatus](), trio.Event()
+
+        def done(entry_id: int, status: StoreStatus) -> None:
+            statuses[entry_id] = status
+            if len(statuses) == len(entries):
                 finished.set()
 
+        sizes: dict[int, int] = {}
         for entry in entries:
             payload = [entry.payload]
             header = encode_header(
                 ledger_id, entry.entry_id, entry.lac, entry.length, digester, payload
             )
             data = memoryview(header + bytes(entry.payload))
-            size += len(data)
+            sizes[entry.entry_id] = len(data)
             # As recovery adds: the ledger may be fenced, and in limbo it rejects plain adds.
-            self._store.add(ledger_id, entry.entry_id, key, data, recovery=True, done=done)
+            self._store.add(
+                ledger_id,
+                entry.entry_id,
+                key,
+                data,
+                recovery=True,
+                done=partial(done, entry.entry_id),
+            )
         await finished.wait()
-        if refused is not StoreStatus.OK:
-            raise StoreError(refused, f"entries of ledger {ledger_id} were not stored")
-        return size
+        for status in statuses.values():
+            if status not in (StoreStatus.OK, StoreStatus.TOO_MANY):
+                raise StoreError(status, f"entries of ledger {ledger_id} were not stored")
+        refused = [each for each in entries if statuses[each.entry_id] is StoreStatus.TOO_MANY]
+        return refused, sum(sizes.values()) - sum(sizes[each.entry_id] for each in refused)

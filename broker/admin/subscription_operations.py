@@ -370,6 +370,7 @@ class SubscriptionOperations:
             for subscription in list(served.subscriptions.by_name.values()):
                 await subscription.skip_all()
             with translated(served.name):
+                await served.release_stored()
                 await served.logs.truncate(served.log)
 
         call = RestCall("DELETE", "/truncate")

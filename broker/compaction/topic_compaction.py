@@ -23,7 +23,7 @@ from daybook.broker.errors import BrokerError, ConflictError
 from daybook.broker.limits import CompactionLimits
 from daybook.broker.protocol.compaction import ChangedError, Selection, TooManyKeysError
 from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs
-from daybook.managed_ledger.compacted import CURSOR, LEDGER
+from daybook.managed_ledger.compacted import CURSOR, LEDGER, no_metadata
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
@@ -174,7 +174,8 @@ class TopicCompaction:
             if published is None:
                 return None
             if self._open is None:
-                reader = await self._logs.open_compacted(self._log, published.ledger_id)
+                with no_metadata(published.ledger_id, 0):
+                    reader = await self._logs.open_compacted(self._log, published.ledger_id)
                 if self.published is not published:  # A run has published another one meanwhile.
                     return CompactedLedger(reader)
                 self._open = CompactedLedger(reader)
@@ -202,6 +203,24 @@ class TopicCompaction:
         """Delete the compacted ledger, because the topic is deleted and nothing names it."""
         if self.published is not None:
             await self._logs.delete_compacted(self._log, self.published.ledger_id)
+
+    async def forget(self) -> None:
+        """Delete the compacted ledger, because what it was made of is to be dropped.
+
+        The cursor moves to the end and names no ledger, in one record.  Readers of the compacted
+        topic then read the log.
+        """
+        await self.stop()
+        cursor = self._log.cursors.get(CURSOR)
+        if cursor is None:
+            return
+        left = {name: number for name, number in cursor.properties.items() if name != LEDGER}
+        cursor.advance(self._log.last_confirmed, left)
+        await cursor.flush()
+        before, self.published, self._open = self.published, None, None
+        if before is not None:
+            with suppress(BrokerError):
+                await self._logs.delete_compacted(self._log, before.ledger_id)
 
     async def wait_ended(self) -> None:
         """Return when no run is under way."""

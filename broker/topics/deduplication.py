@@ -152,6 +152,11 @@ class Deduplication:
         self._begun, self._due = trio.Event(), trio.Event()
         self._cursor.advance(self._position, self._state.snapshot())
 
+    async def flush(self) -> None:
+        """Store a snapshot, and return when it is durable."""
+        self.store()
+        await self._cursor.flush()
+
 
 # -- loading
 

@@ -449,6 +449,15 @@ class Topic:
 
     # -- the end
 
+    async def release_stored(self) -> None:
+        """Have the topic's own cursors need nothing of what is stored, so that it can be dropped.
+
+        Raise a BrokerError, a ManagedLedgerError or a LedgerError if that is not durable.
+        """
+        await self.compaction.forget()
+        if self.deduplication is not None:
+            await self.deduplication.flush()
+
     async def close(self) -> None:
         """Close the topic in order.  Raise UnavailableError if the log cannot be closed."""
         if not await self._quiesce():
@@ -700,17 +709,16 @@ class TopicProducers:
 
         Raise ProducerBusyError if that client answers.
         """
-        holder = self._holder(request.name)
-        if holder is None:
-            return
         probe_s = self._topic.limits.probe_s
-        if holder.connection is connection or await holder.connection.is_alive(probe_s):
-            raise ProducerBusyError(
-                f"{self._topic.name} has a producer named {request.name} already: close that one,"
-                " or choose another name"
-            )
-        if self._holder(request.name) is holder:  # It may have left meanwhile.
-            self._disconnect(holder)
+        # While one was asked, another newcomer may have taken the name.
+        while (holder := self._holder(request.name)) is not None:
+            if holder.connection is connection or await holder.connection.is_alive(probe_s):
+                raise ProducerBusyError(
+                    f"{self._topic.name} has a producer named {request.name} already: close that"
+                    " one, or choose another name"
+                )
+            if self._holder(request.name) is holder:  # It may have left meanwhile.
+                self._disconnect(holder)
 
     async def stop_all(self) -> None:
         """Close all producers, and tell them when what they have sent is stored."""
@@ -810,6 +818,9 @@ class TopicProducers:
     def _disconnect(self, producer: Producer) -> None:
         producer.disconnect()
         self.remove(producer)
+        # An applicant has its name no more, also before its task runs again.
+        self._decide(producer.key, UnavailableError(f"{producer.name} is disconnected"))
+        self._applicants.pop(producer.key, None)
 
     def close(self, error: BrokerError) -> None:
         """Disconnect all producers.  All applicants get the error."""

@@ -20,6 +20,7 @@ from daybook.managed_ledger.position import Position
 from daybook.wire.batch import encode_batch, iter_batch, parse_metadata
 from daybook.wire.messages.consumer import Delivery, encode_ack
 from daybook.wire.messages.registry import RESUMES, unsigned
+from daybook.wire.metadata.store import StoreUnavailableError
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 from tests.harness.broker import TOPIC, Client, Cluster, open_broker, payload_of
@@ -137,6 +138,30 @@ async def test_a_topic_without_a_compacted_ledger_is_read_whole(
     async with compacting() as world:
         await world.send(("a", "1"), ("a", "2"))
         assert await world.read() == [("a", "1"), ("a", "2")]
+
+
+async def test_without_metadata_the_compacted_ledger_is_opened_later(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 950052: the topic failed, and all of its clients had to come back."""
+    async with compacting() as world:
+        await world.send(("a", "1"), ("a", "2"))
+        await world.compact()
+        compaction = world.compaction
+        compaction._open = None
+        open_compacted, failures = compaction._logs.open_compacted, [1, 2]
+
+        async def fail(log: Any, ledger_id: int) -> Any:
+            if failures and failures.pop():
+                raise StoreUnavailableError("the session was lost")
+            return await open_compacted(log, ledger_id)
+
+        monkeypatch.setattr(compaction._logs, "open_compacted", fail)
+        client = await world.reader()
+        await trio.sleep(5)
+        assert await got(client) == [("a", "2")]
+        assert not failures
+        assert world.compaction is compaction, "the topic has not failed"
 
 
 async def test_messages_behind_the_horizon_come_from_the_topic(

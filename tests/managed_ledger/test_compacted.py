@@ -1,8 +1,12 @@
 """Compacted ledgers: their format, their owner, and their removal when nothing names them."""
 
-import pytest
+from typing import cast
 
-from daybook.bookie.errors import NoSuchLedgerError
+import pytest
+import trio
+
+from daybook.bookie.errors import NoSuchLedgerError, ReadUnknownError
+from daybook.bookie.ledger.reader import LedgerReader
 from daybook.managed_ledger.compacted import (
     CURSOR,
     LEDGER,
@@ -19,6 +23,8 @@ from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import compacted_metadata
 from daybook.wire.digest import DigestType
+from daybook.wire.entry import Entry
+from daybook.wire.metadata.store import StoreUnavailableError
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.managed_ledger.world import CONFIG, NAME, TREE, Host, World, append, message, play, until
 
@@ -45,6 +51,22 @@ def test_an_entry_that_is_cut_off_is_an_error(size: int) -> None:
 def test_an_entry_with_more_behind_it_is_an_error() -> None:
     with pytest.raises(BadCompactedEntryError):
         decode_entry(1, 0, memoryview(GOLDEN + b"x"))
+
+
+class _Away:
+    """A ledger whose copies have moved, while the metadata store is away."""
+
+    ledger_id, last_add_confirmed = 7, 0
+
+    async def read(self, first: int, last: int, *, max_bytes: int) -> list[Entry]:
+        await trio.lowlevel.checkpoint()
+        raise StoreUnavailableError("the session was lost")
+
+
+async def test_a_read_without_metadata_is_one_that_may_work_later() -> None:
+    reader = CompactedReader(cast("LedgerReader", _Away()))
+    with pytest.raises(ReadUnknownError, match="no metadata"):
+        await reader.read(0, max_entries=1, max_bytes=1)
 
 
 async def write(log: ManagedLedger, *positions: Position, close: bool = True) -> int:

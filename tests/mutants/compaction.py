@@ -13,6 +13,22 @@ _BY_LOG = "tests:tests/managed_ledger/test_compacted.py"
 
 MUTANTS = [
     Mutant(
+        id="CM90",
+        rule="a compacted ledger without metadata is read later -> its topic fails",
+        module="daybook.managed_ledger.compacted",
+        name="CompactedReader.read",
+        replacement=Edit("with no_metadata(self.ledger_id, first):", "if True:"),
+        caught_by=_BY_LOG,
+    ),
+    Mutant(
+        id="CM91",
+        rule="a compacted ledger without metadata is opened later -> its topic fails",
+        module=_RUN,
+        name="TopicCompaction._opened",
+        replacement=Edit("with no_metadata(published.ledger_id, 0):", "if True:"),
+        caught_by=_BY_TOPIC,
+    ),
+    Mutant(
         id="K1",
         rule="a tombstone removes its key -> it counts as a value",
         module=_RULES,

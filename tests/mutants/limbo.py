@@ -423,6 +423,14 @@ MUTANTS = [
         caught_by=f"{_STARTED} -k by_its_position",
     ),
     Mutant(
+        id="M42m",
+        rule="copies that found no memory follow those that did -> the ledger is tried again later",
+        module=_SERVER,
+        name="DataIntegrityCheck._add",
+        replacement=Edit("if len(refused) == len(left):", "if refused:"),
+        caught_by=f"{_REPAIRED} -k little_memory",
+    ),
+    Mutant(
         id="B10p",
         rule="a start counts what is known to be durable -> what is in the page cache, too",
         module="daybook.bookie.storage.store",

@@ -101,6 +101,20 @@ async def test_what_was_lost_without_a_sync_is_copied_back(
     await cluster.write(5)
 
 
+async def test_a_copy_goes_on_in_small_steps_where_there_is_little_memory(
+    cluster: Cluster, autojump_clock: Clock
+) -> None:
+    """Seed 920379: each try copied one entry and failed, and the next one came much later."""
+    await lose_unsynced(cluster, "b2", close=True)
+    await cluster.world.start("b2")
+    for directory in store_of(cluster, "b2")._directories.ledger_directories:
+        directory._in_flight_bytes_max = 1
+    began_s = trio.current_time()
+    await until(lambda: is_free(cluster, "b2"), every_s=0.01)
+    assert trio.current_time() - began_s < 2, "no try failed"
+    assert await cluster.fully_copied()
+
+
 async def test_an_open_ledger_is_recovered_before_the_rest_of_it_is_copied(
     cluster: Cluster, autojump_clock: Clock
 ) -> None:
