@@ -37,3 +37,27 @@ async def test_all_consumers_of_a_client_that_is_gone_make_way(autojump_clock: M
         assert isinstance(await second.subscribe(), pb.CommandSuccess)
         subscription = cluster.broker.topics.loaded[TOPIC].subscriptions.by_name["sub"]
         assert len(subscription.consumers) == 1
+
+
+async def test_of_two_newcomers_one_gets_the_name_of_a_producer_that_is_gone(
+    autojump_clock: MockClock,
+) -> None:
+    """Both ask the one that has the name for a sign of life, and both get none."""
+    async with open_broker() as cluster:
+        holder, *newcomers = [await cluster.client() for _ in range(3)]
+        assert isinstance(await holder.producer(producer_name="p"), pb.CommandProducerSuccess)
+        cluster.broker.network.block("client-1", "broker")
+        answers = []
+
+        async def ask(client: Client) -> None:
+            answers.append(type(await client.producer(producer_name="p")))
+
+        async with trio.open_nursery() as nursery:
+            for client in newcomers:
+                nursery.start_soon(ask, client)
+                nursery.start_soon(_answer_pings, client)
+            while len(answers) < 2:
+                await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert set(answers) == {pb.CommandProducerSuccess, pb.CommandError}
+        assert not any(client.frames.closed for client in newcomers)

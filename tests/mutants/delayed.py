@@ -130,4 +130,28 @@ MUTANTS = [
         replacement=Edit("break", "pass"),
         caught_by="tests:tests/broker/protocol/test_delayed.py -k few_buckets",
     ),
+    Mutant(
+        id="DD20",
+        rule="what was acknowledged before its time counts no more -> until its time",
+        module=_SHARED,
+        name="SharedDispatch.acked",
+        replacement=Edit("if len(self._delayed):", "if False:"),
+        caught_by=_BY,
+    ),
+    Mutant(
+        id="DD21",
+        rule="what was skipped counts no more as delayed -> until its time",
+        module=_SHARED,
+        name="SharedDispatch.acked_up_to",
+        replacement=Edit("if len(self._delayed):", "if False:"),
+        caught_by=_BY,
+    ),
+    Mutant(
+        id="DD22",
+        rule="single entries are collected before they are looked for -> each takes a look at all",
+        module=_DELAYED,
+        name="Delayed.forget",
+        replacement=Edit("len(self._gone) * _LOOK_SHARE < self.indexed", "False"),
+        caught_by=_BY,
+    ),
 ]

@@ -14,12 +14,16 @@ part: shortly before the first one, and when half of the index is free, its rang
 `far_places` names what to read.  The entries with a time from `again_from_ms` on are those that the
 index does not know; `add` takes them, or leaves them to the far part again.
 
-An entry may be known twice after that, if it was given back meanwhile.  Nothing is lost or sent
+An entry that is acknowledged before its time is forgotten (`forget`, `forget_up_to`).  To look for
+one takes a look at all, so single ones are collected first: up to a thousandth of the index is too
+much in the number that wait.
+
+An entry may be known twice after the far part was read again, if it was given back meanwhile.  Nothing is lost or sent
 twice by it, because an entry that a consumer has is not delivered to another one.
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
@@ -36,6 +40,7 @@ _REACH_BITS = 10  # and there are at most about 1024 of them
 _ENTRY_BITS = 40
 _ENTRY_MASK = (1 << _ENTRY_BITS) - 1
 _NEVER_MS = 1 << 70
+_LOOK_SHARE = 1_000  # of the index: so many entries are collected before they are looked for
 
 
 class _Bucket:
@@ -68,6 +73,17 @@ class _Bucket:
             self._first = None
         return packed, self.start_ms + after_ms, self.keys.pop()
 
+    def keep(self, stays: Callable[[int], bool]) -> int:
+        """Remove all entries but those whose packed place stays; return how many went."""
+        kept = [index for index, packed in enumerate(self.places) if stays(packed)]
+        gone = len(self.places) - len(kept)
+        if gone:
+            self.places = array("Q", [self.places[index] for index in kept])
+            self.after_ms = array("Q", [self.after_ms[index] for index in kept])
+            self.keys = array("I", [self.keys[index] for index in kept])
+            self._first = None
+        return gone
+
     def __len__(self) -> int:
         return len(self.places)
 
@@ -92,6 +108,15 @@ class _Far:
         first, last = self.ranges.get(ledger_id, (entry_id, entry_id))
         self.ranges[ledger_id] = min(first, entry_id), max(last, entry_id)
         self.count += 1
+
+    def forget_up_to(self, place: Place) -> None:
+        """Forget what lies there.  The number of the others is known up to the ranges' length."""
+        for ledger_id, (first, last) in list(self.ranges.items()):
+            if (ledger_id, last) <= place:
+                del self.ranges[ledger_id]
+            elif (ledger_id, first) <= place:
+                self.ranges[ledger_id] = place[1] + 1, last
+        self.count = min(self.count, sum(last - first + 1 for first, last in self.ranges.values()))
 
     def take(self, count: int) -> tuple[Place, ...]:
         """Take the first places away from the ranges."""
@@ -125,6 +150,7 @@ class Delayed:
         self._far = _Far()
         self._again: _Far | None = None  # the far part that is being read again
         self._asked: tuple[Place, ...] = ()  # the places of it that are being read
+        self._gone: set[Place] = set()  # acknowledged, and perhaps in the index
 
     def __len__(self) -> int:
         again = 0 if self._again is None else self._again.count
@@ -252,6 +278,57 @@ class Delayed:
         self._ledgers.clear()
         self._numbers.clear()
         self._far, self._again, self._asked = _Far(), None, ()
+        self._gone.clear()
+
+    # -- what was acknowledged before its time
+
+    def forget(self, places: Iterable[Place]) -> None:
+        """Forget entries that were acknowledged.  They need not be here."""
+        self._gone.update(places)
+        if not self._gone or len(self._gone) * _LOOK_SHARE < self.indexed:
+            return
+        gone = self._gone
+        packed = {
+            self._numbers[ledger_id] << _ENTRY_BITS | entry_id
+            for ledger_id, entry_id in gone
+            if ledger_id in self._numbers
+        }
+        self._keep(lambda place: place not in gone, lambda each: each not in packed)
+        self._gone = set()
+
+    def forget_up_to(self, place: Place) -> None:
+        """Forget all entries up to a place, because they were acknowledged."""
+        self._far.forget_up_to(place)
+        if not self._far.count:
+            self._far = _Far()
+        if self._again is not None:
+            self._again.forget_up_to(place)
+            if not self._again.ranges and not self._asked:
+                self._again = None
+        last = [  # by the number of the ledger: the last entry id that goes
+            _ENTRY_MASK if ledger_id < place[0] else place[1] if ledger_id == place[0] else -1
+            for ledger_id in self._ledgers
+        ]
+        self._keep(
+            lambda each: each > place,
+            lambda each: each & _ENTRY_MASK > last[each >> _ENTRY_BITS],
+        )
+
+    def _keep(self, stays: Callable[[Place], bool], packed_stays: Callable[[int], bool]) -> None:
+        heap = [each for each in self._heap if stays(each[1])]
+        if len(heap) < len(self._heap):
+            self._heap = heap
+            heapify(self._heap)
+        empty: set[tuple[int, int]] = set()
+        for key, bucket in self._buckets.items():
+            self._in_buckets -= bucket.keep(packed_stays)
+            if not bucket:
+                empty.add(key)
+        if empty:
+            for key in empty:
+                del self._buckets[key]
+            self._order = [each for each in self._order if each[1:] not in empty]
+            heapify(self._order)
 
     # -- what is due
 

@@ -250,6 +250,9 @@ class SharedDispatch:
     ) -> list[Effect]:
         if unread:
             self._free_permits(consumer, places)
+        if len(self._delayed):
+            # Those that a consumer has are not delayed, and they are nearly all.
+            self._delayed.forget([each for each in places if not self._unacked.is_held(each)])
         self._unacked.ack(places)
         self._chunks.came_back(places)
         if self._aside:
@@ -264,6 +267,8 @@ class SharedDispatch:
         return []
 
     def acked_up_to(self, place: Place) -> list[Effect]:
+        if len(self._delayed):
+            self._delayed.forget_up_to(place)
         self._unacked.ack_up_to(place)
         self._replay.remove_up_to(place)
         self._aside = {each for each in self._aside if each > place}

@@ -516,3 +516,29 @@ def test_a_message_expires_by_its_own_age_however_the_clocks_of_producers_differ
         assert await received(world, "sub", 4) == [b"10", b"11", b"12", b"13"]
 
     simulated(story)
+
+
+def test_truncation_drops_what_deduplication_and_compaction_would_keep() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        await rest.do("POST", f"{TOPICS}/orders/deduplicationEnabled", True)
+        await rest.do("PUT", f"{TOPICS}/orders/compaction")
+        while (await rest.do("GET", f"{TOPICS}/orders/compaction")).json["status"] != "SUCCESS":
+            await trio.sleep(1)
+        async with world.client("one") as client:
+            async with await client.create_producer(ORDERS.full, name="p") as producer:
+                await producer.send(b"secret", sequence_id=7)
+            await rest.do("DELETE", f"{TOPICS}/orders/truncate")
+            stats = (await rest.do("GET", f"{TOPICS}/orders/stats")).json
+            assert stats["storageSize"] == 0
+            inside = (await rest.do("GET", f"{TOPICS}/orders/internalStats")).json
+            assert inside["compactedLedger"]["ledgerId"] == -1
+            async with await client.create_producer(ORDERS.full, name="p") as producer:
+                assert producer.last_sequence_id == 7, "the topic remembers its producers"
+                await producer.send(b"new", sequence_id=8)
+            async with await client.create_reader(
+                ORDERS.full, start="earliest", read_compacted=True
+            ) as reader:
+                assert (await reader.receive()).data == b"new"
+
+    simulated(story)

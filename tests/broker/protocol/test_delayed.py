@@ -3,6 +3,7 @@
 import random
 import time
 from array import array
+from typing import Any
 
 import pytest
 
@@ -120,6 +121,80 @@ def test_a_million_entries_need_little_memory() -> None:
     )
     assert size == 20 * 20_000
     assert len(index._buckets) < 2_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_acknowledged_before_its_time_is_forgotten(seed: int) -> None:
+    rng, now_ms = random.Random(seed), 1_700_000_000_000
+    index, waits = Delayed(100_000), dict[Place, int]()
+    index.due(now_ms)
+    for number in range(900):
+        place = 5 + number // 300, number
+        waits[place] = now_ms + 1 + rng.randrange(1 << rng.choice([8, 14, 24, 34]))
+        index.add(waits[place], place)
+    gone = [place for place in waits if rng.random() < 0.3]
+    index.forget([*gone, (99, 1)])
+    index.forget(gone)
+    for place in gone:
+        del waits[place]
+    assert len(index) == len(waits)
+    up_to = 6, 450
+    index.forget_up_to(up_to)
+    waits = {place: at_ms for place, at_ms in waits.items() if place > up_to}
+    assert len(index) == len(waits) > 0
+    came = []
+    while (now := index.deadline_ms) is not None:
+        assert index.first()[0] == min(waits[place] for place in waits if place not in came)
+        came += [place for place, _ in index.due(now)]
+    assert sorted(came) == sorted(waits)
+
+
+def test_what_was_acknowledged_is_looked_for_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find one takes a look at all."""
+    index, looks = Delayed(100_000), list[int]()
+    for number in range(5_000):
+        index.add(1_700_000_060_000, (7, number))
+    keep = Delayed._keep
+
+    def noted(self: Delayed, *stays: Any) -> None:
+        looks.append(len(self))
+        keep(self, *stays)
+
+    monkeypatch.setattr(Delayed, "_keep", noted)
+    for number in range(50):
+        index.forget([(7, number)])
+    assert len(looks) == 10
+    assert len(index) == 4_950
+
+
+def test_the_far_part_forgets_what_was_acknowledged() -> None:
+    log = Log(100)
+    log.play(1_700_000_000_000)
+    for _ in range(3_000):
+        log.append(log.now_ms + 1_000_000)
+    log.index.forget_up_to((7, 499))
+    assert len(log.index) == 500
+    for place in [place for place in log.times if place <= (7, 499)]:
+        del log.times[place]
+    log.play(log.now_ms + _WAIT_MS)
+    assert log.came.keys() == log.times.keys()
+    log.append(log.now_ms + 1_000_000)
+    log.index.forget_up_to((99, 0))
+    assert (len(log.index), log.index.deadline_ms) == (0, None)
+
+
+def test_skipped_messages_do_not_count_as_delayed() -> None:
+    dispatch = SharedDispatch(DispatchLimits())
+    dispatch.joined(1)
+    dispatch.permits_granted(1, 10)
+    want = dispatch.want()
+    assert isinstance(want, Read)
+    dispatch.entries_read(want, [entry(n, 10_000) for n in range(20)])
+    assert dispatch.delayed == 20
+    dispatch.acked(1, [(5, n) for n in range(10)])
+    assert dispatch.delayed == 10
+    dispatch.acked_up_to((5, 30))
+    assert dispatch.delayed == 0
 
 
 LIMITS = DispatchLimits(delayed_entries_max=4, read_entries_max=3, delayed_lead_ms=0)
