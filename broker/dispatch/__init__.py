@@ -1,6 +1,7 @@
 """Delivery: from the log of a topic to the consumers of a subscription.
 
 subscription   one subscription: its cursor, its consumers, acknowledgements, moves
+consumer       one consumer of it, and what its client is sent
 dispatcher     reads entries and gives them to the consumers that the rules choose
 unacked_limit  the limit of unacknowledged messages of the whole broker
 backlog        how far a subscription is behind

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 import msgspec
 import trio
 
-from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
+from daybook.broker.dispatch.consumer import Consumer
+from daybook.broker.dispatch.subscription import TYPE_NAMES, Subscription
 from daybook.broker.protocol.dispatch.blockers import BLOCKERS_MAX, Blocker, Cause, stops_all
 from daybook.managed_ledger.position import Position
 

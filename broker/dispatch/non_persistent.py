@@ -13,6 +13,7 @@ import trio
 
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.backlog import BacklogSize
+from daybook.broker.dispatch.consumer import REGISTERED_S, Consumer
 from daybook.broker.dispatch.entries import keyed_head
 from daybook.broker.dispatch.subscription import (
     EXCLUSIVE,
@@ -20,7 +21,6 @@ from daybook.broker.dispatch.subscription import (
     KEY_SHARED,
     SHARED,
     TYPE_NAMES,
-    Consumer,
     OnDurable,
 )
 from daybook.broker.errors import (
@@ -37,8 +37,6 @@ from daybook.wire.messages.consumer import Ack
 
 if TYPE_CHECKING:
     from daybook.broker.topics.non_persistent import NonPersistentTopic
-
-_REGISTERED_S = 0.25  # see `dispatch.subscription`
 
 
 class NonPersistentSubscription:
@@ -160,7 +158,7 @@ class NonPersistentSubscription:
             self.topic.start_task(self._wait_registered, consumer)
 
     async def _wait_registered(self, consumer: Consumer) -> None:
-        await trio.sleep(_REGISTERED_S)
+        await trio.sleep(REGISTERED_S)
         consumer.note_registered()
 
     def remove(self, consumer: Consumer) -> None:

@@ -40,7 +40,9 @@ RESERVED = (CHUNKS, "daybook.sink.")  # No client may give its producer such a n
 _CHUNK_BITS = 24
 CHUNKS_MAX = 1 << _CHUNK_BITS
 _SHAPE_BITS = 63 - _CHUNK_BITS
-_CUT_BITS = 9  # of the shape: where the message is cut; the others say which message it is
+_CUT_BITS = (
+    9  # They say where the message is cut; the other bits of a shape say which message it is.
+)
 
 
 class Verdict(Enum):

@@ -28,12 +28,12 @@ import trio
 from google.protobuf.message import Message
 
 from daybook.broker.context import BrokerContext
+from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.dispatch.subscription import (
     EXCLUSIVE,
     FAILOVER,
     TYPE_NAMES,
-    Consumer,
     Subscription,
     Target,
 )
@@ -64,7 +64,8 @@ from daybook.broker.service.topic_watchers import TopicWatchers
 from daybook.broker.topics.non_persistent import NonPersistentTopic
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.stats import consumer_stats_response
-from daybook.broker.topics.topic import ConsumerRequest, ProducerRequest, Topic
+from daybook.broker.topics.topic import ConsumerRequest, Topic
+from daybook.broker.topics.topic_producers import ProducerRequest
 from daybook.managed_ledger.position import Position
 from daybook.wire.ack_sets import decode_ack_set
 from daybook.wire.connection import FrameConnection, FramePace

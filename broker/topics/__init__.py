@@ -1,11 +1,13 @@
 """Topics and their logs.
 
 topics                   the topics that this broker has loaded
-topic                    one topic: its log, its producers, its subscriptions
+topic                    one topic: its log and its life, and its subscriptions
+topic_producers          the producers of a topic: who may produce, and who waits
 producer                 one producer: entries in, receipts out
 rates, stats             message rates, and the statistics of the admin REST
 topic_log                the seam to the log of a topic
 managed_ledger_factory   logs that are managed ledgers, kept as their policies say
+bugs                     errors that nobody expected: each costs one topic
 upkeep, backlog_quota    message TTL, expiry, quotas, inactive topics
 policy_updates           changed policies, for topics that are loaded
 orphans                  removal of ledgers that no log names

@@ -17,8 +17,8 @@ from functools import partial
 import trio
 
 from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
-from daybook.broker.dispatch.subscription import Consumer
 from daybook.broker.errors import (
     NotAllowedError,
     NotFoundError,
@@ -37,11 +37,11 @@ from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
 from daybook.broker.topics.topic import (
     ConsumerRequest,
-    TopicProducers,
     check_consumer,
     check_name,
     publish_rate_limit,
 )
+from daybook.broker.topics.topic_producers import TopicProducers
 from daybook.managed_ledger.position import Position
 from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName
@@ -60,6 +60,7 @@ class NonPersistentTopic:
     """
 
     deduplication = None
+    quotas = None  # it stores nothing and has no backlog
     termination = None  # it cannot be terminated
     stored_epoch: int | None = None
 

@@ -11,8 +11,9 @@ from typing import cast
 import msgspec
 
 from daybook.broker.compaction.state import CompactionStats, compaction_stats
+from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
-from daybook.broker.dispatch.subscription import TYPE_NAMES, Consumer, Subscription
+from daybook.broker.dispatch.subscription import TYPE_NAMES, Subscription
 from daybook.broker.protocol.access import AccessMode
 from daybook.broker.protocol.dispatch.key_shared import KeySharedDispatch
 from daybook.broker.topics.non_persistent import NonPersistentTopic

@@ -47,17 +47,18 @@ async def test_of_two_newcomers_one_gets_the_name_of_a_producer_that_is_gone(
         holder, *newcomers = [await cluster.client() for _ in range(3)]
         assert isinstance(await holder.producer(producer_name="p"), pb.CommandProducerSuccess)
         cluster.broker.network.block("client-1", "broker")
-        answers = []
+        answers, answered = [], trio.Event()
 
         async def ask(client: Client) -> None:
             answers.append(type(await client.producer(producer_name="p")))
+            if len(answers) == 2:
+                answered.set()
 
         async with trio.open_nursery() as nursery:
             for client in newcomers:
                 nursery.start_soon(ask, client)
                 nursery.start_soon(_answer_pings, client)
-            while len(answers) < 2:
-                await trio.sleep(1)
+            await answered.wait()
             nursery.cancel_scope.cancel()
         assert set(answers) == {pb.CommandProducerSuccess, pb.CommandError}
         assert not any(client.frames.closed for client in newcomers)

@@ -11,7 +11,7 @@ import trio
 
 from daybook.broker.config import BrokerConfig, parse
 from daybook.broker.context import BrokerContext
-from daybook.broker.dispatch.subscription import Consumer
+from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.errors import NotFoundError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.namespaces.policies import NamespacePolicies, Policies

@@ -32,7 +32,7 @@ MUTANTS = [
     Mutant(
         id="AN04",
         rule="a producer goes on without a gap if its topic does -> as if nothing was pending",
-        module="daybook.broker.topics.topic",
+        module="daybook.broker.topics.topic_producers",
         name="TopicProducers.resume",
         replacement=Edit("if producer.holds_sends:", "if False:"),
         caught_by=f"{_BROKER}/test_topics.py -k could_not_be_terminated",
@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant(
         id="AN05",
         rule="a consumer is told that it is active when its client knows it -> at once",
-        module="daybook.broker.dispatch.subscription",
+        module="daybook.broker.dispatch.consumer",
         name="Consumer.send_active",
         replacement=Edit("if self._registered:", "if True:"),
         caught_by=f"{_BROKER}/test_subscriptions.py -k hears_that_it_is_active",
@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(
         id="AN05 closed",
         rule="a consumer is told that it is closed when its client knows it -> at once",
-        module="daybook.broker.dispatch.subscription",
+        module="daybook.broker.dispatch.consumer",
         name="Consumer.disconnect",
         replacement=Edit("if self._registered or self.connection.is_ours:", "if True:"),
         caught_by=f"{_BROKER}/test_subscriptions.py -k closed_at_once",

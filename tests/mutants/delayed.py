@@ -154,4 +154,12 @@ MUTANTS = [
         replacement=Edit("len(self._gone) * _LOOK_SHARE < self.indexed", "False"),
         caught_by=_BY,
     ),
+    Mutant(
+        id="DD92",
+        rule="the far part is read on while nothing new is read -> it waits for its turn",
+        module="daybook.broker.protocol.dispatch.shared",
+        name="SharedDispatch._want_delayed",
+        replacement=Edit("(self._new_has_turn and not full)", "self._new_has_turn"),
+        caught_by="tests:tests/broker/protocol/test_delayed.py -k chunks_are_held",
+    ),
 ]

@@ -132,7 +132,7 @@ MUTANTS = [
     Mutant(
         id="P93 producers",
         rule="a topic has so many producers as the policy allows -> any number",
-        module=_TOPIC,
+        module="daybook.broker.topics.topic_producers",
         name="TopicProducers._check_room",
         replacement=Edit("topic.policies.max_producers or topic", "topic"),
         caught_by=_BY_TOPIC,
@@ -140,7 +140,7 @@ MUTANTS = [
     Mutant(
         id="P93 waiting",
         rule="producers that wait to be admitted count -> only those that are admitted",
-        module=_TOPIC,
+        module="daybook.broker.topics.topic_producers",
         name="TopicProducers._check_room",
         replacement=Edit(" + len(self._applicants)", ""),
         caught_by=_BY_TOPIC,

@@ -149,7 +149,7 @@ REJECTED = [
         rule="the delay of a nack grows up to its maximum -> beyond it",
         module="daybook.clients.python.protocol.acks",
         name="NackTracker.nack",
-        replacement=Edit("min(delay_s, self._delay_max_s)", "delay_s"),
+        replacement=Edit("min(delay_s, most_s)", "delay_s"),
         caught_by=f"{_BY_LETTERS} -k doubles",
     ),
     Mutant(

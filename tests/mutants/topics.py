@@ -236,4 +236,31 @@ MUTANTS = [
         ),
         caught_by="tests:tests/broker/test_subscriptions.py -k count_for_the_limit",
     ),
+    Mutant(
+        id="TN10",
+        rule="a name is looked at again after its holder was asked -> it is taken for free",
+        module="daybook.broker.topics.topic_producers",
+        name="TopicProducers._make_way",
+        replacement=Edit(
+            "while (holder := self._holder(request.name)) is not None:",
+            "if (holder := self._holder(request.name)) is not None:",
+        ),
+        caught_by="tests:tests/broker/test_probes.py",
+    ),
+    Mutant(
+        id="TN11",
+        rule="truncation stores the snapshot of deduplication first -> its cursor keeps the log",
+        module="daybook.broker.topics.topic",
+        name="Topic.release_stored",
+        replacement=Edit("if self.deduplication is not None:", "if False:"),
+        caught_by="tests:tests/broker/control/test_subscription_admin.py -k would_keep",
+    ),
+    Mutant(
+        id="TN12",
+        rule="truncation deletes the compacted ledger -> its cursor keeps the log",
+        module="daybook.broker.topics.topic",
+        name="Topic.release_stored",
+        replacement=Edit("await self.compaction.forget()", "pass"),
+        caught_by="tests:tests/broker/control/test_subscription_admin.py -k would_keep",
+    ),
 ]

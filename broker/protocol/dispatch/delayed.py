@@ -18,8 +18,9 @@ An entry that is acknowledged before its time is forgotten (`forget`, `forget_up
 one takes a look at all, so single ones are collected first: up to a thousandth of the index is too
 much in the number that wait.
 
-An entry may be known twice after the far part was read again, if it was given back meanwhile.  Nothing is lost or sent
-twice by it, because an entry that a consumer has is not delivered to another one.
+An entry may be known twice after the far part was read again, if it was given back meanwhile.
+Nothing is lost or sent twice by it, because an entry that a consumer has is not delivered to
+another one.
 """
 
 from array import array
@@ -40,7 +41,9 @@ _REACH_BITS = 10  # and there are at most about 1024 of them
 _ENTRY_BITS = 40
 _ENTRY_MASK = (1 << _ENTRY_BITS) - 1
 _NEVER_MS = 1 << 70
-_LOOK_SHARE = 1_000  # of the index: so many entries are collected before they are looked for
+_LOOK_SHARE = (
+    1_000  # So many entries are collected, as a share of the index, before they are looked for.
+)
 
 
 class _Bucket:

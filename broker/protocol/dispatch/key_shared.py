@@ -235,9 +235,10 @@ class KeySharedDispatch(SharedDispatch):
             return Replay(tuple(sorted(self._next_waiting())), self._generation)
         if self.look_ahead_full:
             return None
-        if (again := self._want_delayed()) is not None:
+        full = self._chunks.delayed >= limits.delayed_chunks_max
+        if (again := self._want_delayed(full)) is not None:
             return again
-        if self._chunks.delayed >= limits.delayed_chunks_max:
+        if full:
             return None
         # Some of what is read will wait for consumers that cannot take it: their share is added.
         share = len(self._by_key) / len(self._available)

@@ -175,18 +175,21 @@ class SharedDispatch:
         if len(self._replay):
             count = self._mean.entries_for(permits, limits.replay_entries_max)
             return Replay(self._replay.first(count), self._generation)
-        if (again := self._want_delayed()) is not None:
+        chunks = self._chunks
+        full = chunks.delayed >= limits.delayed_chunks_max or chunks.held >= limits.held_entries_max
+        if (again := self._want_delayed(full)) is not None:
             return again
-        if self._chunks.delayed >= limits.delayed_chunks_max:
-            return None
-        if self._chunks.held >= limits.held_entries_max:
+        if full:
             return None
         count = self._mean.entries_for(permits, limits.read_entries_max)
         return Read(count, self._generation, waits=not self._delayed.asks)
 
-    def _want_delayed(self) -> Replay | None:
-        """Return a read of the far part of what is delayed, if it has its turn."""
-        if self._new_has_turn or not self._delayed.asks:
+    def _want_delayed(self, full: bool) -> Replay | None:
+        """Return a read of the far part of what is delayed, if it has its turn.
+
+        It always has if so much waits that nothing new is read.
+        """
+        if (self._new_has_turn and not full) or not self._delayed.asks:
             return None
         places = self._delayed.far_places(self._limits.read_entries_max)
         return Replay(places, self._generation, delayed=True)

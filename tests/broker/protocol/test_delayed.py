@@ -307,6 +307,51 @@ def test_the_next_one_is_named_at_any_time(seed: int) -> None:
             assert next_ms == waits[first] == min(waits.values())
 
 
+def test_delayed_entries_come_while_so_many_chunks_are_held_that_nothing_new_is_read() -> None:
+    """Once, the far part was read no further then: the turn was that of what is new."""
+    limits = DispatchLimits(
+        read_entries_max=1,
+        held_entries_max=1,
+        delayed_entries_max=1,
+        delayed_step_bits=0,
+        delayed_lead_ms=0,
+    )
+    machine = SharedDispatch(limits)
+    machine.tick(100)
+    machine.joined(1)
+    machine.joined(2)
+    machine.permits_granted(1, 1)
+    came: list[int] = []
+
+    def read(entry: Entry) -> None:
+        want = machine.want()
+        assert isinstance(want, Read)
+        machine.entries_read(want, [entry])
+
+    read(Entry((7, 0), 1, None, group="m"))  # The first consumer has no permits any more.
+    machine.permits_granted(2, 50)
+    for number in range(1, 7):
+        at_ms = 200 + number
+        read(Entry((7, number), 1, None, deliver_at_ms=at_ms, due_ms=at_ms))
+    read(Entry((7, 9), 1, None, group="m"))  # So its next chunk is held.
+    for now_ms in range(200, 260):
+        machine.tick(now_ms)
+        while (want := machine.want()) is not None:
+            assert isinstance(want, Replay)
+            due = {place: 200 + place[1] for place in want.places}
+            for effect in machine.entries_read(
+                want,
+                [
+                    Entry(place, 1, None, deliver_at_ms=ms if ms > now_ms else 0, due_ms=ms)
+                    for place, ms in due.items()
+                ],
+            ):
+                assert isinstance(effect, Deliver)
+                came += [entry.place[1] for entry in effect.entries]
+    assert sorted(came) == [1, 2, 3, 4, 5, 6]
+    assert machine.delayed == 0
+
+
 def test_a_bucket_knows_its_first_entry_also_when_some_have_left() -> None:
     rng, bucket, waits = random.Random(3), _Bucket(1_000, step=False), list[tuple[int, int]]()
     for number in range(500):
