@@ -8,8 +8,8 @@ unlisted          a message with a receipt is not in a ledger of the list, or be
 under-replicated  an entry of a closed ledger is on fewer bookies than the ack quorum, or than the
                   write quorum, if auto-recovery has reported that all lost copies were made again
 copies-differ     two bookies have different payloads of one entry
-length            a closed ledger's length is not the sum of its payloads; it may be less if its last
-                  fragment is empty, because a recovery then closes it without the last entry
+length            a closed ledger's length is not the sum of its payloads; it may be less if the
+                  last fragment is empty, because a recovery then closes without the last entry
 """
 
 from collections import defaultdict
