@@ -214,6 +214,24 @@ def test_copies_are_the_same() -> None:
     assert rules(broken) == ["copies-differ"]
 
 
+def test_a_ledger_whose_last_fragment_is_empty_may_have_an_estimated_length() -> None:
+    """Seed 950412: no bookie gave the last entry when the ledger was closed."""
+
+    def closed(length: int, *starts: int) -> list[Event]:
+        fragments = tuple((start, BOOKIES) for start in (0, *starts))
+        return changed(
+            lambda e: (
+                replace(e, length=length, fragments=fragments)
+                if isinstance(e, LedgerVersion) and e.state == "CLOSED"
+                else e
+            )
+        )
+
+    assert "length" not in rules(closed(0, 3))
+    assert "length" in rules(closed(31, 3))
+    assert "length" in rules(closed(0, 2))
+
+
 def test_the_length_of_a_ledger_is_that_of_its_entries() -> None:
     broken = changed(lambda e: replace(e, size=11) if isinstance(e, Copy) else e)
     assert rules(broken) == ["length"]

@@ -23,6 +23,7 @@ from tests.history.events import (
     Run,
     Send,
     Trimmed,
+    Unsubscribe,
 )
 from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
@@ -222,6 +223,19 @@ def test_a_key_waits_for_the_message_that_its_consumer_keeps() -> None:
         events: list[Event] = [*subscribed(kind="key_shared"), *_keyed(0, A), *_keyed(1, B, key)]
         end = [*acked(0, A, B), Drained(T, "s"), *read((0, A), (1, B))]
         return [*events, delivered(0, A), Quiet(("c",)), *end]
+
+    assert rules(story("k")) == []
+    assert rules(story("other")) == ["stalled"]
+
+
+def test_a_key_waits_also_for_a_message_from_before_an_end_that_was_refused() -> None:
+    """Seed 950041: another consumer could not end the subscription, and its name may be new."""
+
+    def story(key: str) -> list[Event]:
+        events: list[Event] = [*subscribed(kind="key_shared"), *_keyed(0, A), delivered(0, A)]
+        ended: list[Event] = [Unsubscribe(T, "s"), *subscribed("d", "key_shared")]
+        end = [*acked(0, A, B), Drained(T, "s"), *read((0, A), (1, B))]
+        return [*events, *ended, *_keyed(1, B, key), Quiet(("c", "d")), *end]
 
     assert rules(story("k")) == []
     assert rules(story("other")) == ["stalled"]

@@ -407,8 +407,15 @@ class _Check:
             them = ", ".join(each.name for each in there)
             by_key = any(each.subscribe.type == "key_shared" for each in there)
             held: set[str] = set()  # keys of which a consumer has a message that it keeps
-            for index in subscription.owed_until(at_ns):
+            owed = set(subscription.owed_until(at_ns))
+            # A message may be kept that an earlier subscription of the name was owed.
+            for index in range(len(subscription.log.reads)) if by_key else sorted(owed):
                 read = subscription.log.reads[index]
+                if index not in owed:
+                    kept = subscription.settled(read.position, whole_entry=False) is None
+                    if kept and any(_has(each, topic, read.position) for each in there):
+                        held.add(self._record.key_of(subscription.log, read))
+                    continue
                 if not self._record.sends[read.value].is_there_at(at_ns):
                     continue
                 key = self._record.key_of(subscription.log, read) if by_key else ""

@@ -48,6 +48,7 @@ class _Check:
         self._subscribes: dict[str, Subscribe] = {}  # by consumer
         self._subscriptions: dict[str, dict[str, _Subscription]] = {t: {} for t in self._stored}
         self._policies = Policies(record)
+        self._moved: dict[tuple[str, str], None] = {}  # by topic and subscription
 
     def run(self) -> Iterator[Violation]:
         for stamped in self._record.events:
@@ -59,7 +60,8 @@ class _Check:
                 case Subscribe(topic, name, consumer):
                     self._subscribes[consumer] = stamped.event
                     for each in self._topics(topic):
-                        self._subscriptions[each].setdefault(name, _Subscription())
+                        if (each, name) not in self._moved:
+                            self._subscriptions[each].setdefault(name, _Subscription())
                 case Attached(consumer, _, topic):
                     asked = self._subscribes[consumer]
                     self._attached(topic or asked.topic, asked.subscription, stamped.at_ns)
@@ -68,6 +70,9 @@ class _Check:
                 case Seek(topic, name) | Unsubscribe(topic, name):
                     for each in self._topics(topic):
                         self._subscriptions[each].pop(name, None)
+                        # The move may take effect at any later time.
+                        if isinstance(stamped.event, Seek):
+                            self._moved[each, name] = None
                 case Delete(topic):
                     for each in self._topics(topic):
                         self._subscriptions[each].clear()

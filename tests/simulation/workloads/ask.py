@@ -52,7 +52,7 @@ async def ask_until_done(scene: Scene, name: str, operate: Operate) -> None:
     while True:
         try:
             await ask(scene, name, operate)
-        except NotDoneError:
-            await scene.wait_end(_AGAIN_S)
+        except NotDoneError:  # Time has to pass, also when everybody is to leave.
+            await scene.cluster.run.sleep(_AGAIN_S)
         else:
             return
