@@ -544,3 +544,10 @@ def test_an_admin_request_may_be_cancelled() -> None:
             await asyncio.sleep(0)
 
     run(main)
+
+
+async def test_under_trio_it_says_what_to_use() -> None:
+    for opened in (aio.connect("pulsar://127.0.0.1:1"), aio.connect_admin("http://127.0.0.1:1")):
+        with pytest.raises(RuntimeError, match=r"under asyncio only.*daybook\.connect"):
+            async with opened:
+                pass
