@@ -47,8 +47,8 @@ class Guest:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             raise RuntimeError(
-                "daybook.aio runs under asyncio only: start the program with asyncio.run(main()), or"
-                " use daybook.connect and daybook.admin.Admin under trio, or daybook.blocking"
+                "daybook.aio runs under asyncio only: start the program with asyncio.run(main()),"
+                " or use daybook.connect and daybook.admin.Admin under trio, or daybook.blocking"
             ) from None
         while True:
             guest = _guests.get(loop)
