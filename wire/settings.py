@@ -45,8 +45,21 @@ def load(
     try:
         return parse(kind, settings)
     except ConfigError as error:
+        variable = _variable_in(str(error), prefix, environment)
+        if variable is not None:
+            raise ConfigError(f"{error} (it comes from the variable {variable})") from error
         places = "no settings file was given" if path is None else f"the file is {path}"
         raise ConfigError(f"{error} ({places}; variables {prefix}* override it)") from error
+
+
+def _variable_in(error: str, prefix: str, environment: Mapping[str, str]) -> str | None:
+    """Return the variable whose setting the error names, if there is one."""
+    named = re.search("setting `([^`]+)`", error)
+    for name in environment:
+        setting = name.removeprefix(prefix).lower().replace("__", ".")
+        if named is not None and name.startswith(prefix) and named[1] == setting:
+            return name
+    return None
 
 
 def parse(kind: type[SettingsT], settings: Mapping[str, object]) -> SettingsT:

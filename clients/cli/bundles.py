@@ -1,6 +1,8 @@
 """`daybook bundles`: which broker serves which part of a namespace; moving and splitting parts."""
 
 import itertools
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -12,10 +14,13 @@ from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.errors import AdminError
+from daybook.clients.python.errors import AdminError, BrokerError
 from daybook.wire.topics import url_encode
 
 _LISTED = ("bundle", "broker")
+_CARRIED = ("topics", "messages in/s", "messages out/s")
+_OTHERS = ""
+_LOAD_S = 3.0
 _ALGORITHMS = {"range": "range_equally_divide", "topics": "topic_count_equally_divide"}
 
 
@@ -50,11 +55,43 @@ async def _owners(admin: Admin, namespace: str) -> dict[str, str]:
 @admin_url_option
 @output_option
 def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
-    """List the bundles of a NAMESPACE with the brokers that serve them."""
+    """List the bundles of a NAMESPACE with the brokers that serve them, and what they carry.
+
+    The topics are those that are loaded.  A - is shown if a broker does not answer.
+    """
     name = parse_namespace(namespace)
-    owners = ask_admin(admin_url, lambda admin: _owners(admin, name))
-    rows = [{"bundle": bundle, "broker": broker} for bundle, broker in owners.items()]
-    write_rows(rows, _LISTED, output)
+
+    async def ask(admin: Admin) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
+        owners = await _owners(admin, name)
+        return owners, await _loads({*owners.values()} - {""})
+
+    owners, loads = ask_admin(admin_url, ask)
+    rows: list[dict[str, object]] = []
+    for bundle, broker in owners.items():
+        carried = loads.get(broker, {})
+        stats = carried.get(f"{name}/{bundle}", carried.get(_OTHERS))
+        row: dict[str, object] = {"bundle": bundle, "broker": broker}
+        row["topics"] = None if stats is None else stats.get("topics", 0)
+        row["messages in/s"] = None if stats is None else round(stats.get("msgRateIn", 0.0), 1)
+        row["messages out/s"] = None if stats is None else round(stats.get("msgRateOut", 0.0), 1)
+        rows.append(row)
+    write_rows(rows, (*_LISTED, *_CARRIED), output)
+
+
+async def _loads(brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """Return what the bundles of each broker carry at this moment, of brokers that answer."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for broker in brokers:
+        with suppress(BrokerError, ValueError):
+            admin = Admin(f"http://{broker}", timeout_s=_LOAD_S)
+            report: Mapping[str, Any] = await admin.call(
+                "GET", "/admin/v2/broker-stats/load-report"
+            )
+            reported: dict[str, Any] = dict(report.get("lastStats", {}))
+            if sum(each.get("topics", 0) for each in reported.values()) == report.get("numTopics"):
+                reported[_OTHERS] = {}  # They have no topics.  Else the report had no room for all.
+            found[broker] = reported
+    return found
 
 
 @bundles.command()

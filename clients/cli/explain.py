@@ -11,6 +11,7 @@ from daybook.clients.cli.broker_client import parse_topic
 from daybook.clients.cli.by_partition import ask_each
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
 from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.subscription_stats import subscription_type
 from daybook.clients.cli.watch import watch_option
 from daybook.clients.python.admin import Admin
 
@@ -84,7 +85,7 @@ def subscription(topic: str, name: str, admin_url: str, output: OutputFormat) ->
         {
             "topic": found["topic"],
             "subscription": found["subscription"],
-            "type": found["type"],
+            "type": subscription_type(found),
             "summary": found["summary"],
             "backlog (messages)": f"{'' if found['backlogExact'] else '~'}{found['msgBacklog']}",
             "stalled (s)": found["stalledS"],
@@ -116,5 +117,7 @@ def _show_partitions(
     if output == "json":
         write_record(found, output)
         return
-    rows = [{"partition": name, **found[name]} for name in found]
+    rows = [
+        {"partition": name, **each, "type": subscription_type(each)} for name, each in found.items()
+    ]
     write_rows(rows, columns, output)

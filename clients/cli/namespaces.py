@@ -71,8 +71,8 @@ def delete(
             f"The namespace {name} has {counted(len(topics), 'topic')}: delete them first, or add"
             " --force, which deletes their messages, too."
         )
-    with_topics = f" with {counted(len(topics), 'topic')}, their messages" if topics else ""
-    confirm(f"Delete the namespace {name}{with_topics} and its policies?", yes=yes)
+    with_topics = f", {counted(len(topics), 'topic')} with all messages" if topics else ""
+    confirm(f"Delete the namespace {name}{with_topics}, and its policies?", yes=yes)
 
     async def ask(admin: Admin) -> None:
         try:

@@ -82,6 +82,10 @@ _HINTS: tuple[tuple[str, _Hint], ...] = (
         r"subscription \S+ has fewer than",
         lambda _: "`daybook topics analyze` shows how far the subscription is behind.",
     ),
+    (
+        r"of this name has no partitions",
+        lambda _: "Create another topic with --partitions, and send to that one.",
+    ),
     (r"[Tt]opic (\S+) (?:does not exist|not found)", lambda m: _topics_beside(m[1])),
     (r"(\S+) does not exist: .* has only", lambda m: _topics_beside(m[1])),
     (r"[Tt]opic", lambda _: "`daybook topics list` shows the topics."),

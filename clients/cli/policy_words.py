@@ -73,6 +73,12 @@ def _dispatch_rate(value: Mapping[str, Any]) -> str:
     return " ".join([*found, *["relative"] * bool(value.get("relativeToPublishRate"))])
 
 
+def _quota(value: Mapping[str, Any], name: str, text: Callable[[int], str]) -> str:
+    """Return a limit and what happens at it; without a limit nothing happens."""
+    limit = value[name]
+    return f"{text(limit)} {value['policy']}" if limit >= 0 else _NO_LIMIT
+
+
 def _delayed(value: Mapping[str, Any]) -> str:
     longest = value.get("maxDeliveryDelayInMillis", 0)
     if longest % 1000:
@@ -107,8 +113,8 @@ _WORDS: Mapping[str, _Words] = {
     "retention": _retention,
     "message-ttl": _seconds,
     "subscription-expiry": _minutes,
-    "backlog-size": lambda value: f"{size_text(value['limitSize'])} {value['policy']}",
-    "backlog-age": lambda value: f"{duration_text(value['limitTime'])} {value['policy']}",
+    "backlog-size": lambda value: _quota(value, "limitSize", size_text),
+    "backlog-age": lambda value: _quota(value, "limitTime", duration_text),
     "inactive-topics": _inactive,
     "deduplication": _switch,
     "persistence": _persistence,

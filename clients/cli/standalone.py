@@ -105,8 +105,9 @@ _port = click.IntRange(0, 65000)
     multiple=True,
     metavar="KIND.NAME=VALUE",
     help="A setting of all brokers or bookies until the next start, as broker.roll_entries=100000."
-    "  May be given more than once.  The page docs/operations.md lists all settings; a part that"
-    " does not know one says so, and the cluster does not start.",
+    "  May be given more than once; the variable DAYBOOK_BROKER_ROLL_ENTRIES does the same.  The"
+    " page docs/operations.md lists all settings; a part that does not know one says so, and the"
+    " cluster does not start.",
 )
 @output_option
 @click.pass_context

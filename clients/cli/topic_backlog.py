@@ -305,6 +305,7 @@ def reset(
         before = await backlog_of(admin, name.full, subscription)
         found = await find(admin, name, where)
         await _move(admin, name, subscription, where, [] if dry_run else found)
+        afterwards = total(found) if dry_run else await backlog_of(admin, name.full, subscription)
         first = found[0] if len(found) == 1 else None
         return {
             **({"dry run": True} if dry_run else {}),
@@ -314,7 +315,7 @@ def reset(
             "next message": None if first is None else _next(first),
             "its offset": None if first is None else first.offset,
             "backlog before (messages)": before,
-            "backlog afterwards (messages)": total(found),
+            "backlog afterwards (messages)": afterwards,
         }
 
     write_record(ask_admin(admin_url, ask, changes=not dry_run), output)

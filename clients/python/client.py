@@ -54,7 +54,7 @@ from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolic
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader
-from daybook.clients.python.schemas.schema import Schema
+from daybook.clients.python.schemas.schema import Schema, check_schema
 from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, parse_start
 from daybook.clients.python.statistics import ClientStats, SendCounts
@@ -267,6 +267,7 @@ class Client:
         check_name("name", name)
         check_name("initial_subscription", initial_subscription)
         check_batching(batching)
+        check_schema(schema)
         check_timeout("send_timeout_s", send_timeout_s)
         name_of_topic, budget = topic_name(topic), SendBudget(pending_bytes_max)
         counts = SendCounts()

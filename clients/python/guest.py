@@ -43,7 +43,13 @@ class Guest:
     @classmethod
     async def enter(cls) -> "Guest":
         """Return the guest of the running loop; call `leave` when it is no longer needed."""
-        loop = asyncio.get_running_loop()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise RuntimeError(
+                "daybook.aio runs under asyncio only: start the program with asyncio.run(main()),"
+                " or use daybook.connect and daybook.admin.Admin under trio, or daybook.blocking"
+            ) from None
         while True:
             guest = _guests.get(loop)
             if guest is None:

@@ -36,7 +36,16 @@ def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
 def test_what_makes_no_sense_is_an_error(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError) as raised:
         load(Settings, "T_", None, environment)
-    assert "(no settings file was given; variables T_* override it)" in str(raised.value)
+    (name,) = environment
+    assert f"(it comes from the variable {name})" in str(raised.value)
+
+
+def test_an_error_of_the_file_names_the_file_and_the_prefix(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('name = "a"\nconut = 1')
+    with pytest.raises(ConfigError) as raised:
+        load(Settings, "T_", file, {"T_COUNT": "1", "CONUT": "1"})
+    assert f"(the file is {file}; variables T_* override it)" in str(raised.value)
 
 
 @pytest.mark.parametrize("content", ["count = ", f"name = {DEEP}", "conut = 1"])

@@ -94,3 +94,19 @@ class Schema(ABC, Generic[T]):
     def __repr__(self) -> str:
         name = f" {self.info.name}" if self.info.name else ""
         return f"<Schema {self.info.type_name}{name}>"
+
+
+def check_schema(schema: object) -> None:
+    """Raise TypeError unless it is a schema, or None."""
+    if schema is None or isinstance(schema, Schema):
+        return
+    if isinstance(schema, type):
+        name = schema.__name__
+        raise TypeError(
+            f"schema must be a schema, not the class {name}: write schemas.json({name}) or"
+            f" schemas.avro({name}) for records, and schemas.STRING, INT64, ... for simple values"
+        )
+    raise TypeError(
+        "schema must be one of daybook.schemas, such as schemas.STRING or schemas.json(Class), not"
+        f" {schema!r:.80}"
+    )

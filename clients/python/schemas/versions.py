@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import trio
 
 from daybook.clients.python.errors import BrokerError, TopicNotFoundError, UnavailableError
-from daybook.clients.python.schemas.schema import PairDecoder, Schema, SchemaInfo
+from daybook.clients.python.schemas.schema import PairDecoder, Schema, SchemaInfo, check_schema
 
 Ask: TypeAlias = Callable[[bytes], Awaitable[SchemaInfo]]
 """Asks the broker for a version."""
@@ -58,6 +58,7 @@ class SchemaVersions:
     """The decoders of all versions that were met."""
 
     def __init__(self, schema: Schema[Any]) -> None:
+        check_schema(schema)
         self.schema = schema
         self._plain = VersionDecoder(b"", schema.decoder())
         self._decoders: dict[tuple[str, bytes], VersionDecoder] = {}

@@ -127,11 +127,13 @@ def fake(fake_host: FakeHost) -> FakeCluster:
 class FakeAdmin:
     """Answers by method and path, with 404 for everything else, and records the requests.
 
-    An answer is an object that is sent as JSON, or a pair of bytes and headers.
+    An answer is an object that is sent as JSON, or a pair of bytes and headers.  Answers `in_turn`
+    come first, once each.
     """
 
     def __init__(self) -> None:
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.in_turn: dict[tuple[str, str], list[tuple[int, Any]]] = {}
         self.asked: list[tuple[str, str, Any]] = []
 
 
@@ -147,7 +149,9 @@ def fake_admin(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeAdmin]:
             asked = json.loads(body) if body else None
             fake.asked.append((self.command, self.path, asked))
             missing = 404, {"reason": "no such topic"}
-            status, answer = fake.answers.get((self.command, self.path), missing)
+            key = self.command, self.path
+            once = fake.in_turn.get(key)
+            status, answer = once.pop(0) if once else fake.answers.get(key, missing)
             self.send_response(status)
             if isinstance(answer, tuple):
                 content, headers = answer

@@ -33,12 +33,27 @@ def answer_bundles(fake_admin: FakeAdmin) -> None:
 
 def test_bundles_are_listed_with_their_brokers(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     answer_bundles(fake_admin)
+    answers = fake_admin.answers
+    broker = os.environ["DAYBOOK_ADMIN_URL"].removeprefix("http://")
+    answers["GET", "/admin/v2/brokers"] = 200, [broker, "127.0.0.1:1"]
+    lower: dict[str, object] = {f"public/default/{LOWER}": {}}
+    upper: dict[str, object] = {f"public/default/{UPPER}": {}}
+    for name, owned in ((broker, lower), ("127.0.0.1:1", upper)):
+        path = f"/admin/v2/brokers/-/{name.replace(':', '%3A')}/ownedNamespaces"
+        answers["GET", path] = 200, owned
+    stats = {f"public/default/{LOWER}": {"topics": 3, "msgRateIn": 10.04, "msgRateOut": 0.0}}
+    report: dict[str, object] = {"lastStats": stats, "numTopics": 3}
+    answers["GET", "/admin/v2/broker-stats/load-report"] = 200, report
     code, out, _ = daybook("bundles", "list", "public/default", "--output", "json")
     assert code == 0
-    assert json.loads(out) == [
-        {"bundle": LOWER, "broker": "a:8080"},
-        {"bundle": UPPER, "broker": ""},
-    ]
+    one, two = json.loads(out)
+    assert (one["bundle"], one["broker"], two["broker"]) == (LOWER, broker, "127.0.0.1:1")
+    assert (one["topics"], one["messages in/s"], two["topics"]) == (3, 10.0, None)
+    del stats[f"public/default/{LOWER}"]
+    for topics, shown in ((0, 0), (3, None)):  # the busiest bundles are reported, and not all
+        report["numTopics"] = topics
+        one = json.loads(daybook("bundles", "list", "public/default", "--output", "json")[1])[0]
+        assert one["topics"] == shown
 
 
 def test_bundles_are_moved_split_and_unloaded(daybook: Daybook, fake_admin: FakeAdmin) -> None:

@@ -31,6 +31,10 @@ _LOOK = "persistent://public/default/look"
         ),
         ("the partitioned topic persistent://a/b/c does not exist", "topics list --namespace a/b"),
         (f"{_LOOK}-partition-9 does not exist: {_LOOK} has only 3 partitions", "daybook topics"),
+        (
+            f"the partitioned topic {_LOOK} does not exist: a topic of this name has no partitions",
+            "--partitions",
+        ),
         ("Topic not found", "daybook topics list"),
         ("Subscription not found", "daybook topics subscriptions list TOPIC"),
     ],

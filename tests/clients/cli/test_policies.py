@@ -145,6 +145,8 @@ def test_each_policy_is_shown_in_the_words_that_set_it() -> None:
 def test_what_no_words_describe_is_shown_as_it_is() -> None:
     assert policy_words.words("retention", {"new": 1}) == '{"new": 1}'
     assert policy_words.words("message-ttl", None) is None
+    no_quota = {"limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
+    assert policy_words.words("backlog-age", no_quota) == "unlimited"
     assert policy_words.words("subscription-types", []) is None
     assert policy_words.words("delayed-delivery", {"active": True, "maxDeliveryDelayInMillis": 1})
 

@@ -183,8 +183,12 @@ def test_a_subscription_is_moved_to_a_place(
     assert (code, _posted(orders)) == (0, []), err
     planned = json.loads(out)
     assert planned.pop("dry run") is True
+    moved = {"subscriptions": {"billing": {"msgBacklog": 5}}}
+    stats = [orders.answers["GET", f"{ROOT}/stats"], (200, moved)]
+    orders.in_turn["GET", f"{ROOT}/stats"] = stats
     code, out, _ = daybook(*words)
-    assert (code, json.loads(out)) == (0, planned)
+    done = {**planned, "backlog afterwards (messages)": 5}
+    assert (code, json.loads(out)) == (0, done), "the broker says what it is"
     assert planned["its offset"] == offset
     assert planned["backlog before (messages)"] == 7
     assert planned["backlog afterwards (messages)"] == afterwards
@@ -239,8 +243,10 @@ def test_partitions_are_moved_together_or_one_by_name(daybook: Daybook, orders: 
         _stored(orders, f"{part}/ledger/{index}/entry/0", [b"a", b"b"], first=0, place=f"{index}:0")
         answers["POST", f"{part}/subscription/billing/resetcursor"] = 204, None
     words = ("topics", "reset", "orders", "billing")
-    _, out, _ = daybook(*words, "earliest", "--output", "json")
+    _, out, _ = daybook(*words, "earliest", "--dry-run", "--output", "json")
     assert json.loads(out)["backlog afterwards (messages)"] == 4
+    assert daybook(*words, "earliest")[0] == 0
+    assert _posted(orders)[-1][0] == f"{SUB}/resetcursor"
     assert daybook(*words, "1:0:1:1")[0] == 0
     path, sent = _posted(orders)[-1]
     assert path == f"{ROOT}-partition-1/subscription/billing/resetcursor"

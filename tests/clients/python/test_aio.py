@@ -322,7 +322,7 @@ def test_a_call_from_another_loop_is_an_error(cluster: FakeCluster) -> None:
 
 def test_trio_programs_are_sent_to_the_client_for_trio(cluster: FakeCluster) -> None:
     async def main() -> None:
-        with pytest.raises(RuntimeError, match="no running event loop"):
+        with pytest.raises(RuntimeError, match="under asyncio only"):
             async with aio.connect(cluster.url):
                 pass
 
@@ -544,3 +544,10 @@ def test_an_admin_request_may_be_cancelled() -> None:
             await asyncio.sleep(0)
 
     run(main)
+
+
+async def test_under_trio_it_says_what_to_use() -> None:
+    for opened in (aio.connect("pulsar://127.0.0.1:1"), aio.connect_admin("http://127.0.0.1:1")):
+        with pytest.raises(RuntimeError, match=r"under asyncio only.*daybook\.connect"):
+            async with opened:
+                pass

@@ -489,3 +489,14 @@ async def test_a_typed_table_view(autojump_clock: MockClock) -> None:
             await producer.send(Small(2), key="b")
             await view.wait_caught_up()
             assert (dict(view), view.unreadable) == ({"b": Small(2)}, 1)
+
+
+async def test_what_is_no_schema_is_refused_with_an_example() -> None:
+    async with one_client() as (_, client):
+        for wrong, said in ((Small, r"schemas\.json\(Small\)"), ("json", "daybook.schemas")):
+            with pytest.raises(TypeError, match=said):
+                await client.create_producer("t", schema=wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=said):
+                await client.subscribe("t", "s", schema=wrong)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=said):
+                await client.create_reader("t", schema=wrong)  # type: ignore[arg-type]
