@@ -8,7 +8,7 @@ from tests.simulation.acts import PEER, SUBJECT, Act, At, On
 from tests.simulation.plan import Administer, Consume, Mishap, Plan, Produce, Topic, Work
 from tests.simulation.steps import HAND_OVER
 
-_SHARE = 0.2  # of the runs with several brokers
+_SHARE = 0.2  # a share of the runs with several brokers
 _UNDISTURBED = 0.3  # share of these runs in which nothing else strikes
 _CALM_STORM_S = 8.0  # their length
 _MANY = 0.4  # share of these runs that have so many topics in one bundle that it moves in groups

@@ -73,7 +73,7 @@ class Nemesis:
 
     @property
     def problems(self) -> list[str]:
-        """What a fault has shown to be wrong."""
+        """The problems that a fault has shown."""
         return self._drains.problems
 
     def begin(self) -> None:

@@ -115,7 +115,7 @@ class Latest:
     topic: str
     view: bool = False
     again: float = 0.0  # probability after each batch, or half second: leave, and start another
-    subscription: str = ""  # of a consumer that reads the latest messages and acknowledges them
+    subscription: str = ""  # The consumer of it reads the latest messages and acknowledges them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ class Restrict:
     name: str
     host: str
     topic: str
-    how: str  # of `restrict.POLICIES`, or expire
+    how: str  # one of `restrict.POLICIES`, or expire
     limit: int  # seconds, bytes, or messages or subscribes a second
     at_s: float
     for_s: float = 1000.0  # at most until the storm is over
@@ -164,7 +164,7 @@ class Carry:
 
     name: str
     host: str
-    how: str  # of `routes.HOWS`
+    how: str  # one of `routes.HOWS`
     messages: int = 10
     pace_s: float = 0.1
     payload_bytes: int = 20

@@ -20,7 +20,7 @@ _RATES = ("dispatch rate", "subscription rate")
 
 @dataclass(slots=True)
 class _Limited:
-    """What has passed one limit since it was seen first."""
+    """The messages that have passed one limit since it was seen first."""
 
     since_s: float
     passed: int = 0

@@ -124,7 +124,7 @@ class Settings:
     policy_check_interval_s: float = 60.0
     subscription_expiry_s: float = 0.0  # without a consumer; 0: subscriptions stay
     deduplication: bool = False
-    unacked_max: int = 0  # of all shared subscriptions of a broker; 0: no limit
+    unacked_max: int = 0  # the limit of all shared subscriptions of a broker; 0: no limit
     retention: bool = True  # if off, messages that every subscription has acknowledged are deleted
     checkpoint_entries: int = 200
     segment_bytes: int = 512 << 20
@@ -140,7 +140,7 @@ class Settings:
     unsynced: bool = False  # bookie-1 acknowledges before its sync
     http: bool = False  # brokers have an admin port, and balance their bundles
     balance_interval_s: float = 60.0
-    bundles: int = 16  # of the first namespace
+    bundles: int = 16  # those of the first namespace
     limits: Limits = field(default_factory=Limits)
 
     @property

@@ -270,7 +270,7 @@ class _Session:
         self._more = trio.Event()
         self._over = False
         self._unsubscribing = False
-        # What was delivered, if the broker delivers no more until that is acknowledged.
+        # The messages that were delivered, if the broker waits for their acknowledgement.
         self._limited = self._scene.plan.shape.settings.unacked_max > 0
         self._held: list[Message] = []
         self._holds = trio.Event()

@@ -18,7 +18,7 @@ from tests.simulation.plan import Latest
 from tests.simulation.workloads.messages import digest_of, position_of, short, value_in, value_of
 from tests.simulation.workloads.stage import Actor, Stage
 
-QUEUE = 10  # of consumers
+QUEUE = 10  # the receiver queue of consumers
 _AGAIN_S = 0.3
 _LOOK_S = 0.5
 _CLOSE_S = 10.0
