@@ -89,7 +89,7 @@ async def _loads(brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
             )
             reported: dict[str, Any] = dict(report.get("lastStats", {}))
             if sum(each.get("topics", 0) for each in reported.values()) == report.get("numTopics"):
-                reported[_OTHERS] = {}  # They have no topics, because the report has all.
+                reported[_OTHERS] = {}  # They have no topics.  A report has no room for all.
             found[broker] = reported
     return found
 
