@@ -28,7 +28,7 @@ from tests.storms.dispatch_consumer import Consumer, Message
 from tests.storms.dispatch_rules import KEY_SHARED
 
 SLOTS = 8  # Keys are small numbers here, so that they are their own slots.
-TURNS = 60  # in which nothing is acknowledged; then what is left does not come
+TURNS = 150  # without an acknowledgement; then what is left does not come
 
 
 class KeySharedStorm(DispatchStorm):
