@@ -20,7 +20,7 @@ goes with its session or its guard.  In both cases the successor sees that, and 
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import assert_never
 
@@ -135,6 +135,7 @@ class _HandOver:
     receiver: Receiver
     ticket: Ticket
     topics: PassedOn
+    taken: trio.Event = field(default_factory=trio.Event)
 
 
 class _Waiter:
@@ -325,9 +326,10 @@ class Ownership:
 
     # -- handing a bundle over
 
-    async def hand_over(self, bundle: BundleName, successor: Successor, receiver: Receiver) -> None:
+    async def hand_over(self, bundle: BundleName, successor: Successor, receiver: Receiver) -> bool:
         """Close the bundle's topics, and let the successor, which expects it, take the record.
 
+        Return False if this broker has released the bundle, and the successor may not have it.
         Raise UnavailableError if the bundle cannot be released now; then nothing has changed.
         """
         guard = self._guard
@@ -340,7 +342,7 @@ class Ownership:
         if bundle in self._leaving:
             raise UnavailableError(f"the bundle {bundle} is being moved already")
         # From the same turn on the bundle has no new topics, so none is missed.
-        self._leaving[bundle] = _HandOver(
+        leaving = self._leaving[bundle] = _HandOver(
             successor,
             receiver,
             Ticket(guard.path, record.stat.created_txid),
@@ -354,6 +356,7 @@ class Ownership:
             del self._leaving[bundle]
         if waiter.answer is not Answer.OURS:
             raise UnavailableError(f"the bundle {bundle} cannot be moved now: try again")
+        return leaving.taken.is_set()
 
     def expect(self, bundle: BundleName) -> None:
         """Let clients wait here for the bundle: another broker is about to hand it over.
@@ -729,6 +732,7 @@ class Ownership:
             if leaving is None:  # The caller has given up: nobody knows the successor.
                 raise UnavailableError("there is no successor")
             await leaving.receiver.give(leaving.ticket)
+            leaving.taken.set()
         except BrokerError as error:
             self._log.warning(
                 "the next owner of a bundle did not take it; any broker may own it now",

@@ -118,4 +118,28 @@ MUTANTS = [
         replacement=Edit("await self._ownership.withdraw()", "pass"),
         caught_by=f"{_SHELLS} -k planned",
     ),
+    Mutant(
+        id="BA20",
+        rule="a bundle that cannot be split keeps no other from moving -> it is asked for again",
+        module="daybook.broker.protocol.balance",
+        name="Balance.failed",
+        replacement=Edit("if decision.kind is Kind.SPLIT:", "if False:"),
+        caught_by="tests:tests/broker/protocol/test_balance.py -k cannot_be_split",
+    ),
+    Mutant(
+        id="BA21",
+        rule="old fences are looked for when the table has doubled -> at each fence",
+        module="daybook.broker.protocol.topics",
+        name="TopicsProtocol._note_fence",
+        replacement=Edit("if len(self._fenced) >= self._fenced_max:", "if True:"),
+        caught_by="tests:tests/broker/protocol/test_topics_scenarios.py -k many_fences",
+    ),
+    Mutant(
+        id="BA22",
+        rule="a bundle that its receiver did not take is not handed over -> it counts as that",
+        module="daybook.broker.ownership.hand_over",
+        name="HandOvers._hand_over",
+        replacement=Edit("if not given:", "if False:"),
+        caught_by=f"{_SHELLS} -k did_not_confirm",
+    ),
 ]

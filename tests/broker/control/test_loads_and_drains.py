@@ -282,3 +282,25 @@ async def test_a_drain_asks_a_receiver_that_failed_once_and_releases_its_bundles
         assert trio.current_time() - began < 6
         assert one.broker.ownership.owned == []
         assert await two.broker.ownership.acquire(BUNDLES[2]) is Answer.OURS
+
+
+async def test_a_hand_over_that_the_receiver_did_not_confirm_is_no_success(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, _ = await start(cluster)
+        fails = True
+
+        async def call(_url: str, _method: str, path: str, **_: object) -> None:
+            await trio.lowlevel.checkpoint()
+            if fails and path.endswith("/take"):
+                raise UnavailableError("no answer")
+
+        one.hand_overs._peer_calls.call = call  # type: ignore[method-assign, assignment]  # pyright: ignore[reportPrivateUsage]
+        to = await one.hand_overs.named("two:8080")
+        with pytest.raises(UnavailableError, match="did not confirm"):
+            await one.hand_overs.hand_over(BUNDLES[0], to)
+        assert one.broker.ownership.owned == BUNDLES[1:]
+        fails = False
+        await one.hand_overs.hand_over(BUNDLES[1], to)
+        assert one.broker.ownership.owned == BUNDLES[2:]
