@@ -185,6 +185,7 @@ class Ownership:
         self._joining = trio.Lock()
         self._joined = trio.Event()
         self._closing = False
+        self._put_off: int | None = None  # the term in which this broker would have joined
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own bundles until cancelled.  `task_status` reports when this broker has joined."""
@@ -483,13 +484,25 @@ class Ownership:
 
     # -- the end
 
-    async def withdraw(self) -> None:
-        """Begin to leave: no bundle is placed on this broker or acquired by it from now on."""
+    async def withdraw(self) -> bool:
+        """Begin to leave: no bundle is placed on this broker or acquired by it from now on.
+
+        Return False if the store did not confirm it: bundles may still be placed here.
+        """
         self._closing = True  # before any checkpoint: `may_load` and `acquire` refuse from now on
         if self._guard is None:
-            return  # This broker has never joined.
+            return True  # This broker has never joined.
         with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
             await withdraw(self._store, self.identity.broker_id, self._guard)
+            return True
+        return False
+
+    def stay(self) -> None:
+        """Load topics and take bundles again, after a withdrawal that failed."""
+        self._closing = False
+        if self._put_off is not None and self._put_off == self._protocol.term:
+            self._start(self._join, self._put_off)
+        self._put_off = None
 
     async def release_all(self) -> None:
         """Release all bundles, several at a time."""
@@ -557,7 +570,9 @@ class Ownership:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Join(term):
-                if not self._closing:
+                if self._closing:
+                    self._put_off = term  # until `stay`
+                else:
                     self._start(self._join, term)
             case ReadGuard(term):
                 self._start(self._read_guard, term)

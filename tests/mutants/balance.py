@@ -115,7 +115,7 @@ MUTANTS = [
         rule="a broker that is drained takes no bundle -> lookups place bundles there",
         module="daybook.broker.admin.broker_operations",
         name="BrokerOperations.drain",
-        replacement=Edit("await self._ownership.withdraw()", "pass"),
+        replacement=Edit("not await self._ownership.withdraw()", "False"),
         caught_by=f"{_SHELLS} -k planned",
     ),
     Mutant(
@@ -141,5 +141,21 @@ MUTANTS = [
         name="HandOvers._hand_over",
         replacement=Edit("if not given:", "if False:"),
         caught_by=f"{_SHELLS} -k did_not_confirm",
+    ),
+    Mutant(
+        id="BA23",
+        rule="a broker whose drain has not begun serves its topics -> it loads none",
+        module="daybook.broker.ownership.ownership",
+        name="Ownership.stay",
+        replacement=Edit("self._closing = False", "pass"),
+        caught_by=f"{_SHELLS} -k has_not_begun",
+    ),
+    Mutant(
+        id="BA24",
+        rule="a broker that stays after all joins again -> a lost session keeps it out",
+        module="daybook.broker.ownership.ownership",
+        name="Ownership.stay",
+        replacement=Edit("self._start(self._join, self._put_off)", "pass"),
+        caught_by=f"{_SHELLS} -k joins_again",
     ),
 ]
