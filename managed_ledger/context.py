@@ -190,23 +190,11 @@ class LogContext:
 
         This waits until the store answers.
         """
-        return await self._synced(path, lambda: self.store.get(path))
+        return await self.retry_read(lambda: self.store.get_newest(path))
 
     async def read_newest_children(self, path: str) -> list[str]:
         """Return the names below `path`, with everything that was written before this call."""
-        return await self._synced(path, lambda: self.store.get_children(path)) or []
-
-    async def _synced(self, path: str, read: Callable[[], Awaitable[T]]) -> T:
-        async def attempt() -> T:
-            while True:
-                session_id = self.store.session_id
-                await self.store.sync(path)
-                answer = await read()
-                # A new session may be with a server that is behind, and that did not sync.
-                if self.store.session_id == session_id:
-                    return answer
-
-        return await self.retry_read(attempt)
+        return await self.retry_read(lambda: self.store.get_newest_children(path)) or []
 
     async def pause(self) -> None:
         """Sleep for a moment between two attempts."""

@@ -365,8 +365,8 @@ async def _take_over(
     assert ledgers.lists(writer.ledger_id)
     log = ManagedLedger(name, context, config, ledgers, writer, next_offset)
     try:
-        await context.delete_ledgers(empty, ledgers.owner)
-        # There may be thousands of trimmed ledgers, so the opening does not wait for that.
+        # There may be thousands of trimmed ledgers, so the opening waits for no deletion.
+        context.delete_later(empty, ledgers.owner)
         context.nursery.start_soon(context.delete_ledgers, trimmed, ledgers.owner)
         on_step("recovering its subscriptions from their ledgers")
         await _recover_cursors(log)  # step 5

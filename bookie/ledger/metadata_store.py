@@ -23,7 +23,7 @@ from daybook.bookie.ledger.protocol.update import (
     Write,
 )
 from daybook.bookie.registry.cookies import CookieGeneration, read_cookie_generation
-from daybook.bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
+from daybook.bookie.registry.ledger_ids import LedgerIds, list_ledgers, prune_parents
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.metadata.store import (
     ANY,
@@ -61,6 +61,7 @@ class LedgerMetadataStore:
         self.store = store
         self.paths = paths
         self._rng = rng
+        self._ids = LedgerIds(store, paths)
 
     @property
     def reachable(self) -> bool:
@@ -73,12 +74,12 @@ class LedgerMetadataStore:
         """Store the metadata of a new ledger; return its id.
 
         A creation whose outcome is unknown is looked up: a token tells ours from another's.  Tasks
-        in `janitor` delete the records that only served to count (`new_ledger_id`).
+        in `janitor` delete the records that only served to count (`LedgerIds`).
         """
         metadata = replace(metadata, creator_token=self._rng.getrandbits(62) + 1)
         value = encode_metadata(metadata)
         while True:
-            ledger_id = await new_ledger_id(self.store, self.paths, janitor)
+            ledger_id = await self._ids.new(janitor)
             if await self._create(self.paths.ledger(ledger_id), value, metadata.creator_token):
                 return ledger_id, StoredMetadata(metadata, 0)
 

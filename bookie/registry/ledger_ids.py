@@ -29,16 +29,42 @@ _ID_ATTEMPTS = 5
 _LONG_GENERATIONS_KEPT = 3
 
 
-async def new_ledger_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.Nursery) -> int:
-    """Return an id that no ledger has had.  Ids may be skipped.
+class LedgerIds:
+    """The allocation of ids for one host.
 
-    Tasks in `janitor` delete the records that only served to count.
+    The host reads only once that there is no `idgen-long`; then a watch tells when it comes.  In
+    the moment before the watch fires, the host may still get a short id.  Its ledger is used like
+    any other, unless it would follow a ledger with a long id on the list of a log.  Such a list
+    refuses it (`LedgerIdTooLowError`), and the next attempt gets a long id.
     """
-    if await store.get(paths.idgen_long) is None:
-        number = await _count(store, f"{paths.idgen}/ID-", janitor)
-        if 0 <= number <= SHORT_ID_MAX:
-            return number
-    return await _new_long_id(store, paths, janitor)
+
+    def __init__(self, store: MetadataStore, paths: LedgerPaths) -> None:
+        self._store = store
+        self._paths = paths
+        self._are_short = False  # There was no `idgen-long`, and its watch has not fired since.
+        self._fired = 0
+
+    async def new(self, janitor: trio.Nursery) -> int:
+        """Return an id that no ledger has had.  Ids may be skipped.
+
+        Tasks in `janitor` delete the records that only served to count.
+        """
+        if self._are_short or await self._read_are_short():
+            number = await _count(self._store, f"{self._paths.idgen}/ID-", janitor)
+            if 0 <= number <= SHORT_ID_MAX:
+                return number
+        return await _new_long_id(self._store, self._paths, janitor)
+
+    async def _read_are_short(self) -> bool:
+        fired = self._fired
+        short = await self._store.get(self._paths.idgen_long, self._touched) is None
+        # The watch may fire before this task has the answer, which is old then.
+        self._are_short = short and fired == self._fired
+        return short
+
+    def _touched(self) -> None:
+        self._fired += 1
+        self._are_short = False
 
 
 async def _new_long_id(store: MetadataStore, paths: LedgerPaths, janitor: trio.Nursery) -> int:

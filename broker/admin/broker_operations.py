@@ -130,7 +130,13 @@ class BrokerOperations:
             )
         if not dry_run:
             self._stop_leading()
-            await self._ownership.withdraw()  # otherwise lookups would place bundles here
+            # Without this, lookups would place bundles here, whose topics nobody could load.
+            if not await self._ownership.withdraw():
+                self._ownership.stay()
+                raise UnavailableError(
+                    f"the drain of {broker_id} has not begun, because the metadata store did not"
+                    " answer: try again; until then the broker serves its topics"
+                )
             self._ownership.start_task(self._hand_overs.drain)
         await trio.lowlevel.checkpoint()
         return {bundle: member.broker_id for bundle, member in plan}

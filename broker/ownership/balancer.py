@@ -116,6 +116,7 @@ class Balancer:
                 await self._carry_out(decision, {member.broker_id: member for member in live})
         except BrokerError as error:
             outcome = f"failed: {error}"
+            self._balance.failed(decision, trio.current_time())
             raise
         finally:
             self._decisions.append(self._body(decision, outcome))

@@ -123,7 +123,9 @@ class HandOvers:
         return Counter(sessions[each.session] for each in owned if each.session in sessions)
 
     async def hand_over(self, bundle: BundleName, to: Member) -> None:
-        """Move a bundle of ours to another broker.  Raise UnavailableError if it stays.
+        """Move a bundle of ours to another broker.
+
+        Raise UnavailableError if it stays, or if the other broker did not confirm that it has it.
 
         A hand-over that has begun is carried out even if its caller stops waiting.
         """
@@ -144,11 +146,16 @@ class HandOvers:
                 partial(self._pass_on, bundle, url),
                 partial(self._give, bundle, url),
             )
-            await self._ownership.hand_over(bundle, successor, receiver)
+            given = await self._ownership.hand_over(bundle, successor, receiver)
         except BaseException:
             with trio.move_on_after(1, shield=True):
                 await self._keep(bundle, url)
             raise
+        if not given:
+            raise UnavailableError(
+                f"this broker has released {bundle}, and {to.broker_id} did not confirm that it"
+                " took it: any broker may own it now; look it up"
+            )
         self._log.info(
             "a bundle was handed over",
             bundle=bundle,

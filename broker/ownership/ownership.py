@@ -20,7 +20,7 @@ goes with its session or its guard.  In both cases the successor sees that, and 
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import assert_never
 
@@ -135,6 +135,7 @@ class _HandOver:
     receiver: Receiver
     ticket: Ticket
     topics: PassedOn
+    taken: trio.Event = field(default_factory=trio.Event)
 
 
 class _Waiter:
@@ -184,6 +185,7 @@ class Ownership:
         self._joining = trio.Lock()
         self._joined = trio.Event()
         self._closing = False
+        self._put_off: int | None = None  # the term in which this broker would have joined
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Own bundles until cancelled.  `task_status` reports when this broker has joined."""
@@ -325,9 +327,10 @@ class Ownership:
 
     # -- handing a bundle over
 
-    async def hand_over(self, bundle: BundleName, successor: Successor, receiver: Receiver) -> None:
+    async def hand_over(self, bundle: BundleName, successor: Successor, receiver: Receiver) -> bool:
         """Close the bundle's topics, and let the successor, which expects it, take the record.
 
+        Return False if this broker has released the bundle, and the successor may not have it.
         Raise UnavailableError if the bundle cannot be released now; then nothing has changed.
         """
         guard = self._guard
@@ -340,7 +343,7 @@ class Ownership:
         if bundle in self._leaving:
             raise UnavailableError(f"the bundle {bundle} is being moved already")
         # From the same turn on the bundle has no new topics, so none is missed.
-        self._leaving[bundle] = _HandOver(
+        leaving = self._leaving[bundle] = _HandOver(
             successor,
             receiver,
             Ticket(guard.path, record.stat.created_txid),
@@ -354,6 +357,7 @@ class Ownership:
             del self._leaving[bundle]
         if waiter.answer is not Answer.OURS:
             raise UnavailableError(f"the bundle {bundle} cannot be moved now: try again")
+        return leaving.taken.is_set()
 
     def expect(self, bundle: BundleName) -> None:
         """Let clients wait here for the bundle: another broker is about to hand it over.
@@ -480,13 +484,25 @@ class Ownership:
 
     # -- the end
 
-    async def withdraw(self) -> None:
-        """Begin to leave: no bundle is placed on this broker or acquired by it from now on."""
+    async def withdraw(self) -> bool:
+        """Begin to leave: no bundle is placed on this broker or acquired by it from now on.
+
+        Return False if the store did not confirm it: bundles may still be placed here.
+        """
         self._closing = True  # before any checkpoint: `may_load` and `acquire` refuse from now on
         if self._guard is None:
-            return  # This broker has never joined.
+            return True  # This broker has never joined.
         with trio.move_on_after(_LEAVE_TIMEOUT_S), suppress(MetadataError):
             await withdraw(self._store, self.identity.broker_id, self._guard)
+            return True
+        return False
+
+    def stay(self) -> None:
+        """Load topics and take bundles again, after a withdrawal that failed."""
+        self._closing = False
+        if self._put_off is not None and self._put_off == self._protocol.term:
+            self._start(self._join, self._put_off)
+        self._put_off = None
 
     async def release_all(self) -> None:
         """Release all bundles, several at a time."""
@@ -554,7 +570,9 @@ class Ownership:
     def _perform(self, effect: Effect) -> None:
         match effect:
             case Join(term):
-                if not self._closing:
+                if self._closing:
+                    self._put_off = term  # until `stay`
+                else:
                     self._start(self._join, term)
             case ReadGuard(term):
                 self._start(self._read_guard, term)
@@ -729,6 +747,7 @@ class Ownership:
             if leaving is None:  # The caller has given up: nobody knows the successor.
                 raise UnavailableError("there is no successor")
             await leaving.receiver.give(leaving.ticket)
+            leaving.taken.set()
         except BrokerError as error:
             self._log.warning(
                 "the next owner of a bundle did not take it; any broker may own it now",

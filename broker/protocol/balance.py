@@ -133,10 +133,19 @@ class Balance:
         self._quiet_until_s = 0.0
         self._moved: dict[BundleName, tuple[float, BundleLoad]] = {}  # until when, and its load
         self._busy: dict[str, float] = {}  # brokers, and until when they rest
+        self._unsplit: dict[BundleName, float] = {}  # could not be split; until when they stay
 
     def doubt(self, now_s: float) -> None:
         """The loads or brokers could not be read: what is known may be wrong."""
         self._quiet_until_s = now_s + self.settings.quiet_s
+
+    def failed(self, decision: Decision, now_s: float) -> None:
+        """The decision was not carried out: do not ask for the same split again at once.
+
+        A bundle that cannot be split would keep all others where they are.
+        """
+        if decision.kind is Kind.SPLIT:
+            self._unsplit[decision.bundle] = now_s + self.settings.bundle_cool_down_s
 
     def decide(self, sessions: Iterable[str], loads: Loads, now_s: float) -> Decision:
         """Decide what to do now.  `sessions` tell whether a broker has come, gone or restarted."""
@@ -169,6 +178,7 @@ class Balance:
     def _forget(self, now_s: float) -> None:
         self._moved = {b: m for b, m in self._moved.items() if m[0] > now_s}
         self._busy = {broker: until for broker, until in self._busy.items() if until > now_s}
+        self._unsplit = {b: until for b, until in self._unsplit.items() if until > now_s}
 
     def _remember(self, decision: Decision, loads: Loads, now_s: float) -> None:
         load = loads[decision.source][decision.bundle]
@@ -195,7 +205,8 @@ class Balance:
             for bundle, load in sorted(loads[broker].items()):
                 room = counts[namespace_of(bundle)] < self.settings.bundles_max
                 why = self._why_hot(load)
-                if why and load.topics > 1 and room and broker not in self._busy:
+                may = broker not in self._busy and bundle not in self._unsplit
+                if why and load.topics > 1 and room and may:
                     return Decision(Kind.SPLIT, why, bundle, broker)
         return None
 

@@ -23,6 +23,7 @@ from enum import Enum, auto
 from typing import TypeAlias, assert_never
 
 _FORGIVE_S = 30.0
+_FENCED_MIN = 64
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -129,6 +130,7 @@ class TopicsProtocol:
     def __init__(self) -> None:
         self._topics: dict[str, _Topic] = {}
         self._fenced: dict[str, _Fenced] = {}
+        self._fenced_max = _FENCED_MIN  # With so many, those that are long past are forgotten.
         self._loads = 0
 
     @property
@@ -301,8 +303,16 @@ class TopicsProtocol:
         return [*effects, *(Gone(waiter) for waiter in topic.unload_waiters)]
 
     def _note_fence(self, name: str, now_s: float, spread: float) -> None:
-        # Fences that are long past are forgotten here, so that the table stays small.
-        self._fenced = {n: f for n, f in self._fenced.items() if now_s < f.until_s + _FORGIVE_S}
-        times = self._fenced[name].times + 1 if name in self._fenced else 1
+        # Looking at all of them each time would cost a step for each pair of topics.
+        if len(self._fenced) >= self._fenced_max:
+            self._fenced = {n: f for n, f in self._fenced.items() if _counts(f, now_s)}
+            self._fenced_max = max(_FENCED_MIN, 2 * len(self._fenced))
+        last = self._fenced.get(name)
+        times = last.times + 1 if last is not None and _counts(last, now_s) else 1
         backoff_s = _BACKOFF_S[min(times, len(_BACKOFF_S)) - 1]
         self._fenced[name] = _Fenced(times, now_s + backoff_s * spread)
+
+
+def _counts(fenced: _Fenced, now_s: float) -> bool:
+    """Return True unless the fence is long past."""
+    return now_s < fenced.until_s + _FORGIVE_S

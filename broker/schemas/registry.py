@@ -513,8 +513,7 @@ class SchemaRegistry:
 
     async def _newest_at(self, topic: TopicName, path: str) -> Record | None:
         try:
-            await self._store.sync(path)
-            return await self._store.get(path)
+            return await self._store.get_newest(path)
         except MetadataError as error:
             raise UnavailableError(f"the schema of {topic} cannot be read now: {error}") from error
 

@@ -116,6 +116,21 @@ class MetadataSuite:
         assert record is not None
         assert record.value == b"two"
 
+    async def test_the_newest_state_has_everything_that_was_written_before(
+        self, world: World
+    ) -> None:
+        one, two = await world.open(), await world.open()
+        assert await two.get_newest("/a") is None
+        assert await two.get_newest_children("/a") is None
+        await one.create("/a", b"0")
+        for number in range(20):
+            await one.set("/a", b"%d" % (number + 1), number)
+            await one.create(f"/a/{number}", b"")
+            record = await two.get_newest("/a")
+            assert record is not None
+            assert record.stat.version == number + 1
+            assert len(await two.get_newest_children("/a") or ()) == number + 1
+
     async def test_writes_are_conditional(self, world: World) -> None:
         store = await world.open()
         await store.create("/a", b"")
@@ -425,6 +440,8 @@ class MetadataSuite:
                 lambda: store.get("/a"),
                 lambda: store.get_children("/a"),
                 lambda: store.sync("/a"),
+                lambda: store.get_newest("/a"),
+                lambda: store.get_newest_children("/a"),
                 lambda: store.create("/b", b""),
                 lambda: store.create("/c/d", b"", make_parents=True),
                 lambda: store.set("/a", b"1", ANY),

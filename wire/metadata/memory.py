@@ -19,7 +19,7 @@ A `Link` carries requests and notices.  The simulator replaces it, and draws del
 its seed: a write may be carried out after its caller was told that the outcome is unknown.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -276,6 +276,21 @@ class MemorySession:
 
     async def sync(self, path: str) -> None:
         await self._read("sync", path, lambda tree, me: None)
+
+    async def get_newest(self, path: str) -> Record | None:
+        return await self._behind_sync(path, self.get)
+
+    async def get_newest_children(self, path: str) -> list[str] | None:
+        return await self._behind_sync(path, self.get_children)
+
+    async def _behind_sync(self, path: str, read: Callable[[str], Awaitable[T]]) -> T:
+        session_id = self.session_id
+        await self.sync(path)
+        answer = await read(path)
+        if self.session_id != session_id:
+            # The new session may be with a server that is behind, and that did not sync.
+            raise StoreUnavailableError(f"the session was lost while {path} was read")
+        return answer
 
     async def _read(self, operation: str, path: str, act: Callable[[Tree, int], T]) -> T:
         try:

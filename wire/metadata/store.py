@@ -225,3 +225,11 @@ class MetadataStore(Protocol):
     async def sync(self, path: str) -> None:
         """Make later reads of this session at least as new as all writes before this call."""
         ...
+
+    async def get_newest(self, path: str) -> Record | None:
+        """Return the record with everything that was written before this call, or None."""
+        ...
+
+    async def get_newest_children(self, path: str) -> list[str] | None:
+        """Return the names of the children, as `get_newest` does."""
+        ...

@@ -26,7 +26,7 @@ outcome of such a request would stay unknown forever.
 
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TypeVar, TypeVarTuple, Unpack, assert_never
+from typing import Generic, TypeVar, TypeVarTuple, Unpack, assert_never
 
 import trio
 
@@ -136,6 +136,28 @@ class ZooKeeperStore:
     async def sync(self, path: str) -> None:
         full = self._full(path)
         await self._read(lambda kazoo: kazoo.sync_async(full))
+
+    async def get_newest(self, path: str) -> Record | None:
+        full = self._full(path)
+        try:
+            value, stat = await self._read(
+                lambda kazoo: _BehindSync(kazoo.sync_async(full), kazoo.get_async(full, None))
+            )
+        except NoRecordError:
+            return None
+        return Record(value, to_stat(stat))
+
+    async def get_newest_children(self, path: str) -> list[str] | None:
+        full = self._full(path)
+        try:
+            names = await self._read(
+                lambda kazoo: _BehindSync(
+                    kazoo.sync_async(full), kazoo.get_children_async(full, None)
+                )
+            )
+        except NoRecordError:
+            return None
+        return sorted(names)
 
     # Writing
 
@@ -354,6 +376,29 @@ class ZooKeeperStore:
         """Call a function in trio's thread, in order; any thread may call this."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(call, *args)
+
+
+class _BehindSync(Generic[T]):
+    """A read that was sent directly behind a sync, without a wait for the answer to the sync.
+
+    ZooKeeper carries out and answers the requests of a session in their order.  If the sync has no
+    good answer, neither has the read: it may have been sent alone, over another connection.
+    """
+
+    def __init__(self, synced: AsyncResult[str], read: AsyncResult[T]) -> None:
+        self._synced = synced
+        self._read = read
+
+    @property
+    def exception(self) -> Exception | None:
+        return self._synced.exception or self._read.exception
+
+    @property
+    def value(self) -> T:
+        return self._read.value
+
+    def rawlink(self, callback: "Callable[[AsyncResult[T]], None]") -> None:
+        self._read.rawlink(lambda _: callback(self))
 
 
 class _OneShot:

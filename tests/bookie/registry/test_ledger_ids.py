@@ -9,17 +9,17 @@ import trio.testing
 
 from daybook.bookie.errors import LayoutError
 from daybook.bookie.registry.layout import ensure_layout
-from daybook.bookie.registry.ledger_ids import list_ledgers, new_ledger_id, prune_parents
+from daybook.bookie.registry.ledger_ids import LedgerIds, list_ledgers, prune_parents
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.wire.metadata.memory import MemorySession
-from daybook.wire.metadata.store import StoreUnavailableError
+from daybook.wire.metadata.store import Record, StoreUnavailableError, Watch
 
 PATHS = LedgerPaths()
 
 
 async def test_ids_are_counted_by_the_store_and_leave_nothing_behind(store: MemorySession) -> None:
     async with trio.open_nursery() as nursery:
-        ids = [await new_ledger_id(store, PATHS, nursery) for _ in range(3)]
+        ids = [await LedgerIds(store, PATHS).new(nursery) for _ in range(3)]
     assert ids == [0, 1, 2]
     assert await store.get_children("/ledgers/idgen") == []
 
@@ -28,7 +28,7 @@ async def test_an_id_whose_answer_was_lost_is_skipped(store: MemorySession) -> N
     store.link.lose_next(operation="create", path="/ledgers/idgen/ID-", applied=True)  # type: ignore[attr-defined]
     await store.create("/ledgers/idgen", b"", make_parents=True)
     async with trio.open_nursery() as nursery:
-        assert await new_ledger_id(store, PATHS, nursery) == 1
+        assert await LedgerIds(store, PATHS).new(nursery) == 1
 
 
 async def test_without_an_answer_at_all_there_is_no_id(
@@ -37,7 +37,7 @@ async def test_without_an_answer_at_all_there_is_no_id(
     store.suspend()
     async with trio.open_nursery() as nursery:
         with pytest.raises(StoreUnavailableError):
-            await new_ledger_id(store, PATHS, nursery)
+            await LedgerIds(store, PATHS).new(nursery)
         nursery.cancel_scope.cancel()
 
 
@@ -46,10 +46,10 @@ async def test_long_ids_count_in_generations(
 ) -> None:
     await store.create("/ledgers/idgen-long", b"", make_parents=True)
     async with trio.open_nursery() as nursery:
-        assert await new_ledger_id(store, PATHS, nursery) == 1 << 32
-        assert await new_ledger_id(store, PATHS, nursery) == (1 << 32) + 1
+        assert await LedgerIds(store, PATHS).new(nursery) == 1 << 32
+        assert await LedgerIds(store, PATHS).new(nursery) == (1 << 32) + 1
         overflow(store, monkeypatch, "HOB-0000000001")
-        assert await new_ledger_id(store, PATHS, nursery) == 2 << 32
+        assert await LedgerIds(store, PATHS).new(nursery) == 2 << 32
 
 
 async def test_short_ids_that_are_used_up_become_long_ones(
@@ -57,7 +57,44 @@ async def test_short_ids_that_are_used_up_become_long_ones(
 ) -> None:
     overflow(store, monkeypatch, "/idgen/")
     async with trio.open_nursery() as nursery:
-        assert await new_ledger_id(store, PATHS, nursery) == 1 << 32
+        assert await LedgerIds(store, PATHS).new(nursery) == 1 << 32
+
+
+async def test_that_ids_are_short_is_read_once_until_it_changes(
+    store: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, get = list[str](), store.get
+
+    async def counted(path: str, watch: Watch | None = None) -> Record | None:
+        reads.append(path)
+        return await get(path, watch)
+
+    monkeypatch.setattr(store, "get", counted)
+    ids = LedgerIds(store, PATHS)
+    async with trio.open_nursery() as nursery:
+        assert [await ids.new(nursery) for _ in range(3)] == [0, 1, 2]
+        assert reads == ["/ledgers/idgen-long"]
+        await store.create("/ledgers/idgen-long", b"")
+        assert await ids.new(nursery) == 1 << 32
+
+
+async def test_a_watch_that_fires_before_the_answer_counts(
+    store: MemorySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = store.get
+
+    async def late(path: str, watch: Watch | None = None) -> Record | None:
+        answer = await get(path, watch)
+        if answer is None:
+            await store.create(path, b"")
+        return answer
+
+    monkeypatch.setattr(store, "get", late)
+    await store.create("/ledgers", b"")
+    ids = LedgerIds(store, PATHS)
+    async with trio.open_nursery() as nursery:
+        assert await ids.new(nursery) == 0
+        assert await ids.new(nursery) == 1 << 32
 
 
 def overflow(store: MemorySession, monkeypatch: pytest.MonkeyPatch, where: str) -> None:

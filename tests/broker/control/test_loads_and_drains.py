@@ -282,3 +282,66 @@ async def test_a_drain_asks_a_receiver_that_failed_once_and_releases_its_bundles
         assert trio.current_time() - began < 6
         assert one.broker.ownership.owned == []
         assert await two.broker.ownership.acquire(BUNDLES[2]) is Answer.OURS
+
+
+async def test_a_hand_over_that_the_receiver_did_not_confirm_is_no_success(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        one, _ = await start(cluster)
+        fails = True
+
+        async def call(_url: str, _method: str, path: str, **_: object) -> None:
+            await trio.lowlevel.checkpoint()
+            if fails and path.endswith("/take"):
+                raise UnavailableError("no answer")
+
+        one.hand_overs._peer_calls.call = call  # type: ignore[method-assign, assignment]  # pyright: ignore[reportPrivateUsage]
+        to = await one.hand_overs.named("two:8080")
+        with pytest.raises(UnavailableError, match="did not confirm"):
+            await one.hand_overs.hand_over(BUNDLES[0], to)
+        assert one.broker.ownership.owned == BUNDLES[1:]
+        fails = False
+        await one.hand_overs.hand_over(BUNDLES[1], to)
+        assert one.broker.ownership.owned == BUNDLES[2:]
+
+
+async def test_a_broker_whose_drain_has_not_begun_serves_its_topics(
+    autojump_clock: MockClock,
+) -> None:
+    """Lookups may still place bundles there."""
+    async with open_cluster() as cluster:
+        one, _ = await start(cluster)
+        session = one.broker.session
+        plan = one.hand_overs.plan
+
+        async def plan_and_lose_contact() -> object:
+            found = await plan()
+            session.suspend()
+            return found
+
+        one.hand_overs.plan = plan_and_lose_contact  # type: ignore[method-assign, assignment]
+        with pytest.raises(UnavailableError, match="has not begun"):
+            await one.operations.drain("one:8080", dry_run=False)
+        session.resume()
+        await trio.sleep(1)
+        assert one.broker.ownership.owned == BUNDLES
+        await one.broker.ownership.release(BUNDLES[0])
+        assert await one.broker.ownership.acquire(BUNDLES[0]) is Answer.OURS
+
+
+async def test_a_broker_that_stays_joins_again(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        one, _ = await start(cluster)
+        ownership, session = one.broker.ownership, one.broker.session
+        session.suspend()
+        with trio.move_on_after(0.1):
+            await ownership.withdraw()
+        cluster.store.expire(one.broker.session_id)
+        session.resume()
+        await trio.sleep(1)
+        assert not ownership.contact
+        ownership.stay()
+        await trio.sleep(10)
+        assert ownership.contact
+        assert await ownership.acquire(BUNDLES[0]) is Answer.OURS

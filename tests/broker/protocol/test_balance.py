@@ -166,3 +166,14 @@ def test_a_broker_rests_after_a_split() -> None:
     assert balance.decide(["s"], hot, 0).kind is Kind.SPLIT
     assert balance.decide(["s"], hot, 59).kind is Kind.NOTHING
     assert balance.decide(["s"], hot, 60).kind is Kind.SPLIT
+
+
+def test_a_bundle_that_cannot_be_split_keeps_no_other_from_moving() -> None:
+    loads, balance = cluster([4_000, 4_000, 4_000, 4_000], []), settled()
+    loads["broker-0"][BundleName("t/n/hot")] = BundleLoad(topics=1001)
+    decision = balance.decide(["s"], loads, 0)
+    assert (decision.kind, decision.bundle) == (Kind.SPLIT, "t/n/hot")
+    balance.failed(decision, 0)
+    assert balance.decide(["s"], loads, 61).kind is Kind.MOVE
+    again = balance.decide(["s"], loads, 601)
+    assert (again.kind, again.bundle) == (Kind.SPLIT, "t/n/hot")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from daybook.broker.protocol.topics import TopicsProtocol
+from daybook.broker.protocol.topics import Load, NotNow, TopicsProtocol
 from tests.harness.calls import call
 
 SCENARIOS = {
@@ -183,3 +183,33 @@ def test_topics(scenario: str) -> None:
         name, *words = left.split()
         effects = call(name, *map(value, words)).apply(machine)
         assert ", ".join(map(show, effects)) == right.strip(), line
+
+
+def test_fences_that_are_long_past_are_forgotten() -> None:
+    machine = TopicsProtocol()
+    for number in range(1_000):
+        machine.drop(f"topic-{number}", fenced=True, now_s=number * 1.0, spread=1.0)
+    assert len(machine._fenced) <= 128  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_fence_that_is_long_past_does_not_lengthen_the_next_back_off() -> None:
+    machine = TopicsProtocol()
+    for now_s in (0.0, 1.0, 1_000.0):
+        machine.drop("topic", fenced=True, now_s=now_s, spread=1.0)
+    assert isinstance(machine.get("topic", 1, create=False, now_s=1_000.09)[0], NotNow)
+    assert isinstance(machine.get("topic", 2, create=False, now_s=1_000.11)[0], Load)
+
+
+def test_many_fences_at_the_same_time_are_not_compared_with_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks, machine = list[float](), TopicsProtocol()
+
+    def counts(_fenced: object, now_s: float) -> bool:
+        looks.append(now_s)
+        return True
+
+    monkeypatch.setattr("daybook.broker.protocol.topics._counts", counts)
+    for number in range(1_000):
+        machine.drop(f"topic-{number}", fenced=True, now_s=0.0, spread=1.0)
+    assert len(looks) < 2_000

@@ -149,6 +149,14 @@ class ModelStore:
         names: tuple[str, ...] | None = await self._seams.call(Children(path))
         return None if names is None else list(names)
 
+    async def get_newest(self, path: str) -> Record | None:
+        await trio.lowlevel.checkpoint()
+        return await self.get(path)
+
+    async def get_newest_children(self, path: str) -> list[str] | None:
+        await trio.lowlevel.checkpoint()
+        return await self.get_children(path)
+
     async def create(
         self, path: str, value: bytes, *, ephemeral: bool = False, make_parents: bool = False
     ) -> str:
