@@ -5,13 +5,21 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import trio
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from daybook.broker.compaction.topic_compaction import CompactionCounts
 from daybook.broker.exposition import in_pieces
+from daybook.broker.load_metrics import (
+    ProcessUsage,
+    bundle_metrics,
+    decision_metrics,
+    process_metrics,
+)
+from daybook.broker.ownership.balancer import Balancer
+from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.dispatch.blockers import Cause
 from daybook.broker.service.accept import ClientPort
@@ -27,7 +35,12 @@ from daybook.broker.topics.stats import (
 )
 from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topics import Topics
-from daybook.managed_ledger.context import EntryCache
+from daybook.broker.traffic_metrics import (
+    publish_latency,
+    traffic_of_namespaces,
+    traffic_of_topics,
+)
+from daybook.managed_ledger.open import ManagedLedgers
 from daybook.wire.arena import ArenaPool
 from daybook.wire.version import __version__
 
@@ -58,7 +71,9 @@ class BrokerMetrics:
         arenas: ArenaPool,
         requests: RequestCounts,
         orphans: OrphanRemoval,
-        cache: EntryCache,
+        ledgers: ManagedLedgers,
+        balancer: Balancer,
+        loads: LoadReports,
         *,
         topics_max: int,
     ) -> None:
@@ -71,11 +86,16 @@ class BrokerMetrics:
         self._arenas = arenas
         self._requests = requests
         self._orphans = orphans
-        self._cache = cache
         self._one_scrape = trio.Lock()
         self._rows: list[_Row] | None = None  # during a scrape
+        self._cache = ledgers.cache
+        self._latencies = ledgers.write_latencies
+        self._balancer = balancer
+        self._loads = loads
+        self._usage = ProcessUsage()
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(self))
+        ProcessCollector(registry=self._registry)
 
     def exposition(self) -> bytes:
         """Return the text at once: for tests, and brokers with few topics."""
@@ -106,16 +126,26 @@ class BrokerMetrics:
         volatile = [topic for topic, _ in stats if isinstance(topic, NonPersistentTopic)]
         yield from self._broker(stats)
         yield from self._of_requests()
+        yield publish_latency(self._cluster, self._latencies)
+        yield from self._of_load()
         yield self._topic_counts(stats)
         if len(stats) > self.topics_max:
             yield from self._of_namespaces(stats)
+            yield from traffic_of_namespaces(self._cluster, loaded)
             return
         yield from self._of_topics(stats)
+        yield from traffic_of_topics(self._cluster, loaded)
         yield from self._of_deduplication(loaded)
         yield from self._of_quotas(loaded)
         yield from self._of_compaction(loaded)
         yield from self._of_subscriptions(stats)
         yield self._of_drops(volatile)
+
+    def _of_load(self) -> Iterator[Metric]:
+        where = self._cluster, self._ownership.identity.broker_id
+        yield from process_metrics(*where, self._usage)
+        yield from decision_metrics(*where, self._balancer)
+        yield from bundle_metrics(*where, self._loads.last)
 
     def _topic_counts(self, stats: list[_Row]) -> Metric:
         family = GaugeMetricFamily(

@@ -351,7 +351,9 @@ class _Broker:
             arenas,
             context.request_counts,
             self.orphans,
-            ledgers.cache,
+            ledgers,
+            self.balancer,
+            self.load_reports,
             topics_max=config.metrics_topics_max,
         )
 

@@ -22,6 +22,7 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.stalled import Backoffs
 from daybook.managed_ledger.protocol.trim import Retention
 from daybook.managed_ledger.records import LedgerOwner, compacted_metadata, custom_metadata
+from daybook.managed_ledger.traffic import WriteLatencies
 from daybook.wire.clock import WallClock
 from daybook.wire.digest import DigestType
 from daybook.wire.metadata.store import (
@@ -164,6 +165,7 @@ class LogContext:
     allows: Callable[[str], bool]
     host: trio.Nursery | None = None  # in the copy of a log, the nursery of the host
     sizes: EntrySizes = field(default_factory=EntrySizes)
+    write_latencies: WriteLatencies = field(default_factory=WriteLatencies)
     backoffs: Backoffs = field(default_factory=Backoffs)
     instance: str | None = None  # the INSTANCEID of the ledgers, if brokers have bound it
     tree: str | None = None  # the id of the tree of logs; see `tree`

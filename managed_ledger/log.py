@@ -66,6 +66,7 @@ from daybook.managed_ledger.records import (
 )
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
 from daybook.managed_ledger.stalled import StallWatch
+from daybook.managed_ledger.traffic import TrafficMeter
 from daybook.wire.batch import broker_entry_metadata
 from daybook.wire.entry import Entry
 from daybook.wire.metadata.store import MetadataError
@@ -109,7 +110,6 @@ class ManagedLedger:
         self.owned_from = writer.ledger_id  # the ledger that this opening put on the list
         self.next_offset = next_offset
         self.appended_entries = 0
-        self.appended_bytes = 0
         self.fenced: FencedError | None = None
         self.on_fenced: Callable[[], None] = _nothing
         self.on_confirmed: Callable[[], None] = _nothing
@@ -118,6 +118,8 @@ class ManagedLedger:
         self._stored_ms = 0  # the time of the last append
         self._protocol = LogProtocol()
         self._adds = PendingAdds()
+        self.traffic = TrafficMeter(context.write_latencies)
+        self._marked_batch = 0  # of the present ledger: the meter knows when it was appended
         self._cursors = Cursors(context, ledgers, lambda: self.config, self.lost)
         self._confirmed_offset = next_offset - 1
         self._opened_behind = Position(writer.ledger_id, -1), next_offset - 1
@@ -291,7 +293,13 @@ class ManagedLedger:
             return
         self.next_offset += messages
         self._adds.add(PendingAdd(buffers, size, last_offset, done))
-        self._perform(self._protocol.append())
+        effects = self._protocol.append()
+        self._perform(effects)
+        # One mark for each batch; an entry that waits for the next ledger belongs to none.
+        batch = self._writer.batches
+        if batch != self._marked_batch or not effects:
+            self._marked_batch = batch
+            self.traffic.mark(self.appended_entries + len(self._adds) - 1)
 
     @property
     def entry_bytes_max(self) -> int:
@@ -337,6 +345,7 @@ class ManagedLedger:
         if writer is not self._writer:
             return  # Only the present ledger has appends under way: a switch waits for the last.
         cached = self._reader.tailing
+        sizes: list[int] = []
         for entry_id in range(first, last + 1):
             if not self._protocol.usable:  # The `done` of the entry before has closed the log.
                 return
@@ -344,12 +353,13 @@ class ManagedLedger:
             # Offsets ascend without gaps, as entries are confirmed in the order of their appends.
             assert entry.last_offset >= self._confirmed_offset
             self.appended_entries += 1
-            self.appended_bytes += entry.bytes
+            sizes.append(entry.bytes)
             self._confirmed_offset = entry.last_offset
             position = self.ledgers.last_confirmed = Position(writer.ledger_id, entry_id)
             if cached:
                 self.context.cache.put(position, b"".join(entry.buffers))
             entry.done(position, None)
+        self.traffic.confirmed(self.appended_entries, sizes)
         self._reader.has_grown()
         self.on_confirmed()
         self._perform(self._protocol.confirmed(last - first + 1))
@@ -493,6 +503,7 @@ class ManagedLedger:
         self.ledgers.seal(sealed)
         self._previous = (old, sealed)
         self._writer, self._next_writer = self._next_writer, None
+        self._marked_batch = 0
         self._writers[self._writer.ledger_id] = self._writer
         self._opened_s = trio.current_time()
         self.rolled_ms = self.context.clock.now_ms()
@@ -613,13 +624,15 @@ class ManagedLedger:
 
         Raise LedgerError if an entry could not be read.  An entry that exists is never skipped.
         """
-        return await self._reader.read(
+        found = await self._reader.read(
             self.ledgers.entry_at(start),
             self.last_confirmed,
             max_entries=max_entries,
             max_bytes=max_bytes,
             shared=len(self.cursors) > 1,
         )
+        self.traffic.read(len(found))
+        return found
 
     async def read_one(self, position: Position) -> Entry | None:
         """Return an entry with its header; None if there is none, or no longer."""

@@ -74,6 +74,7 @@ from daybook.managed_ledger.records import (
     set_property,
 )
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger.traffic import WriteLatencies
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.paths import parent_of
 from daybook.wire.metadata.store import (
@@ -115,6 +116,10 @@ class ManagedLedgers:
     @property
     def cache(self) -> EntryCache:
         return self._context.cache
+
+    @property
+    def write_latencies(self) -> WriteLatencies:
+        return self._context.write_latencies
 
     @property
     def tree(self) -> str | None:

@@ -17,7 +17,7 @@ from tests.broker.control.test_server import World, simulated
 PAGE = (Path(__file__).parents[1] / "docs" / "operations.md").read_text()
 BROKER, BOOKIE = PAGE.split("### Metrics of a broker")[1].split("### Metrics of a bookie")
 NAMED_BY_BOOKIE = set(re.findall(r"`([a-z_]+)`", BOOKIE.partition("\n## ")[0]))
-NAMED_BY_BROKER = set(re.findall(r"`((?:pulsar|daybook)_[a-z_]+)`", BROKER))
+NAMED_BY_BROKER = set(re.findall(r"`((?:pulsar|daybook)_[a-z0-9_]+)`", BROKER))
 PREFIX = "daybook_bookie_"
 SOURCES = {
     "store": StoreStatistics,

@@ -138,6 +138,7 @@ class LedgerWriter:
         self._frames: deque[list[Buffer]] = deque()
         self._lengths: deque[int] = deque()
         self._gathered: list[Sequence[Buffer]] = []  # payloads for the next flush
+        self.batches = 0  # of gathered entries, with the present one
         self._gathered_lengths: list[int] = []
         self._pushed_length = 0  # the length of the ledger up to the last entry gathered
         self._inbox: deque[ProtocolInput] = deque()  # arrived while effects were performed
@@ -245,6 +246,7 @@ class LedgerWriter:
         self.pending_bytes += size
         # One mark for each turn of the loop: `flush` takes everything gathered since.
         if not self._gathered:
+            self.batches += 1
             self._context.bookies.flusher.mark(self)
         self._gathered.append(payload)
         return entry_id

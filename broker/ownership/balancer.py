@@ -6,8 +6,9 @@ move it, to split it, or nothing.  The owner hands the bundle over as planned
 this broker runs.  With `dry_run` the decisions are only written down.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from enum import Enum
 
 import msgspec
 import trio
@@ -32,6 +33,18 @@ from daybook.wire.logging import Log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 
 _KEPT = 200  # decisions
+
+
+class Outcome(Enum):
+    """The end of a decision, in the words of Pulsar's metrics."""
+
+    SUCCESS = "Success"
+    SKIP = "Skip"  # a dry run
+    FAILURE = "Failure"
+
+    @property
+    def reason(self) -> str:
+        return "Overloaded" if self is Outcome.SUCCESS else "Unknown"
 
 
 class DecisionBody(msgspec.Struct, frozen=True, rename="camel"):
@@ -81,6 +94,7 @@ class Balancer:
         self._log = log
         self._balance = Balance(settings or BalanceSettings(quiet_s=interval_s))
         self._decisions: deque[DecisionBody] = deque(maxlen=_KEPT)
+        self.outcomes = Counter[tuple[Kind, Outcome]]()  # of decisions to move or to split
 
     async def run(self) -> None:
         while True:
@@ -110,16 +124,20 @@ class Balancer:
             reason=decision.reason,
             dry_run=self._dry_run,
         )
-        outcome = "dry run" if self._dry_run else "done"
+        outcome, ended = "not known", Outcome.FAILURE
         try:
-            if not self._dry_run:
+            if self._dry_run:
+                outcome, ended = "dry run", Outcome.SKIP
+            else:
                 await self._carry_out(decision, {member.broker_id: member for member in live})
-        except BrokerError as error:
+                outcome, ended = "done", Outcome.SUCCESS
+        except (BrokerError, MetadataError) as error:
             outcome = f"failed: {error}"
             self._balance.failed(decision, trio.current_time())
             raise
         finally:
             self._decisions.append(self._body(decision, outcome))
+            self.outcomes[decision.kind, ended] += 1
 
     async def _loads(self, live: Sequence[Member]) -> dict[str, dict[BundleName, BundleLoad]]:
         reported = await read_loads(self._store, [member.broker_id for member in live])

@@ -59,6 +59,7 @@ class LoadReports:
         self._clock = clock
         self._interval_s = interval_s
         self._log = log
+        self.last: LoadReport | None = None  # the last measurement
 
     async def run(self) -> None:
         written: LoadReport | None = None
@@ -101,7 +102,7 @@ class LoadReports:
         values = stats.values()
         used = [bundle for bundle, each in stats.items() if each.topics]
         busiest = sorted(used, key=lambda b: (-load_of(stats[b]).weight, b))[:_BUNDLES_MAX]
-        return LoadReport(
+        self.last = LoadReport(
             **msgspec.structs.asdict(self._registration),
             last_update=self._clock.now_ms(),
             msg_rate_in=sum(each.msg_rate_in for each in values),
@@ -115,6 +116,7 @@ class LoadReports:
             bundles=[str(bundle) for bundle in sorted(stats)[:_BUNDLES_MAX]],
             last_stats={bundle: stats[bundle] for bundle in busiest},
         )
+        return self.last
 
 
 def _add(stats: BundleStats, topic: Topic | NonPersistentTopic) -> None:

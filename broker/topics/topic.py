@@ -57,6 +57,7 @@ from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.errors import InvalidNameError
 from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.managed_ledger.records import check_cursor_name
+from daybook.managed_ledger.traffic import NO_TRAFFIC, Traffic
 from daybook.wire.clock import WallClock
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
@@ -136,6 +137,7 @@ class Topic:
         self.bytes = 0
         self.chunks = 0
         self.rates = Rates()
+        self.traffic: Traffic = NO_TRAFFIC  # of the last whole minute
         self.rate_limits = TopicRateLimits(policies, self.rates)
         self.quotas = BacklogQuotas(self)
         self.used_ms = clock.now_ms()  # somebody was connected then, or the topic was loaded
@@ -314,6 +316,7 @@ class Topic:
             for name, s in self.subscriptions.by_name.items()
         }
         self.rates.tick(Counters(self.messages, self.bytes, out), now_s)
+        self.traffic = self.log.traffic.take()
         self.rate_limits.dispatch.follow()
         for subscription in self.subscriptions.by_name.values():
             subscription.dispatch_rate.follow()

@@ -20,6 +20,7 @@ from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
+from daybook.managed_ledger.traffic import TrafficMeter
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
@@ -133,6 +134,7 @@ class TopicLog(Protocol):
     on_fenced: Callable[[], None]
     on_bug: Callable[[Exception], None]  # called when the log ends because of a bug
     on_confirmed: Callable[[], None]  # called when `last_confirmed` has moved
+    traffic: TrafficMeter
 
     @property
     def pending_bytes(self) -> int: ...

@@ -33,6 +33,7 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.holes import pending_messages
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
+from daybook.managed_ledger.traffic import TrafficMeter, WriteLatencies
 from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
 from daybook.wire.clock import WallClock
 from daybook.wire.entry import Entry
@@ -190,6 +191,7 @@ class FakeLog:
         self.on_bug: Callable[[Exception], None] = lambda bug: None
         self._pending: list[tuple[bytes, Done]] = []
         self.sizes = EntrySizes()
+        self.traffic = TrafficMeter(WriteLatencies())
         self._room = trio.Event()
 
     def __hash__(self) -> int:

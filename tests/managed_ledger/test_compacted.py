@@ -221,7 +221,7 @@ def test_the_largest_entry_that_the_log_takes_fits_into_a_compacted_ledger() -> 
         async with world.host("a") as host:
             log = await host.open()
             (position,) = await append(log, range(1))
-            overhead = log.appended_bytes - sum(map(len, message(0)))
+            overhead = log.traffic.take().bytes - sum(map(len, message(0)))
             told: list[tuple[Position | None, Exception | None]] = []
             for more in (0, 1):
                 payload = [b"x" * (log.entry_bytes_max - overhead + more)]

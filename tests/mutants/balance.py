@@ -99,7 +99,7 @@ MUTANTS = [
         rule="a dry run moves nothing -> it does",
         module=_BALANCER,
         name="Balancer._balance_once",
-        replacement=Edit("if not self._dry_run:", "if True:"),
+        replacement=Edit("if self._dry_run:", "if False:"),
         caught_by=f"{_SHELLS} -k decides",
     ),
     Mutant(

@@ -9,7 +9,7 @@ from daybook.broker.config import parse
 from daybook.broker.errors import NotOwnerError, PreconditionError, UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.records import BrokerRecord, BundleStats, LoadReport
-from daybook.broker.ownership.balancer import Balancer
+from daybook.broker.ownership.balancer import Balancer, Outcome
 from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.load_report import LoadReports, read_loads
 from daybook.broker.ownership.membership import members
@@ -18,6 +18,7 @@ from daybook.broker.protocol.balance import BalanceSettings, Kind
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership import Answer
 from daybook.wire.logging import silent_log
+from daybook.wire.metadata.store import StoreUnavailableError
 from daybook.wire.topics import TopicName
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
 from tests.broker.control.test_server import World, simulated
@@ -107,6 +108,39 @@ async def test_the_leader_decides_by_what_brokers_report(autojump_clock: MockClo
         assert one.broker.ownership.owned == BUNDLES
         other = await two.operations.decisions()
         assert (other.leads, other.decisions) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("dry_run", "error", "expected"),
+    [
+        (True, None, Outcome.SKIP),
+        (False, None, Outcome.SUCCESS),
+        (False, UnavailableError("the broker is away"), Outcome.FAILURE),
+        (False, StoreUnavailableError("the store is away"), Outcome.FAILURE),
+    ],
+)
+async def test_decisions_are_counted_by_their_ends(
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    dry_run: bool,
+    error: Exception | None,
+    expected: Outcome,
+) -> None:
+    async with open_cluster() as cluster:
+        one, _ = await start(cluster, dry_run=dry_run)
+
+        async def move(*_: object) -> None:
+            await trio.lowlevel.checkpoint()
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(one.hand_overs, "move", move)
+        await report(one.broker, {BUNDLES[0]: 100, BUNDLES[1]: 5_000, BUNDLES[2]: 4_000})
+        cluster.nursery.start_soon(one.balancer.run)
+        await trio.sleep(25)
+        assert one.balancer.outcomes == {(Kind.MOVE, expected): 1}
+        (decision,) = (await one.operations.decisions()).decisions
+        assert (decision.outcome == "done") is (expected is Outcome.SUCCESS)
 
 
 async def test_the_decisions_that_are_kept_are_bounded(autojump_clock: MockClock) -> None:

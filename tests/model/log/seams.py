@@ -222,6 +222,7 @@ class ModelWriter:
         self.last_add_confirmed = -1
         self.last_add_pushed = -1
         self.length = 0
+        self.batches = 0
         self._sizes: list[int] = []
         self._seams = seams
         self._error: LedgerError | None = None
@@ -240,6 +241,7 @@ class ModelWriter:
             raise self._error
         data = b"".join(map(bytes, payload))
         self.last_add_pushed += 1
+        self.batches += 1
         self._sizes.append(len(data))
         self._seams.out.append(Sends(self.ledger_id, data))
         return self.last_add_pushed
