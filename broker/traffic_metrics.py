@@ -7,6 +7,7 @@ read anything in that minute has no series, so the number of series follows the 
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import trio
 from prometheus_client.core import GaugeMetricFamily
@@ -22,7 +23,8 @@ _SIZES = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb")
 _WRITTEN = "Entries of the last minute that were stored within so many milliseconds"
 _SIZED = "Entries of the last minute with at most so many bytes"
 
-_VALUES: list[tuple[str, str, Callable[[Traffic], float]]] = [
+_Row: TypeAlias = tuple[str, str, Callable[[Traffic], float]]
+_RATES: list[_Row] = [
     ("storage_write_rate", "Entries stored per second.", lambda t: t.entries / PERIOD_S),
     (
         "storage_read_rate",
@@ -36,11 +38,11 @@ def _bucket(kind: str, index: int) -> Callable[[Traffic], float]:
     return lambda traffic: getattr(traffic, kind)[index]
 
 
-_VALUES += [
+_WRITES: list[_Row] = [
     (f"storage_write_latency_le_{bound}", f"{_WRITTEN}.", _bucket("latencies", index))
     for index, bound in enumerate(_LATENCIES)
 ]
-_VALUES += [
+_WRITES_IN_ALL: list[_Row] = [
     (
         "storage_write_latency_overflow",
         "Entries of the last minute that were stored after more than a second.",
@@ -57,19 +59,20 @@ _VALUES += [
         lambda t: t.latency_s * 1e6,
     ),
 ]
-_VALUES += [
+_SIZES_OF_ENTRIES: list[_Row] = [
     (f"entry_size_le_{bound}", f"{_SIZED}.", _bucket("sizes", index))
     for index, bound in enumerate(_SIZES)
 ]
-_VALUES += [
+_LARGE_ENTRIES: list[_Row] = [
     # Pulsar's brokers have the first name, and its dashboards ask for the second one.
     (name, "Entries of the last minute with more than a megabyte.", _bucket("sizes", -1))
     for name in ("entry_size_le_overflow", "entry_size_overflow")
 ]
-_VALUES += [
+_SIZES_IN_ALL: list[_Row] = [
     ("entry_size_count", "Entries of the last minute that were stored.", lambda t: t.entries),
     ("entry_size_sum", "Bytes of the entries of the last minute.", lambda t: t.bytes),
 ]
+_VALUES = [*_RATES, *_WRITES, *_WRITES_IN_ALL, *_SIZES_OF_ENTRIES, *_LARGE_ENTRIES, *_SIZES_IN_ALL]
 
 
 def traffic_of_topics(cluster: str, topics: Iterable[Topic]) -> Iterator[Metric]:

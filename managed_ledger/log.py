@@ -119,7 +119,7 @@ class ManagedLedger:
         self._protocol = LogProtocol()
         self._adds = PendingAdds()
         self.traffic = TrafficMeter(context.write_latencies)
-        self._marked_batch = 0  # of the present ledger: the meter knows when it was appended
+        self._marked_batch = 0  # The meter has the time of this batch.
         self._cursors = Cursors(context, ledgers, lambda: self.config, self.lost)
         self._confirmed_offset = next_offset - 1
         self._opened_behind = Position(writer.ledger_id, -1), next_offset - 1

@@ -1,4 +1,4 @@
-"""What a log has stored and read in a while: entries by size, and by the time until they were safe.
+"""The traffic of a log: entries stored, by size and by the time that it took, and entries read.
 
     meter.mark(n)              the entries from number `n` on are appended now
     meter.confirmed(n, sizes)  so many entries are confirmed by now; the sizes of those that are new

@@ -94,7 +94,7 @@ class Balancer:
         self._log = log
         self._balance = Balance(settings or BalanceSettings(quiet_s=interval_s))
         self._decisions: deque[DecisionBody] = deque(maxlen=_KEPT)
-        self.outcomes = Counter[tuple[Kind, Outcome]]()  # of decisions to move or to split
+        self.outcomes = Counter[tuple[Kind, Outcome]]()  # the ends of moves and splits
 
     async def run(self) -> None:
         while True:

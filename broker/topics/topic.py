@@ -137,7 +137,7 @@ class Topic:
         self.bytes = 0
         self.chunks = 0
         self.rates = Rates()
-        self.traffic: Traffic = NO_TRAFFIC  # of the last whole minute
+        self.traffic: Traffic = NO_TRAFFIC  # the last whole minute
         self.rate_limits = TopicRateLimits(policies, self.rates)
         self.quotas = BacklogQuotas(self)
         self.used_ms = clock.now_ms()  # somebody was connected then, or the topic was loaded

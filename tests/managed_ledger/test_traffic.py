@@ -1,4 +1,4 @@
-"""What a log counts for its statistics: sizes, times, reads, and nothing while nobody uses it."""
+"""A log counts sizes, times and reads for its statistics, and nothing while nobody uses it."""
 
 from collections.abc import Sequence
 from math import isnan
