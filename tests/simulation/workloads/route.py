@@ -24,7 +24,9 @@ from tests.simulation.workloads.stage import Actor
 AGAIN_S = 0.3
 SUBSCRIPTION = "s"
 _CLOSE_S = 10.0
-_QUIET_S = 4.0  # longer than every delay of a route
+_QUIET_S = 4.0
+# Longer than every delay of a route, and than a client needs to find the broker again.
+_LAST_QUIET_S = 14.0
 _BATCH = 10
 
 
@@ -119,10 +121,11 @@ class Running:
         while True:
             async with self.consumer(**options) as consumer:
                 while True:
-                    with trio.move_on_after(_QUIET_S) as scope:
+                    was_over = self.is_over
+                    with trio.move_on_after(_LAST_QUIET_S if was_over else _QUIET_S) as scope:
                         messages = await consumer.receive_batch(_BATCH)
                     if scope.cancelled_caught:
-                        if self.is_over:
+                        if was_over:
                             return
                         continue
                     for message in messages:
