@@ -138,7 +138,7 @@ class LedgerWriter:
         self._frames: deque[list[Buffer]] = deque()
         self._lengths: deque[int] = deque()
         self._gathered: list[Sequence[Buffer]] = []  # payloads for the next flush
-        self.batches = 0  # of gathered entries, with the present one
+        self.batches = 0  # The number of batches of gathered entries, with the present one.
         self._gathered_lengths: list[int] = []
         self._pushed_length = 0  # the length of the ledger up to the last entry gathered
         self._inbox: deque[ProtocolInput] = deque()  # arrived while effects were performed
