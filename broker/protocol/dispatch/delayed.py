@@ -66,7 +66,7 @@ class _Bucket:
         self.keys.append(key)
         if self._first is None:
             self._first = (after_ms, packed) if len(self.places) == 1 else None
-        elif after_ms < self._first[0]:
+        elif (after_ms, packed) < self._first:
             self._first = after_ms, packed
 
     def pop(self) -> tuple[int, int, int]:
