@@ -13,7 +13,6 @@ _SCENARIOS = "tests:tests/managed_ledger"
 _CURSOR_RECOVERY = f"{_SCENARIOS}/test_cursor_recovery.py"
 _CURSORS = f"{_SCENARIOS}/test_cursors.py"
 _FORMATS = f"{_SCENARIOS}/test_cursor_formats.py"
-_FOLLOWERS = f"{_SCENARIOS}/test_followers.py"
 _GIVEN_UP = f"{_SCENARIOS}/test_given_up.py"
 _READ_AHEAD = f"{_SCENARIOS}/test_read_ahead.py"
 _TAKEOVER = f"{_SCENARIOS}/test_takeover.py"
@@ -104,14 +103,6 @@ OWNERS = [
             "await self._update(change, next_offset, last)",
         ),
         caught_by=f"{_GIVEN_UP}::test_whoever_stops_waiting_for_a_property_fences_nobody",
-    ),
-    Mutant(
-        id="M61b",
-        rule="a state seen by one session does not bind the next -> it does",
-        module="daybook.managed_ledger.context",
-        name="LogContext._synced",
-        replacement=Edit("if self.store.session_id == session_id:", "if True:"),
-        caught_by=f"{_FOLLOWERS}::test_another_session_in_the_middle_of_opening",
     ),
     Mutant(
         id="H01",

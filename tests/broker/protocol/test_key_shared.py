@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from daybook.broker.protocol.dispatch.blockers import Cause, stops_all
-from daybook.broker.protocol.dispatch.interface import DispatchLimits, Entry, Read
+from daybook.broker.protocol.dispatch.interface import DispatchLimits, Entry, Read, Replay
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, KeySharedDispatch, Why
 from tests.broker.protocol.test_dispatch import LIMITS, Script
 
@@ -391,3 +391,19 @@ def test_a_message_that_cannot_be_read_frees_its_permits() -> None:
     machine.entries_read(want, [Entry((7, 0), 5, None, key=3)])
     machine.acked(1, [(7, 0)], unread=True)
     assert machine.permits_of(1) == 4
+
+
+def test_an_entry_that_is_gone_when_it_is_read_again_is_forgotten() -> None:
+    """It was acknowledged or trimmed away meanwhile, and nobody told the machine."""
+    dispatch = KeySharedDispatch(SPLIT)
+    dispatch.joined(1)
+    dispatch.permits_granted(1, 9)
+    want = dispatch.want()
+    assert isinstance(want, Read)
+    dispatch.entries_read(want, [Entry((5, n), 1, None, key=5) for n in range(2)])
+    dispatch.redelivery_requested(1)
+    again = dispatch.want()
+    assert isinstance(again, Replay)
+    assert again.places == ((5, 0), (5, 1))
+    dispatch.entries_read(again, [])
+    assert isinstance(dispatch.want(), Read)

@@ -8,7 +8,7 @@ import trio
 
 from daybook.clients.python.client import Client
 from daybook.clients.python.consumer import MessageSource
-from daybook.clients.python.errors import BrokerError, CorruptMessageError
+from daybook.clients.python.errors import BrokerError, CorruptMessageError, TopicNotFoundError
 from daybook.clients.python.messages import Message, Offset
 from daybook.clients.python.start_position import Start
 from tests.history.events import Follows, Read
@@ -75,7 +75,10 @@ async def _batch(scene: Stage, reader: MessageSource, work: Follow) -> list[Mess
 async def _draw_start(scene: Stage, client: Client, work: Follow, rng: Random) -> Start | str:
     match work.start:
         case "offset":
-            found = await client.offsets(work.topic)
+            try:
+                found = await client.offsets(work.topic)
+            except TopicNotFoundError:
+                return Offset(0)  # Nobody has used the topic yet.
             return Offset(rng.randint(found.first, found.next))
         case "time":
             now_ms = scene.now_ms(work.host)
