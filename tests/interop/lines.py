@@ -1,4 +1,4 @@
-"""What a client's program says, line by line."""
+"""Reads the lines that a client's program prints."""
 
 import threading
 from collections.abc import Iterator

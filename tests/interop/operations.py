@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pulsar
+from google.protobuf.duration_pb2 import Duration
 from pulsar import schema as typed
 
 from tests.harness.processes import PATIENCE_S
@@ -239,6 +240,12 @@ class Operations:
             consumer = self.subscribe(name, schema=schema)
             self.client.create_producer(name, schema=schema).send(value)
             assert consumer.receive(_MS).value() == value
+
+    def schemas_of_protobuf(self, topic: str) -> None:
+        schema = typed.ProtobufNativeSchema(Duration)
+        consumer = self.subscribe(topic, schema=schema)
+        self.client.create_producer(topic, schema=schema).send(Duration(seconds=7, nanos=9))
+        assert consumer.receive(_MS).value() == Duration(seconds=7, nanos=9)
 
     def versions_of_a_schema(self, topic: str) -> None:
         name = {"name": "name", "type": "string"}
