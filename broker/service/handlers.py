@@ -663,6 +663,7 @@ class Handlers:
         # The answer has to be sent before anything that the subscription sends.
         success = pb.CommandSuccess(request_id=body.request_id)
         self._add_move(success, subscription)
+        self._add_properties(success, subscription)
         connection.send_command(success)
         # No checkpoint since `_prepare`: the subscription is still the one that was made ready.
         consumer = join()
@@ -697,7 +698,7 @@ class Handlers:
         self._check_chars(body.subscription, body.consumer_name)
         self._check_metadata("consumer", body.metadata)
         name = topic_name(body.topic)
-        create = body.force_topic_creation and await self._may_create(name)
+        create = request.creates and body.force_topic_creation and await self._may_create(name)
         topic = await broker.topics.open(name, create=create)
         await broker.schemas.consumer(topic, _schema(body))
         client = self._connection.client
@@ -947,6 +948,14 @@ class Handlers:
         if self._connection.is_ours and subscription.moved is not None:
             success.moved = subscription.moved
 
+    def _add_properties(
+        self, success: pb.CommandSuccess, subscription: Subscription | NonPersistentSubscription
+    ) -> None:
+        """Add the stored properties of the subscription, if the client knows the field."""
+        if self._connection.is_ours and isinstance(subscription, Subscription):
+            for key, value in subscription.properties.items():
+                success.subscription_properties.add(key=key, value=value)
+
     def _known(
         self, consumer_id: int, consumer: Consumer | None, code: int = pb.MetadataError
     ) -> Consumer:
@@ -1005,6 +1014,7 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         body.read_compacted and any(pair.key == RESUMES for pair in body.metadata),
         int(body.schema.type) if body.HasField("schema") else int(pb.Schema.NoSchema),
         _key_policy(body),
+        body.force_subscription_creation,
     )
 
 

@@ -552,6 +552,7 @@ class ConsumerRequest:
     resumes: bool = False  # the reader goes on behind `start`, which it has received
     schema_type: int = pb.Schema.NoSchema
     keys: KeyPolicy | None = None  # for a key_shared consumer
+    creates: bool = True  # the topic and a durable subscription, if they do not exist
 
 
 class TopicSubscriptions:
@@ -668,6 +669,11 @@ class TopicSubscriptions:
             # Somebody else may create it meanwhile, so this looks again afterwards.
             initial = await self._initial(request)
         if request.durable:
+            if not request.creates:
+                raise SubscriptionNotFoundError(
+                    f"{self._topic.name} has no subscription {request.subscription}, and its client"
+                    " expects that there is one"
+                )
             if not self._topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
                 raise SubscriptionNotFoundError(
                     f"{self._topic.name} has no subscription {request.subscription}, and clients"

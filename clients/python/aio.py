@@ -45,7 +45,6 @@ from daybook.clients.python.guest import Guest, wait_for_asyncio
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.listener import Call, Listener, check_listener
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset, ValueT
-from daybook.clients.python.pipe import Result, Transform
 from daybook.clients.python.portal import Block, like
 from daybook.clients.python.reader import OffsetRange
 from daybook.clients.python.schemas.schema import Schema
@@ -53,6 +52,7 @@ from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats, ProducerStats
 from daybook.clients.python.topic_choice import Topics
 from daybook.clients.python.topic_producer import OnResult
+from daybook.clients.python.transformation import Result, Transform
 from daybook.wire.transport import Buffer
 
 __all__ = [
@@ -217,6 +217,7 @@ class Client:
         name: str,
         at_least_once: bool = False,
         initial_position: InitialPosition = "earliest",
+        dead_letter_topic: str | None = None,
     ) -> int:
         loop = asyncio.get_running_loop()
 
@@ -234,6 +235,7 @@ class Client:
                 name=name,
                 at_least_once=at_least_once,
                 initial_position=initial_position,
+                dead_letter_topic=dead_letter_topic,
             )
         )
 

@@ -61,7 +61,6 @@ from daybook.clients.python.messages import (
     Offset,
     ValueT,
 )
-from daybook.clients.python.pipe import Result, Transform
 from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.reader import OffsetRange
@@ -69,6 +68,7 @@ from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats
 from daybook.clients.python.topic_choice import Topics
+from daybook.clients.python.transformation import Result, Transform, WrongResultError
 
 __all__ = [
     "EARLIEST",
@@ -309,12 +309,15 @@ class Client(Closing):
         name: str,
         at_least_once: bool = False,
         initial_position: InitialPosition = "earliest",
+        dead_letter_topic: str | None = None,
     ) -> int:
 
         async def in_a_thread(message: Message) -> Result | Iterable[Result]:
             made = await trio.to_thread.run_sync(transform, message)
             if inspect.isawaitable(made):
-                raise TypeError("without an event loop, `transform` must be a plain function")
+                raise WrongResultError(
+                    "without an event loop, `transform` must be a plain function"
+                )
             return made
 
         return self._portal.call(
@@ -325,6 +328,7 @@ class Client(Closing):
                 name=name,
                 at_least_once=at_least_once,
                 initial_position=initial_position,
+                dead_letter_topic=dead_letter_topic,
             )
         )
 

@@ -47,7 +47,7 @@ from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId, ValueT
 from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
-from daybook.clients.python.pipe import Pipe, Transform
+from daybook.clients.python.pipe import Pipe
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolicy
@@ -63,6 +63,7 @@ from daybook.clients.python.topic_choice import TopicChoice, Topics, topic_choic
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
 from daybook.clients.python.topic_watch import TopicWatch
+from daybook.clients.python.transformation import Transform
 from daybook.wire.clock import WallClock
 from daybook.wire.errors import MalformedError
 from daybook.wire.topics import TopicName, check_namespace
@@ -455,6 +456,35 @@ class Client:
             self.start_listener(consumer, partial(listener, consumer))
         return consumer
 
+    async def subscribe_pipe(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        initial_position: InitialPosition,
+        receiver_queue_size: int,
+        record: tuple[str, str],
+        must_exist: bool,
+    ) -> Consumer[Any]:
+        """Return the consumer of a pipe.  The subscription is created with its record, if it may.
+
+        The consumer ends if it meets a subscription with another record later.
+        """
+        settings = ConsumerSettings(
+            subscription,
+            SubscriptionType.EXCLUSIVE,
+            durable=True,
+            start=EARLIEST if initial_position == "earliest" else LATEST,
+            consumer_name=f"{self._rng.getrandbits(40):010x}",
+            queue_size=receiver_queue_size,
+            limits=_CONSUMER,
+            ack_receipts=False,
+            must_exist=must_exist,
+            stored=(record,),
+            identity=record[0],
+        )
+        return await self._open_consumer(topic_choice([topic]), settings, _CONSUMER.discovery_s)
+
     def has_open(self, consumer: Consumer[Any] | None) -> bool:
         """Return True for a consumer of this client that was not closed."""
         return consumer in self._sources
@@ -602,12 +632,14 @@ class Client:
         name: str,
         at_least_once: bool = False,
         initial_position: InitialPosition = "earliest",
+        dead_letter_topic: str | None = None,
     ) -> int:
         """Write what `transform` makes of each message of a topic to another topic.
 
         Each output is stored once, whatever dies meanwhile.  This takes a target with
-        deduplication and without partitions (or one partition); otherwise NotAllowedError is
-        raised.  Run until the source was terminated, and return the number of its messages.
+        deduplication, whose number of partitions stays; otherwise NotAllowedError is raised.  The
+        outputs of a message go to one partition, by the key of that message.  Run until the source
+        was terminated, and return the number of its messages.
 
         `transform`: a function, perhaps async, of a message.  It returns None, bytes, an Output, or
             a list of these.  An exception of it ends the pipe, and its message comes again when the
@@ -615,6 +647,8 @@ class Client:
         `name`: of the pipe.  A pipe of the same name continues where the last one ended.
         `at_least_once`: no conditions; an output may be stored twice after a crash.
         `initial_position`: where the first pipe of this name starts: earliest or latest.
+        `dead_letter_topic`: a message for which `transform` raises is sent there, once, and the
+            pipe continues.  The topic must have deduplication and no partitions, too.
         """
         pipe = Pipe(
             self,
@@ -624,7 +658,9 @@ class Client:
             name=name,
             at_least_once=at_least_once,
             initial_position=initial_position,
+            dead_letter_topic=dead_letter_topic,
             patience_s=self._limits.operation_timeout_s,
+            new_identity=lambda: f"{self._rng.getrandbits(128):032x}",
         )
         return await pipe.run()
 

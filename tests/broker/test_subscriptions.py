@@ -47,6 +47,36 @@ def test_a_name_that_could_not_be_stored_is_refused(name: str) -> None:
 # -- start positions
 
 
+@pytest.mark.parametrize("version", ["daybook", "other"])
+async def test_the_answer_has_the_stored_properties_of_the_subscription(
+    version: str, autojump_clock: MockClock
+) -> None:
+    """Those of the request that created it; a later request changes nothing."""
+    async with open_broker() as cluster:
+        client = await cluster.client(version=version)
+        for value in ("first", "second"):
+            stored = [pb.KeyValue(key="k", value=value)]
+            answer = await client.subscribe(subscription_properties=stored)
+            found = {each.key: each.value for each in answer.subscription_properties}
+            assert found == ({"k": "first"} if version == "daybook" else {})
+            await client.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
+
+
+async def test_a_subscription_that_must_exist_is_not_created(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        refused = await client.subscribe(force_subscription_creation=False)
+        assert refused.error == pb.TopicNotFound
+        await client.producer()
+        refused = await client.subscribe(force_subscription_creation=False)
+        assert refused.error == pb.SubscriptionNotFound
+        assert not cluster.broker.topics.loaded[TOPIC].subscriptions.by_name
+        await client.subscribe(2)
+        await client.ask(pb.CommandCloseConsumer(consumer_id=2), pb.CommandSuccess)
+        answer = await client.subscribe(3, force_subscription_creation=False)
+        assert isinstance(answer, pb.CommandSuccess)
+
+
 async def test_a_new_subscription_begins_at_either_end(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await with_entries(cluster, 3)

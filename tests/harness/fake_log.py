@@ -362,6 +362,7 @@ class FakeLog:
         if name not in self.by_name:
             self.by_name[name] = FakeCursor(self, name, initial)
             self.by_name[name].properties = dict(numbers or {})
+            self.by_name[name].labels = dict(properties or {})
         return self.by_name.setdefault(name, FakeCursor(self, name, initial))
 
     def new_volatile_cursor(self, name: str, initial: Position) -> FakeCursor:
@@ -505,6 +506,7 @@ class FakeLogs:
             log.next_offset = before.confirmed_offset + 1
             for cursor_name, cursor in before.by_name.items():
                 again = FakeCursor(log, cursor_name, cursor.mark_delete)
+                again.labels = dict(cursor.labels)
                 again.acked = set(cursor.acked)
                 again.properties = dict(cursor.properties)
                 if self.lose_unflushed:
