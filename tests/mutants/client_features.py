@@ -221,7 +221,9 @@ PIPES = [
         rule="a partition without outputs says nothing -> it is left out",
         module=_PIPING,
         name="PipeStart.resume",
-        replacement=Edit("if min(self.outputs) >= 0:", "if max(self.outputs) >= 0:"),
+        replacement=Edit(
+            "min(self.outputs)", "min((each for each in self.outputs if each >= 0), default=-1)"
+        ),
         caught_by=f"{_BY_RULES} -k may_lack",
     ),
     Mutant(

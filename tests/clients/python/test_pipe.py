@@ -362,6 +362,8 @@ async def test_the_end_of_the_input_ends_the_pipe() -> None:
 @pytest.mark.parametrize("kind", ["aio", "blocking"])
 def test_the_other_clients_have_pipes(kind: str, cluster: FakeCluster) -> None:
     def plain(message: Message) -> bytes:
+        if message.data == b"poison":
+            raise ValueError("it is not to be doubled")
         return (message.data or b"") * 2
 
     async def waiting(message: Message) -> bytes:
@@ -371,23 +373,30 @@ def test_the_other_clients_have_pipes(kind: str, cluster: FakeCluster) -> None:
     def fill_and_pipe() -> int:
         with blocking.connect(cluster.url) as client:
             with client.create_producer("in") as producer:
+                producer.send_nowait(b"poison")
                 for number in range(5):
                     producer.send_nowait(b"%d" % number)
             cluster.topics[FULL + "in"].terminated = True
             if kind == "aio":
-                return 5
-            return client.pipe("in", "out", plain, name="p", at_least_once=True)
+                return 6
+            return client.pipe(
+                "in", "out", plain, name="p", at_least_once=True, dead_letter_topic="dead"
+            )
 
     async def main() -> int:
         async with aio.connect(cluster.url) as client:
-            return await client.pipe("in", "out", waiting, name="p", at_least_once=True)
+            return await client.pipe(
+                "in", "out", waiting, name="p", at_least_once=True, dead_letter_topic="dead"
+            )
 
-    assert fill_and_pipe() == 5
+    assert fill_and_pipe() == 6
     if kind == "aio":
-        assert asyncio.run(main()) == 5
+        assert asyncio.run(main()) == 6
     with blocking.connect(cluster.url) as client:
         reader = client.create_reader("out", start="earliest")
         assert [reader.receive(10).data for _ in range(5)] == [b"%d%d" % (n, n) for n in range(5)]
+        reader = client.create_reader("dead", start="earliest")
+        assert reader.receive(10).data == b"poison"
 
 
 async def test_wrong_arguments_are_refused_at_once(autojump_clock: MockClock) -> None:
