@@ -331,6 +331,14 @@ PIPES = [
         caught_by=f"{_BY_PARTITIONS} -k one_is_refused",
     ),
     Mutant(
+        id="PP18",
+        rule="what a pipe sent behind a refused output is refused, too -> it is stored",
+        module="daybook.broker.topics.producer",
+        name="Producer._refuse",
+        replacement=Edit("if self.name.startswith(PIPE)", "if False"),
+        caught_by=f"{_BY_PIPE} -k broker_refuses",
+    ),
+    Mutant(
         id="PP17",
         rule="a result of a wrong kind stops the pipe -> each message becomes a letter",
         module=_PARTITION,

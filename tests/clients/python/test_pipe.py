@@ -184,7 +184,7 @@ async def test_a_pipe_goes_on_behind_its_last_output_and_not_where_its_cursor_is
                 raise KeyError("mine")
             return message.data or b""
 
-        with pytest.raises(KeyError, match="mine"):
+        with trio.fail_after(100), pytest.raises(KeyError, match="mine"):
             await client.pipe("in", "out", first_half, name="p")
         async with await client.subscribe("in", "pipe-p") as meddler:
             await meddler.seek(15)  # Somebody skips messages.
@@ -192,10 +192,36 @@ async def test_a_pipe_goes_on_behind_its_last_output_and_not_where_its_cursor_is
         assert await contents(client, "out") == [b"%d" % number for number in range(20)]
 
 
+async def test_nothing_is_stored_behind_an_output_that_the_broker_refuses(
+    autojump_clock: MockClock,
+) -> None:
+    """The next start would take the refused output for stored, and its message would be lost."""
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        deduplicate(cluster, "out")
+        await fill(client, "in", 20)
+        cluster.broker.policies.of_namespace["max_message_bytes"] = 1000
+
+        def too_large(message: Message) -> bytes:
+            return bytes(2000) if message.data == b"7" else message.data or b""
+
+        for _ in range(2):
+            with (
+                trio.fail_after(100),
+                pytest.raises(daybook.NotAllowedError, match="maxMessageSize"),
+            ):
+                await client.pipe("in", "out", too_large, name="p")
+        assert await contents(client, "out") == [b"%d" % number for number in range(7)]
+        await pipe_for(client, 5, lambda message: message.data)
+        assert await contents(client, "out") == [b"%d" % number for number in range(20)]
+
+
 async def test_an_output_topic_must_have_deduplication(autojump_clock: MockClock) -> None:
     async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
         await fill(client, "in", 3)
-        with pytest.raises(daybook.NotAllowedError, match="has no deduplication"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="has no deduplication"),
+        ):
             await client.pipe("in", "out", lambda message: message.data, name="p")
         await pipe_for(client, 5, lambda message: message.data, at_least_once=True)
         assert await contents(client, "out") == [b"0", b"1", b"2"]
@@ -325,13 +351,14 @@ async def test_a_pipe_keeps_its_target(autojump_clock: MockClock) -> None:
         cluster.broker.policies.deduplication = True
         await fill(client, "in", 5)
         await pipe_for(client, 5, lambda message: message.data)
-        with pytest.raises(
-            daybook.NotAllowedError, match="to persistent://public/default/out, not"
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="to persistent://public/default/out, not"),
         ):
             await client.pipe("in", "other", lambda message: message.data, name="p")
         topic = cluster.broker.topics.loaded[FULL + "in"]
         await topic.subscriptions.by_name["pipe-p"].set_properties({"daybook.pipe": "{}"})
-        with pytest.raises(daybook.NotAllowedError, match="cannot be read"):
+        with trio.fail_after(100), pytest.raises(daybook.NotAllowedError, match="cannot be read"):
             await client.pipe("in", "out", lambda message: message.data, name="p")
 
 
@@ -401,11 +428,14 @@ def test_the_other_clients_have_pipes(kind: str, cluster: FakeCluster) -> None:
 
 async def test_wrong_arguments_are_refused_at_once(autojump_clock: MockClock) -> None:
     async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
-        with pytest.raises(ValueError, match="name is empty"):
+        with trio.fail_after(100), pytest.raises(ValueError, match="name is empty"):
             await client.pipe("in", "out", lambda _: None, name="")
-        with pytest.raises(ValueError, match="cannot write to the topic that it reads"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(ValueError, match="cannot write to the topic that it reads"),
+        ):
             await client.pipe("in", "in-partition-3", lambda _: None, name="p")
         deduplicate(cluster, "out")
         await fill(client, "in", 1)
-        with pytest.raises(TypeError, match="not str"):
+        with trio.fail_after(100), pytest.raises(TypeError, match="not str"):
             await client.pipe("in", "out", lambda _: "text", name="p")  # type: ignore[arg-type,return-value]
