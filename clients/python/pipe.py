@@ -67,7 +67,7 @@ _Opened = TypeVar("_Opened", Consumer, Producer)
 class _Outputs:
     """The producers of one input partition."""
 
-    partitions: Sequence[Producer]  # of the target
+    partitions: Sequence[Producer]  # one for each partition of the target
     letters: Producer | None
 
     def all(self) -> list[Producer]:
@@ -122,7 +122,7 @@ class Pipe:
         self._initial_position: InitialPosition = initial_position
         self._patience_s = patience_s  # while another pipe of this name is there
         self._new_identity = new_identity
-        self._partitions = 0  # of the target
+        self._partitions = 0  # how many the target has
         self._opening = 0  # input partitions that are not open yet
         self._opened = trio.Event()
         self._finished = 0

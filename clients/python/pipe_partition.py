@@ -67,7 +67,7 @@ class PipePartition:
         self._progress = PipeProgress(keep_last=start is not None, window=window)
         self._last_read = -1
         self._acknowledged = -1
-        self._place = (-1, -1)  # of the last message that was received
+        self._place = (-1, -1)  # the position of the last message that was received
         self._failures: list[BrokerError] = []
         self._changed = trio.Event()
         self._scope = trio.CancelScope()

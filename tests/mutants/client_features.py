@@ -221,7 +221,9 @@ PIPES = [
         rule="a partition without outputs says nothing -> it is left out",
         module=_PIPING,
         name="PipeStart.resume",
-        replacement=Edit("if min(self.outputs) >= 0:", "if max(self.outputs) >= 0:"),
+        replacement=Edit(
+            "min(self.outputs)", "min((each for each in self.outputs if each >= 0), default=-1)"
+        ),
         caught_by=f"{_BY_RULES} -k may_lack",
     ),
     Mutant(
@@ -327,6 +329,14 @@ PIPES = [
         name="Pipe._wait_others",
         replacement=Edit("await self._opened.wait()", "pass"),
         caught_by=f"{_BY_PARTITIONS} -k one_is_refused",
+    ),
+    Mutant(
+        id="PP18",
+        rule="what a pipe sent behind a refused output is refused, too -> it is stored",
+        module="daybook.broker.topics.producer",
+        name="Producer._refuse",
+        replacement=Edit("if self.name.startswith(PIPE)", "if False"),
+        caught_by=f"{_BY_PIPE} -k broker_refuses",
     ),
     Mutant(
         id="PP17",

@@ -12,8 +12,8 @@ message and the number of partitions decide (`output_partition`).  The number is
 record (`PipeRecord`).  The producers have one name in all partitions, and the target tells the last
 sequence id that it has of this name in each.
 
-**What the last sequence ids prove** (`PipeStart`).  Let `L(p)` be the offset in the last sequence
-id of partition `p`.
+The last sequence ids prove three things (`PipeStart`).  Let `L(p)` be the offset in the last
+sequence id of partition `p`.
 
 1. A message of partition `p` with an offset below `L(p)` is finished.  A run begins at or before
    the first message that is not finished, and sends the outputs for `p` in the order of their
@@ -85,7 +85,7 @@ class PipeRecord:
 
     identity: str  # random, so that a subscription that is created anew has another record
     target: str
-    partitions: int  # of the target; 0 if it has none
+    partitions: int  # how many the target has; 0 if it has none
     window: int = WINDOW
 
     def encode(self) -> str:
@@ -147,13 +147,14 @@ class PipeStart:
         """The offset at which it is safe to resume; None if nothing is stored."""
         if self.last < 0:
             return None
-        safe = [0, max(self.outputs) // OUTPUTS_MAX - self.window + 1]
-        if min(self.outputs) >= 0:
-            # Further outputs of this message may be missing, so it is processed again.
-            safe.append(min(self.outputs) // OUTPUTS_MAX)
-        if self.letters >= 0:
-            safe.append(self.letters // OUTPUTS_MAX)
-        return max(safe)
+        # A partition without outputs has -1 here, which proves nothing.  A message with the last
+        # output may lack further ones, so it is processed again.
+        return max(
+            0,
+            min(self.outputs) // OUTPUTS_MAX,
+            max(self.outputs) // OUTPUTS_MAX - self.window + 1,
+            self.letters // OUTPUTS_MAX,
+        )
 
     def is_finished(self, offset: int, partition: int) -> bool:
         """Return True if a message of this output partition needs no more processing."""

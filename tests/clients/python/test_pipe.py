@@ -184,7 +184,7 @@ async def test_a_pipe_goes_on_behind_its_last_output_and_not_where_its_cursor_is
                 raise KeyError("mine")
             return message.data or b""
 
-        with pytest.raises(KeyError, match="mine"):
+        with trio.fail_after(100), pytest.raises(KeyError, match="mine"):
             await client.pipe("in", "out", first_half, name="p")
         async with await client.subscribe("in", "pipe-p") as meddler:
             await meddler.seek(15)  # Somebody skips messages.
@@ -192,10 +192,36 @@ async def test_a_pipe_goes_on_behind_its_last_output_and_not_where_its_cursor_is
         assert await contents(client, "out") == [b"%d" % number for number in range(20)]
 
 
+async def test_nothing_is_stored_behind_an_output_that_the_broker_refuses(
+    autojump_clock: MockClock,
+) -> None:
+    """The next start would take the refused output for stored, and its message would be lost."""
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        deduplicate(cluster, "out")
+        await fill(client, "in", 20)
+        cluster.broker.policies.of_namespace["max_message_bytes"] = 1000
+
+        def too_large(message: Message) -> bytes:
+            return bytes(2000) if message.data == b"7" else message.data or b""
+
+        for _ in range(2):
+            with (
+                trio.fail_after(100),
+                pytest.raises(daybook.NotAllowedError, match="maxMessageSize"),
+            ):
+                await client.pipe("in", "out", too_large, name="p")
+        assert await contents(client, "out") == [b"%d" % number for number in range(7)]
+        await pipe_for(client, 5, lambda message: message.data)
+        assert await contents(client, "out") == [b"%d" % number for number in range(20)]
+
+
 async def test_an_output_topic_must_have_deduplication(autojump_clock: MockClock) -> None:
     async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
         await fill(client, "in", 3)
-        with pytest.raises(daybook.NotAllowedError, match="has no deduplication"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="has no deduplication"),
+        ):
             await client.pipe("in", "out", lambda message: message.data, name="p")
         await pipe_for(client, 5, lambda message: message.data, at_least_once=True)
         assert await contents(client, "out") == [b"0", b"1", b"2"]
@@ -325,13 +351,14 @@ async def test_a_pipe_keeps_its_target(autojump_clock: MockClock) -> None:
         cluster.broker.policies.deduplication = True
         await fill(client, "in", 5)
         await pipe_for(client, 5, lambda message: message.data)
-        with pytest.raises(
-            daybook.NotAllowedError, match="to persistent://public/default/out, not"
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="to persistent://public/default/out, not"),
         ):
             await client.pipe("in", "other", lambda message: message.data, name="p")
         topic = cluster.broker.topics.loaded[FULL + "in"]
         await topic.subscriptions.by_name["pipe-p"].set_properties({"daybook.pipe": "{}"})
-        with pytest.raises(daybook.NotAllowedError, match="cannot be read"):
+        with trio.fail_after(100), pytest.raises(daybook.NotAllowedError, match="cannot be read"):
             await client.pipe("in", "out", lambda message: message.data, name="p")
 
 
@@ -362,6 +389,8 @@ async def test_the_end_of_the_input_ends_the_pipe() -> None:
 @pytest.mark.parametrize("kind", ["aio", "blocking"])
 def test_the_other_clients_have_pipes(kind: str, cluster: FakeCluster) -> None:
     def plain(message: Message) -> bytes:
+        if message.data == b"poison":
+            raise ValueError("it is not to be doubled")
         return (message.data or b"") * 2
 
     async def waiting(message: Message) -> bytes:
@@ -371,32 +400,42 @@ def test_the_other_clients_have_pipes(kind: str, cluster: FakeCluster) -> None:
     def fill_and_pipe() -> int:
         with blocking.connect(cluster.url) as client:
             with client.create_producer("in") as producer:
+                producer.send_nowait(b"poison")
                 for number in range(5):
                     producer.send_nowait(b"%d" % number)
             cluster.topics[FULL + "in"].terminated = True
             if kind == "aio":
-                return 5
-            return client.pipe("in", "out", plain, name="p", at_least_once=True)
+                return 6
+            return client.pipe(
+                "in", "out", plain, name="p", at_least_once=True, dead_letter_topic="dead"
+            )
 
     async def main() -> int:
         async with aio.connect(cluster.url) as client:
-            return await client.pipe("in", "out", waiting, name="p", at_least_once=True)
+            return await client.pipe(
+                "in", "out", waiting, name="p", at_least_once=True, dead_letter_topic="dead"
+            )
 
-    assert fill_and_pipe() == 5
+    assert fill_and_pipe() == 6
     if kind == "aio":
-        assert asyncio.run(main()) == 5
+        assert asyncio.run(main()) == 6
     with blocking.connect(cluster.url) as client:
         reader = client.create_reader("out", start="earliest")
         assert [reader.receive(10).data for _ in range(5)] == [b"%d%d" % (n, n) for n in range(5)]
+        reader = client.create_reader("dead", start="earliest")
+        assert reader.receive(10).data == b"poison"
 
 
 async def test_wrong_arguments_are_refused_at_once(autojump_clock: MockClock) -> None:
     async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
-        with pytest.raises(ValueError, match="name is empty"):
+        with trio.fail_after(100), pytest.raises(ValueError, match="name is empty"):
             await client.pipe("in", "out", lambda _: None, name="")
-        with pytest.raises(ValueError, match="cannot write to the topic that it reads"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(ValueError, match="cannot write to the topic that it reads"),
+        ):
             await client.pipe("in", "in-partition-3", lambda _: None, name="p")
         deduplicate(cluster, "out")
         await fill(client, "in", 1)
-        with pytest.raises(TypeError, match="not str"):
+        with trio.fail_after(100), pytest.raises(TypeError, match="not str"):
             await client.pipe("in", "out", lambda _: "text", name="p")  # type: ignore[arg-type,return-value]

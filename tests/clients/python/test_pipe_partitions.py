@@ -228,7 +228,10 @@ async def test_a_pipe_is_refused_when_the_number_of_partitions_has_changed(
         await pipe_for(client, 5, lambda message: message.data)
         partitioned(cluster, count=COUNT + 1)
         await fill(client, "in", 10, first=10)
-        with pytest.raises(daybook.NotAllowedError, match=f"had {before or 'no'} partitions"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match=f"had {before or 'no'} partitions"),
+        ):
             await client.pipe("in", "out", lambda message: message.data, name="p")
         await pipe_for(client, 5, lambda message: message.data, name="other")
 
@@ -244,7 +247,7 @@ async def test_no_partition_is_piped_if_one_is_refused(autojump_clock: MockClock
         partitioned(cluster, count=COUNT + 1)
         partitioned(cluster, "in", 9)
         await fill(client, "in", 50)
-        with pytest.raises(daybook.NotAllowedError, match="had 3 partitions"):
+        with trio.fail_after(100), pytest.raises(daybook.NotAllowedError, match="had 3 partitions"):
             await client.pipe("in", "out", lambda message: message.data, name="p")
         assert await parts(client) == before
 
@@ -257,7 +260,10 @@ async def test_each_partition_of_the_target_must_have_deduplication(
         deduplicate(cluster, "out-partition-0")
         cluster.broker.policies.topic_deduplication[FULL + "out-partition-2"] = False
         await fill(client, "in", 10)
-        with pytest.raises(daybook.NotAllowedError, match="out-partition-2 has no deduplication"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="out-partition-2 has no deduplication"),
+        ):
             await client.pipe("in", "out", lambda message: message.data, name="p")
         assert "pipe-p" not in cluster.broker.log(FULL + "in").by_name
 
@@ -270,7 +276,7 @@ async def test_a_subscription_without_a_record_is_refused_for_a_target_with_part
         await fill(client, "in", 10)
         async with await client.subscribe("in", "pipe-p", initial_position="earliest"):
             pass
-        with pytest.raises(daybook.NotAllowedError, match="has no record"):
+        with trio.fail_after(100), pytest.raises(daybook.NotAllowedError, match="has no record"):
             await client.pipe("in", "out", lambda message: message.data, name="p")
 
 
@@ -349,7 +355,7 @@ async def test_a_message_that_has_outputs_gets_no_letter(autojump_clock: MockClo
         def fail(message: Message) -> bytes:
             raise ConnectionError("try again later")
 
-        with pytest.raises(ConnectionError) as caught:
+        with trio.fail_after(100), pytest.raises(ConnectionError) as caught:
             await client.pipe("in", "out", fail, name="p", dead_letter_topic="dead")
         assert "has outputs or a dead letter" in caught.value.__notes__[0]
         await fill(client, "in", 5, first=5)
@@ -393,7 +399,7 @@ async def test_a_result_of_a_wrong_kind_is_no_letter(autojump_clock: MockClock) 
         cluster.broker.policies.deduplication = True
         await fill(client, "in", 1)
         for wrong in ("text", 7, [7]):
-            with pytest.raises(TypeError, match="a transformation returns"):
+            with trio.fail_after(100), pytest.raises(TypeError, match="a transformation returns"):
                 await client.pipe(
                     "in",
                     "out",
@@ -411,12 +417,18 @@ async def test_a_dead_letter_topic_must_be_another_one_without_partitions(
         deduplicate(cluster, "out")
         await fill(client, "in", 5)
         for same in ("in", "out-partition-1"):
-            with pytest.raises(ValueError, match="must be another topic"):
+            with trio.fail_after(100), pytest.raises(ValueError, match="must be another topic"):
                 await client.pipe("in", "out", poison, name="p", dead_letter_topic=same)
-        with pytest.raises(daybook.NotAllowedError, match="dead has no deduplication"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="dead has no deduplication"),
+        ):
             await client.pipe("in", "out", poison, name="p", dead_letter_topic="dead")
         cluster.broker.policies.partition_counts[FULL + "dead"] = 2
-        with pytest.raises(daybook.NotAllowedError, match="dead has 2 partitions"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="dead has 2 partitions"),
+        ):
             await client.pipe("in", "out", poison, name="p", dead_letter_topic="dead")
 
 
