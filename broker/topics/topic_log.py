@@ -137,6 +137,16 @@ class TopicLog(Protocol):
     traffic: TrafficMeter
 
     @property
+    def created(self) -> int:
+        """The transaction that created the log: higher for a log that was created again."""
+        ...
+
+    @property
+    def instance(self) -> str | None:
+        """The INSTANCEID of the ledgers; None if brokers have not bound it."""
+        ...
+
+    @property
     def pending_bytes(self) -> int: ...
 
     def await_next(self) -> None:

@@ -181,6 +181,8 @@ class FakeLog:
     waiting_for: str = ""
     full: str = ""
     room: Room = field(default_factory=lambda: Room(100, 4096))
+    created: int = 1
+    instance: str | None = "an-instance"
 
     def __post_init__(self) -> None:
         # Called before a cursor is stored, with its name; it may raise, or wait.
@@ -460,6 +462,7 @@ class FakeLogs:
         self.before: Callable[[str], Awaitable[None]] = _no_hook
         self.lose_unflushed = False  # as in a crash: cursors are as they were flushed last
         self.compacted: dict[int, FakeLedger] = {}  # compacted ledgers, by id
+        self._transactions = count(1)
 
     async def exists(self, name: TopicName) -> bool:
         await trio.lowlevel.checkpoint()
@@ -477,7 +480,9 @@ class FakeLogs:
         return True
 
     def _new(self, name: TopicName) -> FakeLog:
-        return FakeLog(name, self.clock, self.ledger_entries)
+        log = FakeLog(name, self.clock, self.ledger_entries)
+        log.created = next(self._transactions)
+        return log
 
     async def stored(self, namespace: str) -> list[TopicName]:
         await trio.lowlevel.checkpoint()
@@ -501,6 +506,7 @@ class FakeLogs:
         else:
             log = self._new(name)
             log.entries, log.trimmed = before.entries, before.trimmed
+            log.created = before.created
             log.properties, log.terminated = before.properties, before.terminated
             log.next_offset = before.confirmed_offset + 1
             for cursor_name, cursor in before.by_name.items():
