@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from daybook.clients.spark.offsets import OffsetRange, OffsetSpec, parse_offsets
+from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
 
 _NAMES = (
     "service.url",
@@ -16,6 +17,9 @@ _NAMES = (
     "maxOffsetsPerTrigger",
     "minPartitions",
     "failOnDataLoss",
+    "columns",
+    "includeHeaders",
+    "keyType",
 )
 
 
@@ -28,6 +32,8 @@ class SourceOptions:
     offsets_per_trigger_max: int | None
     partitions_min: int
     fail_on_data_loss: bool
+    columns: Columns
+    key_type_given: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +41,12 @@ class ReadTask:
     """One task of a query: a range of offsets, and where to read it."""
 
     service_url: str
-    topic: str
+    topic: str  # as the column `topic` shows it
     part: OffsetRange
     fail_on_data_loss: bool
+    columns: tuple[str, ...] = DEFAULT  # the columns of each row, in order; see `schema`
+    key_type: KeyType = "binary"
+    stored_in: str = ""  # the full name of the topic or partition that is read; "": look it up
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -64,7 +73,28 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         offsets_per_trigger_max=_positive(given, "maxOffsetsPerTrigger"),
         partitions_min=_positive(given, "minPartitions") or 1,
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+        columns=_columns(given),
+        key_type_given="keytype" in given,
     )
+
+
+def parse_column_options(options: Mapping[str, str]) -> Columns:
+    """Parse the options that decide the columns, which are for both kinds of queries."""
+    return _columns({name.lower(): value for name, value in options.items()})
+
+
+def _columns(given: Mapping[str, str]) -> Columns:
+    names = DEFAULT
+    if "columns" in given:
+        names = parse_columns(given["columns"], "columns")
+    if _boolean(given, "includeHeaders", default=False) and "headers" not in names:
+        names = (*names, "headers")
+    key_type = given.get("keytype", "binary").strip().lower()
+    if key_type == "string":
+        return Columns(names, "string")
+    if key_type != "binary":
+        raise ValueError(f"keyType={given['keytype']!r} is neither binary nor string")
+    return Columns(names)
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:

@@ -7,7 +7,7 @@ asks for offsets, and never receives a message.
 # pyright: basic
 # (the libraries underneath have no types)
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,25 +17,26 @@ from daybook.clients.python import blocking
 from daybook.clients.python.messages import Entry, Message, Offset
 from daybook.clients.spark.offsets import DataLossError, Retained
 from daybook.clients.spark.options import ReadTask
+from daybook.clients.spark.schema import DEFAULT, KeyType
 from daybook.wire.fields import encode_varint
 
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 8 << 20
 RECEIVE_TIMEOUT_S = 60.0
 
-ARROW_SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("eventTime", pa.timestamp("us", tz="UTC")),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("messageId", pa.binary()),
-    ]
-)
+_HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
+_TYPES: dict[str, Any] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "eventTime": pa.timestamp("us", tz="UTC"),
+    "properties": pa.map_(pa.string(), pa.string()),
+    "messageId": pa.binary(),
+    "headers": pa.list_(_HEADER),
+}
 _BATCH_INDEX_TAG = b"\x20"  # field 4 of a message id, a varint
 
 
@@ -53,6 +54,15 @@ def partition_topic(client: blocking.Client, topic: str, partition: int) -> str:
     return topic
 
 
+def arrow_schema(columns: Sequence[str] = DEFAULT, key_type: KeyType = "binary") -> pa.Schema:
+    """Return the schema of the Arrow batches with these columns."""
+    key = pa.string() if key_type == "string" else pa.binary()
+    return pa.schema([(name, key if name == "key" else _TYPES[name]) for name in columns])
+
+
+ARROW_SCHEMA = arrow_schema()
+
+
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Read the messages of the range, in order, as Arrow batches.
 
@@ -60,7 +70,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """
     part = task.part
     with blocking.connect(task.service_url, timeout_s=None) as client:
-        topic = partition_topic(client, task.topic, part.partition)
+        topic = task.stored_in or partition_topic(client, task.topic, part.partition)
         # The driver checked the range when it planned the query; trimming may have passed it since.
         held = client.offsets(topic)
         expected = max(part.start, held.first)
@@ -71,7 +81,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
             )
         if expected >= part.end:
             return
-        waiting = _Waiting(task.topic, part.partition)
+        waiting = _Waiting(task)
         queue_size = min(BATCH_ROWS_MAX, part.end - expected)
         with client.create_reader(
             topic, start=Offset(expected), receiver_queue_size=queue_size
@@ -125,11 +135,10 @@ def _check_whole(topic: str, expected: int, offsets: list[int]) -> None:
 class _Waiting:
     """Collects messages until there are enough for an Arrow batch."""
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, task: ReadTask) -> None:
         self.messages: list[Message] = []
         self._offsets: list[int] = []
-        self._topic = topic
-        self._partition = partition
+        self._task = task
         self._bytes = 0
 
     def add(self, messages: list[Message], offsets: list[int]) -> None:
@@ -142,34 +151,54 @@ class _Waiting:
         return len(self.messages) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX
 
     def take(self) -> pa.RecordBatch:
-        batch = record_batch(self.messages, self._offsets, self._topic, self._partition)
+        batch = record_batch(self.messages, self._offsets, self._task)
         self.messages, self._offsets, self._bytes = [], [], 0
         return batch
 
 
 def record_batch(
-    messages: Sequence[Message], offsets: Sequence[int], topic: str, partition: int
+    messages: Sequence[Message], offsets: Sequence[int], task: ReadTask
 ) -> pa.RecordBatch:
-    """Build one Arrow batch, column by column."""
+    """Build one Arrow batch with the columns of the task, and compute no others."""
     count = len(messages)
-    columns: list[Any] = [
-        [m.key for m in messages],
-        [None if m.is_null else m.data for m in messages],
-        pa.repeat(topic, count),
-        pa.repeat(pa.scalar(partition, pa.int32()), count),
-        offsets,
-        [m.publish_time_ms * 1000 for m in messages],
-        [None if (at := m.event_time_ms) is None else at * 1000 for m in messages],
-        _properties(messages),
-        _message_ids(messages),
-    ]
+    partition = pa.scalar(task.part.partition, pa.int32())
+    build: dict[str, Callable[[], Any]] = {
+        "key": lambda: _keys(messages, task.key_type),
+        "value": lambda: [None if m.is_null else m.data for m in messages],
+        "topic": lambda: pa.repeat(task.topic, count),
+        "partition": lambda: pa.repeat(partition, count),
+        "offset": lambda: offsets,
+        "timestamp": lambda: [m.publish_time_ms * 1000 for m in messages],
+        "eventTime": lambda: [
+            None if (at := m.event_time_ms) is None else at * 1000 for m in messages
+        ],
+        "properties": lambda: _properties(messages),
+        "messageId": lambda: _message_ids(messages),
+        "headers": lambda: _headers(messages),
+    }
+    schema = arrow_schema(task.columns, task.key_type)
+    columns = [(build[field.name](), field.type) for field in schema]
     return pa.RecordBatch.from_arrays(
         [
-            column if isinstance(column, pa.Array) else pa.array(column, type=field.type)
-            for column, field in zip(columns, ARROW_SCHEMA, strict=True)
+            each if isinstance(each, pa.Array) else pa.array(each, type=kind)
+            for each, kind in columns
         ],
-        schema=ARROW_SCHEMA,
+        schema=schema,
     )
+
+
+def _keys(messages: Sequence[Message], key_type: KeyType) -> list[str | None] | list[bytes | None]:
+    """Return the keys: as bytes, or as text, where keys that were given as bytes are base64."""
+    if key_type == "string":
+        return [m.key for m in messages]
+    return [m.key_bytes for m in messages]
+
+
+def _headers(messages: Sequence[Message]) -> list[list[dict[str, str | bytes]]]:
+    return [
+        [{"key": name, "value": text.encode()} for name, text in m.properties.items()]
+        for m in messages
+    ]
 
 
 def _properties(messages: Sequence[Message]) -> Any:  # noqa: ANN401  a column

@@ -16,6 +16,7 @@ client and pyarrow are therefore imported inside the functions that need them.
 # (the libraries underneath have no types)
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
@@ -41,17 +42,18 @@ from daybook.clients.spark.offsets import (
     resolve,
     split,
 )
-from daybook.clients.spark.options import ReadTask, SourceOptions, parse_options
+from daybook.clients.spark.options import (
+    ReadTask,
+    SourceOptions,
+    parse_column_options,
+    parse_options,
+)
+from daybook.clients.spark.schema import columns_of_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from daybook.clients.python import blocking
-
-SCHEMA_DDL = (
-    "key string, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "eventTime timestamp, properties map<string,string>, messageId binary"
-)
 
 
 class TaskPartition(InputPartition):
@@ -69,13 +71,21 @@ class DaybookDataSource(DataSource):
         return "daybook"
 
     def schema(self) -> str:
-        return SCHEMA_DDL
+        # The kind of the query is not known yet, and what both kinds have decides the columns.
+        return parse_column_options(self.options).ddl
 
     def reader(self, schema: StructType) -> "BatchReader":
-        return BatchReader(parse_options(self.options, streaming=False))
+        return BatchReader(self._options(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802  Spark's name
-        return StreamReader(parse_options(self.options, streaming=True))
+        return StreamReader(self._options(schema, streaming=True))
+
+    def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        """Return the options with the columns of the schema, which the user may have given."""
+        options = parse_options(self.options, streaming=streaming)
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        columns = columns_of_schema(fields, options.columns, key_type_given=options.key_type_given)
+        return replace(options, columns=columns)
 
 
 class BatchReader(DataSourceReader):
@@ -178,7 +188,16 @@ def plan(
     found = ranges(start, end, retained, fail_on_data_loss=options.fail_on_data_loss)
     parts: list[OffsetRange] = split(found, options.partitions_min)
     return [
-        TaskPartition(ReadTask(options.service_url, options.topic, part, options.fail_on_data_loss))
+        TaskPartition(
+            ReadTask(
+                options.service_url,
+                options.topic,
+                part,
+                options.fail_on_data_loss,
+                options.columns.names,
+                options.columns.key_type,
+            )
+        )
         for part in parts
     ]
 

@@ -1,13 +1,23 @@
 """A Spark task returns exactly its range from what a broker delivers, or raises an error."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from weakref import ref
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import Entry, Message, MessageId, Offset
@@ -16,6 +26,7 @@ from daybook.clients.spark import read
 from daybook.clients.spark.offsets import DataLossError, OffsetRange
 from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.read import ARROW_SCHEMA, read_task
+from daybook.clients.spark.schema import TYPES, Columns, KeyType
 from daybook.wire.batch import SingleMetadata
 
 TOPIC = "persistent://public/default/t"
@@ -132,7 +143,7 @@ def test_every_column_is_what_the_message_says() -> None:
     alone = entry_of(42, 1, entry_id=300, is_batch=False)
     first, second, third = run([[full, empty], alone], 40, 43)
     assert (first["key"], first["value"], first["topic"], first["partition"]) == (
-        "k",
+        b"k",
         b"40",
         "t",
         3,
@@ -145,6 +156,50 @@ def test_every_column_is_what_the_message_says() -> None:
     ids = [MessageId.decode(row["messageId"]) for row in (first, second, third)]
     assert ids == [MessageId(7, 9, 0, 3), MessageId(7, 9, 1, 3), MessageId(7, 300, -1, 3)]
     assert [row["messageId"] for row in (first, third)] == [ids[0].encode(), ids[2].encode()]
+
+
+def test_only_the_columns_that_a_task_names_are_computed_in_its_order() -> None:
+    entry = Entry(TOPIC, 3, 7, 9, 0, 1234, None, "p", 0, 40, True, NOWHERE, 0)
+    text = message(entry, 0, key="k", properties=(("a", "1"), ("b", "2")))
+    binary = message(entry, 1, key="/wA=", key_is_base64=True)
+    none = message(entry, 2)
+    part = OffsetRange(3, 40, 43)
+    task = ReadTask("pulsar://x", "t", part, True, ("offset", "key", "headers"))
+    batch = read.record_batch([text, binary, none], [40, 41, 42], task)
+    assert batch.schema.equals(read.arrow_schema(("offset", "key", "headers")))
+    headers = [{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}]
+    assert batch.to_pylist() == [
+        {"offset": 40, "key": b"k", "headers": headers},
+        {"offset": 41, "key": b"\xff\x00", "headers": []},
+        {"offset": 42, "key": None, "headers": []},
+    ]
+    as_text = replace(task, columns=("key",), key_type="string")
+    batch = read.record_batch([text, binary, none], [40, 41, 42], as_text)
+    assert batch.to_pylist() == [{"key": "k"}, {"key": "/wA="}, {"key": None}]
+
+
+@pytest.mark.parametrize("key_type", ["binary", "string"])
+def test_the_arrow_types_are_those_of_the_schema(key_type: KeyType) -> None:
+    """Spark compares them, and refuses a batch whose types differ."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    fields = {
+        "binary": BinaryType(),
+        "string": StringType(),
+        "int": IntegerType(),
+        "bigint": LongType(),
+        "timestamp": TimestampType(),
+        "map<string,string>": MapType(StringType(), StringType()),
+        "array<struct<key:string,value:binary>>": ArrayType(
+            StructType().add("key", StringType()).add("value", BinaryType())
+        ),
+    }
+    columns = Columns(tuple(TYPES), key_type)
+    schema = StructType()
+    for name in columns.names:
+        schema = schema.add(name, fields[columns.type_of(name)])
+    found = read.arrow_schema(columns.names, key_type)
+    assert to_arrow_schema(schema, timezone="UTC").equals(found)
 
 
 def test_long_batches_have_ids_of_more_than_a_byte() -> None:
