@@ -5,10 +5,16 @@ The names are those of Spark's Kafka source where it has the same option.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar, cast, get_args
 
+from daybook.clients.python.reader import SealedLedger
 from daybook.clients.spark.offsets import OffsetRange, OffsetSpec, parse_offsets
 from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
 
+OnUnreadable: TypeAlias = Literal["fail", "null", "skip"]
+ReadFrom: TypeAlias = Literal["auto", "bookies", "brokers"]
+
+_Choice = TypeVar("_Choice", OnUnreadable, ReadFrom)
 _NAMES = (
     "service.url",
     "topic",
@@ -20,6 +26,8 @@ _NAMES = (
     "columns",
     "includeHeaders",
     "keyType",
+    "onUnreadable",
+    "read",
 )
 
 
@@ -34,6 +42,16 @@ class SourceOptions:
     fail_on_data_loss: bool
     columns: Columns
     key_type_given: bool
+    on_unreadable: OnUnreadable = "fail"
+    read_from: ReadFrom = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLedgers:
+    """The sealed ledgers with offsets of a task, in order, and the address of the ledgers."""
+
+    url: str
+    sealed: tuple[SealedLedger, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +65,9 @@ class ReadTask:
     columns: tuple[str, ...] = DEFAULT  # the columns of each row, in order; see `schema`
     key_type: KeyType = "binary"
     stored_in: str = ""  # the full name of the topic or partition that is read; "": look it up
+    on_unreadable: OnUnreadable = "fail"
+    read_from: ReadFrom = "auto"
+    ledgers: TaskLedgers | None = None  # None: the brokers have everything
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -75,6 +96,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
         columns=_columns(given),
         key_type_given="keytype" in given,
+        on_unreadable=_choice(given, "onUnreadable", OnUnreadable, "fail"),
+        read_from=_choice(given, "read", ReadFrom, "auto"),
     )
 
 
@@ -95,6 +118,14 @@ def _columns(given: Mapping[str, str]) -> Columns:
     if key_type != "binary":
         raise ValueError(f"keyType={given['keytype']!r} is neither binary nor string")
     return Columns(names)
+
+
+def _choice(given: Mapping[str, str], name: str, choices: object, default: _Choice) -> _Choice:
+    text = given.get(name.lower(), default).strip().lower()
+    known = get_args(choices)
+    if text not in known:
+        raise ValueError(f"{name}={text!r} is none of {', '.join(known)}")
+    return cast("_Choice", text)
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:

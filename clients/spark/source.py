@@ -185,21 +185,24 @@ def plan(
     retained: dict[int, Retained],
 ) -> list[TaskPartition]:
     """Return the tasks that read from `start` to `end`."""
+    from daybook.clients.spark.locate import locate
+
     found = ranges(start, end, retained, fail_on_data_loss=options.fail_on_data_loss)
     parts: list[OffsetRange] = split(found, options.partitions_min)
-    return [
-        TaskPartition(
-            ReadTask(
-                options.service_url,
-                options.topic,
-                part,
-                options.fail_on_data_loss,
-                options.columns.names,
-                options.columns.key_type,
-            )
-        )
-        for part in parts
-    ]
+    return [TaskPartition(task) for task in locate(_task(options, part) for part in parts)]
+
+
+def _task(options: SourceOptions, part: OffsetRange) -> ReadTask:
+    return ReadTask(
+        options.service_url,
+        options.topic,
+        part,
+        options.fail_on_data_loss,
+        options.columns.names,
+        options.columns.key_type,
+        on_unreadable=options.on_unreadable,
+        read_from=options.read_from,
+    )
 
 
 def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
