@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import Entry, Message, Offset
-from daybook.clients.spark.offsets import DataLossError, Retained
+from daybook.clients.spark.offsets import DataLossError
 from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.schema import DEFAULT, KeyType
 from daybook.wire.fields import encode_varint
@@ -38,13 +38,6 @@ _TYPES: dict[str, Any] = {
     "headers": pa.list_(_HEADER),
 }
 _BATCH_INDEX_TAG = b"\x20"  # field 4 of a message id, a varint
-
-
-def retained_offsets(client: blocking.Client, topic: str) -> dict[int, Retained]:
-    """Return the offsets of each partition.  No message is transferred and no topic created."""
-    client.partitions(topic, create=False)
-    held = client.offset_ranges(topic)
-    return {i: Retained(each.first, each.next) for i, each in enumerate(held)}
 
 
 def partition_topic(client: blocking.Client, topic: str, partition: int) -> str:
