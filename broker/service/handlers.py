@@ -891,7 +891,21 @@ class Handlers:
                 answer.created = topic.log.created
             if topic.log.instance is not None:
                 answer.instance = topic.log.instance
+            if body.with_ledgers:
+                await self._add_ledgers(answer, topic)
         return answer
+
+    async def _add_ledgers(self, answer: pb.CommandGetLastMessageIdResponse, topic: Topic) -> None:
+        """Add the sealed ledgers, which clients can read without this broker."""
+        answer.ledgers_url = self._broker.ledgers_url
+        for each in await topic.sealed_offsets():
+            answer.ledgers.add(
+                ledger_id=each.ledger.ledger_id,
+                first_offset=each.first,
+                next_offset=each.next,
+                entries=each.ledger.entries,
+                bytes=each.ledger.bytes,
+            )
 
     def _begin_seek(
         self, body: pb.CommandSeek, consumer: Consumer | None

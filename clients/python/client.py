@@ -53,7 +53,7 @@ from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolicy
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
-from daybook.clients.python.reader import OffsetRange, Reader
+from daybook.clients.python.reader import OffsetRange, Reader, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema, check_schema
 from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, parse_start
@@ -212,6 +212,15 @@ class Client:
             names[0], LATEST, None, queue_size=0, topics=parsed
         ) as reader:
             return await reader.offset_ranges()
+
+    async def ledgers(self, topic: str) -> list[TopicLedgers]:
+        """Return where the messages of each partition are stored, in order.
+
+        Raise TopicNotFoundError if the topic does not exist.
+        """
+        await self._existing_partitions(topic)
+        async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
+            return await reader.ledgers()
 
     async def _existing_partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic, or of the topic to which a partition belongs.

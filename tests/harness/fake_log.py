@@ -28,10 +28,12 @@ from daybook.managed_ledger.errors import (
     ListFullError,
     TerminatedError,
 )
+from daybook.managed_ledger.offsets import LedgerOffsets
 from daybook.managed_ledger.partial_acks import PartialAcks
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.holes import pending_messages
 from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.reading import LogEntry
 from daybook.managed_ledger.traffic import TrafficMeter, WriteLatencies
 from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
@@ -591,6 +593,23 @@ class FakeLogs:
         last = split_broker_metadata(data)[1]
         assert last is not None
         return last - delivered_head(data).messages + 1
+
+    async def sealed_offsets(self, log: TopicLog) -> list[LedgerOffsets]:
+        assert isinstance(log, FakeLog)
+        first = await self.first_offset(log)
+        found: list[LedgerOffsets] = []
+        size = log.ledger_entries
+        for begin in range(0, len(log.entries) - size, size):
+            last = split_broker_metadata(memoryview(log.entries[begin + size - 1]))[1]
+            assert last is not None
+            if last >= first:
+                stored = sum(map(len, log.entries[begin : begin + size]))
+                ledger_id = log._position(begin).ledger_id
+                found.append(
+                    LedgerOffsets(SealedLedger(ledger_id, size, stored, 0), first, last + 1)
+                )
+                first = last + 1
+        return found
 
     async def truncate(self, log: TopicLog) -> None:
         assert isinstance(log, FakeLog)
