@@ -54,6 +54,7 @@ _FOR_STREAMS = (
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _TRIGGER_DELAY_S = 15 * 60.0  # as Spark's Kafka source has it
 _OUTAGE_S = 15 * 60.0
+PATIENCE_S = 60.0  # of a task of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ Bounds: TypeAlias = OffsetSpec | AtTimes
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
+    streaming: bool
     service_url: str
     selection: Selection
     starting: Bounds | None  # None: earliest for a batch, latest for a stream
@@ -98,6 +100,7 @@ class ReadTask:
     columns: tuple[str, ...] = DEFAULT  # the columns of each row, in order; see `schema`
     key_type: KeyType = "binary"
     stored_in: str = ""  # the full name of the topic or partition that is read; "": look it up
+    patience_s: float = PATIENCE_S  # how long the task waits for brokers that do not answer
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -115,6 +118,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         raise ValueError("the option 'service.url' is missing: name the brokers")
     selection = parse_selection(given)
     return SourceOptions(
+        streaming=streaming,
         service_url=given["service.url"].strip(),
         selection=selection,
         starting=_bounds(given, "starting", selection.only_topic),

@@ -14,6 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from daybook.clients.python import blocking
+from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import Entry, Message, Offset
 from daybook.clients.spark.offsets import DataLossError
 from daybook.clients.spark.options import ReadTask
@@ -22,7 +23,6 @@ from daybook.wire.fields import encode_varint
 
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 8 << 20
-RECEIVE_TIMEOUT_S = 60.0
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TYPES: dict[str, Any] = {
@@ -62,7 +62,8 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     Raise DataLossError if an offset of the range no longer exists.
     """
     part = task.part
-    with blocking.connect(task.service_url, timeout_s=None) as client:
+    limits = ClientLimits(operation_timeout_s=task.patience_s)
+    with blocking.connect(task.service_url, timeout_s=None, limits=limits) as client:
         topic = task.stored_in or partition_topic(client, task.topic, part.partition)
         # The driver checked the range when it planned the query; trimming may have passed it since.
         held = client.offsets(topic)
@@ -80,9 +81,12 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
             topic, start=Offset(expected), receiver_queue_size=queue_size
         ) as reader:
             while expected < part.end:
-                got = reader.receive_batch(BATCH_ROWS_MAX, timeout_s=RECEIVE_TIMEOUT_S)
+                got = reader.receive_batch(BATCH_ROWS_MAX, timeout_s=task.patience_s)
                 if not got:
-                    raise TimeoutError(f"{topic}: no message arrived from offset {expected} on")
+                    raise TimeoutError(
+                        f"{topic}: no message arrived from offset {expected} on for"
+                        f" {task.patience_s:g} s"
+                    )
                 # Messages come in order, so a gap or a repetition shows at once.
                 offsets = [_offset(message) for message in got]
                 if offsets != list(range(expected, expected + len(got))):

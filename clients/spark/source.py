@@ -48,6 +48,7 @@ from daybook.clients.spark.offsets import (
     split,
 )
 from daybook.clients.spark.options import (
+    PATIENCE_S,
     ReadTask,
     SourceOptions,
     parse_column_options,
@@ -358,6 +359,7 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         options.columns.names,
         options.columns.key_type,
         held.stored_in[Partition(part.topic, part.partition)],
+        options.outage_timeout_s if options.streaming else PATIENCE_S,
     )
 
 

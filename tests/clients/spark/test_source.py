@@ -170,6 +170,7 @@ def test_tasks_cover_what_lies_between_and_name_where_it_is() -> None:
     part = task.value.part
     assert (part.topic, part.partition, part.start, part.end) == (T, 0, 90, 100)
     assert (task.value.topic, task.value.stored_in) == ("t", f"{T}-partition-0")
+    assert task.value.patience_s == OPTIONS.outage_timeout_s, "its tasks wait as the stream does"
 
 
 def test_a_checkpoint_of_version_1_goes_on() -> None:
