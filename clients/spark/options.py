@@ -6,8 +6,9 @@ The names are those of Spark's Kafka source where it has the same option.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias, TypeVar, cast, get_args
 
+from daybook.clients.python.reader import SealedLedger
 from daybook.clients.spark.offsets import (
     OffsetRange,
     OffsetSpec,
@@ -18,6 +19,10 @@ from daybook.clients.spark.offsets import (
 from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
 from daybook.clients.spark.selection import Selection, parse_selection
 
+OnUnreadable: TypeAlias = Literal["fail", "null", "skip"]
+ReadFrom: TypeAlias = Literal["auto", "bookies", "brokers"]
+
+_Choice = TypeVar("_Choice", OnUnreadable, ReadFrom)
 _NAMES = (
     "service.url",
     "topic",
@@ -40,6 +45,8 @@ _NAMES = (
     "columns",
     "includeHeaders",
     "keyType",
+    "onUnreadable",
+    "read",
     "subscription",
     "outageTimeout",
 )
@@ -87,6 +94,16 @@ class SourceOptions:
     key_type_given: bool
     subscription: str | None
     outage_timeout_s: float
+    on_unreadable: OnUnreadable
+    read_from: ReadFrom
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLedgers:
+    """The sealed ledgers with offsets of a task, in order, and the address of the ledgers."""
+
+    url: str
+    sealed: tuple[SealedLedger, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +118,9 @@ class ReadTask:
     key_type: KeyType = "binary"
     stored_in: str = ""  # the full name of the topic or partition that is read; "": look it up
     patience_s: float = PATIENCE_S  # how long the task waits for brokers that do not answer
+    on_unreadable: OnUnreadable = "fail"
+    read_from: ReadFrom = "auto"
+    ledgers: TaskLedgers | None = None  # None: the brokers have everything
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -133,6 +153,8 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         key_type_given="keytype" in given,
         subscription=_subscription(given),
         outage_timeout_s=_seconds(given, "outageTimeout", _OUTAGE_S),
+        on_unreadable=_choice(given, "onUnreadable", OnUnreadable, "fail"),
+        read_from=_choice(given, "read", ReadFrom, "auto"),
     )
 
 
@@ -199,6 +221,14 @@ def _columns(given: Mapping[str, str]) -> Columns:
     if key_type != "binary":
         raise ValueError(f"keyType={given['keytype']!r} is neither binary nor string")
     return Columns(names)
+
+
+def _choice(given: Mapping[str, str], name: str, choices: object, default: _Choice) -> _Choice:
+    text = given.get(name.lower(), default).strip().lower()
+    known = get_args(choices)
+    if text not in known:
+        raise ValueError(f"{name}={text!r} is none of {', '.join(known)}")
+    return cast("_Choice", text)
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:

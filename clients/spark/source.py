@@ -15,7 +15,7 @@ client and pyarrow are therefore imported inside the functions that need them.
 # (the libraries underneath have no types)
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic  # noqa: TID251  Spark's driver has no clock of trio's
 from typing import TYPE_CHECKING, Any
@@ -59,6 +59,7 @@ from daybook.clients.spark.schema import columns_of_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from daybook.clients.python.reader import TopicLedgers
     from daybook.clients.spark.cursors import Cursors
     from daybook.clients.spark.topics import Held, KnownOffsets, TopicOffsets
 
@@ -92,6 +93,12 @@ class DaybookDataSource(DataSource):
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         """Return the options with the columns of the schema, which the user may have given."""
         options = parse_options(self.options, streaming=streaming)
+        for field in schema.fields:
+            if not field.nullable:  # Spark would compare it with the batches, and refuse them.
+                raise ValueError(
+                    f"the schema says that {field.name} is NOT NULL, which this source does not"
+                    " promise: leave that out"
+                )
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         columns = columns_of_schema(fields, options.columns, key_type_given=options.key_type_given)
         return replace(options, columns=columns)
@@ -114,15 +121,16 @@ class BatchReader(DataSourceReader):
             held.check_complete()
             start = topics.resolve(options.starting or "earliest", held, "startingOffsets")
             end = topics.resolve(options.ending, held, "endingOffsets")
+            for partition in sorted(start):
+                low, high = start[partition], end[partition]
+                if low > high:
+                    raise ValueError(
+                        f"{partition}: the query begins at offset {low}, behind its end at {high}"
+                    )
+            begin, until = _with_creations(start, held), _with_creations(end, held)
+            return plan(options, begin, until, held, topics.ledgers)
         finally:
             topics.close()
-        for partition in sorted(start):
-            low, high = start[partition], end[partition]
-            if low > high:
-                raise ValueError(
-                    f"{partition}: the query begins at offset {low}, behind its end at {high}"
-                )
-        return plan(options, _with_creations(start, held), _with_creations(end, held), held)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition)
@@ -204,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # `latestOffset` has just asked, unless Spark plans a batch of an earlier run again.
         held = asking.latest or asking.ask()
         _check_instance(until, held, self._options.service_url)
-        return plan(self._options, before.partitions, until.partitions, held)
+        return plan(self._options, before.partitions, until.partitions, held, self._ledgers)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition)
@@ -231,6 +239,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ask(self) -> "Held":
         return self._topic_offsets().held()
+
+    def _ledgers(self, topic: str) -> "TopicLedgers":
+        return self._topic_offsets().ledgers(topic)
 
     def _resolve_start(self, held: "Held") -> dict[Partition, int]:
         spec = self._options.starting or "latest"
@@ -339,15 +350,22 @@ def plan(
     start: Mapping[Partition, Progress],
     end: Mapping[Partition, Progress],
     held: "Held",
+    ledgers: Callable[[str], "TopicLedgers"],
 ) -> list[TaskPartition]:
-    """Return the tasks that read from `start` to `end`."""
+    """Return the tasks that read from `start` to `end`.
+
+    `ledgers` asks the owner of a topic, or of a partition, for its sealed ledgers.
+    """
+    from daybook.clients.spark.locate import locate
+
     found = batch_plan(start, end, held.partitions)
     if options.fail_on_data_loss:
         check_losses(found.losses)
     for loss in found.losses:
         _log.warning("%s; the query goes on, because failOnDataLoss=false", loss)
     parts = split(found.ranges, options.partitions_min, options.records_per_partition_max)
-    return [TaskPartition(_task(options, part, held)) for part in parts]
+    tasks = locate((_task(options, part, held) for part in parts), ledgers)
+    return [TaskPartition(task) for task in tasks]
 
 
 def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
@@ -360,6 +378,8 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         options.columns.key_type,
         held.stored_in[Partition(part.topic, part.partition)],
         options.outage_timeout_s if options.streaming else PATIENCE_S,
+        on_unreadable=options.on_unreadable,
+        read_from=options.read_from,
     )
 
 

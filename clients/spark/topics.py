@@ -21,6 +21,7 @@ from daybook.clients.python.errors import (
     UnavailableError,
 )
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.reader import TopicLedgers
 from daybook.clients.python.topic_choice import TopicPattern
 from daybook.clients.spark.offsets import (
     Partition,
@@ -107,6 +108,11 @@ class TopicOffsets:
                 stored_in[partition] = name
                 instance = answer.instance or instance
         return Held(retained, stored_in, instance, missing)
+
+    def ledgers(self, topic: str) -> TopicLedgers:
+        """Return where the messages of a topic without partitions, or of a partition, are."""
+        (found,) = self.client.ledgers(topic)
+        return found
 
     def _topics(self) -> list[str]:
         """Return the full names of the topics that the query reads now."""

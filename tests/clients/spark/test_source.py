@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from daybook.clients.python.errors import NotAllowedError, NotReadyError, UnavailableError
+from daybook.clients.python.reader import TopicLedgers
 from daybook.clients.spark.offsets import DataLossError, Partition, Progress, Retained
 from daybook.clients.spark.options import SourceOptions, parse_options
 from daybook.clients.spark.source import DaybookDataSource, StreamReader, plan
@@ -80,6 +81,10 @@ def offset(*, instance: str | None = None, **partitions: int | tuple[int, int]) 
         stored = {"next": at} if isinstance(at, int) else {"created": at[1], "next": at[0]}
         topics.setdefault(_full(name), {})[name[-1]] = stored
     return {**({} if instance is None else {"instance": instance}), "topics": topics, "version": 2}
+
+
+def no_ledgers(topic: str) -> TopicLedgers:
+    raise AssertionError(f"nobody asks for the ledgers of {topic}")
 
 
 TWO = {T0: Retained(0, 100), T1: Retained(10, 60)}
@@ -361,7 +366,7 @@ def test_no_task_has_more_records_than_allowed() -> None:
     options = replace(OPTIONS, records_per_partition_max=40)
     held = holding({T0: Retained(0, 100), T1: Retained(0, 10)})
     start, end = {T0: Progress(0), T1: Progress(0)}, {T0: Progress(100), T1: Progress(10)}
-    sizes = [len(task.value.part) for task in plan(options, start, end, held)]
+    sizes = [len(task.value.part) for task in plan(options, start, end, held, no_ledgers)]
     assert sizes == [33, 33, 34, 10]
 
 
@@ -369,12 +374,15 @@ def test_a_task_has_the_columns_of_the_schema() -> None:
     source = DaybookDataSource(URL | {"topic": "t"})
     schema = StructType().add("value", "binary").add("key", "string")
     options = source._options(schema, streaming=False)
-    tasks = plan(options, {T0: Progress(0)}, {T0: Progress(9)}, holding({T0: Retained(0, 9)}))
+    held = holding({T0: Retained(0, 9)})
+    tasks = plan(options, {T0: Progress(0)}, {T0: Progress(9)}, held, no_ledgers)
     assert [(task.value.columns, task.value.key_type) for task in tasks] == [
         (("value", "key"), "string")
     ]
     with pytest.raises(ValueError, match="the column has the type binary"):
         source.reader(StructType().add("value", "string"))
+    with pytest.raises(ValueError, match="value is NOT NULL"):
+        source.reader(StructType().add("value", "binary", nullable=False))
 
 
 def test_spark_asks_for_a_task_where_there_is_none() -> None:
