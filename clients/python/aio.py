@@ -18,7 +18,7 @@ first one that the next `receive` returns.  A `send` that was cancelled is sent 
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack
 
@@ -172,6 +172,10 @@ class Client:
     @like(trio_client.Client.offset_ranges)
     async def offset_ranges(self, topic: str) -> list[OffsetRange]:
         return await self._guest.call(self._client.offset_ranges, topic)
+
+    @like(trio_client.Client.offsets_of)
+    async def offsets_of(self, names: Sequence[str]) -> list[OffsetRange]:
+        return await self._guest.call(self._client.offsets_of, names)
 
     @like(trio_client.Client.ledgers)
     async def ledgers(self, topic: str) -> list[TopicLedgers]:

@@ -218,6 +218,10 @@ class Client(Closing):
     def offset_ranges(self, topic: str) -> list[OffsetRange]:
         return self._portal.call(self._client.offset_ranges, topic)
 
+    @like(trio_client.Client.offsets_of)
+    def offsets_of(self, names: Sequence[str]) -> list[OffsetRange]:
+        return self._portal.call(self._client.offsets_of, names)
+
     @like(trio_client.Client.ledgers)
     def ledgers(self, topic: str) -> list[TopicLedgers]:
         return self._portal.call(self._client.ledgers, topic)

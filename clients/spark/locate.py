@@ -6,12 +6,11 @@ The driver asks once for each partition when it plans a query, or a trigger with
 # pyright: basic
 # (the libraries underneath have no types)
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
+from daybook.clients.python.errors import BrokerError
 from daybook.clients.python.reader import TopicLedgers
-from daybook.clients.spark import worker
 from daybook.clients.spark.options import ReadTask
-from daybook.clients.spark.read import partition_topic
 from daybook.clients.spark.sealed import with_ledgers
 
 OFFSETS_MIN = 10_000
@@ -19,10 +18,12 @@ OFFSETS_MIN = 10_000
 stream reads in each trigger, are seldom in a sealed ledger."""
 
 
-def locate(tasks: Iterable[ReadTask]) -> list[ReadTask]:
+def locate(tasks: Iterable[ReadTask], ask: Callable[[str], TopicLedgers]) -> list[ReadTask]:
     """Return tasks for the same offsets that know the sealed ledgers, cut where these are large.
 
-    With `read=brokers` nobody is asked.
+    `ask` asks the owner of a topic, or of a partition, for them.  With `read=brokers` nobody is
+    asked.  With `read=auto` an owner that does not answer leaves its messages to tasks that read
+    from brokers, and wait for them.  Raise BrokerError with `read=bookies`.
     """
     known: dict[str, TopicLedgers] = {}
     found: list[ReadTask] = []
@@ -32,9 +33,13 @@ def locate(tasks: Iterable[ReadTask]) -> list[ReadTask]:
         ):
             found.append(task)
             continue
-        client = worker.client_of(task.service_url)
-        topic = task.stored_in or partition_topic(client, task.topic, task.part.partition)
-        if topic not in known:
-            (known[topic],) = client.ledgers(topic)
-        found += with_ledgers(task, known[topic])
+        if task.stored_in not in known:
+            try:
+                known[task.stored_in] = ask(task.stored_in)
+            except BrokerError:
+                if task.read_from == "bookies":
+                    raise
+                found.append(task)
+                continue
+        found += with_ledgers(task, known[task.stored_in])
     return found

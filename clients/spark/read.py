@@ -24,12 +24,10 @@ from daybook.clients.python.reader import SealedLedger
 from daybook.clients.spark import worker
 from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.direct import SealedLedgerReader
-from daybook.clients.spark.offsets import Retained
 from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.walk import RangeWalk, StoredEntry
 from daybook.wire.topics import TopicName
 
-RECEIVE_TIMEOUT_S = 60.0
 QUEUE_MESSAGES = 20_000  # that the broker may send ahead
 
 ARROW_SCHEMA = arrow_schema()
@@ -37,13 +35,6 @@ ARROW_SCHEMA = arrow_schema()
 
 class LedgerUnreadableError(Exception):
     """A ledger that the topic has cannot be read now: nothing is left out for that."""
-
-
-def retained_offsets(client: blocking.Client, topic: str) -> dict[int, Retained]:
-    """Return the offsets of each partition.  No message is transferred and no topic created."""
-    client.partitions(topic, create=False)
-    held = client.offset_ranges(topic)
-    return {i: Retained(each.first, each.next) for i, each in enumerate(held)}
 
 
 def partition_topic(client: blocking.Client, topic: str, partition: int) -> str:
@@ -60,7 +51,7 @@ def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     Raise DataLossError if an offset of the range no longer exists, UnreadableMessageError for a
     message that cannot be read, and LedgerUnreadableError.
     """
-    client = worker.client_of(task.service_url)
+    client = worker.client_of(task.service_url, task.patience_s)
     try:
         yield from _TaskReader(task, client).run()
     except (BrokerError, TimeoutError):
@@ -155,12 +146,13 @@ class _TaskReader:
         ) as reader:
             while True:
                 try:
-                    got = reader.receive_entries(RECEIVE_TIMEOUT_S)
+                    got = reader.receive_entries(self._task.patience_s)
                 except TimeoutError:
                     got = []
                 if not got:
                     raise TimeoutError(
-                        f"{topic}: no message arrived from offset {walk.expected} on"
+                        f"{topic}: no message arrived from offset {walk.expected} on for"
+                        f" {self._task.patience_s:g} s"
                     )
                 for each in got:
                     yield StoredEntry(each.ledger_id, each.entry_id, each.data)
@@ -168,7 +160,7 @@ class _TaskReader:
     def _look_back(self, offset: int, until: tuple[int, int]) -> Iterator[StoredEntry]:
         """Return the entries from an offset on, or the first one, up to the one at a position."""
         with self._client.create_reader(self._topic, start=Offset(offset)) as reader:
-            while got := reader.receive_entries(RECEIVE_TIMEOUT_S):
+            while got := reader.receive_entries(self._task.patience_s):
                 for each in got:
                     entry = StoredEntry(each.ledger_id, each.entry_id, each.data)
                     if entry.position > until:

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 
 from daybook.clients import ledgers
 from daybook.clients.python import blocking
+from daybook.clients.python.limits import ClientLimits
 
 _log = logging.getLogger(__name__)
 _READS = ledgers.Limits(read_ahead=4, reads_max=8)  # megabytes under way, so that writers go on
@@ -52,10 +53,12 @@ def _here() -> _Kept:
     return _kept
 
 
-def client_of(service_url: str) -> blocking.Client:
-    """Return the client of this process for these brokers."""
+def client_of(service_url: str, patience_s: float) -> blocking.Client:
+    """Return the client of this process that waits so long for these brokers."""
+    limits = ClientLimits(operation_timeout_s=patience_s)
     client: blocking.Client = _get(
-        ("brokers", service_url), lambda: blocking.connect(service_url, timeout_s=None)
+        (f"brokers, for {patience_s:g} s", service_url),
+        lambda: blocking.connect(service_url, timeout_s=None, limits=limits),
     )
     return client
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from daybook.clients.python.messages import MessageId, Offset
 from daybook.clients.python.reader import DeliveredEntry
 from daybook.clients.python.reader import OffsetRange as Held
-from daybook.clients.spark import columns, read, worker
+from daybook.clients.spark import columns, worker
 from daybook.clients.spark.columns import last_offset_of
 from daybook.clients.spark.offsets import DataLossError, OffsetRange
 from daybook.clients.spark.options import OnUnreadable, ReadTask
@@ -89,7 +89,7 @@ def run(
         "pulsar://x", "t", OffsetRange(3, start, end), fail, on_unreadable=on_unreadable
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "client_of", lambda url: client)
+        patch.setattr(worker, "client_of", lambda url, patience_s: client)
         batches = list(read_task(task))
     for each in batches:
         assert each.schema.equals(ARROW_SCHEMA)
@@ -324,9 +324,8 @@ def test_a_long_message_is_joined_from_far_before_the_range() -> None:
 def test_a_task_whose_client_failed_discards_it(monkeypatch: pytest.MonkeyPatch) -> None:
     client = FakeClient([], Held(0, 9))
     discarded: list[object] = []
-    monkeypatch.setattr(worker, "client_of", lambda url: client)
+    monkeypatch.setattr(worker, "client_of", lambda url, patience_s: client)
     monkeypatch.setattr(worker, "discard", discarded.append)
     with pytest.raises(TimeoutError):
         list(read_task(task_of(0, 5)))
     assert discarded == [client]
-    assert read.RECEIVE_TIMEOUT_S > 0

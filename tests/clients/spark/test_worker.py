@@ -37,32 +37,32 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[FakeClient]:
 
 
 def test_tasks_of_a_process_share_a_client(made: list[FakeClient]) -> None:
-    first = worker.client_of("pulsar://a")
-    assert worker.client_of("pulsar://a") is first
-    assert worker.client_of("pulsar://b") is not first
+    first = worker.client_of("pulsar://a", 60)
+    assert worker.client_of("pulsar://a", 60) is first
+    assert worker.client_of("pulsar://b", 60) is not first
     assert worker.ledgers_of("pulsar://a") is not first
     assert [each.url for each in made] == ["pulsar://a", "pulsar://b", "pulsar://a"]
 
 
 def test_a_client_that_failed_is_closed_and_replaced(made: list[FakeClient]) -> None:
-    first = worker.client_of("pulsar://a")
+    first = worker.client_of("pulsar://a", 60)
     worker.discard(first)
     assert made[0].closed == 1
-    second = worker.client_of("pulsar://a")
+    second = worker.client_of("pulsar://a", 60)
     assert second is not first
     worker.discard(first)  # by a task that held it longer
-    assert worker.client_of("pulsar://a") is second
+    assert worker.client_of("pulsar://a", 60) is second
 
 
 def test_a_process_that_was_forked_makes_its_own_and_leaves_those_of_its_parent_alone(
     made: list[FakeClient],
 ) -> None:
-    first = worker.client_of("pulsar://a")
+    first = worker.client_of("pulsar://a", 60)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:  # The child only reports, and ends without the clean-up of the tests.
         try:
-            own: Any = worker.client_of("pulsar://a")
+            own: Any = worker.client_of("pulsar://a", 60)
             worker._close_all()
             fine = own is not first and own.process == os.getpid() and own.closed == 1
             os.write(writing, b"y" if fine and made[0].closed == 0 else b"n")
@@ -72,11 +72,11 @@ def test_a_process_that_was_forked_makes_its_own_and_leaves_those_of_its_parent_
     assert os.read(reading, 1) == b"y"
     os.close(reading)
     os.close(writing)
-    assert worker.client_of("pulsar://a") is first
+    assert worker.client_of("pulsar://a", 60) is first
 
 
 def test_all_clients_are_closed_at_the_end(made: list[FakeClient]) -> None:
-    worker.client_of("pulsar://a")
+    worker.client_of("pulsar://a", 60)
     worker.ledgers_of("zk://a/ledgers")
     worker._close_all()
     assert [each.closed for each in made] == [1, 1]
