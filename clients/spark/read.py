@@ -97,6 +97,7 @@ class _TaskReader:
         may_ask_broker = self._task.read_from == "auto"
         if may_ask_broker and worker.are_away(url):
             return
+        client = None
         try:
             client = worker.ledgers_of(url)
             yield from SealedLedgerReader(client, self._topic, ledger).read_from(
@@ -107,6 +108,8 @@ class _TaskReader:
             if self._walk.expected >= ledger.next or self._walk.done:
                 return
             transient = isinstance(error, TimeoutError) or error.remedy is Remedy.RETRY
+            if transient and client is not None:
+                worker.discard(client)
             if not (transient and may_ask_broker):
                 raise LedgerUnreadableError(
                     f"{self._topic}: the messages from offset {self._walk.expected} on are in"
