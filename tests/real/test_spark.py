@@ -235,6 +235,28 @@ def test_a_batch_that_may_go_on_reads_what_is_there(
     assert held == {0}
 
 
+def test_sealed_ledgers_are_read_from_bookies_and_the_rest_from_brokers(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    admin: blocking.Admin,
+    filled: str,
+) -> None:
+    for partition in range(3):
+        admin.unload_topic(f"{filled}-partition-{partition}")  # which closes its ledger
+    fill(client, filled, range(COUNT, COUNT + 90))
+    told = client.ledgers(filled)
+    assert {each.url for each in told} == {f"zk://{cluster.zookeeper}/ledgers"}
+    assert sum(each.held.next - each.sealed[-1].next for each in told) == 90
+    frame = read(spark, cluster, filled, read="bookies", minPartitions="7", columns="value,offset")
+    rows = frame.collect()
+    assert sorted(int(row["value"]) for row in rows) == list(range(COUNT + 90))
+    delivered = [
+        admin.stats(f"{filled}-partition-{partition}")["msgOutCounter"] for partition in range(3)
+    ]
+    assert 90 <= sum(delivered) < COUNT / 2
+
+
 def test_a_stream_goes_on_from_its_checkpoint_and_reads_all_once(
     stream: Stream, client: blocking.Client, filled: str
 ) -> None:
