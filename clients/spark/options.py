@@ -118,6 +118,7 @@ class ReadTask:
     key_type: KeyType = "binary"
     stored_in: str = ""  # the full name of the topic or partition that is read; "": look it up
     patience_s: float = PATIENCE_S  # how long the task waits for brokers that do not answer
+    created: int | None = None  # the creation of the topic for which the offsets were planned
     on_unreadable: OnUnreadable = "fail"
     read_from: ReadFrom = "auto"
     ledgers: TaskLedgers | None = None  # None: the brokers have everything
