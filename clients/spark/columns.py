@@ -16,11 +16,10 @@ A column that was not asked for is not computed.  A time that Spark cannot hold 
 # pyright: basic
 # (the libraries underneath have no types)
 
-import struct
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -51,6 +50,7 @@ _SIZE_BYTES = 4
 _REGULAR_HEAD_MAX = 512  # bytes; longer metadata are not compared across all messages of a batch
 _KNOWN_MAX = 4096
 _KEY, _EVENT_TIME, _SEQUENCE_ID = 2, 5, 8  # fields of SingleMessageMetadata
+_KEY_TAG, _PAYLOAD_SIZE_TAG = 0x12, 0x18  # fields 2 and 3, as one byte with their wire types
 _VARINT_BYTES_MAX = 9  # in a regular batch, so that a value fits 63 bits
 _BATCH_INDEX_TAG = b"\x20"  # field 4 of a message id, a varint
 
@@ -177,6 +177,20 @@ class _Wanted:
         )
 
 
+@dataclass(slots=True)
+class _Loop:
+    """The messages of an entry, as a loop over its bytes finds them: where the data are, and keys.
+
+    `others` has the metadata of those that have more than a key and a size, by index.
+    """
+
+    body: bytes
+    firsts: list[int] = field(default_factory=list[int])
+    ends: list[int] = field(default_factory=list[int])
+    keys: list[bytes | None] = field(default_factory=list["bytes | None"])
+    others: dict[int, SingleMetadata] = field(default_factory=dict[int, SingleMetadata])
+
+
 class Cutter:
     """Cuts entries into columns.  It remembers parsed metadata: most messages share theirs."""
 
@@ -188,7 +202,11 @@ class Cutter:
         """Return the messages `low` to `high` - 1 of an entry.  Raise a WireError."""
         metadata, body = messages.metadata, messages.body
         if not is_batch(metadata):
-            return self._columns([_single_of(metadata, len(body))], [(0, len(body))], body, low)
+            single = _single_of(metadata, len(body))
+            key = _key_of(single, self._wanted.key_type)
+            return self._columns(
+                _Loop(bytes(body), [0], [len(body)], [key], {0: single}), low, high
+            )
         count = num_messages(metadata)
         found = self._cut_regular(body, count, low, high)
         return self._cut_one_by_one(body, count, low, high) if found is None else found
@@ -232,52 +250,49 @@ class Cutter:
     # -- any batch
 
     def _cut_one_by_one(self, body: memoryview, count: int, low: int, high: int) -> _Cut:
-        singles: list[SingleMetadata] = []
-        spans: list[tuple[int, int]] = []
-        raw_body, known, sized = bytes(body), self._known, U32.unpack_from
-        at, end = 0, len(raw_body)
-        try:
-            for _ in range(count):  # All of them, so that an entry is readable as a whole or not.
-                (size,) = sized(raw_body, at)
-                first = at + _SIZE_BYTES + size
-                raw = raw_body[at + _SIZE_BYTES : first]
-                single = known.get(raw) or self._single(raw)
-                at = first + single.payload_size
-                if at > end:
-                    raise TruncatedError("a batch is cut off")
-                singles.append(single)
-                spans.append((first, at))
-        except struct.error:
-            raise TruncatedError("a batch is cut off") from None
-        return self._columns(singles[low:high], spans[low:high], body, low)
+        raw, sized = bytes(body), U32.unpack_from
+        found = _Loop(raw)
+        at, end = 0, len(raw)
+        for index in range(count):  # All of them: an entry is readable as a whole, or not.
+            head = at + _SIZE_BYTES
+            first = head + sized(raw, at)[0] if head <= end else end + 1
+            if first > end:
+                raise TruncatedError("a batch is cut off")
+            size, key = _key_and_size(raw, head, first)
+            if size < 0:
+                single = found.others[index] = self._single(raw[head:first])
+                size, key = single.payload_size, _key_of(single, self._wanted.key_type)
+            at = first + size
+            if at > end:
+                raise TruncatedError("a batch is cut off")
+            found.firsts.append(first)
+            found.ends.append(at)
+            found.keys.append(key)
+        return self._columns(found, low, high)
 
-    def _columns(
-        self,
-        singles: list[SingleMetadata],
-        spans: list[tuple[int, int]],
-        body: memoryview,
-        low: int,
-    ) -> _Cut:
-        """Return the columns of messages, of which the first has the index `low`."""
-        indexes = np.arange(low, low + len(singles))
-        if any(single.compacted_out for single in singles):
-            kept = [i for i, single in enumerate(singles) if not single.compacted_out]
-            singles, spans = [singles[i] for i in kept], [spans[i] for i in kept]
-            indexes = indexes[kept]
-        wanted, cut = self._wanted, _Cut(indexes)
+    def _columns(self, found: "_Loop", low: int, high: int) -> _Cut:
+        """Return the columns of the messages `low` to `high` - 1."""
+        others = {i: each for i, each in found.others.items() if low <= i < high}
+        kept = range(low, high)
+        if any(each.compacted_out for each in others.values()):
+            kept = [i for i in kept if i not in others or not others[i].compacted_out]
+        wanted, cut = self._wanted, _Cut(np.array(kept, np.int64))
         if wanted.values:
-            values = [
-                None if single.null_value else body[first:last]
-                for single, (first, last) in zip(singles, spans, strict=True)
-            ]
+            raw, firsts, ends = found.body, found.firsts, found.ends
+            values: list[bytes | None] = [raw[firsts[i] : ends[i]] for i in kept]
+            for at, i in enumerate(kept if others else ()):
+                if i in others and others[i].null_value:
+                    values[at] = None
             cut.values = _texts(values)
         if wanted.keys:
-            cut.keys = _texts([_key_of(single, wanted.key_type) for single in singles])
-        if wanted.event_times and any(single.event_time_ms for single in singles):
-            times = [min(single.event_time_ms, _TIME_MS_MAX + 1) for single in singles]
+            cut.keys = _texts([found.keys[i] for i in kept])
+        if wanted.event_times and any(each.event_time_ms for each in others.values()):
+            times = [
+                min(others[i].event_time_ms, _TIME_MS_MAX + 1) if i in others else 0 for i in kept
+            ]
             cut.event_times_ms = np.array(times, np.int64)
-        if wanted.properties and any(single.properties for single in singles):
-            cut.properties = [single.properties for single in singles]
+        if wanted.properties and any(each.properties for each in others.values()):
+            cut.properties = [others[i].properties if i in others else () for i in kept]
         return cut
 
     def _single(self, raw: bytes) -> SingleMetadata:
@@ -364,6 +379,31 @@ def _varints(column: _Numbers) -> _Numbers:
     return np.minimum(numbers, _TIME_MS_MAX + 1)
 
 
+def _key_and_size(raw: bytes, head: int, end: int) -> tuple[int, bytes | None]:
+    """Return the size of the data and the key, if the metadata `raw[head:end]` have nothing else.
+
+    Return -1 and None if they have, or if they need another look.  Most messages of irregular
+    batches have such metadata, and to parse these as protobuf takes several times as long.
+    """
+    key = None
+    if end - head > 2 and raw[head] == _KEY_TAG:
+        first = head + 2
+        head = first + raw[first - 1]
+        key = raw[first:head]
+        if raw[first - 1] > 0x7F or head >= end or not key.isascii():
+            return -1, None
+    if end - head < 2 or raw[head] != _PAYLOAD_SIZE_TAG:
+        return -1, None
+    low, more = raw[head + 1], end - head - 2  # more: bytes of the size behind its first one
+    if more == 0 and low < 0x80:
+        return low, key
+    if more == 1 and low > 0x7F > raw[head + 2]:
+        return low & 0x7F | raw[head + 2] << 7, key
+    if more == 2 and low > 0x7F and raw[head + 2] > 0x7F and raw[head + 3] < 0x80:
+        return low & 0x7F | (raw[head + 2] & 0x7F) << 7 | raw[head + 3] << 14, key
+    return -1, None
+
+
 def _key_of(single: SingleMetadata, key_type: KeyType) -> bytes | None:
     """Return the bytes of the column: in text, a key that was given as bytes is base64."""
     if single.key is None:
@@ -377,13 +417,16 @@ def _key_of(single: SingleMetadata, key_type: KeyType) -> bytes | None:
     return key
 
 
-def _texts(values: Sequence[bytes | memoryview | None]) -> _Texts | None:
-    lengths = np.fromiter((0 if v is None else len(v) for v in values), np.int64, len(values))
-    data = b"".join(value for value in values if value is not None)
-    if None not in values:
-        return _Texts(lengths, data)
-    nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
-    return None if nulls.all() else _Texts(lengths, data, nulls)
+def _texts(values: Sequence[bytes | None]) -> _Texts | None:
+    try:
+        lengths = np.fromiter(map(len, values), np.int64, len(values))  # type: ignore[arg-type]
+    except TypeError:  # Some value is None, which has no length.
+        nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
+        if nulls.all():
+            return None
+        lengths = np.fromiter((len(value or b"") for value in values), np.int64, len(values))
+        return _Texts(lengths, b"".join(filter(None, values)), nulls)
+    return _Texts(lengths, b"".join(values))  # type: ignore[arg-type]
 
 
 # -- the rows of many entries
