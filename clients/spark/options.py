@@ -127,6 +127,12 @@ class ReadTask:
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parse the options; their names are case-insensitive.  Raise ValueError with advice."""
     given = {name.lower(): value for name, value in options.items()}
+    if not given:
+        raise ValueError(
+            "there are no options, and Spark gives Python sources none of a table in its catalog:"
+            " use CREATE TEMPORARY VIEW v USING daybook OPTIONS (...), or SELECT ... FROM t"
+            " WITH (`service.url` = '...', `topic` = '...')"
+        )
     known = {name.lower(): name for name in _NAMES}
     unknown = sorted(set(given) - set(known))
     if unknown:
