@@ -3,7 +3,7 @@
     listener = daybook.spark.LagListener()
     spark.streams.addListener(listener)
     ...
-    listener.behind()          {("archive", Partition(topic="persistent://...", index=0)): 1200}
+    listener.behind()          {("archive", Partition(topic="persistent://...", number=0)): 1200}
     listener.prometheus_text() b'daybook_spark_offsets_behind{query="archive",...} 1200.0 ...'
 
 After each micro-batch Spark tells where a query is and where its topics end.  The listener logs the
@@ -110,7 +110,7 @@ class _Gauge(Collector):
     def collect(self) -> Iterable[Metric]:
         family = self._family()
         for (query, partition), offsets in sorted(self._listener.behind().items()):
-            family.add_metric([query, partition.topic, str(partition.index)], offsets)
+            family.add_metric([query, partition.topic, str(partition.number)], offsets)
         yield family
 
     @staticmethod

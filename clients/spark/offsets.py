@@ -30,10 +30,10 @@ class Partition(NamedTuple):
     """One partition of a topic, which has its full name here."""
 
     topic: str
-    index: int
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.topic} partition {self.index}"
+        return f"{self.topic} partition {self.number}"
 
 
 PartitionValues: TypeAlias = Mapping[Partition, int]
@@ -167,8 +167,8 @@ def check_partitions(
     if set(named) == set(held):
         return
     for topic in sorted({partition.topic for partition in (*named, *held)}):
-        says = sorted(p.index for p in named if p.topic == topic)
-        has = sorted(p.index for p in held if p.topic == topic)
+        says = sorted(p.number for p in named if p.topic == topic)
+        has = sorted(p.number for p in held if p.topic == topic)
         if says != has:
             raise ValueError(
                 f"{option} names the partitions {says} of {topic}, but the query reads {has}"
@@ -241,7 +241,7 @@ def _by_topic(
 
 
 def _gone(topic: str, those: Sequence[tuple[Partition, Progress]]) -> str:
-    read = ", ".join(f"{partition.index} up to {before.next}" for partition, before in those)
+    read = ", ".join(f"{partition.number} up to {before.next}" for partition, before in those)
     return f"{topic} lacks partitions: it was deleted (the query had read partition {read})"
 
 
@@ -287,7 +287,7 @@ def batch_plan(
         if low < high:
             low, high = _cut(partition, low, high, held, losses)
         if low < high:
-            ranges.append(OffsetRange(partition.index, low, high, partition.topic))
+            ranges.append(OffsetRange(partition.number, low, high, partition.topic))
     return BatchPlan(ranges, losses)
 
 

@@ -118,6 +118,7 @@ class ReadTask:
     key_type: KeyType = "binary"
     stored_in: str = ""  # the full name of the topic or partition that is read; "": look it up
     patience_s: float = PATIENCE_S  # how long the task waits for brokers that do not answer
+    created: int | None = None  # the creation of the topic for which the offsets were planned
     on_unreadable: OnUnreadable = "fail"
     read_from: ReadFrom = "auto"
     ledgers: TaskLedgers | None = None  # None: the brokers have everything
@@ -126,6 +127,12 @@ class ReadTask:
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parse the options; their names are case-insensitive.  Raise ValueError with advice."""
     given = {name.lower(): value for name, value in options.items()}
+    if not given:
+        raise ValueError(
+            "there are no options, and Spark gives Python sources none of a table in its catalog:"
+            " use CREATE TEMPORARY VIEW v USING daybook OPTIONS (...), or SELECT ... FROM t"
+            " WITH (`service.url` = '...', `topic` = '...')"
+        )
     known = {name.lower(): name for name in _NAMES}
     unknown = sorted(set(given) - set(known))
     if unknown:

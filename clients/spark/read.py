@@ -24,6 +24,7 @@ from daybook.clients.python.reader import SealedLedger
 from daybook.clients.spark import worker
 from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.direct import SealedLedgerReader
+from daybook.clients.spark.offsets import is_another_topic
 from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.walk import RangeWalk, StoredEntry
 from daybook.wire.topics import TopicName
@@ -139,7 +140,9 @@ class _TaskReader:
         walk, topic = self._walk, self._topic
         # The driver checked the range when it planned the query; trimming may have passed it since.
         held = self._client.offsets(topic)
-        if held.first > walk.expected:
+        if is_another_topic(self._task.created, held.created):
+            walk.lose(self._task.part.end)  # These offsets are other messages now.
+        elif held.first > walk.expected:
             walk.lose(held.first)
         if walk.done:
             return

@@ -369,6 +369,7 @@ def plan(
 
 
 def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
+    partition = Partition(part.topic, part.partition)
     return ReadTask(
         options.service_url,
         options.selection.name_shown(part.topic),
@@ -376,8 +377,9 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         options.fail_on_data_loss,
         options.columns.names,
         options.columns.key_type,
-        held.stored_in[Partition(part.topic, part.partition)],
+        held.stored_in[partition],
         options.outage_timeout_s if options.streaming else PATIENCE_S,
+        held.partitions[partition].created,
         on_unreadable=options.on_unreadable,
         read_from=options.read_from,
     )

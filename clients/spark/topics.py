@@ -134,11 +134,11 @@ class TopicOffsets:
         if assigned is None:
             return names
         wanted = [Partition(topic, i) for i in assigned[topic]]
-        missing = [each.index for each in wanted if each not in names]
+        missing = [each.number for each in wanted if each not in names]
         if missing:
             raise ValueError(
                 f"assign names the partitions {missing} of {topic}, which has"
-                f" {sorted(each.index for each in names)}"
+                f" {sorted(each.number for each in names)}"
             )
         return {each: names[each] for each in wanted}
 

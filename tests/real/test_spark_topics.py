@@ -121,7 +121,7 @@ def test_times_become_offsets_between_messages_and_within_batches(
 
     def offset_at(time_ms: int, *, end_if_none: bool = False) -> int:
         bounds = AtTimes(time_ms, "startingTimestamp", end_if_none)
-        return topics.resolve(bounds, held, "startingOffsets")[partition]
+        return int(topics.resolve(bounds, held, "startingOffsets")[partition])
 
     for time_ms in {0, *times, *(each - 1 for each in times)}:
         assert offset_at(time_ms) == next(n for n, at in enumerate(times) if at >= time_ms)

@@ -58,6 +58,11 @@ def test_wrong_options_are_errors(extra: dict[str, str], streaming: bool, says: 
         parse_options(BASE | extra, streaming=streaming)
 
 
+def test_a_table_of_spark_s_catalog_has_no_options_and_is_told_what_has() -> None:
+    with pytest.raises(ValueError, match="use CREATE TEMPORARY VIEW"):
+        parse_options({}, streaming=False)
+
+
 def test_a_query_may_begin_and_end_at_times() -> None:
     options = parse_options(
         BASE | {"startingTimestamp": "5", "endingOffsetsByTimestamp": '{"t": {"0": 7}}'},

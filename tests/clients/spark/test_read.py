@@ -170,6 +170,26 @@ def test_what_was_trimmed_since_the_plan_is_data_loss_and_nothing_is_waited_for(
     assert [row["offset"] for row in rows] == [6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("fail", [True, False])
+def test_offsets_of_a_topic_that_was_made_anew_since_the_plan_are_not_those_of_the_task(
+    monkeypatch: pytest.MonkeyPatch, fail: bool
+) -> None:
+    client = FakeClient([numbered(0, 20)], Held(0, 20, created=9))
+    monkeypatch.setattr(worker, "client_of", lambda url, patience_s: client)
+
+    def read(created: int | None) -> int:
+        part = OffsetRange(3, 2, 10)
+        task = ReadTask("pulsar://x", "t", part, fail, created=created)
+        return sum(batch.num_rows for batch in read_task(task))
+
+    assert read(9) == read(None) == 8
+    if fail:
+        with pytest.raises(DataLossError, match="offsets 2 to 10 are no longer"):
+            read(7)
+    else:
+        assert read(7) == 0
+
+
 def test_silence_is_an_error_and_not_an_end() -> None:
     with pytest.raises(TimeoutError, match="no message arrived from offset 5 on"):
         run([numbered(0, 5)], 0, 10)

@@ -64,7 +64,7 @@ def _full(name: str) -> str:
 
 
 def holding(partitions: Mapping[Partition, Retained], **more: Any) -> Held:
-    stored_in = {p: f"{p.topic}-partition-{p.index}" for p in (T0, T1, T2, U0)}
+    stored_in = {p: f"{p.topic}-partition-{p.number}" for p in (T0, T1, T2, U0)}
     return Held(dict(partitions), stored_in, **more)
 
 
@@ -110,7 +110,7 @@ def test_a_trigger_takes_what_it_may(limit: ReadLimit, end: dict[str, Any]) -> N
 
 
 def test_the_default_limit_is_that_of_the_options() -> None:
-    def default(**options: int) -> ReadLimit:
+    def default(**options: Any) -> ReadLimit:
         return reader(TWO, options=replace(OPTIONS, **options)).getDefaultReadLimit()
 
     assert reader(TWO).getDefaultReadLimit() == ALL
