@@ -124,13 +124,16 @@ class _TaskReader:
         If it was trimmed, move the walk behind what was lost, or raise DataLossError.
         """
         (now,) = self._client.ledgers(self._topic)
+        if is_another_topic(self._task.created, now.held.created):
+            self._walk.lose(self._task.part.end)  # These offsets are other messages now.
+            return
         if any(each.ledger_id == ledger.ledger_id for each in now.sealed):
             return
         if now.held.first <= self._walk.expected:
             raise LedgerUnreadableError(
                 f"{self._topic}: ledger {ledger.ledger_id} is not one of its ledgers any more, but"
-                f" offset {self._walk.expected} is retained: the topic was created again; start"
-                " the query anew"
+                f" offset {self._walk.expected} is retained: start the query again, because the"
+                " topic may have been created again"
             ) from error
         self._walk.lose(now.held.first)
 

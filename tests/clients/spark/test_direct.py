@@ -83,7 +83,14 @@ class Topic:
         return self.read_planned(ledgers, start, end, way=way, fail=fail)
 
     def read_planned(
-        self, ledgers: TaskLedgers, start: int, end: int, *, way: ReadFrom, fail: bool
+        self,
+        ledgers: TaskLedgers,
+        start: int,
+        end: int,
+        *,
+        way: ReadFrom,
+        fail: bool,
+        created: int | None = None,
     ) -> list[int]:
         task = ReadTask(
             "pulsar://x",
@@ -93,6 +100,7 @@ class Topic:
             stored_in=TOPIC,
             read_from=way,
             ledgers=ledgers,
+            created=created,
         )
         rows = [row for each in read_task(task) for row in each.to_pylist()]
         assert all(row["value"] == b"%d" % row["offset"] for row in rows)
@@ -223,12 +231,16 @@ def test_a_ledger_that_is_listed_and_not_there_is_an_error_and_never_a_gap(
         filled.read(4, 40, way=way, fail=fail)
 
 
-def test_a_topic_that_was_made_anew_is_no_gap_either(filled: Topic) -> None:
+def test_a_topic_that_was_made_anew_is_data_loss_if_its_creation_is_known(filled: Topic) -> None:
     planned = TaskLedgers(URL, tuple(filled.owner.sealed))
     filled.bookies.delete(filled.owner.sealed[0].ledger_id)
     filled.owner.sealed.clear()
-    with pytest.raises(LedgerUnreadableError, match="the topic was created again"):
+    with pytest.raises(LedgerUnreadableError, match="may have been created again"):
         filled.read_planned(planned, 4, 40, way="auto", fail=False)
+    filled.owner.held = Held(0, 45, created=8)
+    with pytest.raises(DataLossError, match="the offsets 4 to 40 are no longer retained"):
+        filled.read_planned(planned, 4, 40, way="auto", fail=True, created=7)
+    assert filled.read_planned(planned, 4, 40, way="auto", fail=False, created=7) == []
 
 
 @pytest.mark.parametrize("way", ["auto", "bookies"])
