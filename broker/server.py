@@ -321,6 +321,7 @@ class _Broker:
             policies=self.policies,
             topic_lists=TopicLists(store, log),
             schemas=self.schemas,
+            ledgers_url=f"zk://{config.zookeeper}{config.ledgers_root}",
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,

@@ -153,6 +153,16 @@ class ManagedLedger:
     # -- properties
 
     @property
+    def created(self) -> int:
+        """The transaction that created the list: higher for a log that was created again."""
+        return self.ledgers.created
+
+    @property
+    def instance(self) -> str | None:
+        """The INSTANCEID of the ledgers; None if brokers have not bound it."""
+        return self.context.instance
+
+    @property
     def cursors(self) -> Mapping[str, Cursor]:
         return self._cursors.by_name
 

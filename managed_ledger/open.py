@@ -332,7 +332,8 @@ async def _take_over(
     path = log_path(name)
     info = parse(ManagedLedgerInfo(), record.value, path)
     _check_instance(context, path, info)  # before anything is fenced
-    ledgers = LedgerList(context, name, info, record.stat.version)
+    stat = record.stat
+    ledgers = LedgerList(context, name, info, stat.version, created=stat.created_txid)
     on_step(f"recovering its last ledgers, of {len(ledgers.ids)}")
     next_offset = await recover_tail(context, ledgers)  # step 2
     assert len(ledgers.sealed) == len(ledgers.ids)

@@ -887,7 +887,26 @@ class Handlers:
         if self._connection.is_ours:
             answer.next_offset = topic.log.confirmed_offset + 1
             answer.first_offset = min(await topic.first_offset(), answer.next_offset)
+            # A list of ledgers whose creation is not known says nothing, which is not "the same".
+            if topic.log.created:
+                answer.created = topic.log.created
+            if topic.log.instance is not None:
+                answer.instance = topic.log.instance
+            if body.with_ledgers:
+                await self._add_ledgers(answer, topic)
         return answer
+
+    async def _add_ledgers(self, answer: pb.CommandGetLastMessageIdResponse, topic: Topic) -> None:
+        """Add the sealed ledgers, which clients can read without this broker."""
+        answer.ledgers_url = self._broker.ledgers_url
+        for each in await topic.sealed_offsets():
+            answer.ledgers.add(
+                ledger_id=each.ledger.ledger_id,
+                first_offset=each.first,
+                next_offset=each.next,
+                entries=each.ledger.entries,
+                bytes=each.ledger.bytes,
+            )
 
     def _begin_seek(
         self, body: pb.CommandSeek, consumer: Consumer | None

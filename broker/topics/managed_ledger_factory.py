@@ -313,6 +313,11 @@ class ManagedLedgerFactory:
         async with translated(managed.name):
             return (await offsets.retained_offsets(managed))[0]
 
+    async def sealed_offsets(self, log: TopicLog) -> list[offsets.LedgerOffsets]:
+        managed = _managed(log)
+        async with translated(managed.name):
+            return await offsets.sealed_offsets(managed)
+
     def epoch_of(self, log: TopicLog) -> int | None:
         text = _managed(log).get_property(EPOCH)
         return int(text) if text is not None and text.isdigit() else None

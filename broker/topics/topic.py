@@ -55,6 +55,7 @@ from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, tr
 from daybook.broker.topics.topic_producers import TopicProducers
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.errors import InvalidNameError
+from daybook.managed_ledger.offsets import LedgerOffsets
 from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.managed_ledger.records import check_cursor_name
 from daybook.managed_ledger.traffic import NO_TRAFFIC, Traffic
@@ -369,6 +370,11 @@ class Topic:
     async def first_offset(self) -> int:
         with translated(self.name):
             return await self.logs.first_offset(self.log)
+
+    async def sealed_offsets(self) -> list[LedgerOffsets]:
+        """Return the sealed ledgers that hold messages, in order, with their offsets."""
+        with translated(self.name):
+            return await self.logs.sealed_offsets(self.log)
 
     async def last_message(self) -> tuple[Position, int] | None:
         """Return the last entry and the index of its last message, or None if the log is empty.

@@ -17,6 +17,7 @@ from daybook.managed_ledger.behind import Behind, EntryStart
 from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
 from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.offsets import LedgerOffsets
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
@@ -135,6 +136,16 @@ class TopicLog(Protocol):
     on_bug: Callable[[Exception], None]  # called when the log ends because of a bug
     on_confirmed: Callable[[], None]  # called when `last_confirmed` has moved
     traffic: TrafficMeter
+
+    @property
+    def created(self) -> int:
+        """The transaction that created the log: higher for a log that was created again."""
+        ...
+
+    @property
+    def instance(self) -> str | None:
+        """The INSTANCEID of the ledgers; None if brokers have not bound it."""
+        ...
 
     @property
     def pending_bytes(self) -> int: ...
@@ -301,6 +312,10 @@ class TopicLogs(Protocol):
 
     async def first_offset(self, log: TopicLog) -> int:
         """Return the offset of the first retained message, or of the next one if none is."""
+        ...
+
+    async def sealed_offsets(self, log: TopicLog) -> list[LedgerOffsets]:
+        """Return the sealed ledgers that hold messages, in order, with their offsets."""
         ...
 
     def epoch_of(self, log: TopicLog) -> int | None:

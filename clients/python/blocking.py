@@ -63,7 +63,7 @@ from daybook.clients.python.messages import (
 )
 from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
-from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats
@@ -217,6 +217,14 @@ class Client(Closing):
     @like(trio_client.Client.offset_ranges)
     def offset_ranges(self, topic: str) -> list[OffsetRange]:
         return self._portal.call(self._client.offset_ranges, topic)
+
+    @like(trio_client.Client.offsets_of)
+    def offsets_of(self, names: Sequence[str]) -> list[OffsetRange]:
+        return self._portal.call(self._client.offsets_of, names)
+
+    @like(trio_client.Client.ledgers)
+    def ledgers(self, topic: str) -> list[TopicLedgers]:
+        return self._portal.call(self._client.ledgers, topic)
 
     @like(trio_client.Client.stats)
     def stats(self) -> ClientStats:
@@ -639,3 +647,22 @@ class Reader(_Source[ValueT]):
     @like(trio_reader.Reader.offset_ranges)
     def offset_ranges(self) -> list[OffsetRange]:
         return self._portal.call(self._reader.offset_ranges)
+
+    @like(trio_reader.Reader.ledgers)
+    def ledgers(self) -> list[TopicLedgers]:
+        return self._portal.call(self._reader.ledgers)
+
+    def receive_entries(self, timeout_s: float | None = None) -> list[DeliveredEntry]:
+        """See `clients.python.reader.Reader.receive_entries`.
+
+        Raise TimeoutError if no entry arrives for `timeout_s`.
+        """
+
+        async def receive() -> list[DeliveredEntry]:
+            with trio.fail_after(inf if timeout_s is None else timeout_s):
+                return await self._reader.receive_entries()
+
+        try:
+            return self._portal.call(receive)
+        except trio.TooSlowError:
+            raise TimeoutError(f"{self.topic}: no entry arrived in {timeout_s:g} s") from None

@@ -53,7 +53,7 @@ from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolicy
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
-from daybook.clients.python.reader import OffsetRange, Reader
+from daybook.clients.python.reader import OffsetRange, Reader, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema, check_schema
 from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, parse_start
@@ -200,6 +200,28 @@ class Client:
         """
         await self._existing_partitions(topic)
         return await self._held(topic)
+
+    async def offsets_of(self, names: Sequence[str]) -> list[OffsetRange]:
+        """Return the offsets of topics without partitions, and of single partitions, in order.
+
+        The caller knows that the topics exist, and which have partitions: nobody is asked for that.
+        """
+        if not names:
+            return []
+        parsed = [topic_name(name) for name in names]
+        async with await self._open_reader(
+            names[0], LATEST, None, queue_size=0, topics=parsed
+        ) as reader:
+            return await reader.offset_ranges()
+
+    async def ledgers(self, topic: str) -> list[TopicLedgers]:
+        """Return where the messages of each partition are stored, in order.
+
+        Raise TopicNotFoundError if the topic does not exist.
+        """
+        await self._existing_partitions(topic)
+        async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
+            return await reader.ledgers()
 
     async def _existing_partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic, or of the topic to which a partition belongs.
@@ -675,7 +697,9 @@ class Client:
         queue_size: int,
         read_compacted: bool = False,
         schema: Schema[ValueT] | None = None,
+        topics: list[TopicName] | None = None,
     ) -> Reader[ValueT]:
+        """Open a reader of a topic, or of `topics`, which then are not looked for."""
         check_name("name", name)
         name = name or f"reader-{self._rng.getrandbits(40):010x}"
         settings = ConsumerSettings(
@@ -690,7 +714,8 @@ class Client:
             versions=None if schema is None else SchemaVersions(schema),
             read_compacted=read_compacted,
         )
-        topics = await self._topics_of(topic_name(topic))
+        if topics is None:
+            topics = await self._topics_of(topic_name(topic))
         if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):
             raise ValueError(
                 "a message id or an offset is a position in one partition: open a reader of that"

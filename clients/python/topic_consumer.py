@@ -274,6 +274,10 @@ class TopicConsumer(ConnectionHandler):
             self._timed.set()
         return messages
 
+    def hand_out(self, waiting: Waiting) -> None:
+        """Note that an entry leaves the queue as it was stored: the broker may send another one."""
+        self._pay_back(waiting.delivery, waiting.payload)
+
     def _settle_dropped_chunks(self) -> None:
         """Have chunks delivered again, or acknowledge them, that cannot be joined now."""
         chunks, limits = self._entries.chunks, self._settings.limits
@@ -543,13 +547,19 @@ class TopicConsumer(ConnectionHandler):
         if not moved_by_us:
             self._moved_generation = self.generation
 
-    async def last_message_id(self) -> tuple[MessageId, pb.CommandGetLastMessageIdResponse]:
-        """Return the id of the last message, and the whole answer of the broker."""
+    async def last_message_id(
+        self, *, with_ledgers: bool = False
+    ) -> tuple[MessageId, pb.CommandGetLastMessageIdResponse]:
+        """Return the id of the last message, and the whole answer of the broker.
+
+        `with_ledgers` asks for the sealed ledgers of the topic, too.
+        """
 
         async def ask(connection: BrokerConnection) -> pb.CommandGetLastMessageIdResponse:
-            found: pb.CommandGetLastMessageIdResponse = await connection.request(
-                pb.CommandGetLastMessageId(consumer_id=self._id)
-            )
+            request = pb.CommandGetLastMessageId(consumer_id=self._id)
+            if with_ledgers and _is_ours(connection):
+                request.with_ledgers = True
+            found: pb.CommandGetLastMessageIdResponse = await connection.request(request)
             return found
 
         answer = await self.persist(ask)

@@ -721,6 +721,39 @@ async def test_the_last_message_id(autojump_clock: MockClock) -> None:
         assert (await last()).last_message_id.batch_index == -1
 
 
+async def test_sealed_ledgers_are_told_to_clients_of_ours_that_ask(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        request = pb.CommandGetLastMessageId(consumer_id=1, with_ledgers=True)
+        for version in ("daybook-test", "other"):
+            client = await cluster.client(version=version)
+            name = f"persistent://public/default/{version}"
+            await client.producer(topic=name)
+            await client.subscribe(initialPosition=EARLIEST, topic=name)
+            log = cluster.broker.log(name)
+            log.ledger_entries = 2
+            for n in range(5):
+                client.send_batch(n, 3)
+            await client.receipts(5)
+            answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
+            if version == "other":
+                assert not answer.ledgers
+                assert not answer.HasField("ledgers_url")
+                continue
+            assert answer.ledgers_url == "zk://zookeeper:2181/ledgers"
+            told = [
+                (each.ledger_id, each.first_offset, each.next_offset, each.entries)
+                for each in answer.ledgers
+            ]
+            assert told == [(5, 0, 6, 2), (6, 6, 12, 2)]
+            assert answer.ledgers[0].bytes == sum(map(len, log.entries[:2]))
+            request.ClearField("with_ledgers")
+            answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
+            assert not answer.ledgers
+            request.with_ledgers = True
+
+
 # -- removing
 
 

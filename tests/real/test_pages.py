@@ -12,7 +12,7 @@ import pytest
 import daybook
 from daybook.clients.python import errors
 from daybook.clients.spark.options import _NAMES as OPTION_NAMES
-from daybook.clients.spark.source import SCHEMA_DDL
+from daybook.clients.spark.schema import TYPES, Columns
 from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
@@ -109,5 +109,5 @@ def test_the_guide_to_spark_has_every_option_and_every_column() -> None:
         r"^\| `([\w.]+)` \| [^|]+ \| (?:both|batch|stream) \|", SPARK, re.MULTILINE
     )
     assert tuple(options) == OPTION_NAMES
-    columns = re.findall(r"^\| `(\w+)` \| ([\w<>,]+) \| [^|]+ \|$", SPARK, re.MULTILINE)
-    assert ", ".join(f"{name} {kind}" for name, kind in columns) == SCHEMA_DDL
+    columns = re.findall(r"^\| `(\w+)` \| ([\w<>,:]+) \| [^|]+ \|$", SPARK, re.MULTILINE)
+    assert ", ".join(f"{name} {kind}" for name, kind in columns) == Columns(tuple(TYPES)).ddl

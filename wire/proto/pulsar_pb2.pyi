@@ -1041,26 +1041,54 @@ class CommandReachedEndOfTopic(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ...) -> None: ...
 
 class CommandGetLastMessageId(_message.Message):
-    __slots__ = ("consumer_id", "request_id")
+    __slots__ = ("consumer_id", "request_id", "with_ledgers")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WITH_LEDGERS_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    with_ledgers: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., with_ledgers: _Optional[bool] = ...) -> None: ...
 
 class CommandGetLastMessageIdResponse(_message.Message):
-    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "first_offset", "next_offset")
+    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "first_offset", "next_offset", "created", "instance", "ledgers_url", "ledgers")
     LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_URL_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
     last_message_id: MessageIdData
     request_id: int
     consumer_mark_delete_position: MessageIdData
     first_offset: int
     next_offset: int
-    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    created: int
+    instance: str
+    ledgers_url: str
+    ledgers: _containers.RepeatedCompositeFieldContainer[SealedLedgerOffsets]
+    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., created: _Optional[int] = ..., instance: _Optional[str] = ..., ledgers_url: _Optional[str] = ..., ledgers: _Optional[_Iterable[_Union[SealedLedgerOffsets, _Mapping]]] = ...) -> None: ...
+
+class SealedLedgerOffsets(_message.Message):
+    __slots__ = ("ledger_id", "first_offset", "next_offset", "entries", "bytes", "first_publish_ms", "last_publish_ms")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    first_offset: int
+    next_offset: int
+    entries: int
+    bytes: int
+    first_publish_ms: int
+    last_publish_ms: int
+    def __init__(self, ledger_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., first_publish_ms: _Optional[int] = ..., last_publish_ms: _Optional[int] = ...) -> None: ...
 
 class CommandConsumerStats(_message.Message):
     __slots__ = ("request_id", "consumer_id")
