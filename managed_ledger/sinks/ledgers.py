@@ -5,7 +5,7 @@ deleted: with another root, its id may be that of another ledger.  A manifest ha
 own, so that it is abandoned before it is deleted as staging is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from daybook.bookie.errors import LedgerError, NoSuchLedgerError
@@ -63,9 +63,9 @@ def sink_ledger_of(custom: Mapping[str, bytes]) -> SinkLedger | None:
 
 
 class SinkLedgers:
-    """`tree` is the id of the tree of logs for which ledgers are created."""
+    """`tree` returns the id of the tree of logs for which ledgers are created."""
 
-    def __init__(self, client: LedgerClient, tree: str | None) -> None:
+    def __init__(self, client: LedgerClient, tree: Callable[[], str | None]) -> None:
         self.client = client
         self._tree = tree
 
@@ -75,7 +75,7 @@ class SinkLedgers:
 
     async def create(self, owner: SinkLedger, quorums: Quorums) -> LedgerWriter:
         """Raise LedgerError, MetadataError."""
-        return await self.client.create(quorums, custom=owner.custom(self._tree))
+        return await self.client.create(quorums, custom=owner.custom(self._tree()))
 
     async def open(self, ledger_id: int, sink: str, attempt: str | None = None) -> LedgerReader:
         """Open a closed ledger of a sink, of that attempt if one is named.

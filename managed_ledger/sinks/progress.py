@@ -13,7 +13,7 @@ The first entry of a sink is appended only after its property is durable.  A log
 property has no entry of the sink.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -52,6 +52,18 @@ def decode_progress(text: str, what: str) -> Progress:
         return msgspec.json.decode(text, type=Progress)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise LogCorruptError(f"the progress of a sink in {what} does not parse: {error}") from None
+
+
+def progress_of(properties: Mapping[str, str]) -> dict[str, Progress]:
+    """Return the progress of all sinks in the properties of a list, by sink id.
+
+    Raise LogCorruptError.
+    """
+    return {
+        name.removeprefix(PREFIX): decode_progress(text, name)
+        for name, text in properties.items()
+        if name.startswith(PREFIX)
+    }
 
 
 def held_by_sinks(properties: Iterable[KeyValue]) -> list[Position]:
