@@ -324,7 +324,9 @@ class TopicSinks:
     async def _store(self, sink_id: str, known: _Applying, *, applying: bool) -> None:
         """Store the progress durably, and remove that of sinks which are forgotten."""
         topic, log = self._topic, self._topic.log
-        forgotten = [] if not applying or known.stored is not None else await self._forgotten()
+        forgotten: Collection[str] = ()
+        if applying and known.stored is None:
+            forgotten = await self._forgotten()
         begins = known.appended == known.confirmed
 
         def make() -> Progress:

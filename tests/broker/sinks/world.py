@@ -141,9 +141,11 @@ class World:
         ):
             while await reader.has_message_available():
                 message = await reader.receive()
-                texts.append(message.data.decode())
+                texts.append((message.data or b"").decode())
                 if message.producer_name.startswith("daybook.sink."):
-                    sequences.setdefault(message.producer_name, []).append(message.sequence_id)
+                    found = sequences.setdefault(message.producer_name, [])
+                    if message.entry.sequence_id not in found[-1:]:
+                        found.append(message.entry.sequence_id)
         for found in sequences.values():
             assert found == list(range(found[0], found[0] + len(found)))
         return texts
