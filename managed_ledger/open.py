@@ -74,6 +74,7 @@ from daybook.managed_ledger.records import (
     set_property,
 )
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger.sinks.progress import held_by_sinks
 from daybook.managed_ledger.traffic import WriteLatencies
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.paths import parent_of
@@ -355,7 +356,8 @@ async def _take_over(
                 lambda cursor: stored_position(context, LedgerOwner(name, cursor), ledgers),
             )
             now_ms = context.clock.now_ms()
-            trimmed[:] = trimmable(ledgers.sealed, held.values(), config.retention, now_ms)
+            positions = [*held.values(), *held_by_sinks(ledgers.info.properties)]
+            trimmed[:] = trimmable(ledgers.sealed, positions, config.retention, now_ms)
 
         def change(info: ManagedLedgerInfo) -> None:
             _record_lengths(info, learned)

@@ -35,6 +35,12 @@ from daybook.managed_ledger.protocol.holes import pending_messages
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.reading import LogEntry
+from daybook.managed_ledger.sinks.progress import (
+    Progress,
+    encode_progress,
+    progress_of,
+    property_of,
+)
 from daybook.managed_ledger.traffic import TrafficMeter, WriteLatencies
 from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
 from daybook.wire.clock import WallClock
@@ -642,6 +648,23 @@ class FakeLogs:
         await trio.lowlevel.checkpoint()
         reserved = {name: v for name, v in log.properties.items() if is_reserved(name)}
         log.properties = change(shown(log.properties.items())) | reserved
+
+    def sink_progress(self, log: TopicLog) -> dict[str, Progress]:
+        assert isinstance(log, FakeLog)
+        return progress_of(log.properties)
+
+    async def store_sink_progress(
+        self,
+        log: TopicLog,
+        sink_id: str,
+        make: Callable[[], Progress],
+        forgotten: Iterable[str] = (),
+    ) -> None:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        for each in forgotten:
+            log.properties.pop(property_of(each), None)
+        log.properties[property_of(sink_id)] = encode_progress(make())
 
     def is_terminated(self, log: TopicLog) -> bool:
         assert isinstance(log, FakeLog)
