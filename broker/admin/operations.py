@@ -980,12 +980,21 @@ def _message_id(topic: TopicName, position: Position, batch_index: int = -1) -> 
 
 # -- the stats of a partitioned topic
 
+_NOT_ADDED = (
+    "backlogQuotaLimitSize",
+    "backlogQuotaLimitTime",
+    "oldestBacklogMessageAgeSeconds",
+    "topicEpoch",
+)
+_NO_VALUES = (None, "", "None")  # "None" is the type of a subscription that nobody uses
+
 
 def sum_stats(stats: Sequence[Stats]) -> dict[str, object]:
     """Return the sums over the stats of partitions.
 
-    Numbers are added, subscriptions are merged by name, lists are concatenated.  Any other value (a
-    name, a type) is taken from the first partition that has it.  Averages become the mean.
+    Numbers are added, except times, ages and limits, which are not sums of anything.  Subscriptions
+    are merged by name, lists are concatenated.  Any other value (a name, a type, a reason) is taken
+    from the first partition that has one.  Averages become the mean.
     """
     total: dict[str, object] = {}
     for one in stats:
@@ -1003,7 +1012,9 @@ def _add(key: str, sum_: object, value: object) -> object:
         case bool(), bool():
             return sum_ and value if key.endswith("Exact") else sum_ or value
         case (int() | float()) as left, (int() | float()) as right:
-            if key.startswith("last") or key.endswith("Timestamp"):
+            if key.startswith("earliest"):  # a time; 0 if there is none
+                return min(left, right) if left and right else left or right
+            if key in _NOT_ADDED or key.startswith("last") or key.endswith("Timestamp"):
                 return max(left, right)
             return left + right
         case list(), list():
@@ -1011,4 +1022,4 @@ def _add(key: str, sum_: object, value: object) -> object:
         case dict(), dict():
             return sum_stats([cast("Stats", sum_), cast("Stats", value)])
         case _:
-            return sum_
+            return value if sum_ in _NO_VALUES else sum_
