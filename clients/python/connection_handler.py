@@ -10,8 +10,9 @@ or the handler itself ends, the broker is told to close the producer or consumer
 would keep a place, and send messages, to nobody.
 
 The subclasses TopicProducer and TopicConsumer do the work; this module only finds the broker, and
-finds it again.  Before the first attachment, a refusal that would not change ends the handler.
-After it, errors that may follow from a takeover are tried again.
+finds it again.  Before the first attachment, a refusal that would not change ends the handler, and
+so does a quota whose policy asks for an exception.  After it, errors that may follow from a
+takeover are tried again, and quotas, because there may be room later.
 """
 
 from abc import ABC, abstractmethod
@@ -29,6 +30,7 @@ from daybook.clients.python.errors import (
     ClosedError,
     Remedy,
     UnavailableError,
+    is_quota_exception,
     may_retry,
 )
 from daybook.clients.python.limits import ClientLimits
@@ -53,6 +55,7 @@ class ConnectionHandler(ABC):
         self.topic = topic
         self.connection: BrokerConnection | None = None
         self.failure: BrokerError | None = None  # why it ended
+        self._trouble: BrokerError | None = None  # why the last attempt to attach failed
         self._lookups = lookups
         self._limits = limits
         self._rng = rng
@@ -90,6 +93,9 @@ class ConnectionHandler(ABC):
     def _ended(self, failure: BrokerError) -> None:
         """Handle the end: fail what is pending, and wake the tasks that wait."""
 
+    def _refused_for_now(self, error: BrokerError) -> None:
+        """Handle an attempt to attach that failed and will be repeated.  A subclass may."""
+
     # -- from the start to the end
 
     async def run(self) -> None:
@@ -104,7 +110,8 @@ class ConnectionHandler(ABC):
                     if self._is_final(error, deadline):
                         self._end(error)
                         break
-                    self._lookups.trouble = error
+                    self._trouble = self._lookups.trouble = error
+                    self._refused_for_now(error)
                     await trio.sleep(self._backoff.next(self._rng.random()))
         self._end(ClosedError(f"{self.topic}: the producer or consumer was closed"))
 
@@ -174,7 +181,7 @@ class ConnectionHandler(ABC):
     async def _connection_until(self, deadline: float) -> BrokerConnection:
         with trio.move_on_at(deadline):
             return await self.wait_connection()
-        why = self._lookups.trouble or "it is not attached"
+        why = self._trouble or self._lookups.trouble or "it is not attached"
         raise UnavailableError(f"{self.topic}: no broker could serve the topic in time: {why}")
 
     def on_assigned(self, url: str) -> None:
@@ -217,7 +224,7 @@ class ConnectionHandler(ABC):
         # No checkpoint from here on: nothing uses the connection before `_attached` has run.
         self.connection = connection
         self._ever_attached = True
-        self._lookups.trouble = None
+        self._trouble = self._lookups.trouble = None
         self._attached(connection)
         self._opened.set()
         self._wake_waiting()
@@ -226,7 +233,11 @@ class ConnectionHandler(ABC):
         if self._ever_attached:
             # BusyError: the broker may not have noticed yet that our old connection is lost.
             return error.remedy is Remedy.GIVE_UP and not isinstance(error, BusyError)
-        return error.remedy is Remedy.GIVE_UP or trio.current_time() >= deadline
+        return (
+            error.remedy is Remedy.GIVE_UP
+            or is_quota_exception(error)
+            or trio.current_time() >= deadline
+        )
 
     def _end(self, failure: BrokerError) -> None:
         if self.failure is not None:

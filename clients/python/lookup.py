@@ -12,6 +12,7 @@ from daybook.clients.python.connection import BrokerConnection
 from daybook.clients.python.errors import (
     BrokerError,
     NotReadyError,
+    RefusedError,
     Remedy,
     refusal,
 )
@@ -42,9 +43,12 @@ class Lookups:
     @trouble.setter
     def trouble(self, error: BrokerError | None) -> None:
         if error is not None and self._trouble is None:  # Once, not for each attempt.
-            _log.warning("the client found no broker and is trying again: %s", error)
+            if isinstance(error, RefusedError) and not isinstance(error, NotReadyError):
+                _log.warning("a broker refused, and the client is trying again: %s", error)
+            else:
+                _log.warning("the client found no broker and is trying again: %s", error)
         elif error is None and self._trouble is not None:
-            _log.info("a broker answers again")
+            _log.info("a broker serves the client again")
         self._trouble = error
 
     async def assigned(self, url: str) -> BrokerConnection | None:
