@@ -752,19 +752,13 @@ class Operations:
             return
         served, subscription = await self._subscription(topic, name)
         if subscription.consumers and not force:
-            raise PreconditionError(
-                f"the subscription {name} has {len(subscription.consumers)} consumers: close"
-                " them, or use force"
-            )
+            raise PreconditionError(_in_use(name, len(subscription.consumers)))
         await served.subscriptions.remove(subscription)
 
     def _delete_volatile(self, topic: NonPersistentTopic, name: str, *, force: bool) -> None:
         subscription = topic.subscriptions.get(name)
         if not force:  # It has consumers, because it would not exist without them.
-            raise PreconditionError(
-                f"the subscription {name} has {len(subscription.consumers)} consumers: close"
-                " them, or use force"
-            )
+            raise PreconditionError(_in_use(name, len(subscription.consumers)))
         subscription.drop()
 
     async def skip_all_here(self, topic: TopicName, name: str) -> None:
@@ -819,7 +813,8 @@ class Operations:
         where = await self._lookups.lookup(topic, authoritative=authoritative)
         if where.redirect or where.service_url != self._ownership.identity.service_url:
             raise NotOwnerError(
-                f"the broker at {where.service_url} serves {topic}",
+                f"the broker at {where.service_url} serves {topic}: ask that one, as the header"
+                " Location says (curl -L does)",
                 http_url=where.http_url,
                 authoritative=where.authoritative,
             )
@@ -972,6 +967,11 @@ async def _target(topic: Topic, start: Start) -> Target:
     if first >= messages:
         return topic.log.next_position(named), None
     return named, ((1 << messages) - (1 << first)) if first else None
+
+
+def _in_use(name: str, consumers: int) -> str:
+    them = "a consumer: close it" if consumers == 1 else f"{consumers} consumers: close them"
+    return f"the subscription {name} has {them}, or use force"
 
 
 def _message_id(topic: TopicName, position: Position, batch_index: int = -1) -> MessageIdData:

@@ -15,6 +15,7 @@ so does a quota whose policy asks for an exception.  After it, errors that may f
 takeover are tried again, and quotas, because there may be room later.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -31,6 +32,7 @@ from daybook.clients.python.errors import (
     Remedy,
     UnavailableError,
     is_quota_exception,
+    is_refused_for_now,
     may_retry,
 )
 from daybook.clients.python.limits import ClientLimits
@@ -38,6 +40,7 @@ from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.wire.topics import TopicName
 
+_log = logging.getLogger("daybook.client")
 CLOSE_TIMEOUT_S = 5.0
 _SHORT_S = 0.05  # brokers that hand a topic over faster than this are not followed at once
 _T = TypeVar("_T")
@@ -110,10 +113,16 @@ class ConnectionHandler(ABC):
                     if self._is_final(error, deadline):
                         self._end(error)
                         break
-                    self._trouble = self._lookups.trouble = error
+                    self._note_trouble(error)
                     self._refused_for_now(error)
                     await trio.sleep(self._backoff.next(self._rng.random()))
         self._end(ClosedError(f"{self.topic}: the producer or consumer was closed"))
+
+    def _note_trouble(self, error: BrokerError) -> None:
+        was_refused = self._trouble is not None and is_refused_for_now(self._trouble)
+        if is_refused_for_now(error) and not was_refused:  # Once, not for each attempt.
+            _log.warning("a broker refused, and the client is trying again: %s", error)
+        self._trouble = self._lookups.trouble = error
 
     async def _stay(self) -> None:
         """Wait until the next attempt is due: immediately, unless the attachment was short."""

@@ -239,6 +239,11 @@ def refusal(code: int, message: str) -> RefusedError | StorageError:
     return error
 
 
+def is_refused_for_now(error: BrokerError) -> bool:
+    """Return True if the broker of the topic has refused; False if that broker is to be found."""
+    return isinstance(error, RefusedError) and not isinstance(error, NotReadyError)
+
+
 def is_quota_exception(error: BrokerError) -> bool:
     """Return True if a quota is exceeded whose policy wants producers to fail, and not to wait."""
     return (

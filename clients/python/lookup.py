@@ -12,8 +12,8 @@ from daybook.clients.python.connection import BrokerConnection
 from daybook.clients.python.errors import (
     BrokerError,
     NotReadyError,
-    RefusedError,
     Remedy,
+    is_refused_for_now,
     refusal,
 )
 from daybook.clients.python.limits import ClientLimits
@@ -33,6 +33,7 @@ class Lookups:
         self._pool = pool
         self._limits = limits
         self._trouble: BrokerError | None = None
+        self._warned = False
         self._through_proxy = False  # in the latest answer
 
     @property
@@ -42,13 +43,13 @@ class Lookups:
 
     @trouble.setter
     def trouble(self, error: BrokerError | None) -> None:
-        if error is not None and self._trouble is None:  # Once, not for each attempt.
-            if isinstance(error, RefusedError) and not isinstance(error, NotReadyError):
-                _log.warning("a broker refused, and the client is trying again: %s", error)
-            else:
-                _log.warning("the client found no broker and is trying again: %s", error)
-        elif error is None and self._trouble is not None:
-            _log.info("a broker serves the client again")
+        # A refusal says nothing about other topics, so the handler of the topic logs it.
+        if error is not None and not self._warned and not is_refused_for_now(error):
+            self._warned = True  # Once, not for each attempt.
+            _log.warning("the client found no broker and is trying again: %s", error)
+        elif error is None and self._warned:
+            self._warned = False
+            _log.info("a broker answers again")
         self._trouble = error
 
     async def assigned(self, url: str) -> BrokerConnection | None:

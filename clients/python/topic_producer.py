@@ -32,12 +32,12 @@ from daybook.clients.python.errors import (
     MessageRejectedError,
     MessageTooLargeError,
     NotAllowedError,
-    NotReadyError,
     RefusedError,
     RequestTimedOutError,
     TopicTerminatedError,
     UnavailableError,
     is_quota_exception,
+    is_refused_for_now,
     refusal,
 )
 from daybook.clients.python.limits import ClientLimits, ProducerLimits
@@ -519,7 +519,7 @@ class TopicProducer(ConnectionHandler):
                 f"{self.topic}: the broker sent no receipt in {timeout_s:g} s, so the message may"
                 f" be stored or not{reason}"
             )
-        if isinstance(self._trouble, RefusedError) and not isinstance(self._trouble, NotReadyError):
+        if self._trouble is not None and is_refused_for_now(self._trouble):
             return _not_stored(self._trouble)
         return UnavailableError(
             f"{self.topic}: no broker took the message in {timeout_s:g} s, so it is not"
@@ -578,7 +578,6 @@ class TopicProducer(ConnectionHandler):
         # may be stored, so it keeps its place in the queue, as do all entries of a producer whose
         # messages wait without end.
         if is_quota_exception(error) and self._settings.send_timeout_s is not None:
-            assert isinstance(error, RefusedError)
             for send in self._pending.take_unsent():
                 self._fail(send, _not_stored(error))
 
@@ -678,6 +677,7 @@ class TopicProducer(ConnectionHandler):
             self._budget.failure = error
 
 
-def _not_stored(why: RefusedError) -> RefusedError:
+def _not_stored(why: BrokerError) -> RefusedError:
     """Return an error for a message that was never sent, because the broker refused its producer."""
+    assert isinstance(why, RefusedError)
     return type(why)(why.code, f"the message is not stored: {why}")

@@ -190,6 +190,25 @@ async def test_a_send_that_a_refusal_holds_up_fails_with_the_reason() -> None:
         assert stored(cluster) == []
 
 
+async def test_a_refusal_that_lasts_is_logged_once_whatever_other_topics_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The attachment of any other topic let the client log it again, as a broker not found."""
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        await client.create_producer("t")
+        refusals = [(pb.ProducerBlockedQuotaExceededError, "the backlog is too large")] * REFUSED
+        await detach(cluster, refusals)
+        for number in range(3):
+            before = len(refusals)
+            await client.subscribe(f"other-{number}", "s")
+            await until(lambda before=before: len(refusals) < before - 1)
+    said = [record.getMessage() for record in caplog.records]
+    assert [line for line in said if "trying again" in line] == [
+        "a broker refused, and the client is trying again: the backlog is too large"
+        " (ProducerBlockedQuotaExceededError)"
+    ]
+
+
 async def test_a_quota_with_an_exception_fails_sends_at_once_and_later_ones_are_stored() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
         producer = await client.create_producer("t", send_timeout_s=3600)
