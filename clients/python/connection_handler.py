@@ -96,9 +96,6 @@ class ConnectionHandler(ABC):
     def _ended(self, failure: BrokerError) -> None:
         """Handle the end: fail what is pending, and wake the tasks that wait."""
 
-    def _refused_for_now(self, error: BrokerError) -> None:
-        """Handle an attempt to attach that failed and will be repeated.  A subclass may."""
-
     # -- from the start to the end
 
     async def run(self) -> None:
@@ -114,11 +111,11 @@ class ConnectionHandler(ABC):
                         self._end(error)
                         break
                     self._note_trouble(error)
-                    self._refused_for_now(error)
                     await trio.sleep(self._backoff.next(self._rng.random()))
         self._end(ClosedError(f"{self.topic}: the producer or consumer was closed"))
 
     def _note_trouble(self, error: BrokerError) -> None:
+        """Keep the reason why an attempt to attach failed, which will be repeated."""
         was_refused = self._trouble is not None and is_refused_for_now(self._trouble)
         if is_refused_for_now(error) and not was_refused:  # Once, not for each attempt.
             _log.warning("a broker refused, and the client is trying again: %s", error)

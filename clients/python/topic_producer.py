@@ -573,7 +573,8 @@ class TopicProducer(ConnectionHandler):
             pb.CommandCloseProducer(producer_id=self._id, request_id=request_id)
         )
 
-    def _refused_for_now(self, error: BrokerError) -> None:
+    def _note_trouble(self, error: BrokerError) -> None:
+        super()._note_trouble(error)
         # The policy of the quota says that applications hear of it at once.  An entry that was sent
         # may be stored, so it keeps its place in the queue, as do all entries of a producer whose
         # messages wait without end.
@@ -678,6 +679,6 @@ class TopicProducer(ConnectionHandler):
 
 
 def _not_stored(why: BrokerError) -> RefusedError:
-    """Return an error for a message that was never sent, because the broker refused its producer."""
+    """Return the error of a message that was not sent, because the producer was refused."""
     assert isinstance(why, RefusedError)
     return type(why)(why.code, f"the message is not stored: {why}")

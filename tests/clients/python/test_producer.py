@@ -184,7 +184,9 @@ async def test_a_send_that_a_refusal_holds_up_fails_with_the_reason() -> None:
         producer = await client.create_producer("t", send_timeout_s=0.1)
         quota = pb.ProducerBlockedQuotaExceededError
         await detach(cluster, [(quota, "the backlog is too large")] * REFUSED)
-        with pytest.raises(daybook.OverloadedError, match="not stored: the backlog is too") as caught:
+        with pytest.raises(
+            daybook.OverloadedError, match="not stored: the backlog is too"
+        ) as caught:
             await producer.send(b"1")
         assert (caught.value.outcome, caught.value.code) == (daybook.Outcome.NOT_APPLIED, quota)
         assert stored(cluster) == []
