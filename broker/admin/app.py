@@ -12,6 +12,7 @@ No authorization is needed for any of them.
 """
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -87,6 +88,9 @@ def create_app(
     return with_encoded_paths(app)
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == HTTPStatus.NOT_FOUND:  # No route has the path.
+        path = request.url.path
+        return reason(404, f"this broker does not offer {request.method} {path}: check the path")
     return reason(error.status_code, error.detail)

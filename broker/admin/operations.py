@@ -752,19 +752,13 @@ class Operations:
             return
         served, subscription = await self._subscription(topic, name)
         if subscription.consumers and not force:
-            raise PreconditionError(
-                f"the subscription {name} has {len(subscription.consumers)} consumers: close"
-                " them, or use force"
-            )
+            raise PreconditionError(_in_use(name, len(subscription.consumers)))
         await served.subscriptions.remove(subscription)
 
     def _delete_volatile(self, topic: NonPersistentTopic, name: str, *, force: bool) -> None:
         subscription = topic.subscriptions.get(name)
         if not force:  # It has consumers, because it would not exist without them.
-            raise PreconditionError(
-                f"the subscription {name} has {len(subscription.consumers)} consumers: close"
-                " them, or use force"
-            )
+            raise PreconditionError(_in_use(name, len(subscription.consumers)))
         subscription.drop()
 
     async def skip_all_here(self, topic: TopicName, name: str) -> None:
@@ -823,7 +817,8 @@ class Operations:
         where = await self._lookups.lookup(topic, authoritative=authoritative)
         if where.redirect or where.service_url != self._ownership.identity.service_url:
             raise NotOwnerError(
-                f"the broker at {where.service_url} serves {topic}",
+                f"the broker at {where.service_url} serves {topic}: ask that one, as the header"
+                " Location says (curl -L does)",
                 http_url=where.http_url,
                 authoritative=where.authoritative,
             )
@@ -978,18 +973,32 @@ async def _target(topic: Topic, start: Start) -> Target:
     return named, ((1 << messages) - (1 << first)) if first else None
 
 
+def _in_use(name: str, consumers: int) -> str:
+    them = "a consumer: close it" if consumers == 1 else f"{consumers} consumers: close them"
+    return f"the subscription {name} has {them}, or use force"
+
+
 def _message_id(topic: TopicName, position: Position, batch_index: int = -1) -> MessageIdData:
     return MessageIdData(position.ledger_id, position.entry_id, topic.partition, batch_index)
 
 
 # -- the stats of a partitioned topic
 
+_NOT_ADDED = (
+    "backlogQuotaLimitSize",
+    "backlogQuotaLimitTime",
+    "oldestBacklogMessageAgeSeconds",
+    "topicEpoch",
+)
+_NO_VALUES = (None, "", "None")  # "None" is the type of a subscription that nobody uses
+
 
 def sum_stats(stats: Sequence[Stats]) -> dict[str, object]:
     """Return the sums over the stats of partitions.
 
-    Numbers are added, subscriptions are merged by name, lists are concatenated.  Any other value (a
-    name, a type) is taken from the first partition that has it.  Averages become the mean.
+    Numbers are added, except times, ages and limits, which are not sums of anything.  Subscriptions
+    are merged by name, lists are concatenated.  Any other value (a name, a type, a reason) is taken
+    from the first partition that has one.  Averages become the mean.
     """
     total: dict[str, object] = {}
     for one in stats:
@@ -1007,7 +1016,9 @@ def _add(key: str, sum_: object, value: object) -> object:
         case bool(), bool():
             return sum_ and value if key.endswith("Exact") else sum_ or value
         case (int() | float()) as left, (int() | float()) as right:
-            if key.startswith("last") or key.endswith("Timestamp"):
+            if key.startswith("earliest"):  # a time; 0 if there is none
+                return min(left, right) if left and right else left or right
+            if key in _NOT_ADDED or key.startswith("last") or key.endswith("Timestamp"):
                 return max(left, right)
             return left + right
         case list(), list():
@@ -1015,4 +1026,4 @@ def _add(key: str, sum_: object, value: object) -> object:
         case dict(), dict():
             return sum_stats([cast("Stats", sum_), cast("Stats", value)])
         case _:
-            return sum_
+            return value if sum_ in _NO_VALUES else sum_

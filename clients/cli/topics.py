@@ -82,7 +82,8 @@ def create(
         lambda admin: admin.create_topic(topic, partitions=partitions or 0, properties=found),
         changes=True,
     )
-    write_record({"topic": topic, "partitions": partitions or 0}, output)
+    none = 0 if output == "json" else None
+    write_record({"topic": topic, "partitions": partitions or none}, output)
 
 
 @topics.command(name="list")
@@ -143,7 +144,7 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
     the topic, and a - is shown if this port cannot be reached from here.
 
     The backlog of a subscription is the number of messages that it has not acknowledged; ~ marks
-    an estimate, which it is while some batches of messages are acknowledged ahead of others.
+    an estimate, which it is while bookies do not answer, or after a Pulsar broker had the topic.
 
     --output json writes the statistics as the broker sends them.
     """

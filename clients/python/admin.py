@@ -537,6 +537,8 @@ def check_response(response: HttpResponse, where: str) -> None:
 def parse_admin_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in an admin URL.  Raise ValueError."""
     scheme, _, rest = url.partition("://")
+    if scheme == "https":
+        raise ValueError(f"there is no TLS yet: begin with http://, and not as {url!r} does")
     if scheme != "http" or not rest:
         raise ValueError(
             f"an admin URL must begin with http://, as http://localhost:8080; this one is {url!r}"

@@ -6,7 +6,8 @@ single message does not wait, and many share a batch.
 
 An entry that was sent stays in the queue until its receipt comes, through takeovers too (see
 `protocol.sends`).  After `send_timeout_s` the send fails; if the entry was ever on the wire, it is
-unknown whether it is stored.
+unknown whether it is stored.  An entry that was not, because the broker refuses the producer, fails
+with that refusal; a quota with the policy producer_exception lets it fail at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,9 +32,12 @@ from daybook.clients.python.errors import (
     MessageRejectedError,
     MessageTooLargeError,
     NotAllowedError,
+    RefusedError,
     RequestTimedOutError,
     TopicTerminatedError,
     UnavailableError,
+    is_quota_exception,
+    is_refused_for_now,
     refusal,
 )
 from daybook.clients.python.limits import ClientLimits, ProducerLimits
@@ -528,18 +532,22 @@ class TopicProducer(ConnectionHandler):
                 trio.current_time() + timeout_s if deadline is None else deadline
             )
             for send in self._pending.expired(trio.current_time()):
-                self._fail(
-                    send,
-                    RequestTimedOutError(
-                        f"{self.topic}: the broker sent no receipt in {timeout_s:g} s, so the"
-                        " message may be stored or not"
-                    )
-                    if send.sent
-                    else UnavailableError(
-                        f"{self.topic}: no broker took the message in {timeout_s:g} s, so it is"
-                        " not stored"
-                    ),
-                )
+                self._fail(send, self._timed_out(send, timeout_s))
+
+    def _timed_out(self, send: PendingSend, timeout_s: float) -> BrokerError:
+        """Return the error of an entry whose time is over, with the reason that is known."""
+        reason = "" if self._trouble is None else f": {self._trouble}"
+        if send.sent:
+            return RequestTimedOutError(
+                f"{self.topic}: the broker sent no receipt in {timeout_s:g} s, so the message may"
+                f" be stored or not{reason}"
+            )
+        if self._trouble is not None and is_refused_for_now(self._trouble):
+            return _not_stored(self._trouble)
+        return UnavailableError(
+            f"{self.topic}: no broker took the message in {timeout_s:g} s, so it is not"
+            f" stored{reason}"
+        )
 
     # -- what the connection handler calls
 
@@ -587,6 +595,15 @@ class TopicProducer(ConnectionHandler):
         connection.send_command(
             pb.CommandCloseProducer(producer_id=self._id, request_id=request_id)
         )
+
+    def _note_trouble(self, error: BrokerError) -> None:
+        super()._note_trouble(error)
+        # The policy of the quota says that applications hear of it at once.  An entry that was sent
+        # may be stored, so it keeps its place in the queue, as do all entries of a producer whose
+        # messages wait without end.
+        if is_quota_exception(error) and self._settings.send_timeout_s is not None:
+            for send in self._pending.take_unsent():
+                self._fail(send, _not_stored(error))
 
     def _ended(self, failure: BrokerError) -> None:
         if self._builder.count:
@@ -682,3 +699,9 @@ class TopicProducer(ConnectionHandler):
         """Keep an error of the application's `on_result`, for `flush` to raise."""
         if self._budget.failure is None:
             self._budget.failure = error
+
+
+def _not_stored(why: BrokerError) -> RefusedError:
+    """Return the error of a message that was not sent, because the producer was refused."""
+    assert isinstance(why, RefusedError)
+    return type(why)(why.code, f"the message is not stored: {why}")

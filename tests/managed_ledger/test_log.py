@@ -336,6 +336,30 @@ def test_terminated() -> None:
     play(scenario)
 
 
+def test_a_truncation_drops_everything_of_a_terminated_log() -> None:
+    """The last ledger stayed before, because a terminated log began no other one."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            sent = send(log, range(7))
+            end = await log.terminate()
+            cursor = await log.open_cursor("s", initial=log.before_first)
+            assert await log.truncate() == []
+            assert await read_all(log) == list(range(7))
+            cursor.ack_cumulative(end)
+            await cursor.flush()
+            assert await log.truncate() == [end.ledger_id] == [sent.positions[0].ledger_id]
+            assert (await read_all(log), log.size_bytes) == ([], 0)
+            await log.close()
+            log = await host.open()
+            assert log.terminated == end == await log.terminate()
+            assert isinstance(send(log, range(1)).failed[0][1], TerminatedError)
+            assert (await read_all(log), await log.truncate()) == ([], [])
+
+    play(scenario)
+
+
 def test_a_log_that_could_not_be_terminated_takes_appends() -> None:
     async def scenario(world: World) -> None:
         async with world.host("a") as host:

@@ -18,7 +18,8 @@ def test_create_makes_a_topic_with_or_without_partitions(
 ) -> None:
     fake_admin.answers["PUT", f"{ROOT}/orders"] = 204, None
     fake_admin.answers["PUT", f"{ROOT}/orders/partitions"] = 204, None
-    assert daybook("topics", "create", "orders")[0] == 0
+    code, out, _ = daybook("topics", "create", "orders")
+    assert (code, out.split()) == (0, ["topic", NAME, "partitions", "-"])
     code, out, _ = daybook("topics", "create", "orders", "--partitions", "4", "--output", "json")
     assert (code, json.loads(out)) == (0, {"topic": NAME, "partitions": 4})
     assert [asked[2] for asked in fake_admin.asked] == [None, 4]

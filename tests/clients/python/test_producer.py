@@ -14,7 +14,9 @@ from daybook.wire.messages.client import Send
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 
+T = pb.BaseCommand
 TOPIC = "persistent://public/default/t"
+REFUSED = 10_000  # as good as always
 QUICK = ClientLimits(
     connect_timeout_s=60, request_timeout_s=60, backoff_initial_s=0.01, backoff_max_s=0.05
 )
@@ -166,6 +168,66 @@ async def test_a_send_that_no_broker_took_is_not_applied() -> None:
         with pytest.raises(daybook.UnavailableError) as caught:
             await producer.send(b"1")
         assert caught.value.outcome is daybook.Outcome.NOT_APPLIED
+
+
+async def detach(cluster: FakeCluster, refusals: list[tuple[int, str]]) -> None:
+    """Let the broker close the producer of topic t, and refuse it from then on."""
+    broker = cluster.brokers["b1"]
+    broker.refusals[T.PRODUCER] = refusals
+    broker.close_producers()
+    await until(lambda: len(refusals) < REFUSED)
+
+
+async def test_a_send_that_a_refusal_holds_up_fails_with_the_reason() -> None:
+    """The error named no reason before, and advised to look at the address of the broker."""
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", send_timeout_s=0.1)
+        quota = pb.ProducerBlockedQuotaExceededError
+        await detach(cluster, [(quota, "the backlog is too large")] * REFUSED)
+        with pytest.raises(
+            daybook.OverloadedError, match="not stored: the backlog is too"
+        ) as caught:
+            await producer.send(b"1")
+        assert (caught.value.outcome, caught.value.code) == (daybook.Outcome.NOT_APPLIED, quota)
+        assert stored(cluster) == []
+
+
+async def test_a_refusal_that_lasts_is_logged_once_whatever_other_topics_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The attachment of any other topic let the client log it again, as a broker not found."""
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        await client.create_producer("t")
+        refusals = [(pb.ProducerBlockedQuotaExceededError, "the backlog is too large")] * REFUSED
+        await detach(cluster, refusals)
+        for number in range(3):
+            before = len(refusals)
+            await client.subscribe(f"other-{number}", "s")
+            await until(lambda before=before: len(refusals) < before - 1)
+    said = [record.getMessage() for record in caplog.records]
+    assert [line for line in said if "trying again" in line] == [
+        "a broker refused, and the client is trying again: the backlog is too large"
+        " (ProducerBlockedQuotaExceededError)"
+    ]
+
+
+async def test_a_quota_with_an_exception_fails_sends_at_once_and_later_ones_are_stored() -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", send_timeout_s=3600)
+        patient = await client.create_producer("t", send_timeout_s=None)
+        quota = pb.ProducerBlockedQuotaExceededException
+        refusals = [(quota, "the backlog is too large")] * REFUSED
+        await detach(cluster, refusals)
+        with trio.fail_after(PATIENCE_S):
+            with pytest.raises(daybook.OverloadedError, match="the backlog is too large"):
+                await producer.send(b"1")
+            with pytest.raises(daybook.OverloadedError, match="the backlog is too large"):
+                await client.create_producer("t")  # The first attempt is not repeated either.
+            patient.send_nowait(b"2")
+            refusals.clear()
+            await producer.send(b"3")
+            await patient.flush()
+        assert sorted(stored(cluster)) == [b"2", b"3"]
 
 
 async def test_what_nobody_watches_fails_at_the_flush() -> None:
