@@ -101,8 +101,13 @@ public final class KeyShared {
             consumer.getConsumerName() + " " + new String(message.getOrderingKey()) + " " + number);
         received++;
         if (!mode.equals("auto") || !consumer.getConsumerName().equals("c1")) {
-          consumer.acknowledge(message);
-          acknowledged.add(number);
+          try {
+            consumer.acknowledge(message);
+            acknowledged.add(number);
+          } catch (PulsarClientException.ConnectException lost) {
+            // The consumer has no broker at this moment: the message comes again.
+            continue;
+          }
         }
       }
       if (changed || received <= LEAVES_AFTER) {
