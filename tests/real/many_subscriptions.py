@@ -24,6 +24,7 @@ import trio
 from daybook.clients.python.connect import connect
 from daybook.clients.python.consumer import Consumer
 from daybook.clients.python.http import http_request
+from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.producer import Producer
 from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.wire.tcp import TcpNetwork
@@ -112,6 +113,12 @@ class Measured:
         )
 
 
+def client_of(cluster: StandaloneProcess) -> connect:
+    """Return a client that is patient: the machine may be busy with thousands of them."""
+    limits = ClientLimits(operation_timeout_s=_PATIENCE_S)
+    return connect(cluster.service_url, timeout_s=_PATIENCE_S, limits=limits)
+
+
 async def subscriptions(
     cluster: StandaloneProcess, count: int, rate: float, seconds: float
 ) -> Part:
@@ -119,13 +126,13 @@ async def subscriptions(
     figures, messages = Measured(cluster), int(rate * seconds)
     await figures.begin()
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(connect(cluster.service_url))
+        client = await stack.enter_async_context(client_of(cluster))
         consumers = [
             await stack.enter_async_context(await client.subscribe("many", f"s{number}"))
             for number in range(count)
         ]
         producer = await stack.enter_async_context(
-            await client.create_producer("many", batch_delay_s=0.0)
+            await client.create_producer("many", batch_delay_s=0.0, send_timeout_s=None)
         )
 
         async def receive(consumer: Consumer) -> None:
@@ -170,9 +177,9 @@ async def connections(
         nonlocal producing
         async with AsyncExitStack() as stack:
             async with opening:
-                client = await stack.enter_async_context(connect(cluster.service_url))
+                client = await stack.enter_async_context(client_of(cluster))
                 producer = await stack.enter_async_context(
-                    await client.create_producer(f"often-{number % _TOPICS}")
+                    await client.create_producer(f"often-{number % _TOPICS}", send_timeout_s=None)
                 )
             await wait_all()
             end = trio.current_time() + seconds
@@ -186,7 +193,7 @@ async def connections(
     async def consume(number: int) -> None:
         async with AsyncExitStack() as stack:
             async with opening:
-                client = await stack.enter_async_context(connect(cluster.service_url))
+                client = await stack.enter_async_context(client_of(cluster))
                 consumer = await stack.enter_async_context(
                     await client.subscribe(
                         f"often-{number % _TOPICS}",
