@@ -234,7 +234,7 @@ class Producer:
         self.connection.note_refused_send(code, reason)
         if self.name.startswith(PIPE) and not self._refused:
             # A pipe takes the last sequence id that is stored for proof that everything before it
-            # is.  What it has sent behind the refused message must not be stored.
+            # is.  So its sends behind the refused message must not be stored.
             self._refused = f"an earlier message of this pipe was refused: {reason}"
         error = pb.CommandSendError(
             producer_id=self.producer_id,

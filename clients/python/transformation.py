@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from daybook.clients.python.messages import Message
 
@@ -36,7 +36,7 @@ async def outputs_of(transform: Transform, message: Message) -> list[Output]:
     found = made
     if found is None or isinstance(found, bytes | Output):
         found = [found]
-    if not isinstance(found, Iterable):
+    if not isinstance(cast("object", found), Iterable):
         raise _wrong(found)
     key = message.key_bytes if message.key_is_bytes else message.key
     outputs: list[Output] = []

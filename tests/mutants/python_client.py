@@ -257,7 +257,7 @@ PIPES = [
         module=_PARTITION,
         name="PipePartition._is_new",
         replacement=Edit("if message.offset <= self._last_read:", "if False:"),
-        caught_by=f"{_BY_PIPE} -k every_step",
+        caught_by=f"{_BY_PIPE} -k takeover_has_lost",
     ),
     Mutant(
         id="PC32",

@@ -24,6 +24,7 @@ import trio
 from daybook.clients.python.connect import connect
 from daybook.clients.python.consumer import Consumer
 from daybook.clients.python.http import http_request
+from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.producer import Producer
 from daybook.clients.testing.standalone import StandaloneProcess
 from daybook.wire.tcp import TcpNetwork
@@ -70,6 +71,7 @@ class Measured:
         self._reads_before = 0
         self._began = 0.0
         self.sent = self.received = 0
+        self._number = 0  # the number of the last message, which begins with it
         self.waits_ms: list[float] = []
 
     async def begin(self) -> None:
@@ -80,7 +82,8 @@ class Measured:
 
     async def send(self, producer: Producer) -> None:
         began = trio.current_time()
-        await producer.send(bytes(SIZE))
+        self._number += 1
+        await producer.send(self._number.to_bytes(8, "big") + bytes(SIZE - 8))
         self.waits_ms.append((trio.current_time() - began) * 1000)
         self.sent += 1
 
@@ -112,6 +115,12 @@ class Measured:
         )
 
 
+def client_of(cluster: StandaloneProcess) -> connect:
+    """Return a client that is patient: the machine may be busy with thousands of them."""
+    limits = ClientLimits(operation_timeout_s=_PATIENCE_S)
+    return connect(cluster.service_url, timeout_s=_PATIENCE_S, limits=limits)
+
+
 async def subscriptions(
     cluster: StandaloneProcess, count: int, rate: float, seconds: float
 ) -> Part:
@@ -119,22 +128,23 @@ async def subscriptions(
     figures, messages = Measured(cluster), int(rate * seconds)
     await figures.begin()
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(connect(cluster.service_url))
+        client = await stack.enter_async_context(client_of(cluster))
         consumers = [
             await stack.enter_async_context(await client.subscribe("many", f"s{number}"))
             for number in range(count)
         ]
         producer = await stack.enter_async_context(
-            await client.create_producer("many", batch_delay_s=0.0)
+            await client.create_producer("many", batch_delay_s=0.0, send_timeout_s=None)
         )
 
         async def receive(consumer: Consumer) -> None:
-            left = messages
-            while left:
+            seen: set[bytes] = set()  # A message may come again when the broker is late.
+            while len(seen) < messages:
                 found = await consumer.receive_batch()
                 consumer.ack_nowait(found)
-                left -= len(found)
-                figures.received += len(found)
+                before = len(seen)
+                seen.update((each.data or b"")[:8] for each in found)
+                figures.received += len(seen) - before
 
         figures.begin_time()
         began = trio.current_time()
@@ -156,7 +166,7 @@ async def connections(
     figures, rng = Measured(cluster), random.Random(1)
     await figures.begin()
     opening, opened = trio.CapacityLimiter(_CONNECTING_MAX), 0
-    producing = count - count // 2
+    producing, seen = count - count // 2, set[bytes]()
     all_open, over, changed = trio.Event(), trio.Event(), trio.Event()
 
     async def wait_all() -> None:
@@ -170,9 +180,9 @@ async def connections(
         nonlocal producing
         async with AsyncExitStack() as stack:
             async with opening:
-                client = await stack.enter_async_context(connect(cluster.service_url))
+                client = await stack.enter_async_context(client_of(cluster))
                 producer = await stack.enter_async_context(
-                    await client.create_producer(f"often-{number % _TOPICS}")
+                    await client.create_producer(f"often-{number % _TOPICS}", send_timeout_s=None)
                 )
             await wait_all()
             end = trio.current_time() + seconds
@@ -186,7 +196,7 @@ async def connections(
     async def consume(number: int) -> None:
         async with AsyncExitStack() as stack:
             async with opening:
-                client = await stack.enter_async_context(connect(cluster.service_url))
+                client = await stack.enter_async_context(client_of(cluster))
                 consumer = await stack.enter_async_context(
                     await client.subscribe(
                         f"often-{number % _TOPICS}",
@@ -202,7 +212,8 @@ async def connections(
                     message = await consumer.receive()
                 if message is not None:
                     consumer.ack_nowait(message)
-                    figures.received += 1
+                    seen.add((message.data or b"")[:8])
+                    figures.received = len(seen)
                     changed.set()
 
     async with trio.open_nursery() as nursery:

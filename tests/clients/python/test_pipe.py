@@ -323,8 +323,9 @@ async def test_a_pipe_that_runs_notices_that_its_input_was_created_anew(
                 await trio.sleep(5)
                 name = TopicName.parse("in")
                 await cluster.broker.topics.delete(name, force=True)
-                topic = await cluster.broker.topics.open(name, create=True)
+                await cluster.broker.topics.open(name, create=True)
                 if by_hand:
+                    topic = cluster.broker.topics.loaded[name.full]
                     await topic.subscriptions.create("pipe-p", topic.log.before_first)
                 await fill(client, "in", 60, first=100)
         kind = daybook.NotAllowedError if by_hand else daybook.SubscriptionNotFoundError

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -201,7 +202,7 @@ class World:
             if not to_the_end and rng.random() < 0.05:
                 return False
             place = self.places[offset]
-            each = progress.read(lambda offset=offset: acknowledge(offset), offset)
+            each = progress.read(partial(acknowledge, offset), offset)
             while not progress.has_room(each):
                 assert store()
             if start.is_finished(offset, place):
