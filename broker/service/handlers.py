@@ -873,7 +873,9 @@ class Handlers:
         self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
     ) -> Message:
         asking = self._known(body.consumer_id, consumer)
-        subscription = _stored(asking, "has no last message: use a consumer")
+        subscription = _stored(
+            asking, "has no last message: use a consumer, or a reader that begins at earliest"
+        )
         topic = subscription.topic
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
         last = await subscription.last_message(asking)

@@ -181,10 +181,12 @@ def delete(
     name: str, force: bool, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat
 ) -> None:
     """Delete a topic, with its messages and subscriptions."""
-    topic = parse_topic(name).full
+    parsed = parse_topic(name)
+    topic = parsed.full
     found: dict[str, Any] = {}
     if dry_run or not yes:
         found = _ask(admin_url, lambda admin: admin.stats(topic))
+    names = sorted(found.get("subscriptions", {}))
     if dry_run:
         connected = len(found.get("publishers", [])) + sum(
             len(each.get("consumers", [])) for each in found.get("subscriptions", {}).values()
@@ -193,17 +195,17 @@ def delete(
             "dry run": True,
             "topic": topic,
             "stored bytes": found.get("storageSize"),
-            "subscriptions": sorted(found.get("subscriptions", {})),
+            "subscriptions": names if output == "json" else ", ".join(names) or None,
             "producers and consumers": connected,
             "deleted": "only with --force" if connected and not force else "would be deleted",
         }
         write_record(record, output)
         return
 
-    subscriptions = len(found.get("subscriptions", {}))
+    part = f", a partition of {parsed.base}," if parsed.partition >= 0 else ""
     confirm(
-        f"Delete {topic} with {counted(found.get('storageSize', 0), 'stored byte')} and"
-        f" {counted(subscriptions, 'subscription')}?",
+        f"Delete {topic}{part} with {counted(found.get('storageSize', 0), 'stored byte')} and"
+        f" {counted(len(names), 'subscription')}?",
         yes=yes,
     )
 

@@ -1,6 +1,7 @@
 """The producer against a fake broker: the outcome of sends when brokers fail."""
 
 from contextlib import suppress
+from functools import partial
 
 import pytest
 import trio
@@ -170,6 +171,10 @@ async def test_a_send_that_no_broker_took_is_not_applied() -> None:
         assert caught.value.outcome is daybook.Outcome.NOT_APPLIED
 
 
+def fewer(refusals: list[tuple[int, str]], left: int) -> bool:
+    return len(refusals) < left
+
+
 async def detach(cluster: FakeCluster, refusals: list[tuple[int, str]]) -> None:
     """Let the broker close the producer of topic t, and refuse it from then on."""
     broker = cluster.brokers["b1"]
@@ -198,12 +203,14 @@ async def test_a_refusal_that_lasts_is_logged_once_whatever_other_topics_do(
     """The attachment of any other topic let the client log it again, as a broker not found."""
     async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
         await client.create_producer("t")
-        refusals = [(pb.ProducerBlockedQuotaExceededError, "the backlog is too large")] * REFUSED
+        refusals: list[tuple[int, str]] = [
+            (pb.ProducerBlockedQuotaExceededError, "the backlog is too large")
+        ] * REFUSED
         await detach(cluster, refusals)
         for number in range(3):
-            before = len(refusals)
+            left = len(refusals) - 1
             await client.subscribe(f"other-{number}", "s")
-            await until(lambda before=before: len(refusals) < before - 1)
+            await until(partial(fewer, refusals, left))
     said = [record.getMessage() for record in caplog.records]
     assert [line for line in said if "trying again" in line] == [
         "a broker refused, and the client is trying again: the backlog is too large"
@@ -216,7 +223,7 @@ async def test_a_quota_with_an_exception_fails_sends_at_once_and_later_ones_are_
         producer = await client.create_producer("t", send_timeout_s=3600)
         patient = await client.create_producer("t", send_timeout_s=None)
         quota = pb.ProducerBlockedQuotaExceededException
-        refusals = [(quota, "the backlog is too large")] * REFUSED
+        refusals: list[tuple[int, str]] = [(quota, "the backlog is too large")] * REFUSED
         await detach(cluster, refusals)
         with trio.fail_after(PATIENCE_S):
             with pytest.raises(daybook.OverloadedError, match="the backlog is too large"):
