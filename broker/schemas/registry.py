@@ -273,10 +273,9 @@ class SchemaRegistry:
         if schema.type == KEY_VALUE:  # The data of a pair do not have the types of its parts.
             return None
         wanted = hash_of(schema)
-        for each in locator.live:
-            if each.hash == wanted:
-                if (await self._version(topic, each)).version.schema.type == schema.type:
-                    return each.version
+        for each in (stored for stored in locator.live if stored.hash == wanted):
+            if (await self._version(topic, each)).version.schema.type == schema.type:
+                return each.version
         return None
 
     async def _same(self, topic: TopicName, locator: Locator, examined: Examined) -> int | None:

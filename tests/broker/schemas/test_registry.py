@@ -444,7 +444,7 @@ def test_a_ledger_that_is_about_to_be_named_is_not_lost(existing: bool) -> None:
 
 @contextmanager
 def _seen(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[list[int]]:
-    """Note how many steps of tasks had run when each call of this function of the registry began."""
+    """Note how many steps of tasks had run when each call of this function began."""
     seen = list[int]()
     original = getattr(registry_module, name)
 
