@@ -115,7 +115,7 @@ class _Lock:
 
 
 _Act: TypeAlias = Callable[[], Awaitable[int]]
-_Result = TypeVar("_Result")
+ResultT = TypeVar("ResultT")
 
 
 class SchemaRegistry:
@@ -253,7 +253,7 @@ class SchemaRegistry:
             return examine(schema)
         return await self._in_turn(partial(examine, schema))
 
-    async def _in_turn(self, work: Callable[[], _Result]) -> _Result:
+    async def _in_turn(self, work: Callable[[], ResultT]) -> ResultT:
         """Do work that takes the processor for long, after other tasks have had their runs."""
         async with self._turn:
             for _ in range(_RUNS_OF_OTHERS):
