@@ -431,13 +431,20 @@ class Operations:
         partitions = await self._partitions(topic)
         if not force:
             await self._check_unused(partitions)
-        await self._each(
-            partitions,
-            lambda partition: self.delete_here(partition, force=force),
-            RestCall("DELETE", "", _FORCED if force else {}),
-            missing=NotFoundError,
-        )
-        await self.policies.delete_partitioned(topic)
+        deleted = 0
+        while True:
+            await self._each(
+                partitions[deleted:],
+                lambda partition: self.delete_here(partition, force=force),
+                RestCall("DELETE", "", _FORCED if force else {}),
+                missing=NotFoundError,
+            )
+            deleted = len(partitions)
+            if await self.policies.delete_partitioned(topic, partitions_max=deleted):
+                break
+            # The topic has grown meanwhile.  Without the record, its new partitions would be left.
+            count = await self.policies.newest_partitions(topic)
+            partitions = [topic.partition_name(index) for index in range(count)]
         await self.policies.delete_topic_policies(topic)
         await self.schemas.registry.delete_all(topic)
 
@@ -602,11 +609,20 @@ class Operations:
         self, topic: TopicName, name: str, start: Start, *, authoritative: bool = False
     ) -> None:
         """Create a durable subscription.  Raise ConflictError if it exists."""
+
+        def creation(start: Start) -> tuple[Local, RestCall]:
+            return (
+                lambda t: self.create_subscription_here(t, name, start),
+                RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+            )
+
+        # A partition that comes meanwhile is read from its beginning, as by any subscription.
+        added = creation(Start(-1, -1, properties=start.properties))
         await self._on_owners(
             topic,
-            lambda t: self.create_subscription_here(t, name, start),
-            RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+            *creation(start),
             authoritative=authoritative,
+            added=(*added, ConflictError),
         )
 
     async def delete_subscription(
@@ -616,11 +632,15 @@ class Operations:
 
         Raise PreconditionError while it has consumers, unless `force`.
         """
-        await self._on_owners(
-            topic,
+        deletion: tuple[Local, RestCall] = (
             lambda t: self.delete_subscription_here(t, name, force=force),
             RestCall("DELETE", f"/subscription/{url_encode(name)}", _FORCED if force else {}),
+        )
+        await self._on_owners(
+            topic,
+            *deletion,
             authoritative=authoritative,
+            added=(*deletion, NotFoundError),
         )
 
     async def skip_all(self, topic: TopicName, name: str, *, authoritative: bool = False) -> None:
@@ -861,12 +881,24 @@ class Operations:
         *,
         authoritative: bool,
         missing: type[BrokerError] | None = None,
+        added: tuple[Local, RestCall, type[BrokerError]] | None = None,
     ) -> list[object]:
-        """Run an operation on the topic, on this broker, or on each partition, on its owner."""
+        """Run an operation on the topic, on this broker, or on each partition, on its owner.
+
+        `added` is the operation for partitions that come meanwhile.  Its error is no failure: the
+        broker that adds a partition may have been faster.
+        """
         count = await self.policies.partitions(topic)
         if count:
             partitions = [topic.partition_name(index) for index in range(count)]
-            return await self._each(partitions, local, call, missing=missing)
+            results = await self._each(partitions, local, call, missing=missing)
+            while added is not None and count < (
+                now := await self.policies.newest_partitions(topic)
+            ):
+                partitions = [topic.partition_name(index) for index in range(count, now)]
+                await self._each(partitions, added[0], added[1], missing=added[2])
+                count = now
+            return results
         await self._check_owner(topic, authoritative=authoritative)
         return [await local(topic)]
 
