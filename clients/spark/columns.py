@@ -273,7 +273,7 @@ class Cutter:
     def _columns(self, found: "_Loop", low: int, high: int) -> _Cut:
         """Return the columns of the messages `low` to `high` - 1."""
         others = {i: each for i, each in found.others.items() if low <= i < high}
-        kept = range(low, high)
+        kept: Sequence[int] = range(low, high)
         if any(each.compacted_out for each in others.values()):
             kept = [i for i in kept if i not in others or not others[i].compacted_out]
         wanted, cut = self._wanted, _Cut(np.array(kept, np.int64))
