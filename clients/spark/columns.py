@@ -84,7 +84,7 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, key_type: KeyType = "binary")
 
 @dataclass(slots=True)
 class Head:
-    """What an entry says about its messages.  `last_offset` is None if no broker numbered it."""
+    """The offsets and the metadata that an entry states.  `last_offset` is None if no broker numbered it."""
 
     last_offset: int | None
     metadata: pb.MessageMetadata
@@ -446,7 +446,7 @@ class _Part:
     """The rows of one entry."""
 
     place: Place
-    first_offset: int  # of the entry
+    first_offset: int  # the offset of the entry's first message
     publish_ms: int | None
     is_batch: bool
     cut: _Cut
