@@ -61,7 +61,7 @@ _FOR_STREAMS = (
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _TRIGGER_DELAY_S = 15 * 60.0  # as Spark's Kafka source has it
 _OUTAGE_S = 15 * 60.0
-PATIENCE_S = 60.0  # of a task of a batch
+PATIENCE_S = 60.0  # for a task of a batch
 
 
 @dataclass(frozen=True, slots=True)

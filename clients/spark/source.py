@@ -176,8 +176,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit_: ReadLimit) -> dict[str, Any]:  # noqa: N802
         before = self._decode(start)
-        held = self._asking().ask_or_wait()
-        if held is None:
+        if self._target is not None:
+            # A run that ends at its target takes "nothing new" for its end: it must not wait here.
+            held = self._asking().ask()
+        elif (answer := self._asking().ask_or_wait()) is not None:
+            held = answer
+        else:
             return start  # The next trigger asks again.
         _check_instance(before, held, self._options.service_url)
         self._open_cursors(held)

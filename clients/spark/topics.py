@@ -49,7 +49,7 @@ class Held:
     partitions: Mapping[Partition, Retained] = field(default_factory=dict)
     stored_in: Mapping[Partition, str] = field(default_factory=dict)
     instance: str | None = None  # the id of the cluster, if a broker told it
-    missing: Sequence[str] = ()  # what brokers said of topics that do not exist
+    missing: Sequence[str] = ()  # the words of brokers about topics that do not exist
 
     def check_complete(self) -> None:
         """Raise ValueError if a topic of the query does not exist."""

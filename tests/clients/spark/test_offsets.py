@@ -108,7 +108,7 @@ def planned(
 @pytest.mark.parametrize(
     ("start", "end", "held", "ranges", "losses"),
     [
-        # what is there is read
+        # the offsets that are there are read
         (Progress(90), Progress(100), Retained(10, 100), [(90, 100)], []),
         (Progress(90, OLD), Progress(95, OLD), Retained(10, 100, OLD), [(90, 95)], []),
         (Progress(90, OLD), Progress(90, OLD), Retained(10, 100, OLD), [], []),

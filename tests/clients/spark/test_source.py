@@ -334,6 +334,14 @@ def test_a_stream_that_was_restarted_waits_too() -> None:
         stream.initialOffset()
 
 
+def test_an_available_now_run_does_not_take_an_outage_for_its_end() -> None:
+    stream = reader(TWO)
+    stream.prepareForTriggerAvailableNow()
+    stream.error = AWAY
+    with pytest.raises(NotReadyError, match="no contact"):
+        stream.latestOffset(offset(t0=0, t1=10), ALL)
+
+
 def test_an_outage_that_is_too_long_ends_the_stream() -> None:
     stream = reader(TWO)
     stream.error = AWAY
