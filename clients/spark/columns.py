@@ -153,7 +153,7 @@ class _Cut:
     values: _Texts | None = None
     keys: _Texts | None = None
     event_times_ms: _Numbers | None = None  # 0: none
-    properties: list[_Properties] | None = None
+    properties: Sequence[_Properties] | None = None
 
 
 @dataclass(frozen=True, slots=True)
