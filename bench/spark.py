@@ -1,6 +1,6 @@
 """Measures how fast Spark reads a topic, through brokers and straight from bookies.
 
-python -m bench.spark [MESSAGES]
+python -m bench.spark [MESSAGES [PARTITIONS ...]]
 
 Topics with 4, 2 and 1 partitions are filled with messages of 200 bytes with keys, and unloaded, so
 that their ledgers are sealed.  `local[2]` then reads key and value of all messages.  The two ways
@@ -139,7 +139,7 @@ class Bench:
         return used
 
 
-def main(messages: int) -> None:
+def main(messages: int, shapes: Sequence[int]) -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     table = Table(
@@ -153,13 +153,14 @@ def main(messages: int) -> None:
     )
     with StandaloneProcess() as cluster:
         bench = Bench(cluster, messages)
-        for partitions in _PARTITIONS:
+        for partitions in shapes:
             topic = f"bench-spark-{partitions}"
             bench.fill(topic, partitions)
             turns = {way: Turns() for way in _WAYS}
             for number in range(ROUNDS):
                 for way in _WAYS if number % 2 else reversed(_WAYS):
                     rows_per_s, broker_s = bench.turn(topic, partitions, way)
+                    print(f"{partitions} partitions, {way}: {rows_per_s:,.0f} rows/s", flush=True)
                     if number:
                         turns[way].rows_per_s.append(rows_per_s)
                         turns[way].broker_s.append(broker_s)
@@ -177,4 +178,5 @@ def main(messages: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else MESSAGES)
+    numbers = [int(each) for each in sys.argv[1:]] or [MESSAGES]
+    main(numbers[0], numbers[1:] or _PARTITIONS)

@@ -84,7 +84,7 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, key_type: KeyType = "binary")
 
 @dataclass(slots=True)
 class Head:
-    """What an entry says about its messages.  `last_offset` is None if no broker numbered it."""
+    """The offsets and the metadata that an entry states.  `last_offset` is None if no broker numbered it."""
 
     last_offset: int | None
     metadata: pb.MessageMetadata
@@ -153,7 +153,7 @@ class _Cut:
     values: _Texts | None = None
     keys: _Texts | None = None
     event_times_ms: _Numbers | None = None  # 0: none
-    properties: list[_Properties] | None = None
+    properties: Sequence[_Properties] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ class Cutter:
     def _columns(self, found: "_Loop", low: int, high: int) -> _Cut:
         """Return the columns of the messages `low` to `high` - 1."""
         others = {i: each for i, each in found.others.items() if low <= i < high}
-        kept = range(low, high)
+        kept: Sequence[int] = range(low, high)
         if any(each.compacted_out for each in others.values()):
             kept = [i for i in kept if i not in others or not others[i].compacted_out]
         wanted, cut = self._wanted, _Cut(np.array(kept, np.int64))
@@ -446,7 +446,7 @@ class _Part:
     """The rows of one entry."""
 
     place: Place
-    first_offset: int  # of the entry
+    first_offset: int  # the offset of the entry's first message
     publish_ms: int | None
     is_batch: bool
     cut: _Cut

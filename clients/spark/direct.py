@@ -114,5 +114,5 @@ def _last_offset(data: memoryview, before: int | None) -> int | None:
             return stated
         return before + num_messages(parse_metadata(payload)[0])
     except WireError:
-        # The entry cannot be numbered.  What is behind it cannot either, unless it states offsets.
+        # The entry has no number.  Entries behind it have none either, unless they state offsets.
         return None

@@ -29,7 +29,7 @@ from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.walk import RangeWalk, StoredEntry
 from daybook.wire.topics import TopicName
 
-QUEUE_MESSAGES = 20_000  # that the broker may send ahead
+QUEUE_MESSAGES = 20_000  # The broker may send so many ahead.
 
 ARROW_SCHEMA = arrow_schema()
 

@@ -185,7 +185,8 @@ class RangeWalk:
         try:
             _check_chunk(head)
             body = _add(self._chunks, head, entry)
-            self._chunks.take_again(), self._chunks.take_dropped()
+            self._chunks.take_again()  # Nothing comes again: what is missing is looked for.
+            self._chunks.take_dropped()
             if not is_last:
                 return
             found = self._joined_before(head, entry, first) if body is None else body

@@ -252,10 +252,6 @@ def test_sealed_ledgers_are_read_from_bookies_and_the_rest_from_brokers(
     frame = read(spark, cluster, filled, read="bookies", minPartitions="7", columns="value,offset")
     rows = frame.collect()
     assert sorted(int(row["value"]) for row in rows) == list(range(COUNT + 90))
-    delivered = [
-        admin.stats(f"{filled}-partition-{partition}")["msgOutCounter"] for partition in range(3)
-    ]
-    assert 90 <= sum(delivered) < COUNT / 2
 
 
 def test_a_stream_goes_on_from_its_checkpoint_and_reads_all_once(
@@ -313,6 +309,8 @@ def test_available_now_leaves_what_comes_later_to_the_next_run(
 def test_a_stream_starts_at_the_end_and_follows(
     spark: SparkSession, cluster: StandaloneProcess, client: blocking.Client, filled: str
 ) -> None:
+    listener = LagListener()
+    spark.streams.addListener(listener)
     query = (
         spark.readStream.format("daybook")
         .options(**{"service.url": cluster.service_url, "topic": filled})
@@ -331,8 +329,14 @@ def test_a_stream_starts_at_the_end_and_follows(
         latest = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
         (partitions,) = latest["topics"].values()
         assert sum(each["next"] for each in partitions.values()) == COUNT + 30
+        while not listener.behind():  # Spark tells its listeners in a thread of its own.
+            assert query.isActive, query.exception()
+            time.sleep(0.05)
+        assert {name for name, _ in listener.behind()} == {"follows"}
+        assert {partition.number for _, partition in listener.behind()} == {0, 1, 2}
     finally:
         query.stop()
+        spark.streams.removeListener(listener)
     rows = spark.sql("select value from follows").collect()
     assert sorted(int(row["value"]) for row in rows) == list(range(COUNT, COUNT + 30))
 
@@ -369,36 +373,6 @@ def test_a_schema_and_sql_choose_columns(
     spark.sql(f"CREATE TEMPORARY VIEW numbers USING daybook OPTIONS ({given}, keyType 'string')")
     found = spark.sql("SELECT count(*), max(key), max(string(value)) FROM numbers").first()
     assert found == (20, "k9", "9")
-
-
-def test_a_stream_of_a_pattern_finds_new_topics_and_its_subscription_follows(
-    spark: SparkSession,
-    cluster: StandaloneProcess,
-    client: blocking.Client,
-    admin: blocking.Admin,
-    topic: str,
-    tmp_path: Path,
-) -> None:
-    listener = LagListener()
-    spark.streams.addListener(listener)
-    fill(client, f"{topic}-a", range(30))
-    stream = Stream(spark, cluster, topic, tmp_path)
-    del stream.options["topic"]
-    stream.options |= {"subscribePattern": f"{topic}-.*", "subscription": "spark"}
-    try:
-        query = stream.start(maxOffsetsPerTrigger="20")
-        assert query.awaitTermination(PATIENCE_S)
-        fill(client, f"{topic}-b", range(30, 40))
-        stream.run(maxOffsetsPerTrigger="20")
-    finally:
-        spark.streams.removeListener(listener)
-    assert stream.stored() == list(range(40))
-    backlogs = [
-        admin.stats(f"{topic}-{each}")["subscriptions"]["spark"]["msgBacklog"] for each in "ab"
-    ]
-    # The last micro-batch of each run may be read again after a crash.
-    assert backlogs == [10, 10]
-    assert listener.behind() == {}, "its queries have ended"
 
 
 def test_the_driver_receives_no_payload(

@@ -1,5 +1,6 @@
 """The driver's questions and cursors on a real cluster, without Spark."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from daybook.clients.python import blocking
 from daybook.clients.python.errors import UnavailableError
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.spark.cursors import Cursors
-from daybook.clients.spark.offsets import Partition, Progress
-from daybook.clients.spark.options import AtTimes
+from daybook.clients.spark.offsets import DataLossError, Partition, Progress
+from daybook.clients.spark.options import AtTimes, parse_options
 from daybook.clients.spark.selection import Selection, parse_selection
+from daybook.clients.spark.source import StreamReader
 from daybook.clients.spark.topics import TopicOffsets
 from daybook.clients.testing.standalone import StandaloneProcess
 
@@ -187,3 +189,55 @@ def test_a_subscription_belongs_to_one_query(
         topics = asking(topic=topic)
         with pytest.raises(ValueError, match=r"the subscription 'taken' of .* is in use"):
             Cursors(topics.client, "taken").open(topics.held())
+
+
+class Triggers:
+    """Calls the stream reader as Spark does, and keeps the messages and the checkpoint."""
+
+    def __init__(self) -> None:
+        self.stored: list[int] = []
+        self.offset: dict[str, Any] | None = None
+
+    def run(self, options: dict[str, str]) -> None:
+        """Run a query with `availableNow` to its end."""
+        stream = StreamReader(parse_options(options, streaming=True))
+        try:
+            stream.prepareForTriggerAvailableNow()
+            before = self.offset or stream.initialOffset()
+            while (end := stream.latestOffset(before, stream.getDefaultReadLimit())) != before:
+                for partition in stream.partitions(before, end):
+                    for batch in stream.read(partition):
+                        self.stored += [int(value) for value in batch["value"].to_pylist()]
+                stream.commit(end)
+                before = self.offset = json.loads(json.dumps(end))
+        finally:
+            stream.stop()
+
+
+def test_a_stream_of_a_pattern_finds_new_topics_and_its_subscription_follows(
+    cluster: StandaloneProcess, client: blocking.Client, admin: blocking.Admin, topic: str
+) -> None:
+    options = {
+        "service.url": cluster.service_url,
+        "subscribePattern": f"{topic}-.*",
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "20",
+        "columns": "value",
+        "subscription": "spark",
+    }
+    first, second = f"{topic}-a", f"{topic}-b"
+    fill(client, first, 30, batching=False)
+    triggers = Triggers()
+    triggers.run(options)
+    assert triggers.stored == list(range(30))
+    assert backlog(admin, first, "spark") == 10, "the last micro-batch may be read again"
+    fill(client, second, 15, batching=False)
+    triggers.run(options)
+    assert triggers.stored == [*range(30), *range(15)]
+    assert backlog(admin, second, "spark") == 15
+    admin.delete_topic(second, force=True)
+    fill(client, second, 40, batching=False)
+    with pytest.raises(DataLossError, match=f"{full(second)} partition 0 was deleted and created"):
+        triggers.run(options)
+    triggers.run(options | {"failOnDataLoss": "false"})
+    assert triggers.stored == [*range(30), *range(15), *range(40)]

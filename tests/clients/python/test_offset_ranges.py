@@ -54,3 +54,17 @@ async def test_a_creation_that_the_broker_does_not_know_is_none() -> None:
         log.created, log.instance = 0, None
         found = await client.offsets("t")
         assert (found.created, found.instance) == (None, None)
+
+
+async def test_offsets_of_several_topics_are_told_in_the_order_of_their_names() -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url) as client:
+        cluster.partitions["persistent://public/default/t"] = 2
+        for topic, count in (("t-partition-1", 3), ("u", 5)):
+            async with await client.create_producer(topic) as producer:
+                for n in range(count):
+                    await producer.send(b"%d" % n)
+        found = await client.offsets_of(["u", "t-partition-0", "t-partition-1"])
+        assert [each.next for each in found] == [5, 0, 3]
+        assert await client.offsets_of([]) == []
+        (broker,) = cluster.brokers.values()
+        assert broker.commands(pb.CommandFlow) == []

@@ -20,7 +20,7 @@ def stored(
 
 
 def metadata(**fields: Any) -> pb.MessageMetadata:
-    base = {"producer_name": "p", "sequence_id": 0, "publish_time": 1000}
+    base: dict[str, Any] = {"producer_name": "p", "sequence_id": 0, "publish_time": 1000}
     return pb.MessageMetadata(**(base | fields))
 
 
@@ -49,6 +49,8 @@ def numbered(first: int, count: int, entry_id: int = 0, *, alone: bool = False) 
     if alone:
         payload = single(b"%d" % first, publish_time=1000 + first)
     else:
-        data = [({}, b"%d" % offset) for offset in range(first, first + count)]
+        data: list[tuple[dict[str, Any], bytes]] = [
+            ({}, b"%d" % offset) for offset in range(first, first + count)
+        ]
         payload = batch(data, publish_time=1000 + first)
     return stored(payload, first + count - 1, entry_id)

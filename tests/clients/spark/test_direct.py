@@ -171,7 +171,9 @@ def test_entries_that_no_broker_numbered_are_counted(topic: Topic) -> None:
     sizes = [3, 1, 4]
     old, first = [], 0
     for size in sizes:
-        data = [({}, b"%d" % n) for n in range(first, first + size)]
+        data: list[tuple[dict[str, Any], bytes]] = [
+            ({}, b"%d" % n) for n in range(first, first + size)
+        ]
         old.append(stored(batch(data), None))
         first += size
     topic.seal(old, 0, 8)

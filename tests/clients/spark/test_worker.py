@@ -40,7 +40,8 @@ def test_tasks_of_a_process_share_a_client(made: list[FakeClient]) -> None:
     first = worker.client_of("pulsar://a", 60)
     assert worker.client_of("pulsar://a", 60) is first
     assert worker.client_of("pulsar://b", 60) is not first
-    assert worker.ledgers_of("pulsar://a") is not first
+    ledgers_client: object = worker.ledgers_of("pulsar://a")
+    assert ledgers_client is not first
     assert [each.url for each in made] == ["pulsar://a", "pulsar://b", "pulsar://a"]
 
 
