@@ -1,4 +1,4 @@
-"""Batches of sinks under faults, in whole clusters; `python -m tests.simulation.sinks` runs more."""
+"""Batches of sinks under faults; `python -m tests.simulation.sinks` runs more seeds."""
 
 import pytest
 
