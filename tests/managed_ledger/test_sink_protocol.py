@@ -162,7 +162,7 @@ def test_a_blocked_partition_is_skipped_or_the_rest_is_given_up() -> None:
             record.abandon_batch()
     given_up = both.abandon_batch()
     assert (given_up.state, given_up.in_batch) == (SinkState.APPLIED, [])
-    # What comes next in a partition that was given up counts on all the same.
+    # The next batch counts on in a partition that was given up.
     assert committed(6, "c", before=given_up).partitions[P0] == SinkPartition(11, 6, 6)
 
 
