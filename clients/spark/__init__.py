@@ -3,7 +3,12 @@
 options      the options of a query, and the task that the driver sends to a worker
 offsets      which offsets a query reads: bounds, limits, splits; pure
 read         runs a task: reads messages as Arrow batches
-source       implements Spark's interfaces: the batch reader and the stream reader
+source       implements Spark's interfaces: the format, the batch reader and the stream reader
+sink_options the options of the sink
+row_columns  the columns of a frame, as the sink takes them
+rows         Arrow rows become the messages of batches
+write        runs a task that writes: sends its rows, and waits for their receipts
+sink         implements Spark's interfaces: the batch writer and the stream writer
 """
 
 from typing import TYPE_CHECKING

@@ -42,6 +42,7 @@ from daybook.clients.spark.offsets import (
     split,
 )
 from daybook.clients.spark.options import ReadTask, SourceOptions, parse_options
+from daybook.clients.spark.sink import BatchWriter, Sink, StreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +63,7 @@ class TaskPartition(InputPartition):
 
 
 class DaybookDataSource(DataSource):
-    """`spark.read.format("daybook")` and `spark.readStream.format("daybook")`."""
+    """The format `daybook`, for `read`, `readStream`, `write` and `writeStream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -76,6 +77,12 @@ class DaybookDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802  Spark's name
         return StreamReader(parse_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(Sink.planned(self.options, schema, overwrite=overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        return StreamWriter(Sink.planned(self.options, schema, overwrite=overwrite, streaming=True))
 
 
 class BatchReader(DataSourceReader):
