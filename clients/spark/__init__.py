@@ -6,7 +6,9 @@ read         runs a task: reads messages as Arrow batches
 source       implements Spark's interfaces: the format, the batch reader and the stream reader
 sink_options the options of the sink
 row_columns  the columns of a frame, as the sink takes them
+records      typed rows become plain ones, whose value is a record in JSON or Avro
 rows         Arrow rows become the messages of batches
+write_plan   a planned write, checked before anything is sent
 write        runs a task that writes: sends its rows, and waits for their receipts
 sink         implements Spark's interfaces: the batch writer and the stream writer
 """

@@ -8,6 +8,8 @@
     topic        string               the topic of the row
     partition    int                  the partition of the row; null leaves it to the key
 
+With a value format, `value` is a struct, or all other columns together are the fields of a record.
+
 Names are compared without case.  A frame is checked when its query is planned, so a wrong column is
 refused before anything is sent.
 """
@@ -55,6 +57,32 @@ class RowColumns:
     event_time: int | None = None
     topic: int | None = None
     partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """The columns that are the record of each row, and the others."""
+
+    struct: int | None  # the column that is the record
+    fields: tuple[int, ...]  # without one: the columns that are its fields
+    others: tuple[int, ...]
+    type: StructType
+
+
+def record_columns(schema: StructType) -> tuple[RecordColumns, StructType]:
+    """Return the columns of typed rows, and the frame that remains when they are encoded."""
+    names = [field.name.lower() for field in schema.fields]
+    struct, kind = None, StructType()
+    if "value" in names and isinstance(schema.fields[names.index("value")].dataType, StructType):
+        struct = names.index("value")
+        kind = schema.fields[struct].dataType
+    meant = set(_WANTED) - {"value"}
+    fields = [] if struct is not None else [i for i, name in enumerate(names) if name not in meant]
+    if struct is None:
+        kind = StructType([schema.fields[index] for index in fields])
+    others = [index for index in range(len(names)) if index != struct and index not in fields]
+    plain = StructType([StructField("value", BinaryType()), *(schema.fields[i] for i in others)])
+    return RecordColumns(struct, tuple(fields), tuple(others), kind), plain
 
 
 def row_columns(schema: StructType, *, topic: str | None) -> RowColumns:

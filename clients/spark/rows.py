@@ -9,7 +9,7 @@ A partition is chosen as by the producer of the Python client (`protocol.routing
 `partition`, else by the hash of the key, else in turns, about a batch of bytes to each partition.
 """
 
-# pyright: basic
+# pyright: basic, reportAttributeAccessIssue=false
 # (the libraries underneath have no types)
 
 from base64 import b64encode

@@ -11,9 +11,8 @@ process, on a writer of their own.  So a writer holds nothing but the options an
 # pyright: basic
 # (the libraries underneath have no types)
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -22,10 +21,8 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
 
-from daybook.clients.spark.row_columns import RowColumns, row_columns
-from daybook.clients.spark.sink_options import SinkOptions, parse_sink_options
+from daybook.clients.spark.write_plan import WritePlan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,56 +35,31 @@ class Written(WriterCommitMessage):
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sink:
-    """A planned write: where the rows go, and the meaning of their columns.  Tasks get it."""
-
-    options: SinkOptions
-    columns: RowColumns
-
-    @classmethod
-    def planned(
-        cls, given: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool
-    ) -> "Sink":
-        """Check the options and the frame of a query, before anything is sent."""
-        if overwrite:
-            raise ValueError(
-                "a topic cannot be overwritten, because messages are only added to it: use"
-                + (" outputMode('append')" if streaming else " mode('append')")
-            )
-        if find_spec("pyarrow") is None:
-            raise ModuleNotFoundError(
-                "the Spark sink needs pyarrow, which is not installed: install it with"
-                " pip install 'daybook-mq[spark]'",
-                name="pyarrow",
-            )
-        options = parse_sink_options(given, streaming=streaming)
-        return cls(options, row_columns(schema, topic=options.topic))
-
-    def write(self, batches: "Iterator[pa.RecordBatch]") -> Written:
-        """Run a task."""
-        from daybook.clients.spark.write import send_rows
-
-        task = TaskContext.get()
-        number = 0 if task is None else task.partitionId()
-        return Written(send_rows(self.options, self.columns, batches, task=number))
+def _task() -> int:
+    """Return the number of the running task."""
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
 
 
 class BatchWriter(DataSourceArrowWriter):
     """`frame.write.format("daybook")`."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        return self._sink.write(iterator)
+        from daybook.clients.spark.write import send_rows
+
+        return Written(send_rows(self._plan, iterator, task=_task()))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """`frame.writeStream.format("daybook")`."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
-        return self._sink.write(iterator)
+        from daybook.clients.spark.write import send_rows
+
+        return Written(send_rows(self._plan, iterator, task=_task()))

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from daybook.clients.python.arguments import Compression, compression_type, topic_name
 
-SINK_NAMES = ("service.url", "topic", "semantics", "compression")
+SINK_NAMES = ("service.url", "topic", "semantics", "valueFormat", "compression")
+ValueFormat: TypeAlias = Literal["bytes", "json", "avro"]
 _SPARKS_OWN = ("checkpointlocation", "queryname")  # Spark hands these over with those of a stream.
 
 
@@ -15,6 +16,7 @@ class SinkOptions:
     service_url: str
     topic: str | None  # None: each row names its topic
     compression: Compression
+    value_format: ValueFormat = "bytes"
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -32,10 +34,21 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     topic = given.get("topic")
     if topic is not None:
         topic_name(topic)
-    semantics = given.get("semantics", "at-least-once").strip().lower()
-    if semantics != "at-least-once":
-        raise ValueError(f"semantics={semantics!r} must be at-least-once")
+    _one_of(given, "semantics", ("at-least-once",))
     compression = given.get("compression", "none").strip().lower()
     compression_type(compression)
     assert compression in get_args(Compression)
-    return SinkOptions(given["service.url"], topic, cast("Compression", compression))
+    return SinkOptions(
+        given["service.url"],
+        topic,
+        cast("Compression", compression),
+        cast("ValueFormat", _one_of(given, "valueFormat", get_args(ValueFormat))),
+    )
+
+
+def _one_of(given: Mapping[str, str], name: str, values: tuple[str, ...]) -> str:
+    """Return the value of an option, which is the first of `values` if it is not given."""
+    found = given.get(name.lower(), values[0]).strip().lower()
+    if found not in values:
+        raise ValueError(f"{name}={found!r} must be one of {', '.join(values)}")
+    return found

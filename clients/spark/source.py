@@ -42,7 +42,8 @@ from daybook.clients.spark.offsets import (
     split,
 )
 from daybook.clients.spark.options import ReadTask, SourceOptions, parse_options
-from daybook.clients.spark.sink import BatchWriter, Sink, StreamWriter
+from daybook.clients.spark.sink import BatchWriter, StreamWriter
+from daybook.clients.spark.write_plan import plan_write
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,10 +80,10 @@ class DaybookDataSource(DataSource):
         return StreamReader(parse_options(self.options, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(Sink.planned(self.options, schema, overwrite=overwrite, streaming=False))
+        return BatchWriter(plan_write(self.options, schema, overwrite=overwrite, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(Sink.planned(self.options, schema, overwrite=overwrite, streaming=True))
+        return StreamWriter(plan_write(self.options, schema, overwrite=overwrite, streaming=True))
 
 
 class BatchReader(DataSourceReader):

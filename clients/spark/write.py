@@ -9,6 +9,7 @@ missing.
 # (the libraries underneath have no types)
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import trio
@@ -17,32 +18,36 @@ from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.batching import Batch
-from daybook.clients.spark.row_columns import RowColumns
+from daybook.clients.python.schemas.schema import Schema
+from daybook.clients.spark.records import RecordEncoder
 from daybook.clients.spark.rows import RowEncoder, Target
 from daybook.clients.spark.sink_options import SinkOptions
+from daybook.clients.spark.write_plan import WritePlan
 
 SEND_TIMEOUT_S = 120.0  # Takeovers are over in that time; then the task fails and is repeated.
 
 
-def send_rows(
-    options: SinkOptions,
-    columns: RowColumns,
-    batches: Iterator[pa.RecordBatch],
-    *,
-    task: int,
-) -> int:
+def send_rows(plan: WritePlan, batches: Iterator[pa.RecordBatch], *, task: int) -> int:
     """Send all rows; return their number when all of them are stored.  Raise BrokerError.
 
     `task` is the number of the Spark task: tasks begin with different partitions.
     """
-    return trio.run(_send_rows, options, RowEncoder(columns, options.topic, task), batches)
+    schema: Schema[Any] | None = None
+    if plan.record is not None:
+        records = RecordEncoder(plan.record, plan.options.value_format)
+        schema, batches = records.schema, map(records.plain, batches)
+    encoder = RowEncoder(plan.columns, plan.options.topic, task)
+    return trio.run(_send_rows, plan.options, schema, encoder, batches)
 
 
 async def _send_rows(
-    options: SinkOptions, encoder: RowEncoder, batches: Iterator[pa.RecordBatch]
+    options: SinkOptions,
+    schema: Schema[Any] | None,
+    encoder: RowEncoder,
+    batches: Iterator[pa.RecordBatch],
 ) -> int:
     async with connect(options.service_url, timeout_s=None) as client:
-        sending = _Sending(client, options)
+        sending = _Sending(client, options, schema)
         # The thread waits for Spark's next rows; receipts and pings are handled meanwhile.
         while (rows := await trio.to_thread.run_sync(next, batches, None)) is not None:
             for topic in encoder.unknown_topics(rows):
@@ -56,11 +61,12 @@ async def _send_rows(
 class _Sending:
     """The producers of one task."""
 
-    def __init__(self, client: Client, options: SinkOptions) -> None:
+    def __init__(self, client: Client, options: SinkOptions, schema: Schema[Any] | None) -> None:
         self._client = client
         self._options = options
+        self._schema = schema
         self._partitions: dict[str, int] = {}
-        self._producers: dict[Target, Producer[bytes]] = {}
+        self._producers: dict[Target, Producer[Any]] = {}
 
     async def find(self, topic: str) -> int:
         """Return the number of partitions of a topic, which is created if it does not exist."""
@@ -81,10 +87,13 @@ class _Sending:
         for producer in self._producers.values():
             await producer.aclose()
 
-    async def _open(self, target: Target) -> Producer[bytes]:
+    async def _open(self, target: Target) -> Producer[Any]:
         topic = target.topic
         if self._partitions[topic]:
             topic = f"{topic}-partition-{target.partition}"
         return await self._client.create_producer(
-            topic, compression=self._options.compression, send_timeout_s=SEND_TIMEOUT_S
+            topic,
+            schema=self._schema,
+            compression=self._options.compression,
+            send_timeout_s=SEND_TIMEOUT_S,
         )

@@ -117,7 +117,7 @@ def test_the_guide_to_spark_has_every_option_and_every_column() -> None:
 
 
 def test_the_guide_to_the_spark_sink_has_every_option_and_every_column() -> None:
-    columns, options = (part.partition("\n## ")[0] for part in SPARK_WRITE.split("\n## ")[1:3])
+    parts = dict(part.split("\n", 1) for part in SPARK_WRITE.split("\n## ")[1:])
     rows = re.compile(r"^\| `([\w.]+)` \|", re.MULTILINE)
-    assert tuple(rows.findall(columns)) == SINK_COLUMNS
-    assert tuple(rows.findall(options)) == SINK_NAMES
+    assert tuple(rows.findall(parts["Columns of a row"])) == SINK_COLUMNS
+    assert tuple(rows.findall(parts["Options of the sink"])) == SINK_NAMES

@@ -1,21 +1,33 @@
 """Spark writes to topics of a real cluster: every row arrives, in order within its partition."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
+from daybook import schemas
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import Message
+from daybook.clients.python.schemas.fields import Int32
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real.spark_session import spark_session
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 PATIENCE_S = 300  # the machine may be busy with other work
+
+
+@dataclass
+class Row:
+    """The record of typed rows."""
+
+    number: Int32 | None
+    at: datetime
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +171,28 @@ def test_a_stream_writes_everything_and_goes_on_after_a_restart(
     run()
     found = read(client, topic)
     assert sorted(int(message.data or b"") for message in found) == list(range(900))
+
+
+@pytest.mark.parametrize("format_", ["json", "avro"])
+def test_typed_rows_are_messages_with_a_schema(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    topic: str,
+    format_: Literal["json", "avro"],
+) -> None:
+    frame = numbers(spark, 100).selectExpr("key", "int(value) number", "current_timestamp() at")
+    write(frame, cluster, topic=topic, valueFormat=format_)
+    schema = getattr(schemas, format_)(Row)
+    with client.create_reader(topic, start="earliest", schema=schema) as reader:
+        found: list[Message[Row]] = []
+        while len(found) < 100:
+            found += reader.receive_batch(timeout_s=PATIENCE_S)
+    assert sorted(message.value.number or 0 for message in found) == list(range(100))
+    assert all(message.key == f"k{(message.value.number or 0) % 10}" for message in found)
+    other = frame.selectExpr("string(number) number", "at")
+    with pytest.raises(Exception, match="IncompatibleSchema"):
+        write(other, cluster, topic=topic, valueFormat=format_)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,11 @@ def test_options_are_compared_without_case() -> None:
             "unknown option 'topics' of the sink; there are: service",
         ),
         ({**OPTIONS, "compression": "gzip"}, "compression must be one of none, lz4"),
-        ({**OPTIONS, "semantics": "at-most-once"}, "semantics='at-most-once' must be"),
+        (
+            {**OPTIONS, "semantics": "at-most-once"},
+            "semantics='at-most-once' must be one of",
+        ),
+        ({**OPTIONS, "valueFormat": "xml"}, "valueFormat='xml' must be one of bytes, json, avro"),
         ({**OPTIONS, "topic": "a/b"}, "a/b"),
         ({**OPTIONS, "checkpointLocation": "x"}, "unknown option 'checkpointlocation'"),
     ],
@@ -132,6 +136,6 @@ def test_a_topic_is_never_overwritten(method: str) -> None:
 
 
 def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("daybook.clients.spark.sink.find_spec", lambda _: None)
+    monkeypatch.setattr("daybook.clients.spark.write_plan.find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match="pip install 'daybook-mq"):
         DaybookDataSource(OPTIONS).writer(schema("value string"), overwrite=False)

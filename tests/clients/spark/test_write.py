@@ -10,6 +10,7 @@ from daybook.clients.python.errors import BrokerError, MessageTooLargeError
 from daybook.clients.spark.row_columns import RowColumns
 from daybook.clients.spark.sink_options import SinkOptions
 from daybook.clients.spark.write import send_rows
+from daybook.clients.spark.write_plan import WritePlan
 from daybook.wire.batch import iter_batch, parse_metadata
 from daybook.wire.compression import decompress
 from daybook.wire.messages.client import Send
@@ -34,8 +35,8 @@ async def run(
     topic: str | None = "t",
 ) -> int:
     """Run a task in a thread, which has an event loop of its own."""
-    options = SinkOptions(cluster.url, topic, "zstd")
-    call: Callable[[], int] = lambda: send_rows(options, columns, rows, task=0)  # noqa: E731
+    plan = WritePlan(SinkOptions(cluster.url, topic, "zstd"), columns)
+    call: Callable[[], int] = lambda: send_rows(plan, rows, task=0)  # noqa: E731
     with trio.fail_after(PATIENCE_S):
         return await trio.to_thread.run_sync(call)
 
