@@ -65,6 +65,7 @@ from daybook.managed_ledger.records import (
     set_property,
 )
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.sinks.progress import held_by_sinks
 from daybook.managed_ledger.stalled import StallWatch
 from daybook.managed_ledger.traffic import TrafficMeter
 from daybook.wire.batch import broker_entry_metadata
@@ -151,6 +152,16 @@ class ManagedLedger:
         self._listen(writer)
 
     # -- properties
+
+    @property
+    def created(self) -> int:
+        """The transaction that created the list: higher for a log that was created again."""
+        return self.ledgers.created
+
+    @property
+    def instance(self) -> str | None:
+        """The INSTANCEID of the ledgers; None if brokers have not bound it."""
+        return self.context.instance
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
@@ -757,7 +768,8 @@ class ManagedLedger:
         end = self._writer if self._previous is None else self._previous[0]
         closed = [each for each in self.ledgers.sealed if each.ledger_id < end.ledger_id]
         now_ms = self.context.clock.now_ms()
-        return trimmable(closed, self._cursors.held_from(), retention, now_ms)
+        held = [*self._cursors.held_from(), *held_by_sinks(self.ledgers.info.properties)]
+        return trimmable(closed, held, retention, now_ms)
 
     # -- the end
 

@@ -807,6 +807,10 @@ class Operations:
     ) -> list[object]:
         return await self._on_owners(topic, local, call, authoritative=authoritative)
 
+    async def ask_owner(self, topic: TopicName, local: Local, call: RestCall) -> object:
+        """Run an operation on one topic, on the broker that owns it."""
+        return await self._on_owner(topic, local, call)
+
     async def _check_served_here(self, topic: TopicName, *, authoritative: bool) -> None:
         await self._check_not_partitioned(topic)
         await self._check_owner(topic, authoritative=authoritative)

@@ -886,6 +886,11 @@ class Handlers:
         if self._connection.is_ours:
             answer.next_offset = topic.log.confirmed_offset + 1
             answer.first_offset = min(await topic.first_offset(), answer.next_offset)
+            # A list of ledgers whose creation is not known says nothing, which is not "the same".
+            if topic.log.created:
+                answer.created = topic.log.created
+            if topic.log.instance is not None:
+                answer.instance = topic.log.instance
         return answer
 
     def _begin_seek(

@@ -57,7 +57,7 @@ class Admin:
         timeout_s: float = 60.0,  # for one request, to all brokers together
     ) -> None:
         check_url("admin_url", admin_url)
-        self._addresses = _parse_admin_url(admin_url)
+        self._addresses = parse_admin_url(admin_url)
         rng = rng or Random(SystemRandom().getrandbits(64))  # noqa: S311
         self._first = rng.randrange(len(self._addresses))
         self._network = network or TcpNetwork()
@@ -470,7 +470,7 @@ class Admin:
             timeout_s = max(0.0, deadline - trio.current_time()) / share
             try:
                 response = await self._ask(host, port, method, target, data, timeout_s)
-                _check(response, f"{host}:{port}")
+                check_response(response, f"{host}:{port}")
                 return response
             except (UnavailableError, WrongProtocolError) as error:
                 failures.append(error)
@@ -519,7 +519,7 @@ def _parsed(body: bytes) -> Json:
         return body.decode(errors="replace")  # Some answers are plain text.
 
 
-def _check(response: HttpResponse, where: str) -> None:
+def check_response(response: HttpResponse, where: str) -> None:
     """Raise the error that the response is, if it is one."""
     if response.status >= 400:
         answer = _parsed(response.body)
@@ -534,7 +534,7 @@ def _check(response: HttpResponse, where: str) -> None:
         raise admin_error(response.status, str(reason or "no reason was given"))
 
 
-def _parse_admin_url(url: str) -> list[tuple[str, int]]:
+def parse_admin_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in an admin URL.  Raise ValueError."""
     scheme, _, rest = url.partition("://")
     if scheme != "http" or not rest:

@@ -20,10 +20,17 @@ _WHOLE_ENTRY = 1 << 31  # behind every message of a batch
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets that a topic holds: from `first` up to, and without, `next`."""
+    """The offsets that a topic holds: from `first` up to, and without, `next`.
+
+    `created` is the number of the transaction that created the topic, and `instance` the id of its
+    cluster.  A topic that was deleted and created again has a higher number.  Both are None if the
+    broker does not know them.
+    """
 
     first: int
     next: int
+    created: int | None = None
+    instance: str | None = None
 
 
 class Reader(MessageSource[ValueT]):
@@ -100,7 +107,14 @@ class Reader(MessageSource[ValueT]):
                     pb.NotAllowedError,
                     "this broker does not number messages, so they have no offsets",
                 )
-            found.append(OffsetRange(answer.first_offset, answer.next_offset))
+            found.append(
+                OffsetRange(
+                    answer.first_offset,
+                    answer.next_offset,
+                    answer.created if answer.HasField("created") else None,
+                    answer.instance if answer.HasField("instance") else None,
+                )
+            )
         return found
 
     def _note_unreadable(self, place: MessageId) -> None:

@@ -33,6 +33,12 @@ from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.holes import pending_messages
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
+from daybook.managed_ledger.sinks.progress import (
+    Progress,
+    encode_progress,
+    progress_of,
+    property_of,
+)
 from daybook.managed_ledger.traffic import TrafficMeter, WriteLatencies
 from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
 from daybook.wire.clock import WallClock
@@ -181,6 +187,8 @@ class FakeLog:
     waiting_for: str = ""
     full: str = ""
     room: Room = field(default_factory=lambda: Room(100, 4096))
+    created: int = 1
+    instance: str | None = "an-instance"
 
     def __post_init__(self) -> None:
         # Called before a cursor is stored, with its name; it may raise, or wait.
@@ -460,6 +468,7 @@ class FakeLogs:
         self.before: Callable[[str], Awaitable[None]] = _no_hook
         self.lose_unflushed = False  # as in a crash: cursors are as they were flushed last
         self.compacted: dict[int, FakeLedger] = {}  # compacted ledgers, by id
+        self._transactions = count(1)
 
     async def exists(self, name: TopicName) -> bool:
         await trio.lowlevel.checkpoint()
@@ -477,7 +486,9 @@ class FakeLogs:
         return True
 
     def _new(self, name: TopicName) -> FakeLog:
-        return FakeLog(name, self.clock, self.ledger_entries)
+        log = FakeLog(name, self.clock, self.ledger_entries)
+        log.created = next(self._transactions)
+        return log
 
     async def stored(self, namespace: str) -> list[TopicName]:
         await trio.lowlevel.checkpoint()
@@ -501,6 +512,7 @@ class FakeLogs:
         else:
             log = self._new(name)
             log.entries, log.trimmed = before.entries, before.trimmed
+            log.created = before.created
             log.properties, log.terminated = before.properties, before.terminated
             log.next_offset = before.confirmed_offset + 1
             for cursor_name, cursor in before.by_name.items():
@@ -615,6 +627,23 @@ class FakeLogs:
         await trio.lowlevel.checkpoint()
         reserved = {name: v for name, v in log.properties.items() if is_reserved(name)}
         log.properties = change(shown(log.properties.items())) | reserved
+
+    def sink_progress(self, log: TopicLog) -> dict[str, Progress]:
+        assert isinstance(log, FakeLog)
+        return progress_of(log.properties)
+
+    async def store_sink_progress(
+        self,
+        log: TopicLog,
+        sink_id: str,
+        make: Callable[[], Progress],
+        forgotten: Iterable[str] = (),
+    ) -> None:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        for each in forgotten:
+            log.properties.pop(property_of(each), None)
+        log.properties[property_of(sink_id)] = encode_progress(make())
 
     def is_terminated(self, log: TopicLog) -> bool:
         assert isinstance(log, FakeLog)

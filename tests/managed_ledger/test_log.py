@@ -234,6 +234,22 @@ def test_a_clean_close_leaves_everything_closed_and_refuses_more() -> None:
     play(scenario)
 
 
+def test_a_log_that_is_created_again_has_another_creation() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            first = log.created
+            assert first > 0
+            await append(log, range(3))
+            await log.close()
+            log = await host.open()
+            assert log.created == first, "a takeover creates nothing"
+            await host.logs.delete(log)
+            assert (await host.open()).created > first
+
+    play(scenario)
+
+
 def test_what_is_appended_while_it_closes_is_refused_and_answered() -> None:
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
