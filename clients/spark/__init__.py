@@ -10,6 +10,8 @@ records      typed rows become plain ones, whose value is a record in JSON or Av
 rows         Arrow rows become the messages of batches
 write_plan   a planned write, checked before anything is sent
 write        runs a task that writes: sends its rows, and waits for their receipts
+stage        runs a task that writes exactly once: stages its rows
+commit       the driver's side of an exactly-once write: commits or abandons what tasks staged
 sink         implements Spark's interfaces: the batch writer and the stream writer
 """
 

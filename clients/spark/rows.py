@@ -16,6 +16,7 @@ from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
 
@@ -31,6 +32,7 @@ from daybook.wire.fields import U32, encode_varint
 BATCH_MESSAGES_MAX = ProducerLimits().batch_messages_max
 BATCH_BYTES_MAX = ProducerLimits().batch_bytes_max
 _KNOWN_MAX = 1 << 16
+_HASH_END = 1 << 64
 
 # Fields of SingleMessageMetadata and of KeyValue: number and wire type.
 _PROPERTY, _KEY, _SIZE, _EVENT_TIME = b"\x0a", b"\x12", b"\x18", b"\x28"
@@ -58,7 +60,14 @@ class _Waiting:
 class RowEncoder:
     """One instance per task.  It is told the number of partitions of each topic that it meets."""
 
-    def __init__(self, columns: RowColumns, topic: str | None, first_turn: int = 0) -> None:
+    def __init__(
+        self,
+        columns: RowColumns,
+        topic: str | None,
+        first_turn: int = 0,
+        *,
+        hashes_rows: bool = False,
+    ) -> None:
         self._columns = columns
         self._topic = topic
         self._first_turn = first_turn
@@ -68,7 +77,9 @@ class RowEncoder:
         self._sizes = _Sizes()
         self._properties: dict[tuple[str, object], bytes] = {}
         self._keys_are_text = True
+        self._hashes_rows = hashes_rows
         self.rows = 0
+        self.hash = 0  # the sum of a hash of each row modulo 2**64, in whatever order they come
 
     def unknown_topics(self, rows: pa.RecordBatch) -> list[str]:
         """Return the topics of these rows that `add_topic` has not named yet."""
@@ -185,6 +196,9 @@ class RowEncoder:
         heads = [U32.pack(len(each)) + each for each in fields]
         parts = [b""] * (2 * count)
         parts[0::2], parts[1::2] = heads, data
+        if self._hashes_rows:
+            hashes = sum(map(_hash, map(bytes.__add__, heads, data)))
+            self.hash = (self.hash + hashes) % _HASH_END
         waiting.parts += parts
         waiting.sizes += [len(head) + len(body) for head, body in zip(heads, data, strict=True)]
         waiting.keys += keys
@@ -286,6 +300,10 @@ def _split(rows: pa.RecordBatch, numbers: pa.Array) -> Iterator[tuple[int, pa.Re
     for number, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
         yield number, ordered.slice(first, end - first)
         first = end
+
+
+def _hash(message: bytes) -> int:
+    return int.from_bytes(blake2b(message, digest_size=8).digest())
 
 
 def _is_text(column: pa.Array) -> bool:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
@@ -42,8 +44,7 @@ from daybook.clients.spark.offsets import (
     split,
 )
 from daybook.clients.spark.options import ReadTask, SourceOptions, parse_options
-from daybook.clients.spark.sink import BatchWriter, StreamWriter
-from daybook.clients.spark.write_plan import plan_write
+from daybook.clients.spark.sink import batch_writer, stream_writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,11 +80,13 @@ class DaybookDataSource(DataSource):
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802  Spark's name
         return StreamReader(parse_options(self.options, streaming=True))
 
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        return BatchWriter(plan_write(self.options, schema, overwrite=overwrite, streaming=False))
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return batch_writer(self.options, schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
-        return StreamWriter(plan_write(self.options, schema, overwrite=overwrite, streaming=True))
+    def streamWriter(  # noqa: N802  Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 class BatchReader(DataSourceReader):

@@ -96,6 +96,7 @@ def test_the_guide_to_spark_prints_what_it_says(cluster: StandaloneProcess, tmp_
     snippets = python_snippets(SPARK + SPARK_WRITE)
     assert len(snippets) == (SPARK + SPARK_WRITE).count("```python")
     code = "".join(code for code, _ in snippets).replace(SERVICE, cluster.service_url)
+    code = code.replace(ADMIN, cluster.admin_url)
     environ = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,

@@ -1,5 +1,7 @@
 """Spark writes to topics of a real cluster: every row arrives, in order within its partition."""
 
+import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,6 +11,7 @@ from typing import Literal
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+from pyspark.sql.streaming.query import StreamingQuery
 
 from daybook import schemas
 from daybook.clients.python import blocking
@@ -193,6 +196,139 @@ def test_typed_rows_are_messages_with_a_schema(
     other = frame.selectExpr("string(number) number", "at")
     with pytest.raises(Exception, match="IncompatibleSchema"):
         write(other, cluster, topic=topic, valueFormat=format_)
+
+
+def once(cluster: StandaloneProcess, topic: str) -> dict[str, str]:
+    """Return the options of an exactly-once write; any broker takes its requests."""
+    return {
+        "service.url": cluster.service_url,
+        "admin.url": ",".join(
+            each["admin_url"].removeprefix("http://" if index else "")
+            for index, each in enumerate(cluster.ready["brokers"])
+        ),
+        "topic": topic,
+        "semantics": "exactly-once",
+    }
+
+
+def test_a_batch_is_written_exactly_once(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    admin: blocking.Admin,
+    topic: str,
+) -> None:
+    count = 3000
+    admin.create_topic(topic, partitions=3)
+    frame = numbers(spark, count, tasks=3).selectExpr("key", "int(value) number", "eventTime at")
+    write(frame, cluster, **once(cluster, topic), valueFormat="json", compression="lz4")
+    schema = schemas.json(Row)
+    assert sorted(schema.decode(m.data or b"").number or 0 for m in read(client, topic)) == list(
+        range(count)
+    )
+    with client.create_reader(f"{topic}-partition-0", start="earliest", schema=schema) as reader:
+        assert isinstance(reader.receive(PATIENCE_S).value, Row)
+    # A task that fails leaves nothing in the topic.
+    broken = numbers(spark, 100).withColumn(
+        "value", F.expr("if(value = '77', raise_error('no'), value)")
+    )
+    before = len(read(client, topic))
+    with pytest.raises(Exception, match="no"):
+        write(broken, cluster, **once(cluster, topic))
+    assert len(read(client, topic)) == before
+
+
+class Stream:
+    """An exactly-once query from files to a topic, which is started again and again."""
+
+    def __init__(
+        self, spark: SparkSession, cluster: StandaloneProcess, topic: str, directory: Path
+    ) -> None:
+        self._spark = spark
+        self._directory = directory
+        self._options = {**once(cluster, topic), "checkpointLocation": str(self.checkpoint)}
+
+    @property
+    def checkpoint(self) -> Path:
+        return self._directory / "checkpoint"
+
+    def add(self, first: int, end: int, *, files: int = 1) -> None:
+        """Add rows to the input; the query takes one file for each micro-batch."""
+        frame = numbers(self._spark, end, tasks=1).where(f"int(value) >= {first}")
+        path = str(self._directory / "in")
+        frame.repartition(files).write.mode("append").parquet(path)
+
+    def start(self, **options: str) -> StreamingQuery:
+        return (
+            self._spark.readStream.schema("value string, key string")
+            .option("maxFilesPerTrigger", "1")
+            .parquet(str(self._directory / "in"))
+            .writeStream.format("daybook")
+            .options(**{**self._options, **options})
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def run(self, **options: str) -> None:
+        query = self.start(**options)
+        assert query.awaitTermination(PATIENCE_S)
+        assert query.exception() is None
+
+    def forget_last_commit(self) -> None:
+        """Do what a crash does between the commit of the sink and the note of Spark about it."""
+        last = max(int(each.name) for each in (self.checkpoint / "commits").glob("[0-9]*"))
+        for name in (f"{last}", f".{last}.crc"):
+            (self.checkpoint / "commits" / name).unlink()
+
+
+def test_a_stream_is_written_exactly_once_when_micro_batches_are_repeated(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    admin: blocking.Admin,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    admin.create_topic(topic, partitions=2)
+    stream = Stream(spark, cluster, topic, tmp_path)
+    stream.add(0, 500)
+    stream.run()
+    stream.forget_last_commit()
+    stream.add(500, 700)
+    stream.run()
+    found = read(client, topic)
+    assert sorted(int(message.data or b"") for message in found) == list(range(700))
+    # A copy of the checkpoint is another query that would write the same rows again.
+    stream.forget_last_commit()
+    query = stream.start(checkpointLocation=str(shutil.copytree(stream.checkpoint, tmp_path / "2")))
+    with pytest.raises(Exception, match="the sink belongs to the checkpoint"):
+        query.awaitTermination(PATIENCE_S)
+    assert len(read(client, topic)) == 700
+
+
+def test_a_stream_is_written_exactly_once_when_the_owner_is_killed(
+    spark: SparkSession, topic: str, tmp_path: Path
+) -> None:
+    with (
+        StandaloneProcess() as own,
+        blocking.connect(own.service_url) as client,
+        blocking.connect_admin(own.admin_url) as admin,
+    ):
+        admin.create_topic(topic, partitions=2)
+        stream = Stream(spark, own, topic, tmp_path)
+        stream.add(0, 6000, files=6)
+        query = stream.start()
+        name = f"{topic}-partition-0"
+        while query.isActive and not client.offsets(name).next:
+            time.sleep(0.05)
+        url = client.lookup(name)
+        (owner,) = [each["name"] for each in own.ready["brokers"] if each["service_url"] == url]
+        own.local("kill", owner)
+        assert query.awaitTermination(PATIENCE_S)
+        if query.exception() is not None:  # An attempt that was at this broker has failed.
+            stream.run()
+        found = read(client, topic)
+        assert sorted(int(message.data or b"") for message in found) == list(range(6000))
 
 
 @pytest.mark.parametrize(
