@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import trio
 from pyspark.sql.datasource import WriterCommitMessage
 
-from daybook.clients.python.sink_requests import Batch, Share, SinkRequests
+from daybook.clients.python.errors import BrokerError, ConflictError, InDoubtError
+from daybook.clients.python.sink_requests import Batch, NotAppliedError, Share, SinkRequests
 from daybook.clients.spark.sink_options import OnceOptions
 
 _log = logging.getLogger("daybook.spark")
@@ -61,7 +62,7 @@ async def commit(
     """Commit, and roll forward until the batch is applied.
 
     Raise ConflictError if the batch can never be committed so, and NotAppliedError if it is
-    committed and not applied in time.
+    committed and not applied in time.  A stream repeats the micro-batch after any error.
     """
     sink, batch = _one_batch(tasks, batch_id)
     shares = [each.share for each in tasks]
@@ -70,18 +71,40 @@ async def commit(
     def left_s() -> float:
         return max(0.0, deadline_s - trio.current_time())
 
+    is_batch = not options.checkpoint
     while True:
-        done = await requests.commit(
-            sink,
-            batch,
-            shares,
-            checkpoint=options.checkpoint,
-            once=not options.checkpoint,
-            timeout_s=left_s(),
-        )
+        try:
+            done = await requests.commit(
+                sink,
+                batch,
+                shares,
+                checkpoint=options.checkpoint,
+                once=is_batch,
+                timeout_s=left_s(),
+            )
+        except ConflictError:
+            raise
+        except BrokerError as error:
+            if not is_batch:
+                raise
+            raise InDoubtError(
+                f"it is unknown whether the rows are committed ({error}): if `daybook sinks show"
+                f" {sink}` says COMMITTED or APPLIED, do not write them again"
+            ) from error
         if done.warning:
             _log.warning("%s", done.warning)
-        await requests.roll_forward(sink, timeout_s=left_s())
+        try:
+            await requests.roll_forward(sink, timeout_s=left_s())
+        except BrokerError as error:
+            if not is_batch:
+                raise
+            # A stream repeats its micro-batch, which the brokers know.  A batch has another name
+            # when it is written again.
+            raise NotAppliedError(
+                f"the rows are committed, and the brokers go on to put them into the topic"
+                f" ({type(error).__name__}): do not write them again, `daybook sinks show {sink}`"
+                " tells how far they are"
+            ) from error
         # `wait`: an earlier batch had to be applied first, and nothing was committed.
         if done.outcome != "wait":
             return

@@ -101,13 +101,21 @@ def stage_rows(
         return await trio.to_thread.run_sync(next, batches, None)
 
     staging = Staging(
-        SinkRequests(once.admin_url),
+        SinkRequests(rotated(once.admin_url, task)),
         sink,
         batch,
         topic,
         compression_type(plan.options.compression),
     )
     return trio.run(staging.run, encoder, next_rows)
+
+
+def rotated(admin_url: str, task: int) -> str:
+    """Return the admin URL with another broker first for each task, so that they share the work."""
+    scheme, _, rest = admin_url.partition("://")
+    brokers = rest.rstrip("/").split(",")
+    first = task % len(brokers)
+    return f"{scheme}://{','.join([*brokers[first:], *brokers[:first]])}"
 
 
 class Staging:

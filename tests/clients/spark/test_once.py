@@ -10,10 +10,11 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql.types import StringType, StructField, StructType
 
-from daybook.clients.python.errors import BrokerError, ConflictError
+from daybook.clients.python.errors import BrokerError, ConflictError, ConnectionLostError
 from daybook.clients.python.sink_requests import (
     Batch,
     Committed,
+    NotAppliedError,
     Share,
     SinkRequests,
     SinkState,
@@ -26,7 +27,7 @@ from daybook.clients.spark.rows import RowEncoder
 from daybook.clients.spark.sink import OnceBatchWriter, OnceStreamWriter
 from daybook.clients.spark.sink_options import OnceOptions, parse_sink_options
 from daybook.clients.spark.source import DaybookDataSource
-from daybook.clients.spark.stage import PlannedTopic, Staging
+from daybook.clients.spark.stage import PlannedTopic, Staging, rotated
 from daybook.wire.compression import CompressionType
 from tests.broker.sinks.world import CHECKPOINT, PARTITIONS, SINK, TOPIC, World, simulated
 
@@ -232,6 +233,48 @@ async def test_a_batch_has_its_sink_for_itself() -> None:
     brokers = Requests("committed")
     await commit(brokers, replace(ONCE, checkpoint=""), [TASK], 3)
     assert brokers.asked[0] == ("commit", "s", 3, True)
+
+
+class Failing(Requests):
+    """Brokers that fail at a step."""
+
+    def __init__(self, step: str, error: Exception) -> None:
+        super().__init__("committed")
+        self._step, self._error = step, error
+
+    async def commit(self, name: str, batch: Batch, shares: Any, **others: Any) -> Committed:
+        if self._step == "commit":
+            raise self._error
+        return await super().commit(name, batch, shares, **others)
+
+    async def roll_forward(self, name: str, *, timeout_s: float = 0.0) -> SinkState:
+        if self._step == "roll":
+            raise self._error
+        return await super().roll_forward(name, timeout_s=timeout_s)
+
+
+@pytest.mark.parametrize(
+    ("step", "error", "says"),
+    [
+        ("commit", ConnectionLostError("gone"), "unknown whether the rows are committed .gone."),
+        ("roll", ConnectionLostError("gone"), "the rows are committed, .* do not write them again"),
+        ("roll", NotAppliedError("start again"), "the rows are committed, .* do not write them"),
+        ("commit", ConflictError(409, "never"), "never"),
+    ],
+)
+async def test_a_batch_that_may_be_committed_says_so(
+    step: str, error: BrokerError, says: str
+) -> None:
+    """A batch that is written again has another sink, so its rows would be there twice."""
+    with pytest.raises(BrokerError, match=says):
+        await commit(Failing(step, error), replace(ONCE, checkpoint=""), [TASK], 3)
+    with pytest.raises(type(error)):  # A stream repeats its micro-batch, whatever it is.
+        await commit(Failing(step, error), ONCE, [TASK], 3)
+
+
+def test_tasks_share_the_brokers() -> None:
+    found = [rotated("http://a:1,b,c:3/", task) for task in range(4)]
+    assert found == ["http://a:1,b,c:3", "http://b,c:3,a:1", "http://c:3,a:1,b", "http://a:1,b,c:3"]
 
 
 @pytest.mark.parametrize(
