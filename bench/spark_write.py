@@ -8,16 +8,17 @@ and written again.  Spark is started and has written once before anything is mea
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import trio
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
 from bench.cases import Figure
 from daybook.clients.python import blocking
 from daybook.clients.python.connect import connect
-from daybook.clients.spark import DaybookDataSource
 from daybook.clients.testing.standalone import StandaloneProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 ROWS = 400_000
 _WARM_UP_ROWS = 10_000
@@ -62,6 +63,12 @@ async def _produce(cluster: StandaloneProcess) -> float:
 
 def _with_spark(cluster: StandaloneProcess) -> dict[str, float]:
     """Return the rows/s of both semantics."""
+    # Imported here: the other cases do without Spark.
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+
+    from daybook.clients.spark import DaybookDataSource
+
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master(f"local[{_TASKS}]")
@@ -72,7 +79,7 @@ def _with_spark(cluster: StandaloneProcess) -> dict[str, float]:
     )
     spark.dataSource.register(DaybookDataSource)
 
-    def rows(count: int) -> DataFrame:
+    def rows(count: int) -> "DataFrame":
         key = F.concat(F.lit("key-"), F.col("id") % _KEYS)
         value = F.lit("x" * _BYTES).cast("binary")
         return spark.range(0, count, 1, _TASKS).select(key.alias("key"), value.alias("value"))
@@ -95,7 +102,7 @@ def _with_spark(cluster: StandaloneProcess) -> dict[str, float]:
     return rates
 
 
-def _write(frame: DataFrame, options: dict[str, str]) -> None:
+def _write(frame: "DataFrame", options: dict[str, str]) -> None:
     frame.write.format("daybook").mode("append").options(**options).save()
 
 
