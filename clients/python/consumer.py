@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, cast
+from typing import Any, Generic, Self, TypeAlias
 
 import trio
 
@@ -139,25 +139,27 @@ class MessageSource(Generic[ValueT]):
 
         CorruptMessageError is for one message only: the next call continues behind it.
         """
-        message = await self._queue.take(self._partition_consumers)
+        message: Message[Any] | None = await self._queue.take(self._partition_consumers)
         if message is None:
             raise EndOfTopicError(f"{self.topic} was terminated, and its last message was received")
         if self._versions is not None and self._versions.unknown:
             await self.load_schemas((message,))
         if self._before_receive is not None:
             message = self._before_receive(message)
-        return cast("Message[ValueT]", message)
+        return message
 
     async def receive_batch(self, count_max: int = 1000) -> list[Message[ValueT]]:
         """Wait for a message; return it and others that have arrived, or [] behind the last one."""
         if count_max < 1:
             raise ValueError(f"count_max must be at least 1, not {count_max}")
-        messages = await self._queue.take_many(count_max, self._partition_consumers)
+        messages: list[Message[Any]] = await self._queue.take_many(
+            count_max, self._partition_consumers
+        )
         if self._versions is not None and self._versions.unknown:
             await self.load_schemas(messages)
         if self._before_receive is not None:
             messages = list(map(self._before_receive, messages))
-        return cast("list[Message[ValueT]]", messages)
+        return messages
 
     def take_before_receive(self) -> BeforeReceive | None:
         """Return the function of the interceptors for messages that are handed out.
@@ -205,10 +207,10 @@ class MessageSource(Generic[ValueT]):
         Raise trio.WouldBlock if no message has arrived.  If a message has a version of the schema
         that was not met before, its `value` is known only after `load_schemas`.
         """
-        found = self._queue.take_nowait(count_max, self._partition_consumers)
+        found: list[Message[Any]] = self._queue.take_nowait(count_max, self._partition_consumers)
         if self._before_receive is not None:
             found = list(map(self._before_receive, found))
-        return cast("list[Message[ValueT]]", found)
+        return found
 
     def needs_schemas(self, messages: "Iterable[Message[Any]]") -> bool:
         """Return True if `load_schemas` has to be called before the values are looked at."""
@@ -232,14 +234,14 @@ class MessageSource(Generic[ValueT]):
         return self
 
     async def __anext__(self) -> Message[ValueT]:
-        message = await self._queue.take(self._partition_consumers)
+        message: Message[Any] | None = await self._queue.take(self._partition_consumers)
         if message is None:
             raise StopAsyncIteration
         if self._versions is not None and self._versions.unknown:
             await self.load_schemas((message,))
         if self._before_receive is not None:
             message = self._before_receive(message)
-        return cast("Message[ValueT]", message)
+        return message
 
     async def seek(self, start: Start | int | str) -> None:
         """Continue at a position: a message, an offset, a time, `earliest` or `latest`.
@@ -389,12 +391,15 @@ class Consumer(MessageSource[ValueT]):
 
     def ack_nowait(self, messages: Ackable | Iterable[Ackable]) -> list[TopicConsumer]:
         """Acknowledge as `ack`, without waiting for a receipt; return the consumers concerned."""
-        if isinstance(messages, (Message, MessageId)):
-            messages = (messages,)
-        _check_iterable(messages)
         if self._forked is not None:
             raise self._forked
         told: list[TopicConsumer] = []
+        if isinstance(messages, (Message, MessageId)):
+            if isinstance(messages, Message) and self._interceptors is None:  # the usual call
+                _ack_run(messages.entry, messages.index, messages.index, told)
+                return told
+            messages = (messages,)
+        _check_iterable(messages)
         if self._interceptors is not None:
             messages = list(messages)
         # Messages of one entry that follow each other are acknowledged in one step, as a run from

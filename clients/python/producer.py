@@ -173,6 +173,22 @@ class Producer(Generic[ValueT]):
                 f"{self._budget.used} bytes wait for their receipts, which is the limit: await"
                 " `wait_room()`, or raise pending_bytes_max"
             )
+        producer = self._only
+        if (
+            type(data) is bytes
+            and producer is not None
+            and sequence_id is None
+            and on_result is None
+            and properties is None
+            and event_time_ms is None
+            and ordering_key is None
+            and deliver_at_ms is None
+            and deliver_after_s is None
+            and not self.prepares
+            and (key is None or type(key) is str)
+            and producer.send_plain(data, key)
+        ):
+            return
         if self.prepares:
             if self._encode is not None and type(data) is not OutgoingMessage:
                 if data is not None:
@@ -192,7 +208,6 @@ class Producer(Generic[ValueT]):
             if deliver_after_s is not None:
                 now_ms = self._partition_producers[0].now_ms
                 deliver_at_ms = now_ms + round(deliver_after_s * 1000)
-        producer = self._only
         if producer is None:
             router = self._router
             producer = self._partition_producers[
