@@ -42,7 +42,7 @@ from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, NoRecordError
 from daybook.wire.topics import TopicName
 
-WAIT_S_MAX = 30.0
+WAIT_S_MAX = 20.0
 _AT_ONCE = 16
 _POLL_S = 0.2
 _SWEEP_WAIT_S = 5.0  # The leader looks at other sinks, too.
@@ -185,7 +185,7 @@ class SinkOperations:
             left_s = max(0.0, deadline_s - trio.current_time())
             stored = await self._find(name)
             if stored.record.state in (SinkState.COMMITTED, SinkState.BLOCKED):
-                waiting = await self._apply(stored, left_s)
+                waiting = await self._apply(stored, deadline_s)
                 with translated(name):
                     await self.sinks.finish(name)
                 stored = await self._find(name)
@@ -202,7 +202,7 @@ class SinkOperations:
         view = await self.roll_forward(name, _SWEEP_WAIT_S)
         return {each.topic: each.reason for each in view.partitions if each.state == "blocked"}
 
-    async def _apply(self, stored: StoredSink, wait_s: float) -> dict[str, str]:
+    async def _apply(self, stored: StoredSink, deadline_s: float) -> dict[str, str]:
         """Ask the owners to apply a batch; return why topic partitions do not, in words."""
         record = stored.record
         waiting: dict[str, str] = {}
@@ -213,10 +213,12 @@ class SinkOperations:
                     pending = await self.sinks.pending(topic, record.sink_id)
                 if pending is None or pending.applied:
                     return
+                # With many topic partitions the last ones are asked when the time is up.
+                left_s = max(0.0, deadline_s - trio.current_time())
                 answer = await self._operations.ask_owner(
                     TopicName.parse(topic),
-                    lambda name: self.apply_here(name, wait_s),
-                    RestCall("POST", "/sinks/apply", {"waitS": str(wait_s)}),
+                    lambda name: self.apply_here(name, left_s),
+                    RestCall("POST", "/sinks/apply", {"waitS": f"{left_s:.3f}"}),
                 )
                 reasons = msgspec.convert(answer, dict[str, str])
                 if stored.name in reasons:

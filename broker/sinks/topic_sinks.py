@@ -194,6 +194,9 @@ class TopicSinks:
             known.appended = known.confirmed = start - 1
             # The progress has to be durable before the first entry of the batch is appended.
             await self._store(sink_id, known, applying=True)
+            # Deduplication follows every entry of the log, and takes the sink for a producer.
+            if topic.deduplication is not None:
+                topic.deduplication.joined(property_of(sink_id))
             await self._append(sink_id, pending, manifest, known)
         await known.wait_confirmed()
         if known.refused is not None:
@@ -203,6 +206,8 @@ class TopicSinks:
             raise UnavailableError(str(known.refused))
         await self._store(sink_id, known, applying=False)
         del self._known[sink_id]
+        if topic.deduplication is not None:
+            topic.deduplication.left(property_of(sink_id))
         await self._sinks.mark(full, sink_id, pending)
         return True
 

@@ -61,7 +61,7 @@ the entries.  A task without rows needs no attempt: its share is null.  `hash` i
                                            Answer: {"outcome": str, "warning": str, "sink": state}
     POST   /NAME/abort                     Body: a batch, "checkpoint", "shares".
                                            Answer: {"abandoned": [attempts], "kept": [attempts]}
-    POST   /NAME/roll-forward?waitS=N      apply what is committed; wait up to N (at most 30) s.
+    POST   /NAME/roll-forward?waitS=N      apply what is committed; wait up to N (at most 20) s.
                                            Answer: the state
 
 The `outcome` of a commit is one of

@@ -47,6 +47,7 @@ from daybook.managed_ledger.sinks.record import (
     pending_path,
     pending_root,
     record_path,
+    sink_id_of,
 )
 from daybook.managed_ledger.sinks.staging import HASH_MASK, StagingEnd, check_same_partitions
 from daybook.wire.metadata.store import (
@@ -178,11 +179,11 @@ class Sinks:
     async def pending_of(self, topic: str) -> dict[str, PendingBatch]:
         """Return the pending nodes of a topic partition, by sink id; they may be a little old."""
         found: dict[str, PendingBatch] = {}
-        for sink_id in await self.store.get_children(pending_root(topic)) or []:
-            path = pending_path(topic, sink_id)
+        for node in await self.store.get_children(pending_root(topic)) or []:
+            path = f"{pending_root(topic)}/{node}"
             record = await self.store.get(path)
             if record is not None:
-                found[sink_id] = decode_pending(record.value, path)
+                found[sink_id_of(node)] = decode_pending(record.value, path)
         return found
 
     async def has_pending(self, topic: str) -> bool:
@@ -190,9 +191,9 @@ class Sinks:
         return bool(await self.store.get_newest_children(pending_root(topic)))
 
     async def pending(self, topic: str, sink_id: str) -> PendingBatch | None:
-        path = pending_path(topic, sink_id)
-        record = await self.store.get_newest(path)
-        return None if record is None else decode_pending(record.value, path)
+        """Return the pending node of a sink, as of now."""
+        await self.store.sync(pending_root(topic))
+        return (await self.pending_of(topic)).get(sink_id)
 
     async def pending_sinks(self) -> list[str]:
         """Return the names of the sinks that have pending nodes."""
@@ -289,7 +290,7 @@ class Sinks:
             Set(record_path(name), encode_record(following), stored.version)
         ]
         for topic, pending in pending_batches(name, following, entries).items():
-            path = pending_path(topic, record.sink_id)
+            path = pending_path(topic, record.sink_id, batch.batch_id)
             operations.append(Create(path, encode_pending(pending)))
         # Nothing that the batch needs was deleted meanwhile.
         ledger_ids = [found for found, _ in ends if ledger_id >= 0]
@@ -434,7 +435,7 @@ class Sinks:
 
     async def mark(self, topic: str, sink_id: str, applied: PendingBatch) -> None:
         """Note that the whole share of a batch is durable in a topic partition."""
-        path = pending_path(topic, sink_id)
+        path = pending_path(topic, sink_id, applied.batch_id)
 
         def change(value: bytes) -> bytes | None:
             found = decode_pending(value, path)
@@ -473,7 +474,7 @@ class Sinks:
                 Set(record_path(name), encode_record(following), stored.version)
             ]
             for topic, (_, version) in nodes.items():
-                path = pending_path(topic, stored.record.sink_id)
+                path = _pending_path(topic, stored)
                 operations.append(Delete(path, version))
             if await self._swap(stored, following, operations) is not None:
                 await self._prune(nodes)
@@ -488,7 +489,7 @@ class Sinks:
         found: dict[str, tuple[PendingBatch, int]] = {}
 
         async def read(topic: str) -> None:
-            path = pending_path(topic, stored.record.sink_id)
+            path = _pending_path(topic, stored)
             record = await self.store.get(path)
             if record is not None:
                 found[topic] = decode_pending(record.value, path), record.stat.version
@@ -566,7 +567,7 @@ class Sinks:
             ]
             for topic, (_, version) in nodes.items():
                 if topics is None or topic in topics:
-                    path = pending_path(topic, stored.record.sink_id)
+                    path = _pending_path(topic, stored)
                     operations.append(Delete(path, version))
             done = await self._swap(stored, following, operations)
             if done is not None:
@@ -631,6 +632,11 @@ def _marked(pending: PendingBatch) -> PendingBatch:
 def _stored(name: str, record: Record) -> StoredSink:
     found = decode_record(record.value, name)
     return StoredSink(name, found, record.stat.version, record.stat.modified_ms)
+
+
+def _pending_path(topic: str, stored: StoredSink) -> str:
+    """Return the path of the pending node of the last batch."""
+    return pending_path(topic, stored.record.sink_id, stored.record.batch_id)
 
 
 def _list_path(topic: str) -> str:

@@ -1,7 +1,8 @@
 """The records of sinks in the metadata store, version 1, in JSON.
 
     /daybook/sinks/<name>                                   the sink: `protocol.sink.SinkRecord`
-    /daybook/sinks-pending/<topic partition>/<sink id>      its batch that is not applied there yet
+    /daybook/sinks-pending/<topic partition>/<sink id>-<batch id>
+                                                            its batch that is not applied there yet
 
 Names are URL-encoded.  The pending nodes of a batch are created with the COMMITTED record in one
 transaction, and deleted with the APPLIED one.  The owner of the topic partition marks its node when
@@ -103,8 +104,18 @@ def pending_root(topic: str) -> str:
     return f"{PENDING}/{url_encode(topic)}"
 
 
-def pending_path(topic: str, sink_id: str) -> str:
-    return f"{pending_root(topic)}/{sink_id}"
+def pending_path(topic: str, sink_id: str, batch_id: int) -> str:
+    """Return the path of a pending node.
+
+    It names the batch: a late mark of one batch, by an owner of earlier, must not find the node of
+    the next batch, which would have the same version.
+    """
+    return f"{pending_root(topic)}/{sink_id}-{batch_id}"
+
+
+def sink_id_of(node: str) -> str:
+    """Return the sink id in the name of a pending node."""
+    return node.rpartition("-")[0]
 
 
 def encode_record(record: SinkRecord) -> bytes:

@@ -43,6 +43,7 @@ from daybook.managed_ledger.sinks.record import (
     pending_batches,
     pending_path,
     record_path,
+    sink_id_of,
 )
 from daybook.managed_ledger.sinks.staging import (
     ENTRY_ROOM_BYTES,
@@ -155,7 +156,8 @@ def test_a_newer_version_is_refused() -> None:
 
 def test_names_and_paths() -> None:
     assert record_path("a/b") == "/daybook/sinks/a%2Fb"
-    assert pending_path(P0, ID).endswith(f"t-partition-0/{ID}")
+    assert pending_path(P0, ID, 7).endswith(f"t-partition-0/{ID}-7")
+    assert sink_id_of(f"{ID}-7") == ID
     for name in ("", " ", ".", "..", "x" * 513):
         with pytest.raises(InvalidNameError):
             check_name(name)

@@ -43,6 +43,7 @@ from tests.mutants import (
     schemas,
     shells,
     simulated,
+    sinks,
     space,
     stalls,
     storage,
@@ -108,6 +109,7 @@ _AREAS = (
     turns,
     answers,
     watchdog,
+    sinks,
     simulated,
 )
 

@@ -3,7 +3,7 @@
 import pytest
 
 from daybook.broker.errors import ConflictError
-from tests.broker.sinks.world import World, partition, simulated
+from tests.broker.sinks.world import World, simulated
 
 BATCH = [[(0, "a0"), (1, "b0"), (0, "a1")], [], [(1, "b1"), (0, "a2")]]
 
@@ -79,21 +79,5 @@ def test_what_is_aborted_is_deleted_and_cannot_be_committed() -> None:
         assert answer == {"abandoned": [], "kept": [s.attempt for s in shares if s is not None]}
         assert (await world.roll_forward()).state == "APPLIED"
         assert await world.read(0) == ["a0", "a1", "a2"]
-
-    simulated(story)
-
-
-def test_the_owner_is_killed_while_it_applies() -> None:
-    async def story(world: World) -> None:
-        rows = [(0, f"a{i}") for i in range(30)]
-        shares = await world.stage_all(0, [rows])
-        await world.commit(0, shares)
-        owner = await world.owner(partition(0))
-        world.here = "broker-2" if owner == "broker-1" else "broker-1"
-        await world.after_appends(partition(0), 7)
-        world.cluster.kill(owner)
-        while (view := await world.roll_forward()).state != "APPLIED":
-            assert view.state == "COMMITTED"
-        assert await world.read(0) == [text for _, text in rows]
 
     simulated(story)
