@@ -12,6 +12,7 @@ A batch of typed rows becomes a batch of plain ones, whose value is the encoded 
 
 from collections.abc import Callable, Sequence
 from datetime import date, datetime
+from types import GenericAlias
 from typing import Any, TypeAlias
 
 import msgspec
@@ -147,11 +148,13 @@ class _Types:
         if isinstance(kind, ArrayType):
             hint, convert = self._type(kind.elementType, name)
             hint = hint | None if kind.containsNull else hint
-            return list[hint], None if convert is None else _list_converter(convert)
+            return GenericAlias(list, (hint,)), None if convert is None else _list_converter(
+                convert
+            )
         if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
             hint, convert = self._type(kind.valueType, name)
             hint = hint | None if kind.valueContainsNull else hint
-            return dict[str, hint], _map_converter(convert)
+            return GenericAlias(dict, (str, hint)), _map_converter(convert)
         raise ValueError(
             f"the column {name.removeprefix(_RECORD + '_').replace('_', '.')!r} is"
             f" {kind.simpleString()}, which no schema describes: cast it, for example to string"

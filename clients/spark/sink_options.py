@@ -75,9 +75,9 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 def _once(given: Mapping[str, str], checkpoint: str | None, *, wanted: bool) -> OnceOptions | None:
     """Return the options of an exactly-once write; `checkpoint` is None for a batch."""
     if not wanted:
-        for name in ("admin.url", "sinkName", "commitTimeout"):
-            if name.lower() in given:
-                raise ValueError(f"the option {name!r} is for semantics={_EXACTLY_ONCE} only")
+        for option in ("admin.url", "sinkName", "commitTimeout"):
+            if option.lower() in given:
+                raise ValueError(f"the option {option!r} is for semantics={_EXACTLY_ONCE} only")
         return None
     if not given.get("admin.url"):
         raise ValueError(

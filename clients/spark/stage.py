@@ -185,7 +185,7 @@ class Staging:
         )
         body = compress(self._compression, batch.body)
         if len(body) < len(batch.body):
-            metadata.compression = pb.CompressionType.Name(self._compression)
+            metadata.compression = pb.CompressionType.Value(self._compression.name)
             metadata.uncompressed_size = len(batch.body)
         else:
             body = batch.body

@@ -28,6 +28,7 @@ from daybook.clients.spark.sink import OnceBatchWriter, OnceStreamWriter
 from daybook.clients.spark.sink_options import OnceOptions, parse_sink_options
 from daybook.clients.spark.source import DaybookDataSource
 from daybook.clients.spark.stage import PlannedTopic, Staging, rotated
+from daybook.clients.spark.write_plan import plan_write
 from daybook.wire.compression import CompressionType
 from tests.broker.sinks.world import CHECKPOINT, PARTITIONS, SINK, TOPIC, World, simulated
 
@@ -299,6 +300,11 @@ def test_a_task_without_a_result_cannot_be_committed() -> None:
         commit_staged(ONCE, [TASK, None], 3)
 
 
+def test_shares_are_in_the_order_of_the_tasks() -> None:
+    tasks = [replace(TASK, task=number) for number in range(3)]
+    assert staged([tasks[2], None, *tasks[:2]]) == tasks
+
+
 def test_the_hash_of_rows_does_not_depend_on_their_order() -> None:
     def hash_of(*batches: Iterable[str]) -> int:
         made = encoder()
@@ -363,11 +369,12 @@ def test_a_micro_batch_is_known_by_the_ids_that_spark_tells_its_tasks(
     )
     ids = {"sql_streaming_queryId": "q-1", "streaming_sql_batchId": "7"}
     for options, name in ((STREAM, "spark-q-1"), ({**STREAM, "sinkName": "mine"}, "mine")):
-        writer = DaybookDataSource(options).streamWriter(FRAME, overwrite=False)
-        assert isinstance(writer, OnceStreamWriter)
-        found = staged_by(monkeypatch, writer, **ids)
+        made = DaybookDataSource(options).streamWriter(FRAME, overwrite=False)
+        assert isinstance(made, OnceStreamWriter)
+        found = staged_by(monkeypatch, made, **ids)
         batch = Batch("q-1", 7, {TOPIC: PARTITIONS})
         assert found == Staged(5, name, batch, Share("5", 1, 1, 1, 1, 1))
+    writer = OnceStreamWriter(plan_write(STREAM, FRAME, overwrite=False, streaming=True))
     for missing in ids:
         left = {name: value for name, value in ids.items() if name != missing}
         with pytest.raises(RuntimeError, match="this Spark does not tell its tasks the local"):
