@@ -312,6 +312,23 @@ class TopicProducer(ConnectionHandler):
         elif not index:
             self._begun.set()
 
+    def send_batch(self, batch: Batch) -> None:
+        """Send messages that are a batch already.  If this raises, none of them was taken."""
+        if len(batch.body) > self._max_bytes:
+            raise MessageTooLargeError(
+                f"a batch of {batch.count} messages has {len(batch.body)} bytes, and the broker"
+                f" takes at most {self._max_bytes}"
+            )
+        if self.failure is not None:
+            raise self.failure
+        self.ship()  # The messages before these are sent before them.
+        first = self._next_sequence_id
+        assert first >= self._first_new_id, "the batch would span an id that the broker has"
+        self._next_sequence_id = first + batch.count
+        numbered = replace(batch, sequence_id=first, highest_sequence_id=first + batch.count - 1)
+        self._ship_batch(numbered, [])
+        self._on_batch()
+
     def ship(self) -> None:
         """Send the batch with the messages that it has, or the batch of each key."""
         if not self._builder.count:

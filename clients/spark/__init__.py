@@ -8,8 +8,17 @@ checkpoint   the offsets of a stream as Spark stores them; pure
 topics       the driver's questions to the brokers
 cursors      the subscription that follows a stream
 read         runs a task: reads messages as Arrow batches
-source       implements Spark's interfaces: the batch reader and the stream reader
+source       implements Spark's interfaces: the format, the batch reader and the stream reader
 lag          how far queries are behind: a listener for Spark
+sink_options the options of the sink
+row_columns  the columns of a frame, as the sink takes them
+records      typed rows become plain ones, whose value is a record in JSON or Avro
+rows         Arrow rows become the messages of batches
+write_plan   a planned write, checked before anything is sent
+write        runs a task that writes: sends its rows, and waits for their receipts
+stage        runs a task that writes exactly once: stages its rows
+commit       the driver's side of an exactly-once write: commits or abandons what tasks staged
+sink         implements Spark's interfaces: the batch writer and the stream writer
 """
 
 from importlib import import_module

@@ -84,7 +84,7 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, key_type: KeyType = "binary")
 
 @dataclass(slots=True)
 class Head:
-    """The offsets and the metadata that an entry states.  `last_offset` is None if no broker numbered it."""
+    """The metadata of an entry, and the offset that it states: None if no broker numbered it."""
 
     last_offset: int | None
     metadata: pb.MessageMetadata

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
@@ -55,6 +57,7 @@ from daybook.clients.spark.options import (
     parse_options,
 )
 from daybook.clients.spark.schema import columns_of_schema
+from daybook.clients.spark.sink import batch_writer, stream_writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,7 +77,7 @@ class TaskPartition(InputPartition):
 
 
 class DaybookDataSource(DataSource):
-    """`spark.read.format("daybook")` and `spark.readStream.format("daybook")`."""
+    """The format `daybook`, for `read`, `readStream`, `write` and `writeStream`."""
 
     @classmethod
     def name(cls) -> str:
@@ -102,6 +105,14 @@ class DaybookDataSource(DataSource):
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         columns = columns_of_schema(fields, options.columns, key_type_given=options.key_type_given)
         return replace(options, columns=columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802  Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 class BatchReader(DataSourceReader):

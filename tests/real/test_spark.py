@@ -2,57 +2,36 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import MessageId
-from daybook.clients.spark import DaybookDataSource, LagListener
+from daybook.clients.spark import LagListener
 from daybook.clients.spark.offsets import OffsetRange
 from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.read import read_task
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real import spark_accounting
+from tests.real.spark_session import spark_session
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 COUNT = 2000
 TRIGGER_MAX = 700
 PATIENCE_S = 300  # the machine may be busy with other work
-CODES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the queries are short
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", CODES)
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.authenticate.socketTimeout", "120s")  # a busy machine starts it late
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
-    session.dataSource.register(DaybookDataSource)
-    yield session
-    gateway: Any = session.sparkContext._gateway
-    session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # its Java process ends with its standard input
-    gateway.proc.wait(timeout=60)
-    SparkContext._gateway = SparkContext._jvm = None
+    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The producer against a fake broker: the outcome of sends when brokers fail."""
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -8,7 +9,9 @@ import trio
 
 import daybook
 from daybook.clients.python.arguments import Compression
+from daybook.clients.python.client import Client
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.protocol.batching import BatchBuilder
 from daybook.wire.batch import iter_batch, parse_metadata
 from daybook.wire.compression import decompress
 from daybook.wire.messages.client import Send
@@ -101,6 +104,35 @@ async def test_after_a_takeover_everything_is_sent_again_in_order() -> None:
             assert sent_again[:10] == sent_before
             assert second.commands(pb.CommandProducer)[0].epoch == 1
             assert second.commands(pb.CommandProducer)[0].producer_name == producer.name
+
+
+async def test_a_batch_that_was_made_before_is_sent_in_its_turn() -> None:
+    async with fake_cluster() as cluster:
+        cluster.brokers["b1"].max_message_size = 1000
+        async with daybook.connect(cluster.url) as client:
+            await send_made_batches(cluster, client)
+
+
+async def send_made_batches(cluster: FakeCluster, client: Client) -> None:
+    async with await client.create_producer("t") as producer:
+        builder = BatchBuilder(10, 1000)
+        for value in (b"2", b"3"):
+            builder.add(value, "k", 0)
+        batch = builder.take()
+        producer.send_nowait(b"1")
+        producer.send_batch_nowait(batch)
+        producer.send_batch_nowait(batch)
+        producer.send_nowait(b"4")
+        with pytest.raises(daybook.MessageTooLargeError, match="takes at most 1000"):
+            producer.send_batch_nowait(replace(batch, body=bytes(1001)))
+        await producer.flush()
+        assert stored(cluster) == [b"1", b"2", b"3", b"2", b"3", b"4"]
+        sends = cluster.brokers["b1"].commands(Send)
+        ids = [(send.sequence_id, send.highest_sequence_id) for send in sends]
+        assert [first for first, _ in ids] == [0, 1, 3, 5]
+        assert producer.last_sequence_id == 5
+    with pytest.raises(daybook.ClosedError):
+        producer.send_batch_nowait(batch)
 
 
 async def test_a_producer_that_the_broker_closes_comes_back() -> None:
