@@ -160,5 +160,6 @@ async def _in_slices(work: Generator[None, None, ResultT]) -> ResultT:
         try:
             next(work)
         except StopIteration as end:
-            return end.value
+            result: ResultT = end.value
+            return result
         await trio.lowlevel.checkpoint()

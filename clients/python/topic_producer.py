@@ -68,7 +68,7 @@ _KEY_CHARS = 256  # A longer key counts, like properties, when the size of a mes
 _PROPERTY_BYTES = 16  # bytes of a property in a frame, besides its name and value
 _CHUNK_FIELDS = 512  # bytes of metadata that are set when an entry is queued, at most
 _NO_PROPERTIES: Mapping[str, str] = {}
-_ON_THE_WIRE = {
+COMPRESSION_ON_THE_WIRE = {
     CompressionType.LZ4: pb.LZ4,
     CompressionType.ZLIB: pb.ZLIB,
     CompressionType.ZSTD: pb.ZSTD,
@@ -514,7 +514,7 @@ class TopicProducer(ConnectionHandler):
             metadata.ClearField("compression")
             metadata.ClearField("uncompressed_size")
             return body
-        metadata.compression = _ON_THE_WIRE[self._compression]
+        metadata.compression = COMPRESSION_ON_THE_WIRE[self._compression]
         metadata.uncompressed_size = len(body)
         return packed
 

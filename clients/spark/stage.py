@@ -20,6 +20,7 @@ from daybook.clients.python.arguments import compression_type, topic_name
 from daybook.clients.python.protocol.batching import Batch as EncodedBatch
 from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.sink_requests import Batch, Share, SinkRequests, StagingAttempt
+from daybook.clients.python.topic_producer import COMPRESSION_ON_THE_WIRE
 from daybook.clients.spark.records import RecordEncoder
 from daybook.clients.spark.rows import RowEncoder, Target
 from daybook.clients.spark.write_plan import WritePlan
@@ -185,7 +186,7 @@ class Staging:
         )
         body = compress(self._compression, batch.body)
         if len(body) < len(batch.body):
-            metadata.compression = pb.CompressionType.Value(self._compression.name)
+            metadata.compression = COMPRESSION_ON_THE_WIRE[self._compression]
             metadata.uncompressed_size = len(batch.body)
         else:
             body = batch.body
