@@ -10,7 +10,7 @@ pieces for as long as a piece takes at the permitted rate.
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import trio
 
@@ -160,6 +160,5 @@ async def _in_slices(work: Generator[None, None, ResultT]) -> ResultT:
         try:
             next(work)
         except StopIteration as end:
-            result: ResultT = end.value
-            return result
+            return cast("ResultT", end.value)
         await trio.lowlevel.checkpoint()

@@ -574,6 +574,9 @@ class SchemaRegistry:
         return found
 
     async def _examined(self, topic: TopicName, stored: StoredVersion) -> Examined:
+        read = await self._version(topic, stored)
+        if read.examined is not None:
+            return read.examined
         # Tasks that compare with the same version wait for the first of them, which parses it.
         async with self._alone(f"{self._ledgers.path(stored.ledger_id)} parsed"):
             return await self._examined_alone(topic, stored)
