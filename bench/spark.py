@@ -5,9 +5,10 @@ python -m bench.spark [MESSAGES [PARTITIONS ...]]
 Topics with 4, 2 and 1 partitions are filled with messages of 200 bytes with keys, and unloaded, so
 that their ledgers are sealed.  `local[2]` then reads key and value of all messages.  The two ways
 take turns in one run, and the first turn of each is not counted: only ratios within a run count,
-because other programs use the machine, too.  The processor time is that of all brokers.
+because other programs use the machine, too.
 
-A query that reads the same rows out of memory shows what Spark itself can do on this machine.
+A query that reads the same rows out of memory shows what Spark itself can do on this machine.  The
+processor time is that of all brokers; what idle brokers use while this query runs is taken off.
 """
 
 import os
@@ -74,8 +75,12 @@ class MemoryReader(DataSourceReader):
 class Turns:
     """The turns of one way to read one topic."""
 
-    rows_per_s: list[float] = field(default_factory=list)
-    broker_s: list[float] = field(default_factory=list)  # for a million rows
+    elapsed_s: list[float] = field(default_factory=list)
+    broker_s: list[float] = field(default_factory=list)
+
+    @property
+    def broker_cores(self) -> float:
+        return sum(self.broker_s) / sum(self.elapsed_s)
 
 
 class Bench:
@@ -111,7 +116,7 @@ class Bench:
                 assert each.sealed[-1].next == each.held.next, "all messages are in sealed ledgers"
 
     def turn(self, topic: str, partitions: int, way: str) -> tuple[float, float]:
-        """Read the topic once; return rows per second and broker seconds per million rows."""
+        """Read the topic once; return the seconds it took, and those of the brokers' processors."""
         if way == "memory":
             options = {"messages": str(self._messages), "tasks": str(max(2, partitions))}
             frame = self._spark.read.format("memory_rows").options(**options).load()
@@ -127,7 +132,7 @@ class Bench:
         if way != "memory":
             assert row["n"] == row["k"] == self._messages
             assert row["b"] == self._messages * len(_VALUE)
-        return row["n"] / elapsed, used * 1e6 / row["n"]
+        return elapsed, used
 
     def _broker_seconds(self) -> float:
         used = 0.0
@@ -159,20 +164,22 @@ def main(messages: int, shapes: Sequence[int]) -> None:
             turns = {way: Turns() for way in _WAYS}
             for number in range(ROUNDS):
                 for way in _WAYS if number % 2 else reversed(_WAYS):
-                    rows_per_s, broker_s = bench.turn(topic, partitions, way)
-                    print(f"{partitions} partitions, {way}: {rows_per_s:,.0f} rows/s", flush=True)
+                    elapsed_s, broker_s = bench.turn(topic, partitions, way)
+                    print(f"{partitions} partitions, {way}: {elapsed_s:.1f} s", flush=True)
                     if number:
-                        turns[way].rows_per_s.append(rows_per_s)
+                        turns[way].elapsed_s.append(elapsed_s)
                         turns[way].broker_s.append(broker_s)
-            rates = {way: median(each.rows_per_s) for way, each in turns.items()}
+            rates = {way: messages / median(each.elapsed_s) for way, each in turns.items()}
+            idle = turns["memory"].broker_cores
             for way, each in turns.items():
+                used_s = (each.broker_cores - idle) * sum(each.elapsed_s)
                 table.add_row(
                     str(partitions),
                     way,
                     f"{rates[way]:,.0f}",
                     f"{rates[way] / rates['memory']:.2f}",
                     f"{rates[way] / rates['brokers']:.2f}",
-                    "" if way == "memory" else f"{median(each.broker_s):.3f}",
+                    f"{used_s * 1e6 / (messages * len(each.elapsed_s)):.3f}",
                 )
     Console(width=120).print(table)
 

@@ -84,7 +84,10 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, key_type: KeyType = "binary")
 
 @dataclass(slots=True)
 class Head:
-    """The metadata of an entry, and the offset that it states: None if no broker numbered it."""
+    """The offset and the metadata that an entry states.
+
+    `last_offset` is that of its last message; None if no broker numbered the entry.
+    """
 
     last_offset: int | None
     metadata: pb.MessageMetadata

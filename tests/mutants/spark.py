@@ -1,79 +1,76 @@
-"""Rules of the Spark sink, broken one at a time (`clients.spark`)."""
+"""Rules of the Spark tasks, broken one at a time: no offset goes missing without a word."""
 
 from tests.mutants.patch import Edit, Mutant
 
-_COMMIT = "daybook.clients.spark.commit"
-_SINK = "daybook.clients.spark.sink"
-_ROWS = "daybook.clients.spark.rows"
-_BY_ONCE = "tests:tests/clients/spark/test_once.py"
-_BY_ROWS = "tests:tests/clients/spark/test_rows.py"
+_READ = "daybook.clients.spark.read"
+_WALK = "daybook.clients.spark.walk"
+_DIRECT = "daybook.clients.spark.direct"
+_BY_DIRECT = "tests:tests/clients/spark/test_direct.py"
+_BY_READ = "tests:tests/clients/spark/test_read.py"
 
 MUTANTS = [
     Mutant(
-        id="SW01",
-        rule="a batch of which a task has no result is not committed -> without its rows",
-        module=_COMMIT,
-        name="commit_staged",
-        replacement=Edit("if len(found) < len(messages):", "if False:"),
-        caught_by=f"{_BY_ONCE} -k without_a_result",
+        id="SP01",
+        rule="a ledger that its topic still lists is never a gap -> it is taken for trimmed",
+        module=_READ,
+        name="_TaskReader._check_retained",
+        replacement=Edit("each.ledger_id == ledger.ledger_id", "False"),
+        caught_by=f"{_BY_DIRECT} -k never_a_gap",
     ),
     Mutant(
-        id="SW02",
-        rule="all tasks of a batch counted the same partitions -> only the first is asked",
-        module=_COMMIT,
-        name="_one_batch",
-        replacement=Edit("if (each.sink, each.batch) != (sink, batch):", "if False:"),
-        caught_by=f"{_BY_ONCE} -k another_batch",
+        id="SP02",
+        rule="a ledger that names another topic is never read -> it is",
+        module=_DIRECT,
+        name="SealedLedgerReader.__init__",
+        replacement=Edit("if other is not None", "if False"),
+        caught_by=f"{_BY_DIRECT} -k another_topic",
     ),
     Mutant(
-        id="SW03",
-        rule="a batch that waited for an earlier one is committed then -> it is forgotten",
-        module=_COMMIT,
-        name="commit",
-        replacement=Edit('if done.outcome != "wait":', "if True:"),
-        caught_by=f"{_BY_ONCE} -k ends_when_the_batch",
+        id="SP03",
+        rule="offsets that are missing between two entries are data loss -> nobody notices",
+        module=_WALK,
+        name="RangeWalk.take",
+        replacement=Edit("first > self.expected", "False"),
+        caught_by=f"{_BY_READ} -k gap",
     ),
     Mutant(
-        id="SW04",
-        rule="shares are committed in the order of the tasks -> as Spark names them",
-        module=_COMMIT,
-        name="staged",
-        replacement=Edit("sorted(found, key=lambda each: each.task)", "found"),
-        caught_by=f"{_BY_ONCE} -k order_of_the_tasks",
+        id="SP04",
+        rule="a message that cannot be read fails the query, by default -> it is left out",
+        module=_WALK,
+        name="RangeWalk._unreadable",
+        replacement=Edit('case "fail"', 'case "never"'),
+        caught_by=f"{_BY_READ} -k end_no_topic",
     ),
     Mutant(
-        id="SW05",
-        rule="exactly-once needs the ids of query and micro-batch -> a missing one is a name",
-        module=_SINK,
-        name="_micro_batch",
-        replacement=Edit("if missing:", "if len(missing) > 1:"),
-        caught_by=f"{_BY_ONCE} -k spark_tells_its_tasks",
+        id="SP05",
+        rule="a topic that was deleted and created again is another one -> offsets alone decide",
+        module="daybook.clients.spark.offsets",
+        name="is_another_topic",
+        replacement=Edit("before != now", "False"),
+        caught_by="tests:tests/clients/spark/test_offsets.py",
     ),
     Mutant(
-        id="SW06",
-        rule="the driver counts the partitions once for a batch -> each time it sends the writer",
-        module=_SINK,
-        name="_Once.__getstate__",
-        replacement=Edit("if self._topic is None:", "if True:"),
-        caught_by=f"{_BY_ONCE} -k asked_for_once",
+        id="SP06",
+        rule="a task reads no offsets of a topic that was made anew since the plan -> it does",
+        module=_READ,
+        name="_TaskReader._from_broker",
+        replacement=Edit("is_another_topic(self._task.created, held.created)", "False"),
+        caught_by=f"{_BY_READ} -k made_anew",
     ),
     Mutant(
-        id="SW07",
-        rule="a large message is alone in its batch -> it waits for others",
-        module=_ROWS,
-        name="RowEncoder._cut",
-        replacement=Edit(
-            "bisect_right(ends, done + BATCH_BYTES_MAX)",
-            "bisect_right(ends, done + 4 * BATCH_BYTES_MAX)",
-        ),
-        caught_by=f"{_BY_ROWS} -k alone",
+        id="SP07",
+        rule="a cursor stays behind the batch that may be read again -> it moves with the commit",
+        module="daybook.clients.spark.cursors",
+        name="Cursors.commit",
+        replacement=Edit("self._committed.items()", "end.items()"),
+        caught_by="tests:tests/clients/spark/test_cursors.py",
     ),
     Mutant(
-        id="SW08",
-        rule="the rest of the rows is sent at the end -> batches that are not full are lost",
-        module=_ROWS,
-        name="RowEncoder.rest",
-        replacement=Edit("everything=True", "everything=False"),
-        caught_by=f"{_BY_ROWS} -k every_row",
+        id="SP08",
+        rule="an outage is not the end of an availableNow run -> it is",
+        module="daybook.clients.spark.source",
+        name="StreamReader.latestOffset",
+        replacement=Edit("self._target is not None", "False"),
+        caught_by="tests:tests/clients/spark/test_source.py -k outage_for_its_end",
     ),
 ]
