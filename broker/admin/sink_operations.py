@@ -1,4 +1,4 @@
-"""What drivers of sinks and administrators ask for.  Any broker answers.
+"""The operations for drivers of sinks and for administrators.  Any broker answers.
 
 The owner of each topic partition is asked if it takes a batch before the commit, and to apply it
 after that.  All operations raise only `BrokerError`s.
@@ -278,7 +278,7 @@ class SinkOperations:
             raise UnavailableError("this broker applies no batches of sinks")
         return await served.sinks.apply(min(wait_s, WAIT_S_MAX))
 
-    # -- what administrators see and decide
+    # -- for administrators
 
     async def show(self, name: str) -> SinkView:
         stored = await self._find(name)

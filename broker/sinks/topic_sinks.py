@@ -7,8 +7,8 @@ everything else that an owner writes.  Policies of the topic are passed by: the 
 them.  Only a topic that was terminated or made anew cannot take the rest.
 
 A batch is applied in order, and an entry is never appended twice by one owner: the sequence ids
-count on from what this owner has appended, or, for a new owner, from what the log holds.  Whatever
-cannot be read or appended now is tried again.
+count on from what this owner has appended, or, for a new owner, from what the log holds.  A
+read or an append that is not possible now is tried again.
 """
 
 from collections.abc import Collection
@@ -54,7 +54,7 @@ _NOT_NOW = (BrokerError, SinkError, MetadataError, LedgerError, ManagedLedgerErr
 
 
 class _Applying:
-    """What this owner knows about one sink."""
+    """The knowledge of this owner about one sink."""
 
     def __init__(self, name: str, highest: int | None, position: Position, offset: int) -> None:
         self.name = name

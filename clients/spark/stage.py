@@ -185,7 +185,8 @@ class Staging:
         )
         body = compress(self._compression, batch.body)
         if len(body) < len(batch.body):
-            metadata.compression = pb.CompressionType.Value(self._compression.name)
+            number: Any = pb.CompressionType.Value(self._compression.name)
+            metadata.compression = number
             metadata.uncompressed_size = len(batch.body)
         else:
             body = batch.body

@@ -27,8 +27,8 @@ from enum import Enum, auto
 from hashlib import sha256
 
 NO_BATCH = -1
-PARTITIONS_MAX = 1_000  # of one batch
-KNOWN_PARTITIONS_MAX = 4_000  # of all batches of one sink
+PARTITIONS_MAX = 1_000  # at most, in one batch
+KNOWN_PARTITIONS_MAX = 4_000  # at most, in all batches of one sink
 ABANDONED_MAX = 5_000
 WEEK_MS = 7 * 24 * 3600 * 1000
 
@@ -49,7 +49,7 @@ class ManifestId:
     """The manifest of a batch; `ledger_id` is -1 for a batch without entries."""
 
     ledger_id: int
-    checksum: str  # of its bytes
+    checksum: str  # the SHA-256 of its bytes
     shares: str  # `digest_of_shares`
 
 
@@ -66,7 +66,7 @@ class SinkPartition:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who writes to a sink: one streaming query with its checkpoint, or one batch job."""
+    """The writer of a sink: one streaming query with its checkpoint, or one batch job."""
 
     query_id: str
     checkpoint: str

@@ -8,8 +8,9 @@ A batch is committed in one transaction, which
 - creates a pending node for each topic partition
 - checks that the manifest, the staging ledgers and the topics' lists exist
 
-If the answer is lost, the record is read again, and the batch is recognized by its shares.  What
-cannot be known now raises LedgerError or MetadataError; the caller repeats the call.
+If the answer is lost, the record is read again, and the batch is recognized by its shares.  If
+the outcome cannot be known now, LedgerError or MetadataError is raised, and the caller repeats the
+call.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -87,7 +88,7 @@ class ShareRef:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a batch will append to one topic partition."""
+    """The entries that a batch will append to one topic partition."""
 
     entries: int
     bytes: int
@@ -112,7 +113,7 @@ class Batch:
 
     source: Source
     batch_id: int
-    partitions: Mapping[str, int]  # of each topic, as the driver counted them
+    partitions: Mapping[str, int]  # by topic, as the driver counted them
     shares: Sequence[ShareRef | None]  # in the order of the tasks; None: a task without entries
     once: bool = False
 
@@ -224,8 +225,8 @@ class Sinks:
                 case Verdict.REPLAY:
                     return await self._replay(stored, batch)
                 case Verdict.PROCEED:
-                    # What is looked at from here on can be deleted only by a host that changes
-                    # the version of the record before.
+                    # A host that deletes something that is looked at from here on has changed the
+                    # version of the record before.
                     ends = await self._read_ends(name, batch)
                     if await self._commit(stored, batch, wanted, ends, admit):
                         found = await self.find_or_create(name)

@@ -28,7 +28,7 @@ class StagedEntryError(SinkError):
 
 
 class StagingLostError(SinkError):
-    """What a task has staged is not there, or not complete."""
+    """The staging of a task is not there, or not complete."""
 
 
 class SinkCorruptError(SinkError):

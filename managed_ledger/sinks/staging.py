@@ -169,7 +169,7 @@ class StagingEnd(msgspec.Struct, rename="camel"):
     attempt: str
     query_id: str
     batch_id: int
-    partitions: dict[str, int]  # of each topic, as the driver counted them
+    partitions: dict[str, int]  # by topic, as the driver counted them
     topics: list[str]  # topic partitions
     runs: list[Run]
     largest: int  # the bytes of the largest entry

@@ -52,11 +52,16 @@ def applied(record: SinkRecord) -> SinkRecord:
     return done
 
 
+def blocked(record: SinkRecord, topic: str) -> SinkRecord:
+    found = record.block(topic, "terminated")
+    assert found is not None
+    return found
+
+
 NEW = SinkRecord("id")
 FIVE = committed(5, "a", "b")
 FIVE_APPLIED = applied(FIVE)
-FIVE_BLOCKED = FIVE.block(P0, "terminated")
-assert FIVE_BLOCKED is not None
+FIVE_BLOCKED = blocked(FIVE, P0)
 
 OTHER_QUERY = Source("other", "/checkpoint")
 COPY = Source("query", "/copy")
@@ -140,8 +145,7 @@ def test_a_batch_is_applied_when_all_its_partitions_are() -> None:
 
 
 def test_a_blocked_partition_is_skipped_or_the_rest_is_given_up() -> None:
-    both = FIVE_BLOCKED.block(P1, "deleted")
-    assert both is not None
+    both = blocked(FIVE_BLOCKED, P1)
     assert FIVE_BLOCKED.block(P0, "again") is None
     assert FIVE_APPLIED.block(P0, "late") is None
     assert FIVE.block("t-partition-2", "unknown") is None
@@ -158,7 +162,7 @@ def test_a_blocked_partition_is_skipped_or_the_rest_is_given_up() -> None:
             record.abandon_batch()
     given_up = both.abandon_batch()
     assert (given_up.state, given_up.in_batch) == (SinkState.APPLIED, [])
-    # What comes next in a partition that was given up counts on all the same.
+    # The next batch counts on in a partition that was given up.
     assert committed(6, "c", before=given_up).partitions[P0] == SinkPartition(11, 6, 6)
 
 

@@ -9,7 +9,7 @@ them, so the rows in the topic tell whose batch was committed.
     python -m tests.simulation.sinks 7        runs one seed and says what happens
     python -m tests.simulation.sinks 1 20     runs these seeds
 
-What is checked (`safety.md`, X1 to X5):
+The checks (X1 to X5):
 
 - each batch is in the topic once, from one driver, whole, in the order of its tasks, and batches
   follow one another; the sequence ids have no gap
@@ -68,7 +68,7 @@ class Result:
 
 @dataclass
 class Audit:
-    """What drivers have staged, and every change of the sink's record and of staging ledgers."""
+    """The staging of drivers, and all changes of the sink's record and of staging ledgers."""
 
     problems: list[str] = field(default_factory=list[str])
     staged: dict[tuple[int, int], list[Rows]] = field(

@@ -241,7 +241,7 @@ def test_staging_that_cannot_be_read_is_waited_for() -> None:
         assert await world.read(0) == TEXTS
 
     async def _tried(act: Callable[..., Awaitable[object]], body: object) -> None:
-        with suppress(BrokerError):  # Whatever it says, the batch is committed or not.
+        with suppress(BrokerError):  # The answer does not matter here.
             await act(SINK, body)
 
     simulated(story)
