@@ -147,10 +147,8 @@ class _Types:
             return made, _struct_converter(made, kind.fieldNames(), converters)
         if isinstance(kind, ArrayType):
             hint, convert = self._type(kind.elementType, name)
-            hint = hint | None if kind.containsNull else hint
-            return GenericAlias(list, (hint,)), None if convert is None else _list_converter(
-                convert
-            )
+            several = GenericAlias(list, (hint | None if kind.containsNull else hint,))
+            return several, None if convert is None else _list_converter(convert)
         if isinstance(kind, MapType) and isinstance(kind.keyType, StringType):
             hint, convert = self._type(kind.valueType, name)
             hint = hint | None if kind.valueContainsNull else hint

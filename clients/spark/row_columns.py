@@ -72,11 +72,13 @@ class RecordColumns:
 def record_columns(schema: StructType) -> tuple[RecordColumns, StructType]:
     """Return the columns of typed rows, and the frame that remains when they are encoded."""
     names = [field.name.lower() for field in schema.fields]
-    struct, kind = None, StructType()
+    struct: int | None = None
+    kind = StructType()
     if "value" in names:
         found = schema.fields[names.index("value")].dataType
         if isinstance(found, StructType):
-            struct, kind = names.index("value"), found
+            struct = names.index("value")
+            kind = found
     meant = set(_WANTED) - {"value"}
     fields = [] if struct is not None else [i for i, name in enumerate(names) if name not in meant]
     if struct is None:
