@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daybook.broker.protocol.compaction import (
-    SLICE_MESSAGES,
     ChangedError,
     Selection,
     TooManyKeysError,
@@ -368,7 +367,7 @@ def test_a_second_pass_over_other_entries_is_an_error() -> None:
 
 def test_others_may_work_in_the_middle_of_a_large_batch() -> None:
     """A batch of 200,000 messages took 1.5 seconds, in which the broker did nothing else."""
-    count = 10 * SLICE_MESSAGES
+    count = 10_000
     entry = memoryview(batch([("a" if n % 2 else f"b{n}", "1") for n in range(count)]))
     selection = Selection(keys_max=count, salt=b"", retain_keyless=False)
     slices, _ = sliced(selection.add(entry))

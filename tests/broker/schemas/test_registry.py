@@ -1,7 +1,7 @@
 """The registry over real ledgers and bookies, in virtual time: races, crashes, losses, orphans."""
 
 import json
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -443,7 +443,7 @@ def test_a_ledger_that_is_about_to_be_named_is_not_lost(existing: bool) -> None:
 
 
 @contextmanager
-def _seen(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[list[int]]:
+def _seen(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> Generator[list[int]]:
     """Note how many steps of tasks had run when each call of this function began."""
     seen = list[int]()
     original = getattr(registry_module, name)
