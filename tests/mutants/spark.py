@@ -10,7 +10,7 @@ _BY_READ = "tests:tests/clients/spark/test_read.py"
 
 MUTANTS = [
     Mutant(
-        id="SP01",
+        id="SPK01",
         rule="a ledger that its topic still lists is never a gap -> it is taken for trimmed",
         module=_READ,
         name="_TaskReader._check_retained",
@@ -18,7 +18,7 @@ MUTANTS = [
         caught_by=f"{_BY_DIRECT} -k never_a_gap",
     ),
     Mutant(
-        id="SP02",
+        id="SPK02",
         rule="a ledger that names another topic is never read -> it is",
         module=_DIRECT,
         name="SealedLedgerReader.__init__",
@@ -26,7 +26,7 @@ MUTANTS = [
         caught_by=f"{_BY_DIRECT} -k another_topic",
     ),
     Mutant(
-        id="SP03",
+        id="SPK03",
         rule="offsets that are missing between two entries are data loss -> nobody notices",
         module=_WALK,
         name="RangeWalk.take",
@@ -34,7 +34,7 @@ MUTANTS = [
         caught_by=f"{_BY_READ} -k gap",
     ),
     Mutant(
-        id="SP04",
+        id="SPK04",
         rule="a message that cannot be read fails the query, by default -> it is left out",
         module=_WALK,
         name="RangeWalk._unreadable",
@@ -42,7 +42,7 @@ MUTANTS = [
         caught_by=f"{_BY_READ} -k end_no_topic",
     ),
     Mutant(
-        id="SP05",
+        id="SPK05",
         rule="a topic that was deleted and created again is another one -> offsets alone decide",
         module="daybook.clients.spark.offsets",
         name="is_another_topic",
@@ -50,7 +50,7 @@ MUTANTS = [
         caught_by="tests:tests/clients/spark/test_offsets.py",
     ),
     Mutant(
-        id="SP06",
+        id="SPK06",
         rule="a task reads no offsets of a topic that was made anew since the plan -> it does",
         module=_READ,
         name="_TaskReader._from_broker",
@@ -58,7 +58,7 @@ MUTANTS = [
         caught_by=f"{_BY_READ} -k made_anew",
     ),
     Mutant(
-        id="SP07",
+        id="SPK07",
         rule="a cursor stays behind the batch that may be read again -> it moves with the commit",
         module="daybook.clients.spark.cursors",
         name="Cursors.commit",
@@ -66,7 +66,7 @@ MUTANTS = [
         caught_by="tests:tests/clients/spark/test_cursors.py",
     ),
     Mutant(
-        id="SP08",
+        id="SPK08",
         rule="an outage is not the end of an availableNow run -> it is",
         module="daybook.clients.spark.source",
         name="StreamReader.latestOffset",
