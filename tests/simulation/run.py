@@ -6,6 +6,7 @@ calm       everything is healed; receivers get all that exists, before anybody s
 count      a backlog that says that it is exact equals a full count
 drain      topics take messages again and are read, and subscriptions are emptied: liveness; the
            clients' ledgers are closed and read
+orphans    brokers remove the ledgers that nothing names
 stop       brokers stop in order, and no task or connection of them is left
 mend       open ledgers are closed, leaving bookies have left, all copies exist again, and deleted
            ledgers take no room
@@ -268,6 +269,7 @@ class _Simulation:
 
     async def _count_backlogs(self) -> None:
         names = self._plan.shape.broker_names()
+        await self._wait_for_orphans()
         self._outcome.violations += await wrong_backlogs(self._cluster, names)
 
     async def _lift_limits(self) -> None:
@@ -431,6 +433,15 @@ class _Simulation:
             await within(LIVENESS_S, f"stopping {name}", partial(cluster.stop, name))
         await trio.sleep(1.0)
         for stream in cluster.network.open_streams:
+    async def _wait_for_orphans(self) -> None:
+        """Give brokers time to remove orphans; the checker reports one that is still there.
+
+        A short run may end before the first search after the last fault.  All topics are open now.
+        """
+        with trio.move_on_after(LIVENESS_S):
+            while self._audit.orphans():
+                await self._handle.sleep(_LOOK_S)
+
             if stream.port == 0 and not stream.host.startswith(("bookie", "caretaker")):
                 self._leak(f"a connection from {stream.host} to {stream.peer}")
 
