@@ -26,7 +26,17 @@ from daybook.broker.namespaces.policies import DEFAULT_NAMESPACE
 from daybook.wire.metadata.store import Record
 from daybook.wire.topics import TopicName
 from tests.history.check import check
-from tests.history.events import Deliver, Event, Healed, HistoryError, Ok, Quiet, Run, Stamped
+from tests.history.events import (
+    Deliver,
+    Event,
+    Healed,
+    HistoryError,
+    Ok,
+    Overloaded,
+    Quiet,
+    Run,
+    Stamped,
+)
 from tests.simulation import scheduler
 from tests.simulation.acts import Decommission, Join
 from tests.simulation.audit import MetadataAudit, audit_copies
@@ -199,6 +209,8 @@ class _Simulation:
             moments.on_write(host, path, record)
 
         cluster.metadata.tree.observer = on_write
+        refusals = scene.recorder("nemesis")
+        moments.overloaded = lambda bookie: refusals.note(Overloaded(bookie))
         cluster.network.tap = moments.on_wire
         cluster.disk_tap = moments.on_disk
         if watching.say is not None:
@@ -257,6 +269,7 @@ class _Simulation:
         await self._clients_gone()
         await within(LIVENESS_S, "counting backlogs", self._count_backlogs)
         await self._drain()
+        await self._wait_for_orphans()
         await self._stop_brokers()
         await self._mend()
         if self._plan.power_cycle:
@@ -269,7 +282,6 @@ class _Simulation:
 
     async def _count_backlogs(self) -> None:
         names = self._plan.shape.broker_names()
-        await self._wait_for_orphans()
         self._outcome.violations += await wrong_backlogs(self._cluster, names)
 
     async def _lift_limits(self) -> None:
@@ -421,6 +433,15 @@ class _Simulation:
             async with self._scene.connect_ledgers(life) as client:
                 await within(LIVENESS_S, "reading ledgers", partial(read_all, self._scene, client))
 
+    async def _wait_for_orphans(self) -> None:
+        """Give brokers time to remove orphans; the checker reports one that is still there.
+
+        A short run may end before the first search after the last fault.  All topics are open now.
+        """
+        with trio.move_on_after(LIVENESS_S):
+            while self._audit.orphans():
+                await self._handle.sleep(_LOOK_S)
+
     async def _stop_brokers(self) -> None:
         """Stop brokers in good order; then no leftovers of clients and brokers may remain."""
         cluster = self._cluster
@@ -433,15 +454,6 @@ class _Simulation:
             await within(LIVENESS_S, f"stopping {name}", partial(cluster.stop, name))
         await trio.sleep(1.0)
         for stream in cluster.network.open_streams:
-    async def _wait_for_orphans(self) -> None:
-        """Give brokers time to remove orphans; the checker reports one that is still there.
-
-        A short run may end before the first search after the last fault.  All topics are open now.
-        """
-        with trio.move_on_after(LIVENESS_S):
-            while self._audit.orphans():
-                await self._handle.sleep(_LOOK_S)
-
             if stream.port == 0 and not stream.host.startswith(("bookie", "caretaker")):
                 self._leak(f"a connection from {stream.host} to {stream.peer}")
 
