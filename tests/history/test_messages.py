@@ -215,7 +215,7 @@ def test_a_bookie_that_was_overloaded_is_not_well_for_a_while() -> None:
 
 def test_a_bookie_that_was_overloaded_excuses_delays_only() -> None:
     send, ok = sent(0, A)
-    lost = [ledger(0), Overloaded("b1"), Overloaded("b2"), send, ok]
+    lost: list[Event] = [ledger(0), Overloaded("b1"), Overloaded("b2"), send, ok]
     assert rules([*lost, *read()]) == ["lost-write"]
 
 
