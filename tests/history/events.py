@@ -311,7 +311,7 @@ class FaultEnd:
 
 @dataclass(frozen=True, slots=True)
 class Overloaded:
-    """A bookie refused an entry because too many bytes were on their way to its disk.
+    """A bookie refused an entry for want of room (TOO_MANY_REQUESTS).
 
     Its writers leave the bookie out for a while, so for the time of `settle_s` it counts as one
     that is not well.  It excuses delays only.
