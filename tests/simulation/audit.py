@@ -80,10 +80,11 @@ class MetadataAudit:
             return
         is_new = ledger_id not in self.ledgers
         try:
-            metadata = self.ledgers[ledger_id] = decode_metadata(record.value)
+            metadata = decode_metadata(record.value, record.stat.created_ms)
         except MalformedMetadataError as error:
             self.problems.append(f"ledger {ledger_id}: {error}")
             return
+        self.ledgers[ledger_id] = metadata
         owner = owner_of(metadata.custom)
         if is_new and owner is not None and owner[1] is None:
             topic = self._unlisted[ledger_id] = _topic_of(owner[0])

@@ -14,6 +14,7 @@ from tests.simulation.acts import (
     FullDisk,
     Isolate,
     Join,
+    JumpClock,
     Kill,
     LoseDisk,
     LoseIndex,
@@ -556,6 +557,12 @@ def test_an_orphan_that_no_search_finds_is_reported() -> None:
     settings = replace(plan.shape.settings, orphan_interval_s=3600.0)
     outcome = simulate(replace(plan, shape=replace(plan.shape, settings=settings)))
     assert [each.partition(":")[0] for each in outcome.violations] == ["orphan-kept"]
+
+
+def test_an_orphan_is_removed_after_the_clock_of_its_broker_was_set_back() -> None:
+    plan = SCENARIOS["a run ends soon after a creation was cut short"]
+    back = Mishap("f1", At(1.5), JumpClock("broker-1", -86_400.0))
+    assert simulate(replace(plan, faults=(*plan.faults, back))).violations == []
 
 
 def test_only_the_refusals_of_other_bookies_excuse_the_delay_of_an_overload() -> None:
