@@ -87,16 +87,17 @@ fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 soak: setup ## MINUTES=10 of faults on real processes, LEDGERS=1 without brokers, or KILLS=300 of owners; SEED=7
 	@$(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10) --workloads $(if $(LEDGERS),ledgers,$(or $(WORKLOADS),topics))) $(if $(SEED),--seed $(SEED))
 
-interop: setup ## with Apache BookKeeper's bookies, client and tools, Pulsar's managed ledgers, broker, Java and Go clients; BOOKKEEPER=4.17.3 for one release
+interop: setup ## with Apache's bookies, client and tools, Pulsar's managed ledgers, broker, Java and Go clients; BOOKKEEPER=4.17.3 for one release, ONLY=bookkeeper
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-client
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-broker
 	@sh tests/interop/fetch.sh $(or $(PULSAR_ADMIN),4.0.8) pulsar-client-tools
 	@sh tests/interop/fetch_go.sh
-	@for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \
+	@only=$(or $(ONLY),interop); for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \
 	  sh tests/interop/fetch.sh $$version || exit 1; \
-	  echo "with Apache BookKeeper $$version"; \
-	  BOOKKEEPER=$$version PULSAR=$(or $(PULSAR),4.2.4) $(BIN)/pytest -q -n 2 --dist loadfile -m interop tests/interop || exit 1; done
+	  echo "with Apache BookKeeper $$version: the tests of $$only"; \
+	  BOOKKEEPER=$$version PULSAR=$(or $(PULSAR),4.2.4) $(BIN)/pytest -q -n 2 --dist loadfile -m $$only tests/interop || exit 1; \
+	  only=bookkeeper; done
 
 clean: ## forget the virtual environment and what tools left
 	@rm -rf $(VENV) site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,7 @@
 """`make bench`: run the cases, print the table, write it as JSON.
 
 python -m bench [CASE ...]; without names all of them: standalone, and those of `ledger`,
-`cases`, `flood`, `features`, `hand_over` and `typed`.
+`cases`, `flood`, `features`, `hand_over`, `typed` and `spark_write`.
 """
 
 import json
@@ -14,7 +14,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from bench import cases, features, flood, hand_over, ledger, typed
+from bench import cases, features, flood, hand_over, ledger, spark_write, typed
 from bench.cases import Figure, standalone_start
 from daybook.clients.testing.standalone import StandaloneProcess
 
@@ -26,6 +26,7 @@ CASES = {
     **features.CASES,
     **hand_over.CASES,
     **typed.CASES,
+    **spark_write.CASES,
 }
 
 

@@ -3,6 +3,7 @@
 The machine's speed changes from minute to minute, so only the ratios of one run count.
 """
 
+import re
 from collections.abc import Awaitable, Callable
 from statistics import median
 
@@ -14,7 +15,9 @@ from daybook.clients.python.arguments import SubscriptionTypeName
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
 from daybook.clients.python.consumer import Consumer
+from daybook.clients.python.http import http_request
 from daybook.clients.testing.standalone import StandaloneProcess
+from daybook.wire.tcp import TcpNetwork
 
 ROUNDS = 3
 _PLAIN, _DEDUPLICATED = "bench-plain", "bench-deduplicated"
@@ -22,6 +25,8 @@ _MEASURE_S = 4.0
 _KEYED, _KEYS, _CONSUMERS, _KEYED_MESSAGES = "bench-keyed", 1000, 100, 200_000
 _ALONE_MESSAGES = 20_000
 _ALONE_PENDING = 50
+_TAILING, _TAILING_RATE, _TAILING_S = 10, 1_000, 10.0
+_READS = re.compile(r"^daybook_broker_bookie_reads_total(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 
 
 async def deduplication(cluster: StandaloneProcess) -> list[Figure]:
@@ -124,4 +129,62 @@ async def _drain(client: Client, kind: SubscriptionTypeName, name: str) -> float
     return _KEYED_MESSAGES / elapsed
 
 
-CASES = {"deduplication": deduplication, "key_shared": key_shared}
+async def tailing(cluster: StandaloneProcess) -> list[Figure]:
+    """Compare the reads at bookies of ten subscriptions that keep up with those of one."""
+    found: list[Figure] = []
+    reads_of_one = 0
+    for count in (1, _TAILING):
+        before = await _bookie_reads(cluster)
+        async with connect(cluster.service_url) as client:
+            rate = await _follow(client, f"bench-tailing-{count}", count)
+        reads = await _bookie_reads(cluster) - before
+        if count == 1:
+            reads_of_one = reads
+        note = f"{_TAILING_RATE * count:,} msg/s asked for, {rate:,.0f} msg/s received"
+        good = count == 1 or reads <= reads_of_one
+        target = "" if count == 1 else "<= those of one"
+        name = f"reads at bookies of {count} tailing subscription{'s' * (count > 1)}"
+        found.append(Figure(name, reads, "reads", target, good, note))
+    return found
+
+
+async def _follow(client: Client, topic: str, count: int) -> float:
+    """Return the messages a second that all tailing subscriptions together receive."""
+    consumers = [await client.subscribe(topic, f"s{number}") for number in range(count)]
+    messages = int(_TAILING_RATE * _TAILING_S)
+
+    async def receive(consumer: Consumer) -> None:
+        left = messages
+        while left:
+            found = await consumer.receive_batch()
+            consumer.ack_nowait(found)
+            left -= len(found)
+
+    data = bytes(1024)
+    async with await client.create_producer(topic) as producer, trio.open_nursery() as nursery:
+        for consumer in consumers:
+            nursery.start_soon(receive, consumer)
+        started = trio.current_time()
+        for number in range(messages):
+            await trio.sleep_until(started + number / _TAILING_RATE)
+            producer.send_nowait(data)
+    elapsed = trio.current_time() - started
+    for consumer in consumers:
+        await consumer.aclose()
+    return messages * count / elapsed
+
+
+async def _bookie_reads(cluster: StandaloneProcess) -> int:
+    """Return how often the brokers have read entries at bookies."""
+    total = 0
+    for broker in cluster.ready["brokers"]:
+        host, _, port = str(broker["admin_url"]).removeprefix("http://").rpartition(":")
+        answer = await http_request(
+            TcpNetwork(), host, int(port), "GET", "/metrics", None, timeout_s=60.0
+        )
+        (count,) = _READS.findall(answer.body.decode())
+        total += int(float(count))
+    return total
+
+
+CASES = {"deduplication": deduplication, "key_shared": key_shared, "tailing": tailing}

@@ -22,6 +22,7 @@ class BrokerContext(ConnectionContext):
     policies: Policies
     topic_lists: TopicLists
     schemas: SchemaAdmission
+    ledgers_url: str  # where the ledgers are, for clients that read them themselves
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)
 

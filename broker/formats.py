@@ -22,7 +22,8 @@ from daybook.managed_ledger.cursor_ledger import CHANGE_2
 from daybook.wire.errors import MalformedError
 from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionState, Watch
 
-READABLE = (CHANGE_2,)  # the formats that this version of Daybook announces
+SINKS = "sinks-1"  # committed batches of sinks are applied (`managed_ledger.sinks`)
+READABLE = (CHANGE_2, SINKS)  # the formats that this version of Daybook announces
 
 _RETRY_S = 0.2
 

@@ -23,16 +23,18 @@ from starlette.types import ASGIApp
 
 from daybook.bookie.errors import RegistryError
 from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
+from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
 from daybook.broker.admin.app import create_app
 from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
 from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.config import BrokerConfig
 from daybook.broker.context import BrokerContext
 from daybook.broker.errors import CannotJoinError, UnavailableError
-from daybook.broker.formats import READABLE, Formats
+from daybook.broker.formats import READABLE, SINKS, Formats
 from daybook.broker.limits import BrokerLimits, CompactionLimits, TopicLimits, UnackedLimits
 from daybook.broker.metrics import BrokerMetrics
 from daybook.broker.namespaces.policies import Policies
@@ -62,6 +64,8 @@ from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
+from daybook.broker.sinks.attempts import StagingAttempts
+from daybook.broker.sinks.sweep import SinkSweep
 from daybook.broker.topics.managed_ledger_factory import (
     LogConfigs,
     ManagedLedgerFactory,
@@ -71,6 +75,11 @@ from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.binding import bind
 from daybook.managed_ledger.errors import ForeignListsError
 from daybook.managed_ledger.open import ManagedLedgers, open_managed_ledgers
+from daybook.managed_ledger.orphans import RemoveOther
+from daybook.managed_ledger.sinks.cleaning import StagingCleaner
+from daybook.managed_ledger.sinks.commit import Sinks
+from daybook.managed_ledger.sinks.ledgers import SinkLedgers, sink_ledger_of
+from daybook.managed_ledger.sinks.staging import BODY_BYTES_MAX
 from daybook.managed_ledger.tree import tree_id
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
@@ -106,6 +115,7 @@ class RunningBroker:
     port: int
     http_port: int | None
     operations: Operations
+    sinks: SinkOperations
     topics: Topics
     ownership: Ownership
     peers: Peers
@@ -311,6 +321,7 @@ class _Broker:
                 stop_leading=self._leading.cancel,
             ),
         )
+        self.sink_operations, self.sink_sweep, cleaner = self._make_sinks(client, clock)
         self.context = context = BrokerContext(
             config=config,
             clock=clock,
@@ -321,6 +332,7 @@ class _Broker:
             policies=self.policies,
             topic_lists=TopicLists(store, log),
             schemas=self.schemas,
+            ledgers_url=f"zk://{config.zookeeper}{config.ledgers_root}",
             server_version=server_version(identity.incarnation),
             own_urls=(identity.service_url,),
             log=log,
@@ -338,7 +350,7 @@ class _Broker:
         self.orphans = OrphanRemoval(
             ledgers,
             self._leads,
-            SchemaOrphans(store, client, clock).remove,
+            _removal_of_others(SchemaOrphans(store, client, clock), cleaner),
             interval_s=config.orphan_interval_s,
             age_s=config.orphan_age_s,
             log=log,
@@ -357,6 +369,31 @@ class _Broker:
             topics_max=config.metrics_topics_max,
         )
 
+    def _make_sinks(
+        self, client: LedgerClient, clock: WallClock
+    ) -> tuple[SinkOperations, SinkSweep, StagingCleaner]:
+        ledgers = SinkLedgers(client, lambda: self.ledgers.tree)
+        sinks = Sinks(self.store, ledgers, self.rng, self.configs.default_quorums)
+        self.topics.sinks = sinks
+        self.attempts = StagingAttempts(
+            ledgers,
+            self.configs.default_quorums,
+            sinks.new_id,
+            lambda: min(self.config.max_message_size, client.entry_bytes_max()),
+            self.log,
+        )
+        operations = SinkOperations(
+            sinks,
+            self.attempts,
+            self.operations,
+            self.topics,
+            lambda: self.formats.allows(SINKS),
+            self.identity.http_url,
+        )
+        cleaner = StagingCleaner(sinks, clock)
+        sweep = SinkSweep(sinks, cleaner, operations.sweep, self._leads, self.log)
+        return operations, sweep, cleaner
+
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
         await self._bind()
         await self._prepare_cluster()
@@ -369,6 +406,8 @@ class _Broker:
         await nursery.start(self.ownership.run)
         nursery.start_soon(self.peers.run)
         nursery.start_soon(self._lead)
+        nursery.start_soon(self.attempts.run)
+        nursery.start_soon(self.sink_sweep.run)
         if self.config.orphan_removal:
             nursery.start_soon(self.orphans.run)
         if self.http is not None:
@@ -377,6 +416,8 @@ class _Broker:
                 self.metrics.scrape,
                 why_not_ready=self.probe.why_not_ready,
                 body_bytes_max=self.config.http_body_bytes_max,
+                of_sinks=self.sink_operations,
+                staged_bytes_max=max(BODY_BYTES_MAX, self.config.max_message_size),
                 log=self.log,
             )
             await nursery.start(self.http.serve, app)
@@ -393,6 +434,7 @@ class _Broker:
             port=self.port,
             http_port=None if self.http is None else self.http.port,
             operations=self.operations,
+            sinks=self.sink_operations,
             topics=self.topics,
             ownership=self.ownership,
             peers=self.peers,
@@ -503,6 +545,17 @@ class _Broker:
 
     async def _is_dead(self, member: Member) -> bool:
         return await self.peer_probe.probe(member) is Verdict.DEAD
+
+
+def _removal_of_others(schemas: SchemaOrphans, cleaner: StagingCleaner) -> RemoveOther:
+    """Return the removal of orphans among the ledgers of schemas and sinks."""
+
+    async def remove(ledger_id: int, stored: StoredMetadata, tree: str, age_ms: int) -> bool:
+        if sink_ledger_of(stored.metadata.custom) is not None:
+            return await cleaner.remove(ledger_id, stored, tree)
+        return await schemas.remove(ledger_id, stored, tree, age_ms)
+
+    return remove
 
 
 def _balance(config: BrokerConfig) -> BalanceSettings:

@@ -74,7 +74,6 @@ if TYPE_CHECKING:
     from daybook.clients.python.messages import Message as Message
     from daybook.clients.python.messages import MessageId as MessageId
     from daybook.clients.python.messages import Offset as Offset
-    from daybook.clients.python.pipe import Output as Output
     from daybook.clients.python.producer import Producer as Producer
     from daybook.clients.python.protocol.letters import DeadLetterPolicy as DeadLetterPolicy
     from daybook.clients.python.reader import OffsetRange as OffsetRange
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.statistics import ConsumerStats as ConsumerStats
     from daybook.clients.python.statistics import ProducerStats as ProducerStats
     from daybook.clients.python.table_view import TableView as TableView
+    from daybook.clients.python.transformation import Output as Output
     from daybook.wire.version import __version__ as __version__
 
 _NAMES = {
@@ -104,12 +104,12 @@ _NAMES = {
     """,
     "daybook.clients.python.limits": "ClientLimits",
     "daybook.clients.python.messages": "EARLIEST LATEST Message MessageId Offset",
-    "daybook.clients.python.pipe": "Output",
     "daybook.clients.python.producer": "Producer",
     "daybook.clients.python.protocol.letters": "DeadLetterPolicy",
     "daybook.clients.python.reader": "OffsetRange Reader",
     "daybook.clients.python.statistics": "ClientStats ConsumerStats ProducerStats",
     "daybook.clients.python.table_view": "TableView",
+    "daybook.clients.python.transformation": "Output",
     "daybook.wire.version": "__version__",
 }
 _WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -1,7 +1,8 @@
 """Topics as Spark tables and streams, by offset.
 
 `spark.dataSource.register(daybook.spark.DaybookDataSource)` registers the format `daybook`.
-PySpark is loaded only when the class is asked for.
+`spark.streams.addListener(daybook.spark.LagListener())` tells how far queries are behind.
+PySpark is loaded only when a class is asked for.
 """
 
 from typing import TYPE_CHECKING
@@ -9,9 +10,10 @@ from typing import TYPE_CHECKING
 from daybook.clients import spark as _spark
 
 if TYPE_CHECKING:
+    from daybook.clients.spark.lag import LagListener as LagListener
     from daybook.clients.spark.source import DaybookDataSource as DaybookDataSource
 
-__all__ = ["DaybookDataSource"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["DaybookDataSource", "LagListener"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> object:

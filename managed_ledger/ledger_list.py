@@ -57,12 +57,19 @@ class LedgerList:
     """
 
     def __init__(
-        self, context: LogContext, name: str, info: ManagedLedgerInfo, version: int
+        self,
+        context: LogContext,
+        name: str,
+        info: ManagedLedgerInfo,
+        version: int,
+        *,
+        created: int = 0,
     ) -> None:
         self.path = path = log_path(name)
         self.owner = LedgerOwner(name)  # the ledgers of the list name it in their metadata
         self.info = info
         self.version = version
+        self.created = created  # the transaction that created the list; 0 if it is not known
         self.ids = [ledger.ledgerId for ledger in info.ledgerInfo]  # all listed ledgers, ascending
         self.sealed: list[SealedLedger] = []  # the sealed ones among them, in order
         self.bytes = info.ByteSize()  # the size of the list as it was read or written last

@@ -65,6 +65,7 @@ from daybook.managed_ledger.records import (
     set_property,
 )
 from daybook.managed_ledger.records_pb2 import ManagedLedgerInfo
+from daybook.managed_ledger.sinks.progress import held_by_sinks
 from daybook.managed_ledger.stalled import StallWatch
 from daybook.managed_ledger.traffic import TrafficMeter
 from daybook.wire.batch import broker_entry_metadata
@@ -139,6 +140,7 @@ class ManagedLedger:
         self._stall = StallWatch(context, name)
         self._leaving = False
         self._refused: ManagedLedgerError | None = None  # the reason why no append is taken
+        self._closing = False  # A rollover must not begin any more.
         self._full: ListFullError | None = None
         self.room = Room(ledgers.bytes, config.list_bytes_max)  # the room in the list of ledgers
         self._trimming = trio.Lock()  # one trim at a time
@@ -151,6 +153,16 @@ class ManagedLedger:
         self._listen(writer)
 
     # -- properties
+
+    @property
+    def created(self) -> int:
+        """The transaction that created the list: higher for a log that was created again."""
+        return self.ledgers.created
+
+    @property
+    def instance(self) -> str | None:
+        """The INSTANCEID of the ledgers; None if brokers have not bound it."""
+        return self.context.instance
 
     @property
     def cursors(self) -> Mapping[str, Cursor]:
@@ -720,10 +732,12 @@ class ManagedLedger:
     async def truncate(self) -> list[int]:
         """Drop all ledgers that no cursor needs, even those that retention would keep.
 
-        The present ledger is rolled over first, so what it has can be dropped, too.
+        The present ledger is rolled over first, so what it has can be dropped, too.  That includes
+        the last ledger of a terminated log, which gets an empty one behind it, as at an opening.
         """
         self.check()
-        if self.current_entries and self._refused is None:
+        may_roll = self._refused is None or self.terminated is not None
+        if self.current_entries and may_roll and not self._closing:
             # Nothing happens if the list is too full; then the other ledgers are dropped all the
             # more.
             self.roll()
@@ -757,7 +771,8 @@ class ManagedLedger:
         end = self._writer if self._previous is None else self._previous[0]
         closed = [each for each in self.ledgers.sealed if each.ledger_id < end.ledger_id]
         now_ms = self.context.clock.now_ms()
-        return trimmable(closed, self._cursors.held_from(), retention, now_ms)
+        held = [*self._cursors.held_from(), *held_by_sinks(self.ledgers.info.properties)]
+        return trimmable(closed, held, retention, now_ms)
 
     # -- the end
 
@@ -797,6 +812,7 @@ class ManagedLedger:
         Raise ManagedLedgerError if bookies and metadata store do not allow that in `close_s`.  The
         log is abandoned then, which loses nothing but is not clean.
         """
+        self._closing = True
         self._refused = self._refused or ClosedError(f"{self.name} is being closed")
         closed = ClosedError(f"{self.name} was closed")
         deadline_s = trio.current_time() + self.config.close_s
@@ -827,6 +843,7 @@ class ManagedLedger:
         This is the first part of a deletion.
         """
         self.check()
+        self._closing = True
         error = ClosedError(f"{self.name} is being deleted")
         self._refused = self._refused or error
         for name in list(self.cursors):

@@ -41,6 +41,15 @@ class EntryFacts:
     messages: int
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerOffsets:
+    """A sealed ledger, and the offsets [first, next) of its messages."""
+
+    ledger: SealedLedger
+    first: int
+    next: int
+
+
 _Holds = Callable[[EntryFacts], bool]
 
 
@@ -60,6 +69,30 @@ async def retained_offsets(log: ManagedLedger) -> tuple[int, int]:
         if first > log.last_confirmed:
             return following, following
         return (await facts_at(log, first)).first_offset, following
+
+    return await _untrimmed(look)
+
+
+async def sealed_offsets(log: ManagedLedger) -> list[LedgerOffsets]:
+    """Return the sealed ledgers that hold messages, in order, with their offsets.
+
+    The list states most of the offsets.  A ledger of which it does not is looked at once.
+    """
+
+    async def look() -> list[LedgerOffsets]:
+        start = log.before_first
+        first = (await retained_offsets(log))[0]
+        found: list[LedgerOffsets] = []
+        # A ledger that a pending write drops from the list is sealed, and not retained any more.
+        for ledger in [
+            e for e in log.ledgers.sealed if e.entries and e.ledger_id >= start.ledger_id
+        ]:
+            following = await known_last(log.context, log.ledgers, ledger) + 1
+            found.append(LedgerOffsets(ledger, first, following))
+            first = following
+        if log.before_first != start:  # `first` may then be that of another ledger.
+            raise _TrimmedError(f"{log.name} was trimmed")
+        return found
 
     return await _untrimmed(look)
 

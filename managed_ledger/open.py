@@ -74,6 +74,7 @@ from daybook.managed_ledger.records import (
     set_property,
 )
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo, ManagedLedgerInfo
+from daybook.managed_ledger.sinks.progress import held_by_sinks
 from daybook.managed_ledger.traffic import WriteLatencies
 from daybook.wire.clock import WallClock
 from daybook.wire.metadata.paths import parent_of
@@ -332,7 +333,8 @@ async def _take_over(
     path = log_path(name)
     info = parse(ManagedLedgerInfo(), record.value, path)
     _check_instance(context, path, info)  # before anything is fenced
-    ledgers = LedgerList(context, name, info, record.stat.version)
+    stat = record.stat
+    ledgers = LedgerList(context, name, info, stat.version, created=stat.created_txid)
     on_step(f"recovering its last ledgers, of {len(ledgers.ids)}")
     next_offset = await recover_tail(context, ledgers)  # step 2
     assert len(ledgers.sealed) == len(ledgers.ids)
@@ -354,7 +356,8 @@ async def _take_over(
                 lambda cursor: stored_position(context, LedgerOwner(name, cursor), ledgers),
             )
             now_ms = context.clock.now_ms()
-            trimmed[:] = trimmable(ledgers.sealed, held.values(), config.retention, now_ms)
+            positions = [*held.values(), *held_by_sinks(ledgers.info.properties)]
+            trimmed[:] = trimmable(ledgers.sealed, positions, config.retention, now_ms)
 
         def change(info: ManagedLedgerInfo) -> None:
             _record_lengths(info, learned)

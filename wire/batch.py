@@ -312,6 +312,19 @@ class BatchReader:
             data.append(body[first:offset])
         return singles, data
 
+    def singles(self, body: bytes, count: int) -> Iterator[SingleMetadata]:
+        """Yield the metadata of the `count` messages in `body`, without their data.
+
+        The caller may do other work in between.  Raise a WireError as `split` does.
+        """
+        offset, end = 0, len(body)
+        for _ in range(count):
+            first, single = self._metadata(body, offset)
+            offset = first + single.payload_size
+            if offset > end:
+                raise TruncatedError("a batch is cut off")
+            yield single
+
     def _metadata(self, body: bytes, offset: int) -> tuple[int, SingleMetadata]:
         """Return where the data of the message at `offset` begin, and its metadata."""
         first = offset + _SIZE_BYTES

@@ -12,6 +12,7 @@ No authorization is needed for any of them.
 """
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -21,9 +22,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from daybook.broker.admin import bundles, namespaces, schemas, subscriptions, topics
+from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscriptions, topics
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
+from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
 from daybook.broker.errors import BrokerError
 from daybook.wire.logging import Log
@@ -36,10 +38,13 @@ def create_app(
     why_not_ready: Callable[[], Awaitable[str]],
     body_bytes_max: int,
     log: Log,
+    of_sinks: SinkOperations | None = None,
+    staged_bytes_max: int = 0,
 ) -> ASGIApp:
     """Return the application.
 
     `why_not_ready` probes the service port and returns "" if the port answers as it should.
+    `staged_bytes_max` bounds the bodies of requests about sinks, which have entries.
     """
 
     async def show_metrics(_: Request) -> Response:
@@ -58,6 +63,11 @@ def create_app(
         return PlainTextResponse("ok")
 
     endpoints = Endpoints(operations, body_bytes_max, log)
+    of_sinks_routes = (
+        []
+        if of_sinks is None
+        else sinks.routes(Endpoints(of_sinks, max(body_bytes_max, staged_bytes_max), log))
+    )
     of_subscriptions = Endpoints(SubscriptionOperations(operations), body_bytes_max, log)
     app = Starlette(
         routes=[
@@ -68,6 +78,7 @@ def create_app(
             *bundles.routes(endpoints),
             *subscriptions.routes(of_subscriptions),  # before those that end with a route for all
             *namespaces.routes(endpoints),
+            *of_sinks_routes,
             *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log)),
             *topics.routes(endpoints),  # It ends with a route for all that is not offered.
         ],
@@ -77,6 +88,9 @@ def create_app(
     return with_encoded_paths(app)
 
 
-async def _http_error(_: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if error.status_code == HTTPStatus.NOT_FOUND:  # No route has the path.
+        path = request.url.path
+        return reason(404, f"this broker does not offer {request.method} {path}: check the path")
     return reason(error.status_code, error.detail)

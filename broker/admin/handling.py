@@ -133,6 +133,10 @@ class Call(Generic[PartsT]):
         content = await self._content()
         return await self.body(kind) if content.strip() not in (b"", b"null") else None
 
+    async def content(self) -> bytes:
+        """Return the body as it is."""
+        return await self._content()
+
     async def _content(self) -> bytes:
         if self._read is None:
             content = bytearray()

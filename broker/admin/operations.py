@@ -431,13 +431,20 @@ class Operations:
         partitions = await self._partitions(topic)
         if not force:
             await self._check_unused(partitions)
-        await self._each(
-            partitions,
-            lambda partition: self.delete_here(partition, force=force),
-            RestCall("DELETE", "", _FORCED if force else {}),
-            missing=NotFoundError,
-        )
-        await self.policies.delete_partitioned(topic)
+        deleted = 0
+        while True:
+            await self._each(
+                partitions[deleted:],
+                lambda partition: self.delete_here(partition, force=force),
+                RestCall("DELETE", "", _FORCED if force else {}),
+                missing=NotFoundError,
+            )
+            deleted = len(partitions)
+            if await self.policies.delete_partitioned(topic, partitions_max=deleted):
+                break
+            # The topic has grown meanwhile.  Without the record, its new partitions would be left.
+            count = await self.policies.newest_partitions(topic)
+            partitions = [topic.partition_name(index) for index in range(count)]
         await self.policies.delete_topic_policies(topic)
         await self.schemas.registry.delete_all(topic)
 
@@ -602,11 +609,20 @@ class Operations:
         self, topic: TopicName, name: str, start: Start, *, authoritative: bool = False
     ) -> None:
         """Create a durable subscription.  Raise ConflictError if it exists."""
+
+        def creation(start: Start) -> tuple[Local, RestCall]:
+            return (
+                lambda t: self.create_subscription_here(t, name, start),
+                RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+            )
+
+        # A partition that comes meanwhile is read from its beginning, as by any subscription.
+        added = creation(Start(-1, -1, properties=start.properties))
         await self._on_owners(
             topic,
-            lambda t: self.create_subscription_here(t, name, start),
-            RestCall("PUT", f"/subscription/{url_encode(name)}", body=start),
+            *creation(start),
             authoritative=authoritative,
+            added=(*added, ConflictError),
         )
 
     async def delete_subscription(
@@ -616,11 +632,15 @@ class Operations:
 
         Raise PreconditionError while it has consumers, unless `force`.
         """
-        await self._on_owners(
-            topic,
+        deletion: tuple[Local, RestCall] = (
             lambda t: self.delete_subscription_here(t, name, force=force),
             RestCall("DELETE", f"/subscription/{url_encode(name)}", _FORCED if force else {}),
+        )
+        await self._on_owners(
+            topic,
+            *deletion,
             authoritative=authoritative,
+            added=(*deletion, NotFoundError),
         )
 
     async def skip_all(self, topic: TopicName, name: str, *, authoritative: bool = False) -> None:
@@ -752,19 +772,13 @@ class Operations:
             return
         served, subscription = await self._subscription(topic, name)
         if subscription.consumers and not force:
-            raise PreconditionError(
-                f"the subscription {name} has {len(subscription.consumers)} consumers: close"
-                " them, or use force"
-            )
+            raise PreconditionError(_in_use(name, len(subscription.consumers)))
         await served.subscriptions.remove(subscription)
 
     def _delete_volatile(self, topic: NonPersistentTopic, name: str, *, force: bool) -> None:
         subscription = topic.subscriptions.get(name)
         if not force:  # It has consumers, because it would not exist without them.
-            raise PreconditionError(
-                f"the subscription {name} has {len(subscription.consumers)} consumers: close"
-                " them, or use force"
-            )
+            raise PreconditionError(_in_use(name, len(subscription.consumers)))
         subscription.drop()
 
     async def skip_all_here(self, topic: TopicName, name: str) -> None:
@@ -807,6 +821,10 @@ class Operations:
     ) -> list[object]:
         return await self._on_owners(topic, local, call, authoritative=authoritative)
 
+    async def ask_owner(self, topic: TopicName, local: Local, call: RestCall) -> object:
+        """Run an operation on one topic, on the broker that owns it."""
+        return await self._on_owner(topic, local, call)
+
     async def _check_served_here(self, topic: TopicName, *, authoritative: bool) -> None:
         await self._check_not_partitioned(topic)
         await self._check_owner(topic, authoritative=authoritative)
@@ -819,7 +837,8 @@ class Operations:
         where = await self._lookups.lookup(topic, authoritative=authoritative)
         if where.redirect or where.service_url != self._ownership.identity.service_url:
             raise NotOwnerError(
-                f"the broker at {where.service_url} serves {topic}",
+                f"the broker at {where.service_url} serves {topic}: ask that one, as the header"
+                " Location says (curl -L does)",
                 http_url=where.http_url,
                 authoritative=where.authoritative,
             )
@@ -862,12 +881,24 @@ class Operations:
         *,
         authoritative: bool,
         missing: type[BrokerError] | None = None,
+        added: tuple[Local, RestCall, type[BrokerError]] | None = None,
     ) -> list[object]:
-        """Run an operation on the topic, on this broker, or on each partition, on its owner."""
+        """Run an operation on the topic, on this broker, or on each partition, on its owner.
+
+        `added` is the operation for partitions that come meanwhile.  Its error is no failure: the
+        broker that adds a partition may have been faster.
+        """
         count = await self.policies.partitions(topic)
         if count:
             partitions = [topic.partition_name(index) for index in range(count)]
-            return await self._each(partitions, local, call, missing=missing)
+            results = await self._each(partitions, local, call, missing=missing)
+            while added is not None and count < (
+                now := await self.policies.newest_partitions(topic)
+            ):
+                partitions = [topic.partition_name(index) for index in range(count, now)]
+                await self._each(partitions, added[0], added[1], missing=added[2])
+                count = now
+            return results
         await self._check_owner(topic, authoritative=authoritative)
         return [await local(topic)]
 
@@ -974,18 +1005,32 @@ async def _target(topic: Topic, start: Start) -> Target:
     return named, ((1 << messages) - (1 << first)) if first else None
 
 
+def _in_use(name: str, consumers: int) -> str:
+    them = "a consumer: close it" if consumers == 1 else f"{consumers} consumers: close them"
+    return f"the subscription {name} has {them}, or use force"
+
+
 def _message_id(topic: TopicName, position: Position, batch_index: int = -1) -> MessageIdData:
     return MessageIdData(position.ledger_id, position.entry_id, topic.partition, batch_index)
 
 
 # -- the stats of a partitioned topic
 
+_NOT_ADDED = (
+    "backlogQuotaLimitSize",
+    "backlogQuotaLimitTime",
+    "oldestBacklogMessageAgeSeconds",
+    "topicEpoch",
+)
+_NO_VALUES = (None, "", "None")  # "None" is the type of a subscription that nobody uses
+
 
 def sum_stats(stats: Sequence[Stats]) -> dict[str, object]:
     """Return the sums over the stats of partitions.
 
-    Numbers are added, subscriptions are merged by name, lists are concatenated.  Any other value (a
-    name, a type) is taken from the first partition that has it.  Averages become the mean.
+    Numbers are added, except times, ages and limits, which are not sums of anything.  Subscriptions
+    are merged by name, lists are concatenated.  Any other value (a name, a type, a reason) is taken
+    from the first partition that has one.  Averages become the mean.
     """
     total: dict[str, object] = {}
     for one in stats:
@@ -1003,7 +1048,9 @@ def _add(key: str, sum_: object, value: object) -> object:
         case bool(), bool():
             return sum_ and value if key.endswith("Exact") else sum_ or value
         case (int() | float()) as left, (int() | float()) as right:
-            if key.startswith("last") or key.endswith("Timestamp"):
+            if key.startswith("earliest"):  # a time; 0 if there is none
+                return min(left, right) if left and right else left or right
+            if key in _NOT_ADDED or key.startswith("last") or key.endswith("Timestamp"):
                 return max(left, right)
             return left + right
         case list(), list():
@@ -1011,4 +1058,4 @@ def _add(key: str, sum_: object, value: object) -> object:
         case dict(), dict():
             return sum_stats([cast("Stats", sum_), cast("Stats", value)])
         case _:
-            return sum_
+            return value if sum_ in _NO_VALUES else sum_

@@ -13,6 +13,7 @@ have a record.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -47,6 +48,7 @@ from daybook.wire.metadata.store import (
     RecordExistsError,
     SessionState,
     StoreUnavailableError,
+    VersionConflictError,
 )
 from daybook.wire.metadata.update import update
 from daybook.wire.topics import TopicName, url_decode
@@ -396,12 +398,37 @@ class Policies:
 
         await self._write(records.partitioned_path(topic), changed, f"the topic {topic}")
 
-    async def delete_partitioned(self, topic: TopicName) -> None:
-        """Delete the record of a partitioned topic, if there is one."""
+    async def newest_partitions(self, topic: TopicName) -> int:
+        """Return how many partitions a topic has, with every change that ended before the call."""
         try:
-            await self._store.delete(records.partitioned_path(topic), -1)
+            record = await self._store.get_newest(records.partitioned_path(topic))
+        except MetadataError as error:
+            raise UnavailableError(
+                f"the number of partitions of {topic} cannot be read now: {error}; try again"
+            ) from error
+        return 0 if record is None else _decoded(PartitionedTopic, record.value).partitions
+
+    async def delete_partitioned(
+        self, topic: TopicName, *, partitions_max: int | None = None
+    ) -> bool:
+        """Delete the record of a partitioned topic, if there is one.
+
+        Return False, and delete nothing, if the topic has more than `partitions_max` partitions.
+        """
+        path = records.partitioned_path(topic)
+        try:
+            while True:
+                record = await self._store.get_newest(path)
+                if record is None:
+                    return True
+                partitions = _decoded(PartitionedTopic, record.value).partitions
+                if partitions_max is not None and partitions > partitions_max:
+                    return False
+                with suppress(VersionConflictError):  # The topic has been changed just now.
+                    await self._store.delete(path, record.stat.version)
+                    return True
         except NoRecordError:
-            pass
+            return True
         except MetadataError as error:
             raise UnavailableError(
                 f"the partitioned topic {topic} may not have been deleted: {error}"

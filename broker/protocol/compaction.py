@@ -24,9 +24,12 @@ Three rules keep more than Pulsar's compactor does, which would lose messages th
 The memory of a selection is bounded: a dictionary entry for each key that has a value now and for
 each chunk (at most `keys_max` together), whatever the length of the key, and one bit for each
 message that was read.
+
+A batch may have 262,144 messages, which take more than a second.  So both passes are generators,
+which yield after `SLICE_MESSAGES` messages: other work may be done then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -35,6 +38,7 @@ from google.protobuf.message import DecodeError
 
 from daybook.wire.batch import (
     BatchReader,
+    SingleMetadata,
     encode_payload,
     is_batch,
     parse_metadata,
@@ -49,6 +53,7 @@ from daybook.wire.transport import Buffer
 
 BYTES_A_KEY = 160  # the memory of one key in CPython's dictionary, measured
 _DIGEST_BYTES = 16
+SLICE_MESSAGES = 1000  # some five milliseconds
 _UNCOMPRESSED_BYTES_MAX = 64 << 20  # A batch that claims more is not read.
 _OUT = pb.SingleMessageMetadata(compacted_out=True, payload_size=0).SerializeToString()
 _REMOVED = U32.pack(len(_OUT)) + _OUT
@@ -107,33 +112,39 @@ class Selection:
 
     # -- the first pass
 
-    def add(self, data: memoryview) -> None:
-        """Read the next entry.  Raise TooManyKeysError."""
+    def add(self, data: memoryview) -> Generator[None]:
+        """Read the next entry, in slices.  Raise TooManyKeysError."""
         metadata, body = _parse(data)
         if metadata is None:
             self._number(1, kept=True)
         elif metadata.HasField("marker_type"):
             self._number(1, kept=False)
         elif is_batch(metadata):
-            self._add_batch(metadata, body)
+            yield from self._add_batch(metadata, body)
         elif metadata.num_chunks_from_msg > 1:
             self._add_chunk(metadata)
         else:
             self._finished(metadata)
             self._add_message(_key(metadata), is_empty=_is_empty(metadata, body))
 
-    def _add_batch(self, metadata: pb.MessageMetadata, body: memoryview) -> None:
+    def _add_batch(self, metadata: pb.MessageMetadata, body: memoryview) -> Generator[None]:
         count = metadata.num_messages_in_batch
         self._finished(metadata)
         if metadata.encryption_keys:
             self._number(count, kept=True)
             return
+        singles: list[SingleMetadata] = []
         try:
-            singles, _ = self._batches.split(_plain(metadata, body), count)
+            for single in self._batches.singles(_plain(metadata, body), count):
+                singles.append(single)
+                if len(singles) % SLICE_MESSAGES == 0:
+                    yield
         except WireError:
             self._number(count, kept=True)
             return
-        for single in singles:
+        for done, single in enumerate(singles):
+            if done % SLICE_MESSAGES == SLICE_MESSAGES - 1:
+                yield
             if single.compacted_out:
                 # An earlier compaction removed the message.  It needs no other metadata now.
                 self._number(1, kept=True)
@@ -243,8 +254,8 @@ class Selection:
         self._unfinished.clear()
         self._chunks.clear()
 
-    def rewrite(self, data: memoryview) -> Buffer | None:
-        """Return the next entry as it is to be stored; None if nothing of it is kept.
+    def rewrite(self, data: memoryview) -> Generator[None, None, Buffer | None]:
+        """Return the next entry as it is to be stored, in slices; None if nothing of it is kept.
 
         Raise ChangedError if there are more messages than in the first pass.
         """
@@ -260,7 +271,7 @@ class Selection:
         if metadata is None or not batch or bits == (1 << count) - 1:
             # A batch whose messages are all gone may come from an earlier compaction.
             return data
-        return _rebuild(data, metadata, body, bits)
+        return (yield from _rebuild(data, metadata, body, bits))
 
     def check_complete(self) -> None:
         """Raise ChangedError if the second pass has read fewer messages than the first."""
@@ -326,15 +337,20 @@ def _plain(metadata: pb.MessageMetadata, body: memoryview) -> bytes:
 
 def _rebuild(
     data: memoryview, metadata: pb.MessageMetadata, body: memoryview, bits: int
-) -> Buffer | None:
+) -> Generator[None, None, Buffer | None]:
     """Return the batch with only those messages whose bits are set; None if that is none."""
     plain = memoryview(_plain(metadata, body))
     parts: list[Buffer] = []
     left: list[int] = []
     offset = 0
-    for index in range(metadata.num_messages_in_batch):
+    count = metadata.num_messages_in_batch
+    # A shift of the number would copy all of its bits, for each message.
+    kept = bits.to_bytes((count + 7) // 8, "little")
+    for index in range(count):
+        if index % SLICE_MESSAGES == SLICE_MESSAGES - 1:
+            yield
         end, is_out = _end_of_message(plain, offset)
-        if is_out or not bits >> index & 1:
+        if is_out or not kept[index >> 3] >> (index & 7) & 1:
             parts.append(_REMOVED)
         else:
             # The bytes are taken over, because metadata may have fields that are not known here.

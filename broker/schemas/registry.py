@@ -24,7 +24,8 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -81,6 +82,10 @@ _LOST = (VersionConflictError, RecordExistsError, NoRecordError)
 _NODE_BYTES = 400  # one type of a parsed Avro schema
 _VERSION_BYTES = 500  # a version, apart from its data
 _LOCATOR_BYTES = 300  # one version in a record
+_SMALL_BYTES = 4 << 10  # a schema of so many bytes is parsed in about a millisecond
+# How often all other tasks run before a parse or a comparison, which may take as long as thousands
+# of their steps.  A send needs several runs of tasks until it has its receipt.
+_RUNS_OF_OTHERS = 10
 
 
 @dataclass(slots=True, eq=False)
@@ -110,6 +115,7 @@ class _Lock:
 
 
 _Act: TypeAlias = Callable[[], Awaitable[int]]
+ResultT = TypeVar("ResultT")
 
 
 class SchemaRegistry:
@@ -137,6 +143,7 @@ class SchemaRegistry:
         self._read_bytes = 0
         self._reads = trio.CapacityLimiter(self._limits.reads_at_once)
         self._locks: dict[str, _Lock] = {}
+        self._turn = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -180,13 +187,17 @@ class SchemaRegistry:
 
     async def find(self, topic: TopicName, schema: Schema) -> int | None:
         """Return the version that is this schema; None if there is none."""
-        examined = self._examine(schema)
+        self._check_size(schema)
         locator = await self._newest(topic)
-        return None if locator is None else await self._same(topic, locator, examined)
+        same = None if locator is None else await self._same_text(topic, locator, schema)
+        if locator is None or same is not None:
+            return same
+        return await self._same(topic, locator, await self._examine(schema))
 
     async def check(self, topic: TopicName, schema: Schema, strategy: Strategy) -> None:
         """Raise IncompatibleSchemaError if the schema may not follow those of the topic."""
-        examined = self._examine(schema)
+        self._check_size(schema)
+        examined = await self._examine(schema)
         locator = await self._locator(topic)
         if locator is not None:
             await self._check(topic, locator, examined, strategy)
@@ -198,12 +209,15 @@ class SchemaRegistry:
 
         Raise InvalidSchemaError, IncompatibleSchemaError, UnavailableError.
         """
-        examined = self._examine(schema)
+        self._check_size(schema)
         locator = await self._locator(topic)
-        if locator is not None:
-            same = await self._same(topic, locator, examined)
-            if same is not None:
-                return same
+        same = None if locator is None else await self._same_text(topic, locator, schema)
+        if same is not None:
+            return same
+        examined = await self._examine(schema)
+        same = None if locator is None else await self._same(topic, locator, examined)
+        if same is not None:
+            return same
         return await self._change(topic, lambda: self._add(topic, examined, rules))
 
     async def _add(self, topic: TopicName, examined: Examined, rules: SchemaRules) -> int:
@@ -227,13 +241,24 @@ class SchemaRegistry:
                 return version
         raise _too_many_changes(topic)
 
-    def _examine(self, schema: Schema) -> Examined:
+    def _check_size(self, schema: Schema) -> None:
         if len(schema.data) > self._schema_bytes_max:
             raise InvalidSchemaError(
                 f"the schema has {len(schema.data)} bytes; a schema has at most"
                 f" {self._schema_bytes_max} (schema_bytes_max)"
             )
-        return examine(schema)
+
+    async def _examine(self, schema: Schema) -> Examined:
+        if len(schema.data) <= _SMALL_BYTES:
+            return examine(schema)
+        return await self._in_turn(partial(examine, schema))
+
+    async def _in_turn(self, work: Callable[[], ResultT]) -> ResultT:
+        """Do work that takes the processor for long, after other tasks have had their runs."""
+        async with self._turn:
+            for _ in range(_RUNS_OF_OTHERS):
+                await trio.lowlevel.checkpoint()
+            return work()
 
     def _check_room(self, topic: TopicName, locator: Locator) -> None:
         if len(locator.all) >= self._versions_max:
@@ -243,15 +268,24 @@ class SchemaRegistry:
                 " schemas delete --force`"
             )
 
+    async def _same_text(self, topic: TopicName, locator: Locator, schema: Schema) -> int | None:
+        """Return the first version that has the same text; None if there is none."""
+        if schema.type == KEY_VALUE:  # The data of a pair do not have the types of its parts.
+            return None
+        wanted = hash_of(schema)
+        for each in (stored for stored in locator.live if stored.hash == wanted):
+            if (await self._version(topic, each)).version.schema.type == schema.type:
+                return each.version
+        return None
+
     async def _same(self, topic: TopicName, locator: Locator, examined: Examined) -> int | None:
         """Return the first version that is the same schema; None if there is none."""
         schema = examined.schema
+        same = await self._same_text(topic, locator, schema)
+        if same is not None:
+            return same
         wanted = hash_of(schema)
         same_data = [each for each in locator.live if each.hash == wanted]
-        if schema.type != KEY_VALUE:  # The data of a pair do not have the types of its parts.
-            for each in same_data:
-                if (await self._version(topic, each)).version.schema.type == schema.type:
-                    return each.version
         # Avro schemas may differ in their text, and be the same.
         for each in locator.live if schema.type in AVRO_BASED else same_data:
             if (await self._version(topic, each)).version.schema.type == schema.type:
@@ -266,7 +300,9 @@ class SchemaRegistry:
         live = {each.version: each for each in locator.live}
         for number in needed(strategy, list(live)):
             old = await self._examined(topic, live[number])
-            check(examined, [old], strategy)
+            if old.identity == examined.identity:
+                continue  # This is the schema of most consumers: it needs no turn.
+            await self._in_turn(partial(check, examined, [old], strategy))
 
     async def _store_version(
         self,
@@ -541,10 +577,17 @@ class SchemaRegistry:
         read = await self._version(topic, stored)
         if read.examined is not None:
             return read.examined
-        # Parsing may take milliseconds, and a topic may have many versions.
-        await trio.lowlevel.checkpoint()
+        # Tasks that compare with the same version wait for the first of them, which parses it.
+        async with self._alone(f"{self._ledgers.path(stored.ledger_id)} parsed"):
+            return await self._examined_alone(topic, stored)
+
+    async def _examined_alone(self, topic: TopicName, stored: StoredVersion) -> Examined:
+        read = await self._version(topic, stored)
+        if read.examined is not None:
+            return read.examined
+        await trio.lowlevel.checkpoint()  # A topic may have many small versions.
         try:
-            examined = examine(read.version.schema)
+            examined = await self._examine(read.version.schema)
         except InvalidSchemaError as error:
             raise IncompatibleSchemaError(
                 f"version {stored.version} of the schema of {topic} is not valid, so nothing can be"

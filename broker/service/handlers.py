@@ -663,6 +663,7 @@ class Handlers:
         # The answer has to be sent before anything that the subscription sends.
         success = pb.CommandSuccess(request_id=body.request_id)
         self._add_move(success, subscription)
+        self._add_properties(success, subscription)
         connection.send_command(success)
         # No checkpoint since `_prepare`: the subscription is still the one that was made ready.
         consumer = join()
@@ -697,7 +698,7 @@ class Handlers:
         self._check_chars(body.subscription, body.consumer_name)
         self._check_metadata("consumer", body.metadata)
         name = topic_name(body.topic)
-        create = body.force_topic_creation and await self._may_create(name)
+        create = request.creates and body.force_topic_creation and await self._may_create(name)
         topic = await broker.topics.open(name, create=create)
         await broker.schemas.consumer(topic, _schema(body))
         client = self._connection.client
@@ -872,7 +873,9 @@ class Handlers:
         self, body: pb.CommandGetLastMessageId, consumer: Consumer | None
     ) -> Message:
         asking = self._known(body.consumer_id, consumer)
-        subscription = _stored(asking, "has no last message: use a consumer")
+        subscription = _stored(
+            asking, "has no last message: use a consumer, or a reader that begins at earliest"
+        )
         topic = subscription.topic
         answer = pb.CommandGetLastMessageIdResponse(request_id=body.request_id)
         last = await subscription.last_message(asking)
@@ -886,7 +889,26 @@ class Handlers:
         if self._connection.is_ours:
             answer.next_offset = topic.log.confirmed_offset + 1
             answer.first_offset = min(await topic.first_offset(), answer.next_offset)
+            # A list of ledgers whose creation is not known says nothing, which is not "the same".
+            if topic.log.created:
+                answer.created = topic.log.created
+            if topic.log.instance is not None:
+                answer.instance = topic.log.instance
+            if body.with_ledgers:
+                await self._add_ledgers(answer, topic)
         return answer
+
+    async def _add_ledgers(self, answer: pb.CommandGetLastMessageIdResponse, topic: Topic) -> None:
+        """Add the sealed ledgers, which clients can read without this broker."""
+        answer.ledgers_url = self._broker.ledgers_url
+        for each in await topic.sealed_offsets():
+            answer.ledgers.add(
+                ledger_id=each.ledger.ledger_id,
+                first_offset=each.first,
+                next_offset=each.next,
+                entries=each.ledger.entries,
+                bytes=each.ledger.bytes,
+            )
 
     def _begin_seek(
         self, body: pb.CommandSeek, consumer: Consumer | None
@@ -947,6 +969,14 @@ class Handlers:
         if self._connection.is_ours and subscription.moved is not None:
             success.moved = subscription.moved
 
+    def _add_properties(
+        self, success: pb.CommandSuccess, subscription: Subscription | NonPersistentSubscription
+    ) -> None:
+        """Add the stored properties of the subscription, if the client knows the field."""
+        if self._connection.is_ours and isinstance(subscription, Subscription):
+            for key, value in subscription.properties.items():
+                success.subscription_properties.add(key=key, value=value)
+
     def _known(
         self, consumer_id: int, consumer: Consumer | None, code: int = pb.MetadataError
     ) -> Consumer:
@@ -1005,6 +1035,7 @@ def consumer_request(body: pb.CommandSubscribe) -> ConsumerRequest:
         body.read_compacted and any(pair.key == RESUMES for pair in body.metadata),
         int(body.schema.type) if body.HasField("schema") else int(pb.Schema.NoSchema),
         _key_policy(body),
+        body.force_subscription_creation,
     )
 
 

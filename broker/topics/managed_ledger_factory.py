@@ -55,6 +55,12 @@ from daybook.managed_ledger.open import ManagedLedgers, ignore_step
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol import trim
 from daybook.managed_ledger.recount import recount
+from daybook.managed_ledger.sinks.progress import (
+    Progress,
+    encode_progress,
+    progress_of,
+    property_of,
+)
 from daybook.wire.errors import WireError
 from daybook.wire.logging import Log
 from daybook.wire.metadata.store import (
@@ -148,6 +154,10 @@ class LogConfigs:
     async def quorums(self, topic: TopicName) -> Quorums:
         """Return the quorums of new ledgers.  Raise NotFoundError or UnavailableError."""
         return await self._quorums((await self._policies.effective(topic)).persistence)
+
+    async def default_quorums(self) -> Quorums:
+        """Return the quorums of ledgers that belong to no topic.  Raise UnavailableError."""
+        return await self._quorums(None)
 
     async def _quorums(self, persistence: Persistence | None) -> Quorums:
         if persistence is not None:
@@ -313,6 +323,11 @@ class ManagedLedgerFactory:
         async with translated(managed.name):
             return (await offsets.retained_offsets(managed))[0]
 
+    async def sealed_offsets(self, log: TopicLog) -> list[offsets.LedgerOffsets]:
+        managed = _managed(log)
+        async with translated(managed.name):
+            return await offsets.sealed_offsets(managed)
+
     def epoch_of(self, log: TopicLog) -> int | None:
         text = _managed(log).get_property(EPOCH)
         return int(text) if text is not None and text.isdigit() else None
@@ -333,6 +348,25 @@ class ManagedLedgerFactory:
             return change(shown(properties.items())) | reserved
 
         managed = _managed(log)
+        async with translated(managed.name):
+            await managed.change_properties(changed)
+
+    def sink_progress(self, log: TopicLog) -> dict[str, Progress]:
+        return progress_of(_managed(log).properties)
+
+    async def store_sink_progress(
+        self,
+        log: TopicLog,
+        sink_id: str,
+        make: Callable[[], Progress],
+        forgotten: Iterable[str] = (),
+    ) -> None:
+        managed, gone = _managed(log), [property_of(each) for each in forgotten]
+
+        def changed(properties: dict[str, str]) -> dict[str, str]:
+            kept = {name: value for name, value in properties.items() if name not in gone}
+            return kept | {property_of(sink_id): encode_progress(make())}
+
         async with translated(managed.name):
             await managed.change_properties(changed)
 

@@ -29,6 +29,7 @@ from daybook.broker.protocol.deduplication import (
     CHUNKS_MAX,
     ID_MAX,
     NOTHING,
+    PIPE,
     EntryIds,
     Verdict,
 )
@@ -93,6 +94,7 @@ class Producer:
         # Receipts that are sent at the next flush: both ids, ledger id, entry id.
         self._receipts: list[tuple[int, int | None, int, int]] = []
         self._held: tuple[int, int | None] | None = None  # the ids of the first held send
+        self._refused = ""  # why a pipe may send no more until its producer is opened again
 
     @property
     def outstanding(self) -> int:
@@ -109,6 +111,11 @@ class Producer:
         # A send behind a held one has to be held too: appending it would change the order.
         if self._held is not None or topic.termination is not None:
             self._hold(send)
+            return
+        if self._refused:
+            self._refuse(
+                send.sequence_id, send.highest_sequence_id, pb.NotAllowedError, self._refused
+            )
             return
         refused = self._refusal(send)
         if refused is not None:
@@ -225,6 +232,10 @@ class Producer:
     def _refuse(self, sequence_id: int, highest: int | None, code: int, reason: str) -> None:
         """Refuse one send.  The refusal goes out behind the receipts of all earlier sends."""
         self.connection.note_refused_send(code, reason)
+        if self.name.startswith(PIPE) and not self._refused:
+            # A pipe takes the last sequence id that is stored for proof that everything before it
+            # is.  So its sends behind the refused message must not be stored.
+            self._refused = f"an earlier message of this pipe was refused: {reason}"
         error = pb.CommandSendError(
             producer_id=self.producer_id,
             sequence_id=max(sequence_id, highest or 0),

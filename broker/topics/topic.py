@@ -16,7 +16,7 @@ A topic has three parts: `Topic` has the log and its life, `TopicSubscriptions` 
 subscriptions, and `TopicProducers`, in `topic_producers`, decides who may produce.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -45,22 +45,26 @@ from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.namespaces.policy_types import PublishRate
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
 from daybook.broker.protocol.publish_rate import PublishRateLimit
+from daybook.broker.sinks.topic_sinks import TopicSinks
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.backlog_quota import BacklogQuotas
 from daybook.broker.topics.deduplication import Deduplication
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rate_limits import TopicRateLimits
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
-from daybook.broker.topics.topic_log import TopicCursor, TopicLog, TopicLogs, translated
+from daybook.broker.topics.topic_log import Done, TopicCursor, TopicLog, TopicLogs, translated
 from daybook.broker.topics.topic_producers import TopicProducers
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.errors import InvalidNameError
+from daybook.managed_ledger.offsets import LedgerOffsets
 from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.managed_ledger.records import check_cursor_name
+from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.managed_ledger.traffic import NO_TRAFFIC, Traffic
 from daybook.wire.clock import WallClock
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
+from daybook.wire.transport import Buffer
 
 T = TypeVar("T")
 _RATE_LOOK_S = 1.0  # A producer that waits looks so often if the limit has changed.
@@ -115,6 +119,7 @@ class Topic:
         unacked: UnackedLimit,
         policies: EffectivePolicies,
         deduplication: Deduplication | None = None,
+        sinks: Sinks | None = None,
         on_failed: Callable[["Topic", Exception], None],
         on_bug: Callable[["Topic", str, Exception], None],
     ) -> None:
@@ -150,6 +155,7 @@ class Topic:
         self.compaction = TopicCompaction(name, log, logs, compactions, self.start_task)
         self.producers = TopicProducers(self)
         self.subscriptions = TopicSubscriptions(self)
+        self.sinks = None if sinks is None else TopicSinks(self, sinks)
         log.on_fenced = self._fenced
         log.on_confirmed = self._confirmed
         log.on_bug = partial(on_bug, self, "looking after its log")
@@ -159,6 +165,8 @@ class Topic:
             self._nursery = nursery
             if self.deduplication is not None:
                 nursery.start_soon(self.deduplication.run)
+            if self.sinks is not None:
+                nursery.start_soon(self.sinks.look)
             task_status.started()
             try:
                 # The log may have been lost before: `_finish` found no nursery to cancel.
@@ -203,7 +211,8 @@ class Topic:
     def is_busy(self) -> bool:
         """True if something is under way that a close would interrupt."""
         changing = self.subscriptions.changing or self.termination is not None
-        return changing or self.compaction.running or bool(self.log.pending_bytes)
+        applying = self.sinks is not None and self.sinks.active
+        return changing or applying or self.compaction.running or bool(self.log.pending_bytes)
 
     @property
     def remembers(self) -> bool:
@@ -256,6 +265,12 @@ class Topic:
         if self._publish_rate is not None:
             self._publish_rate.take(messages, len(payload), trio.current_time())
         self.log.append((payload,), messages, producer.stored)
+
+    def append_for_sink(self, payload: Sequence[Buffer], messages: int, done: Done) -> None:
+        """Append an entry of a committed batch of a sink, whatever the policies say."""
+        self.messages += messages
+        self.bytes += sum(map(len, payload))
+        self.log.append(payload, messages, done)
 
     async def wait_room(self) -> None:
         """Wait until the log takes more entries, and the policies allow more."""
@@ -369,6 +384,11 @@ class Topic:
     async def first_offset(self) -> int:
         with translated(self.name):
             return await self.logs.first_offset(self.log)
+
+    async def sealed_offsets(self) -> list[LedgerOffsets]:
+        """Return the sealed ledgers that hold messages, in order, with their offsets."""
+        with translated(self.name):
+            return await self.logs.sealed_offsets(self.log)
 
     async def last_message(self) -> tuple[Position, int] | None:
         """Return the last entry and the index of its last message, or None if the log is empty.
@@ -552,6 +572,7 @@ class ConsumerRequest:
     resumes: bool = False  # the reader goes on behind `start`, which it has received
     schema_type: int = pb.Schema.NoSchema
     keys: KeyPolicy | None = None  # for a key_shared consumer
+    creates: bool = True  # the topic and a durable subscription, if they do not exist
 
 
 class TopicSubscriptions:
@@ -668,6 +689,11 @@ class TopicSubscriptions:
             # Somebody else may create it meanwhile, so this looks again afterwards.
             initial = await self._initial(request)
         if request.durable:
+            if not request.creates:
+                raise SubscriptionNotFoundError(
+                    f"{self._topic.name} has no subscription {request.subscription}, and its client"
+                    " expects that there is one"
+                )
             if not self._topic.policies.auto_subscription_creation.allow_auto_subscription_creation:
                 raise SubscriptionNotFoundError(
                     f"{self._topic.name} has no subscription {request.subscription}, and clients"

@@ -17,9 +17,11 @@ from daybook.managed_ledger.behind import Behind, EntryStart
 from daybook.managed_ledger.compacted import CompactedReader, CompactedWriter
 from daybook.managed_ledger.entry_sizes import EntrySizes
 from daybook.managed_ledger.errors import ManagedLedgerError
+from daybook.managed_ledger.offsets import LedgerOffsets
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.room import Room
 from daybook.managed_ledger.reading import LogEntry
+from daybook.managed_ledger.sinks.progress import Progress
 from daybook.managed_ledger.traffic import TrafficMeter
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.topics import TopicName
@@ -135,6 +137,16 @@ class TopicLog(Protocol):
     on_bug: Callable[[Exception], None]  # called when the log ends because of a bug
     on_confirmed: Callable[[], None]  # called when `last_confirmed` has moved
     traffic: TrafficMeter
+
+    @property
+    def created(self) -> int:
+        """The transaction that created the log: higher for a log that was created again."""
+        ...
+
+    @property
+    def instance(self) -> str | None:
+        """The INSTANCEID of the ledgers; None if brokers have not bound it."""
+        ...
 
     @property
     def pending_bytes(self) -> int: ...
@@ -303,6 +315,10 @@ class TopicLogs(Protocol):
         """Return the offset of the first retained message, or of the next one if none is."""
         ...
 
+    async def sealed_offsets(self, log: TopicLog) -> list[LedgerOffsets]:
+        """Return the sealed ledgers that hold messages, in order, with their offsets."""
+        ...
+
     def epoch_of(self, log: TopicLog) -> int | None:
         """Return the epoch of the topic, which each exclusive producer raises."""
         ...
@@ -319,6 +335,23 @@ class TopicLogs(Protocol):
         """Replace the properties of the topic durably by what `change` makes of them.
 
         Errors of `change` are raised, and then nothing is changed.
+        """
+        ...
+
+    def sink_progress(self, log: TopicLog) -> dict[str, Progress]:
+        """Return the progress of sinks in the log, by sink id.  Raise LogCorruptError."""
+        ...
+
+    async def store_sink_progress(
+        self,
+        log: TopicLog,
+        sink_id: str,
+        make: Callable[[], Progress],
+        forgotten: Iterable[str] = (),
+    ) -> None:
+        """Store the progress of one sink durably, and remove that of forgotten ones.
+
+        `make` is called when no other write of the list is under way.
         """
         ...
 

@@ -76,6 +76,11 @@ class TopicProducers:
         return self._access.epoch
 
     @property
+    def is_exclusive(self) -> bool:
+        """True if one producer has the topic for itself."""
+        return self._access.is_exclusive
+
+    @property
     def waiting(self) -> int:
         return self._access.waiting
 

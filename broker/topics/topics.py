@@ -60,6 +60,7 @@ from daybook.broker.topics.topic import Topic
 from daybook.broker.topics.topic_log import TopicLog, TopicLogs
 from daybook.broker.topics.upkeep import Upkeep, use_of
 from daybook.managed_ledger.errors import FencedError, ManagedLedgerError
+from daybook.managed_ledger.sinks.commit import Sinks
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.metadata.store import MetadataError
@@ -173,6 +174,7 @@ class Topics:
             rng=rng,
             log=log,
         )
+        self.sinks: Sinks | None = None  # The broker sets it; without it no sink is applied.
         self._leftovers = Leftovers()
         self.loads = Loads(self.limits.loads, self._start, log)
         self._idle = IdleTopics(
@@ -436,6 +438,11 @@ class Topics:
             raise PreconditionError(
                 f"{name} has producers or consumers that are connected: close them, or use force"
             )
+        if not force and topic.sinks is not None and await topic.sinks.has_pending():
+            raise PreconditionError(
+                f"a committed batch of a sink is being applied to {name}: wait for it"
+                " (`daybook sinks list`), or use force"
+            )
         # `_close` looks here when the machine asks for the close.
         self._deleting.add(name.full)
         try:
@@ -451,6 +458,11 @@ class Topics:
         Its policies and schemas stay: a client may be creating the topic again at this moment.
         """
         name = topic.name
+        try:
+            if topic.sinks is not None and await topic.sinks.has_pending():
+                return
+        except UnavailableError:
+            return  # A later look knows if a sink writes to it.
         self._deleting_unused.add(name.full)
         try:
             await self.unload(name)
@@ -621,6 +633,7 @@ class Topics:
             unacked=self.unacked,
             policies=policies,
             deduplication=known,
+            sinks=self.sinks,
             on_failed=self._topic_failed,
             on_bug=self._has_bug,
         )

@@ -144,7 +144,7 @@ def use_of(topic: Topic) -> Use:
     stored = log.next_position(log.before_first) <= log.last_confirmed
     compacted = topic.compaction.published is not None or topic.compaction.running
     return Use(
-        in_use=topic.in_use,
+        in_use=topic.in_use or (topic.sinks is not None and topic.sinks.active),
         partition=topic.name.partition >= 0,
         retained=stored or compacted,
         subscriptions=len(subscriptions),

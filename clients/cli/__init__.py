@@ -18,7 +18,7 @@ Clusters:
 
 Topics, over the brokers:
 
-    produce, consume, topics, tenants, namespaces, bundles, brokers, schemas, explain
+    produce, consume, topics, tenants, namespaces, bundles, brokers, schemas, sinks, explain
     broker_client            shared by them: time limits, names, sentences for errors
     not_found                the command that shows what exists
 

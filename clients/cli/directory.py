@@ -111,7 +111,10 @@ def find_control_socket(directory: Path) -> Path:
     try:
         return Path((directory / "control.path").read_text())
     except OSError:
-        raise UserError(f"No standalone cluster was ever started in {directory}.") from None
+        raise UserError(
+            f"No standalone cluster was ever started in {directory}: go to the directory where"
+            " `daybook standalone` runs, or name its data with --dir or DAYBOOK_DIR."
+        ) from None
 
 
 @contextmanager

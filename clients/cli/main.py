@@ -21,6 +21,7 @@ _COMMANDS = {
     "bundles": LazyCommand("bundles", "List, move and split the parts of namespaces."),
     "brokers": LazyCommand("brokers", "List brokers and their loads; drain one."),
     "schemas": LazyCommand("schemas", "Show, add, check and delete the schemas of topics."),
+    "sinks": LazyCommand("sinks", "Show exactly-once batches; decide about blocked ones."),
     "explain": LazyCommand("explain", "Say why a subscription delivers nothing."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),
     "bookies": LazyCommand(

@@ -25,6 +25,7 @@ from daybook.clients.python.stored_entry import StoredEntry, StoredMessage
 from daybook.wire.topics import TopicName
 
 _COLUMNS = ("message id", "offset", "key", "data", "properties")
+_PUBLISHED = "published (the first)"
 _dry_run = click.option(
     "--dry-run", is_flag=True, help="Show what would be acknowledged, and change nothing."
 )
@@ -258,7 +259,9 @@ def _clear(
     async def ask(admin: Admin) -> dict[str, object]:
         if dry_run:
             found: dict[str, Any] = await act(admin)
-            in_batch = "only messages inside of a batch" if found["messages"] else None
+            # The messages of a partitioned topic have a last one in each partition, so none here.
+            inside = found["messages"] and not found["entries"]
+            in_batch = "only messages inside of a batch" if inside else None
             return {
                 "dry run": True,
                 "messages": found["messages"],
@@ -361,14 +364,17 @@ def analyze(topic: str, subscription: str, admin_url: str, output: OutputFormat)
         if output == "json":
             write_record(by_topic, output)
         else:
-            rows = [{"partition": each, **by_topic[each]} for each in by_topic]
-            write_rows(rows, ("partition", "messages", "entries", "bytes", "exact"), output)
+            rows = [
+                {"partition": each, **found, _PUBLISHED: _published(found)}
+                for each, found in by_topic.items()
+            ]
+            columns = ("partition", "messages", "entries", "bytes", "exact", _PUBLISHED)
+            write_rows(rows, columns, output)
         return
     found = by_topic[name]
     if output == "json":
         write_record(found, output)
         return
-    oldest = found["oldestPublishTime"]
     write_record(
         {
             "topic": name,
@@ -379,12 +385,18 @@ def analyze(topic: str, subscription: str, admin_url: str, output: OutputFormat)
             "exact": found["exact"],
             "first message": found["firstMessageId"],
             "last message": found["lastMessageId"],
-            "published (the first)": None
-            if oldest is None
-            else datetime.fromtimestamp(oldest / 1000, UTC).isoformat(timespec="seconds"),
+            _PUBLISHED: _published(found),
         },
         output,
     )
+
+
+def _published(found: dict[str, Any]) -> str | None:
+    """Return when the first message of a backlog was published; None if there is no backlog."""
+    oldest = found.get("oldestPublishTime")
+    if oldest is None:
+        return None
+    return datetime.fromtimestamp(oldest / 1000, UTC).isoformat(timespec="seconds")
 
 
 @click.command()

@@ -82,7 +82,8 @@ def create(
         lambda admin: admin.create_topic(topic, partitions=partitions or 0, properties=found),
         changes=True,
     )
-    write_record({"topic": topic, "partitions": partitions or 0}, output)
+    none = 0 if output == "json" else None
+    write_record({"topic": topic, "partitions": partitions or none}, output)
 
 
 @topics.command(name="list")
@@ -143,7 +144,7 @@ def stats(name: str, admin_url: str, output: OutputFormat) -> None:
     the topic, and a - is shown if this port cannot be reached from here.
 
     The backlog of a subscription is the number of messages that it has not acknowledged; ~ marks
-    an estimate, which it is while some batches of messages are acknowledged ahead of others.
+    an estimate, which it is while bookies do not answer, or after a Pulsar broker had the topic.
 
     --output json writes the statistics as the broker sends them.
     """
@@ -180,10 +181,12 @@ def delete(
     name: str, force: bool, yes: bool, dry_run: bool, admin_url: str, output: OutputFormat
 ) -> None:
     """Delete a topic, with its messages and subscriptions."""
-    topic = parse_topic(name).full
+    parsed = parse_topic(name)
+    topic = parsed.full
     found: dict[str, Any] = {}
     if dry_run or not yes:
         found = _ask(admin_url, lambda admin: admin.stats(topic))
+    names = sorted(found.get("subscriptions", {}))
     if dry_run:
         connected = len(found.get("publishers", [])) + sum(
             len(each.get("consumers", [])) for each in found.get("subscriptions", {}).values()
@@ -192,17 +195,17 @@ def delete(
             "dry run": True,
             "topic": topic,
             "stored bytes": found.get("storageSize"),
-            "subscriptions": sorted(found.get("subscriptions", {})),
+            "subscriptions": names if output == "json" else ", ".join(names) or None,
             "producers and consumers": connected,
             "deleted": "only with --force" if connected and not force else "would be deleted",
         }
         write_record(record, output)
         return
 
-    subscriptions = len(found.get("subscriptions", {}))
+    part = f", a partition of {parsed.base}," if parsed.partition >= 0 else ""
     confirm(
-        f"Delete {topic} with {counted(found.get('storageSize', 0), 'stored byte')} and"
-        f" {counted(subscriptions, 'subscription')}?",
+        f"Delete {topic}{part} with {counted(found.get('storageSize', 0), 'stored byte')} and"
+        f" {counted(len(names), 'subscription')}?",
         yes=yes,
     )
 

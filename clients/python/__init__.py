@@ -28,7 +28,8 @@ Behind these:
     topic_consumer.py      ... a consumer: permits, deliveries, seeks
     message_queue.py       messages that have arrived, of all partitions; entries.py unpacks them
     acknowledger.py        sends acknowledgements; redelivery.py asks for messages again
-    pipe.py                consumes, transforms and produces, each output once
+    pipe.py                consumes, transforms and produces, each output once; also
+                           pipe_partition.py and transformation.py
     dead_letters.py        sends messages that are given up to retry and dead letter topics
     start_position.py      where a reader starts and where a seek leads
     lookup.py, pool.py     which broker serves a topic, and the connections to brokers

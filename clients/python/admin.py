@@ -39,6 +39,8 @@ from daybook.wire.transport import Network
 
 Json: TypeAlias = Any
 _PORT = 8080
+_OWNER_PATIENCE_S = 10.0  # A broker that died is replaced in a second, a silent host later.
+_OWNER_PAUSE_S = 0.1
 _REDIRECTS_MAX = 8
 _SHOWN_CHARS = 100
 _NOT_FOUND = 404
@@ -57,7 +59,7 @@ class Admin:
         timeout_s: float = 60.0,  # for one request, to all brokers together
     ) -> None:
         check_url("admin_url", admin_url)
-        self._addresses = _parse_admin_url(admin_url)
+        self._addresses = parse_admin_url(admin_url)
         rng = rng or Random(SystemRandom().getrandbits(64))  # noqa: S311
         self._first = rng.randrange(len(self._addresses))
         self._network = network or TcpNetwork()
@@ -460,6 +462,17 @@ class Admin:
         return _parsed((await self._request(method, target, data)).body)
 
     async def _request(self, method: str, target: str, data: bytes | None) -> HttpResponse:
+        """Ask the brokers, again while they name an owner that is gone: another one follows it."""
+        patience = trio.current_time() + min(_OWNER_PATIENCE_S, self._timeout_s)
+        while True:
+            try:
+                return await self._ask_each(method, target, data)
+            except _OwnerGoneError as error:
+                if trio.current_time() >= patience:
+                    raise UnavailableError(str(error)) from error
+            await trio.sleep(_OWNER_PAUSE_S)
+
+    async def _ask_each(self, method: str, target: str, data: bytes | None) -> HttpResponse:
         """Ask one broker after the other, as long as no request can be carried out twice."""
         failures: list[BrokerError] = []
         deadline = trio.current_time() + self._timeout_s
@@ -470,7 +483,7 @@ class Admin:
             timeout_s = max(0.0, deadline - trio.current_time()) / share
             try:
                 response = await self._ask(host, port, method, target, data, timeout_s)
-                _check(response, f"{host}:{port}")
+                check_response(response, f"{host}:{port}")
                 return response
             except (UnavailableError, WrongProtocolError) as error:
                 failures.append(error)
@@ -480,23 +493,25 @@ class Admin:
                 failures.append(error)
             self.trouble = failures[-1]
         if len(failures) > 1:
-            raise type(failures[-1])("; ".join(dict.fromkeys(map(str, failures))))
+            gone = any(isinstance(each, _OwnerGoneError) for each in failures)
+            kind = _OwnerGoneError if gone else type(failures[-1])
+            raise kind("; ".join(dict.fromkeys(map(str, failures))))
         raise failures[-1]
 
     async def _ask(
         self, host: str, port: int, method: str, target: str, data: bytes | None, timeout_s: float
     ) -> HttpResponse:
         deadline = trio.current_time() + timeout_s
-        for _ in range(_REDIRECTS_MAX):
-            response = await http_request(
-                self._network,
-                host,
-                port,
-                method,
-                target,
-                data,
-                timeout_s=max(0.0, deadline - trio.current_time()),
-            )
+        for redirects in range(_REDIRECTS_MAX):
+            left_s = max(0.0, deadline - trio.current_time())
+            try:
+                response = await http_request(
+                    self._network, host, port, method, target, data, timeout_s=left_s
+                )
+            except UnavailableError as error:
+                if redirects:
+                    raise _OwnerGoneError(str(error)) from error
+                raise
             location = response.headers.get("location")
             if response.status not in _REDIRECTS or location is None:
                 return response
@@ -512,6 +527,10 @@ class Admin:
         raise AdminError(508, "brokers redirect the request in a circle")
 
 
+class _OwnerGoneError(UnavailableError):
+    """A broker named another one, which takes no connections: it has just ended, perhaps."""
+
+
 def _parsed(body: bytes) -> Json:
     try:
         return json.loads(body) if body else None
@@ -519,7 +538,7 @@ def _parsed(body: bytes) -> Json:
         return body.decode(errors="replace")  # Some answers are plain text.
 
 
-def _check(response: HttpResponse, where: str) -> None:
+def check_response(response: HttpResponse, where: str) -> None:
     """Raise the error that the response is, if it is one."""
     if response.status >= 400:
         answer = _parsed(response.body)
@@ -534,9 +553,11 @@ def _check(response: HttpResponse, where: str) -> None:
         raise admin_error(response.status, str(reason or "no reason was given"))
 
 
-def _parse_admin_url(url: str) -> list[tuple[str, int]]:
+def parse_admin_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in an admin URL.  Raise ValueError."""
     scheme, _, rest = url.partition("://")
+    if scheme == "https":
+        raise ValueError(f"there is no TLS yet: begin with http://, and not as {url!r} does")
     if scheme != "http" or not rest:
         raise ValueError(
             f"an admin URL must begin with http://, as http://localhost:8080; this one is {url!r}"

@@ -18,7 +18,7 @@ first one that the next `receive` returns.  A `send` that was cancelled is sent 
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, Unpack
 
@@ -45,14 +45,14 @@ from daybook.clients.python.guest import Guest, wait_for_asyncio
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.listener import Call, Listener, check_listener
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset, ValueT
-from daybook.clients.python.pipe import Result, Transform
 from daybook.clients.python.portal import Block, like
-from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats, ProducerStats
 from daybook.clients.python.topic_choice import Topics
 from daybook.clients.python.topic_producer import OnResult
+from daybook.clients.python.transformation import Result, Transform
 from daybook.wire.transport import Buffer
 
 __all__ = [
@@ -173,6 +173,14 @@ class Client:
     async def offset_ranges(self, topic: str) -> list[OffsetRange]:
         return await self._guest.call(self._client.offset_ranges, topic)
 
+    @like(trio_client.Client.offsets_of)
+    async def offsets_of(self, names: Sequence[str]) -> list[OffsetRange]:
+        return await self._guest.call(self._client.offsets_of, names)
+
+    @like(trio_client.Client.ledgers)
+    async def ledgers(self, topic: str) -> list[TopicLedgers]:
+        return await self._guest.call(self._client.ledgers, topic)
+
     @like(trio_client.Client.create_producer)
     async def create_producer(
         self,
@@ -217,6 +225,7 @@ class Client:
         name: str,
         at_least_once: bool = False,
         initial_position: InitialPosition = "earliest",
+        dead_letter_topic: str | None = None,
     ) -> int:
         loop = asyncio.get_running_loop()
 
@@ -234,6 +243,7 @@ class Client:
                 name=name,
                 at_least_once=at_least_once,
                 initial_position=initial_position,
+                dead_letter_topic=dead_letter_topic,
             )
         )
 
@@ -630,3 +640,11 @@ class Reader(_Source[ValueT]):
     @like(trio_reader.Reader.offset_ranges)
     async def offset_ranges(self) -> list[OffsetRange]:
         return await self._guest.call(self._reader.offset_ranges)
+
+    @like(trio_reader.Reader.ledgers)
+    async def ledgers(self) -> list[TopicLedgers]:
+        return await self._guest.call(self._reader.ledgers)
+
+    @like(trio_reader.Reader.receive_entries)
+    async def receive_entries(self) -> list[DeliveredEntry]:
+        return await self._guest.call(self._reader.receive_entries)

@@ -61,14 +61,14 @@ from daybook.clients.python.messages import (
     Offset,
     ValueT,
 )
-from daybook.clients.python.pipe import Result, Transform
 from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
-from daybook.clients.python.reader import OffsetRange
+from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats
 from daybook.clients.python.topic_choice import Topics
+from daybook.clients.python.transformation import Result, Transform, WrongResultError
 
 __all__ = [
     "EARLIEST",
@@ -218,6 +218,14 @@ class Client(Closing):
     def offset_ranges(self, topic: str) -> list[OffsetRange]:
         return self._portal.call(self._client.offset_ranges, topic)
 
+    @like(trio_client.Client.offsets_of)
+    def offsets_of(self, names: Sequence[str]) -> list[OffsetRange]:
+        return self._portal.call(self._client.offsets_of, names)
+
+    @like(trio_client.Client.ledgers)
+    def ledgers(self, topic: str) -> list[TopicLedgers]:
+        return self._portal.call(self._client.ledgers, topic)
+
     @like(trio_client.Client.stats)
     def stats(self) -> ClientStats:
 
@@ -309,12 +317,15 @@ class Client(Closing):
         name: str,
         at_least_once: bool = False,
         initial_position: InitialPosition = "earliest",
+        dead_letter_topic: str | None = None,
     ) -> int:
 
         async def in_a_thread(message: Message) -> Result | Iterable[Result]:
             made = await trio.to_thread.run_sync(transform, message)
             if inspect.isawaitable(made):
-                raise TypeError("without an event loop, `transform` must be a plain function")
+                raise WrongResultError(
+                    "without an event loop, `transform` must be a plain function"
+                )
             return made
 
         return self._portal.call(
@@ -325,6 +336,7 @@ class Client(Closing):
                 name=name,
                 at_least_once=at_least_once,
                 initial_position=initial_position,
+                dead_letter_topic=dead_letter_topic,
             )
         )
 
@@ -635,3 +647,22 @@ class Reader(_Source[ValueT]):
     @like(trio_reader.Reader.offset_ranges)
     def offset_ranges(self) -> list[OffsetRange]:
         return self._portal.call(self._reader.offset_ranges)
+
+    @like(trio_reader.Reader.ledgers)
+    def ledgers(self) -> list[TopicLedgers]:
+        return self._portal.call(self._reader.ledgers)
+
+    def receive_entries(self, timeout_s: float | None = None) -> list[DeliveredEntry]:
+        """See `clients.python.reader.Reader.receive_entries`.
+
+        Raise TimeoutError if no entry arrives for `timeout_s`.
+        """
+
+        async def receive() -> list[DeliveredEntry]:
+            with trio.fail_after(inf if timeout_s is None else timeout_s):
+                return await self._reader.receive_entries()
+
+        try:
+            return self._portal.call(receive)
+        except trio.TooSlowError:
+            raise TimeoutError(f"{self.topic}: no entry arrived in {timeout_s:g} s") from None

@@ -47,13 +47,13 @@ from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.message_queue import MessageQueue
 from daybook.clients.python.messages import EARLIEST, LATEST, MessageId, ValueT
 from daybook.clients.python.multi_topic import MultiTopicConsumer, TopicFinder
-from daybook.clients.python.pipe import Pipe, Transform
+from daybook.clients.python.pipe import Pipe
 from daybook.clients.python.pool import ConnectionPool
 from daybook.clients.python.producer import Producer
 from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolicy
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
-from daybook.clients.python.reader import OffsetRange, Reader
+from daybook.clients.python.reader import OffsetRange, Reader, TopicLedgers
 from daybook.clients.python.schemas.schema import Schema, check_schema
 from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, parse_start
@@ -63,6 +63,7 @@ from daybook.clients.python.topic_choice import TopicChoice, Topics, topic_choic
 from daybook.clients.python.topic_consumer import ConsumerSettings, SubscriptionType, TopicConsumer
 from daybook.clients.python.topic_producer import SendBudget, TopicProducer
 from daybook.clients.python.topic_watch import TopicWatch
+from daybook.clients.python.transformation import Transform
 from daybook.wire.clock import WallClock
 from daybook.wire.errors import MalformedError
 from daybook.wire.topics import TopicName, check_namespace
@@ -199,6 +200,28 @@ class Client:
         """
         await self._existing_partitions(topic)
         return await self._held(topic)
+
+    async def offsets_of(self, names: Sequence[str]) -> list[OffsetRange]:
+        """Return the offsets of topics without partitions, and of single partitions, in order.
+
+        The caller knows that the topics exist, and which have partitions: nobody is asked for that.
+        """
+        if not names:
+            return []
+        parsed = [topic_name(name) for name in names]
+        async with await self._open_reader(
+            names[0], LATEST, None, queue_size=0, topics=parsed
+        ) as reader:
+            return await reader.offset_ranges()
+
+    async def ledgers(self, topic: str) -> list[TopicLedgers]:
+        """Return where the messages of each partition are stored, in order.
+
+        Raise TopicNotFoundError if the topic does not exist.
+        """
+        await self._existing_partitions(topic)
+        async with await self._open_reader(topic, LATEST, None, queue_size=0) as reader:
+            return await reader.ledgers()
 
     async def _existing_partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic, or of the topic to which a partition belongs.
@@ -455,6 +478,35 @@ class Client:
             self.start_listener(consumer, partial(listener, consumer))
         return consumer
 
+    async def subscribe_pipe(
+        self,
+        topic: str,
+        subscription: str,
+        *,
+        initial_position: InitialPosition,
+        receiver_queue_size: int,
+        record: tuple[str, str],
+        must_exist: bool,
+    ) -> Consumer[Any]:
+        """Return the consumer of a pipe.  The subscription is created with its record, if it may.
+
+        The consumer ends if it meets a subscription with another record later.
+        """
+        settings = ConsumerSettings(
+            subscription,
+            SubscriptionType.EXCLUSIVE,
+            durable=True,
+            start=EARLIEST if initial_position == "earliest" else LATEST,
+            consumer_name=f"{self._rng.getrandbits(40):010x}",
+            queue_size=receiver_queue_size,
+            limits=_CONSUMER,
+            ack_receipts=False,
+            must_exist=must_exist,
+            stored=(record,),
+            identity=record[0],
+        )
+        return await self._open_consumer(topic_choice([topic]), settings, _CONSUMER.discovery_s)
+
     def has_open(self, consumer: Consumer[Any] | None) -> bool:
         """Return True for a consumer of this client that was not closed."""
         return consumer in self._sources
@@ -602,12 +654,14 @@ class Client:
         name: str,
         at_least_once: bool = False,
         initial_position: InitialPosition = "earliest",
+        dead_letter_topic: str | None = None,
     ) -> int:
         """Write what `transform` makes of each message of a topic to another topic.
 
         Each output is stored once, whatever dies meanwhile.  This takes a target with
-        deduplication and without partitions (or one partition); otherwise NotAllowedError is
-        raised.  Run until the source was terminated, and return the number of its messages.
+        deduplication, whose number of partitions stays; otherwise NotAllowedError is raised.  The
+        outputs of a message go to one partition, by the key of that message.  Run until the source
+        was terminated, and return the number of its messages.
 
         `transform`: a function, perhaps async, of a message.  It returns None, bytes, an Output, or
             a list of these.  An exception of it ends the pipe, and its message comes again when the
@@ -615,6 +669,8 @@ class Client:
         `name`: of the pipe.  A pipe of the same name continues where the last one ended.
         `at_least_once`: no conditions; an output may be stored twice after a crash.
         `initial_position`: where the first pipe of this name starts: earliest or latest.
+        `dead_letter_topic`: a message for which `transform` raises is sent there, once, and the
+            pipe continues.  The topic must have deduplication and no partitions, too.
         """
         pipe = Pipe(
             self,
@@ -624,7 +680,9 @@ class Client:
             name=name,
             at_least_once=at_least_once,
             initial_position=initial_position,
+            dead_letter_topic=dead_letter_topic,
             patience_s=self._limits.operation_timeout_s,
+            new_identity=lambda: f"{self._rng.getrandbits(128):032x}",
         )
         return await pipe.run()
 
@@ -639,7 +697,9 @@ class Client:
         queue_size: int,
         read_compacted: bool = False,
         schema: Schema[ValueT] | None = None,
+        topics: list[TopicName] | None = None,
     ) -> Reader[ValueT]:
+        """Open a reader of a topic, or of `topics`, which then are not looked for."""
         check_name("name", name)
         name = name or f"reader-{self._rng.getrandbits(40):010x}"
         settings = ConsumerSettings(
@@ -654,7 +714,8 @@ class Client:
             versions=None if schema is None else SchemaVersions(schema),
             read_compacted=read_compacted,
         )
-        topics = await self._topics_of(topic_name(topic))
+        if topics is None:
+            topics = await self._topics_of(topic_name(topic))
         if len(topics) > 1 and where not in (EARLIEST, LATEST) and not isinstance(where, datetime):
             raise ValueError(
                 "a message id or an offset is a position in one partition: open a reader of that"

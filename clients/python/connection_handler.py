@@ -10,10 +10,12 @@ or the handler itself ends, the broker is told to close the producer or consumer
 would keep a place, and send messages, to nobody.
 
 The subclasses TopicProducer and TopicConsumer do the work; this module only finds the broker, and
-finds it again.  Before the first attachment, a refusal that would not change ends the handler.
-After it, errors that may follow from a takeover are tried again.
+finds it again.  Before the first attachment, a refusal that would not change ends the handler, and
+so does a quota whose policy asks for an exception.  After it, errors that may follow from a
+takeover are tried again, and quotas, because there may be room later.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -29,6 +31,8 @@ from daybook.clients.python.errors import (
     ClosedError,
     Remedy,
     UnavailableError,
+    is_quota_exception,
+    is_refused_for_now,
     may_retry,
 )
 from daybook.clients.python.limits import ClientLimits
@@ -36,6 +40,7 @@ from daybook.clients.python.lookup import Lookups
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.wire.topics import TopicName
 
+_log = logging.getLogger("daybook.client")
 CLOSE_TIMEOUT_S = 5.0
 _SHORT_S = 0.05  # brokers that hand a topic over faster than this are not followed at once
 _T = TypeVar("_T")
@@ -53,6 +58,7 @@ class ConnectionHandler(ABC):
         self.topic = topic
         self.connection: BrokerConnection | None = None
         self.failure: BrokerError | None = None  # why it ended
+        self._trouble: BrokerError | None = None  # why the last attempt to attach failed
         self._lookups = lookups
         self._limits = limits
         self._rng = rng
@@ -104,9 +110,16 @@ class ConnectionHandler(ABC):
                     if self._is_final(error, deadline):
                         self._end(error)
                         break
-                    self._lookups.trouble = error
+                    self._note_trouble(error)
                     await trio.sleep(self._backoff.next(self._rng.random()))
         self._end(ClosedError(f"{self.topic}: the producer or consumer was closed"))
+
+    def _note_trouble(self, error: BrokerError) -> None:
+        """Keep the reason why an attempt to attach failed, which will be repeated."""
+        was_refused = self._trouble is not None and is_refused_for_now(self._trouble)
+        if is_refused_for_now(error) and not was_refused:  # Once, not for each attempt.
+            _log.warning("a broker refused, and the client is trying again: %s", error)
+        self._trouble = self._lookups.trouble = error
 
     async def _stay(self) -> None:
         """Wait until the next attempt is due: immediately, unless the attachment was short."""
@@ -174,7 +187,7 @@ class ConnectionHandler(ABC):
     async def _connection_until(self, deadline: float) -> BrokerConnection:
         with trio.move_on_at(deadline):
             return await self.wait_connection()
-        why = self._lookups.trouble or "it is not attached"
+        why = self._trouble or self._lookups.trouble or "it is not attached"
         raise UnavailableError(f"{self.topic}: no broker could serve the topic in time: {why}")
 
     def on_assigned(self, url: str) -> None:
@@ -217,7 +230,7 @@ class ConnectionHandler(ABC):
         # No checkpoint from here on: nothing uses the connection before `_attached` has run.
         self.connection = connection
         self._ever_attached = True
-        self._lookups.trouble = None
+        self._trouble = self._lookups.trouble = None
         self._attached(connection)
         self._opened.set()
         self._wake_waiting()
@@ -226,7 +239,11 @@ class ConnectionHandler(ABC):
         if self._ever_attached:
             # BusyError: the broker may not have noticed yet that our old connection is lost.
             return error.remedy is Remedy.GIVE_UP and not isinstance(error, BusyError)
-        return error.remedy is Remedy.GIVE_UP or trio.current_time() >= deadline
+        return (
+            error.remedy is Remedy.GIVE_UP
+            or is_quota_exception(error)
+            or trio.current_time() >= deadline
+        )
 
     def _end(self, failure: BrokerError) -> None:
         if self.failure is not None:

@@ -540,6 +540,12 @@ class Consumer(MessageSource[ValueT]):
         following = answer.next_offset if answer.HasField("next_offset") else None
         return answer.first_offset, following, mark
 
+    @property
+    def stored_properties(self) -> dict[str, str]:
+        """The properties of the subscription in its only partition, if the broker tells them."""
+        (consumer,) = self._partition_consumers
+        return consumer.stored
+
     async def flush_acks(self) -> None:
         """Return when the broker has confirmed that all acknowledgements so far are durable.
 

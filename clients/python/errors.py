@@ -239,6 +239,18 @@ def refusal(code: int, message: str) -> RefusedError | StorageError:
     return error
 
 
+def is_refused_for_now(error: BrokerError) -> bool:
+    """Return True if the broker of the topic has refused; False if that broker is to be found."""
+    return isinstance(error, RefusedError) and not isinstance(error, NotReadyError)
+
+
+def is_quota_exception(error: BrokerError) -> bool:
+    """Return True if a quota is exceeded whose policy wants producers to fail, and not to wait."""
+    return (
+        isinstance(error, RefusedError) and error.code == pb.ProducerBlockedQuotaExceededException
+    )
+
+
 def admin_error(status: int, reason: str) -> AdminError | AdminInDoubtError:
     """Return the error for an HTTP status.  With 500 and above, a part may have been done."""
     match status:

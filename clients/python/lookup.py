@@ -13,6 +13,7 @@ from daybook.clients.python.errors import (
     BrokerError,
     NotReadyError,
     Remedy,
+    is_refused_for_now,
     refusal,
 )
 from daybook.clients.python.limits import ClientLimits
@@ -32,6 +33,7 @@ class Lookups:
         self._pool = pool
         self._limits = limits
         self._trouble: BrokerError | None = None
+        self._warned = False
         self._through_proxy = False  # in the latest answer
 
     @property
@@ -41,9 +43,12 @@ class Lookups:
 
     @trouble.setter
     def trouble(self, error: BrokerError | None) -> None:
-        if error is not None and self._trouble is None:  # Once, not for each attempt.
+        # A refusal says nothing about other topics, so the handler of the topic logs it.
+        if error is not None and not self._warned and not is_refused_for_now(error):
+            self._warned = True  # Once, not for each attempt.
             _log.warning("the client found no broker and is trying again: %s", error)
-        elif error is None and self._trouble is not None:
+        elif error is None and self._warned:
+            self._warned = False
             _log.info("a broker answers again")
         self._trouble = error
 

@@ -160,6 +160,22 @@ class MessageQueue:
                 # checkpoint is shielded: a cancellation would lose the messages in `found`.
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
+    async def take_entries(self, sources: "list[TopicConsumer]") -> list[Waiting]:
+        """Return the entries that have arrived, at least one, which nobody unpacks any more.
+
+        Return [] behind the last one.
+        """
+        await trio.lowlevel.checkpoint()
+        while not self._entries:
+            if self._has_ended(sources):
+                return []
+            await self._wait_for_news()
+        found = [waiting for entries in self._entries.values() for waiting in entries]
+        self._entries.clear()
+        for waiting in found:
+            waiting.source.hand_out(waiting)
+        return found
+
     async def _fill(self, sources: "list[TopicConsumer]") -> bool:
         """Wait until a message is ready; return False if there will never be one again."""
         while True:
@@ -177,13 +193,17 @@ class MessageQueue:
             if self._entries:
                 self._unpack()
                 continue
-            for source in sources:
-                if source.failure is not None and not self._is_left_out(source.failure):
-                    raise source.failure
-            if not self._endless and all(source.end_of_topic for source in sources):
+            if self._has_ended(sources):
                 return False
             raise trio.WouldBlock
         return True
+
+    def _has_ended(self, sources: "list[TopicConsumer]") -> bool:
+        """Return True behind the last message of terminated topics; raise what ended a consumer."""
+        for source in sources:
+            if source.failure is not None and not self._is_left_out(source.failure):
+                raise source.failure
+        return not self._endless and all(source.end_of_topic for source in sources)
 
     def _is_left_out(self, failure: BrokerError) -> bool:
         """Return True if a topic was deleted whose absence is no error: that of a pattern."""

@@ -24,11 +24,14 @@ from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Network, Stream
 
 SCHEME = "pulsar://"
+_TLS_SCHEME = "pulsar+ssl://"
 _PORT = 6650
 
 
 def parse_service_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in a service URL.  Raise ValueError."""
+    if url.startswith(_TLS_SCHEME):
+        raise ValueError(f"there is no TLS yet: begin with {SCHEME}, and not as {url!r} does")
     if not url.startswith(SCHEME):
         raise ValueError(
             f"a service URL must begin with {SCHEME}, as {SCHEME}localhost:6650; this one is"

@@ -24,6 +24,7 @@ from daybook.clients.python.arguments import check_delay, check_details, check_p
 from daybook.clients.python.errors import BrokerError, ClosedError, QueueFullError
 from daybook.clients.python.interceptors import OutgoingMessage, ProducerInterceptors
 from daybook.clients.python.messages import MessageId, ValueT
+from daybook.clients.python.protocol.batching import Batch
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.schemas.schema import Schema
 from daybook.clients.python.statistics import ProducerStats, SendCounts
@@ -222,6 +223,19 @@ class Producer(Generic[ValueT]):
             deliver_at_ms,
             ordering_key,
         )
+
+    def send_batch_nowait(self, batch: Batch) -> None:
+        """Queue messages that were encoded as a batch before, by the schema if there is one.
+
+        It is for a producer of one partition, or of a topic without partitions, and passes
+        interceptors by.  The batch gets its sequence ids here.  Raise as `send_nowait`.
+        """
+        if self._closed:
+            raise ClosedError(f"{self.topic}: this producer was closed")
+        if self._budget.used >= self._budget.bytes_max:
+            raise QueueFullError(f"{self.topic}: await `wait_room()` before a batch is sent")
+        assert self._only is not None, "a batch goes to one partition"
+        self._only.send_batch(batch)
 
     async def send(
         self,

@@ -20,10 +20,54 @@ _WHOLE_ENTRY = 1 << 31  # behind every message of a batch
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets that a topic holds: from `first` up to, and without, `next`."""
+    """The offsets that a topic holds: from `first` up to, and without, `next`.
+
+    `created` is the number of the transaction that created the topic, and `instance` the id of its
+    cluster.  A topic that was deleted and created again has a higher number.  Both are None if the
+    broker does not know them.
+    """
 
     first: int
     next: int
+    created: int | None = None
+    instance: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SealedLedger:
+    """A closed ledger of a topic, with the offsets of its messages: from `first` to before `next`.
+
+    `bytes` is the size of its entries.
+    """
+
+    ledger_id: int
+    first: int
+    next: int
+    entries: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLedgers:
+    """Where the messages of a topic, or of a partition, are stored.
+
+    `url` is the address of the ledgers for `daybook.ledgers.connect`.  `sealed` are the closed
+    ledgers in order; the messages behind them are in the ledger that is open.  A broker that is not
+    Daybook's tells neither.
+    """
+
+    held: OffsetRange
+    url: str | None = None
+    sealed: tuple[SealedLedger, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredEntry:
+    """An entry as it is stored: the broker's metadata, then what the producer sent."""
+
+    ledger_id: int
+    entry_id: int
+    data: bytes
 
 
 class Reader(MessageSource[ValueT]):
@@ -90,17 +134,33 @@ class Reader(MessageSource[ValueT]):
                 return True
         return False
 
+    async def receive_entries(self) -> list[DeliveredEntry]:
+        """Wait for an entry; return it and others that have arrived, or [] behind the last one.
+
+        The entries are those that hold the messages from the start position on, whole and not
+        unpacked.  A reader is used for entries or for messages, not for both.
+        """
+        found = await self._queue.take_entries(self._partition_consumers)
+        return [DeliveredEntry(e.delivery.ledger_id, e.delivery.entry_id, e.payload) for e in found]
+
     async def offset_ranges(self) -> list[OffsetRange]:
         """Return the offsets that each partition holds now."""
-        found: list[OffsetRange] = []
+        return [
+            _held((await consumer.last_message_id())[1]) for consumer in self._partition_consumers
+        ]
+
+    async def ledgers(self) -> list[TopicLedgers]:
+        """Return the sealed ledgers of each partition, with their offsets."""
+        found: list[TopicLedgers] = []
         for consumer in self._partition_consumers:
-            _, answer = await consumer.last_message_id()
-            if not answer.HasField("next_offset"):
-                raise NotAllowedError(
-                    pb.NotAllowedError,
-                    "this broker does not number messages, so they have no offsets",
+            _, answer = await consumer.last_message_id(with_ledgers=True)
+            sealed = [
+                SealedLedger(
+                    each.ledger_id, each.first_offset, each.next_offset, each.entries, each.bytes
                 )
-            found.append(OffsetRange(answer.first_offset, answer.next_offset))
+                for each in answer.ledgers
+            ]
+            found.append(TopicLedgers(_held(answer), answer.ledgers_url or None, tuple(sealed)))
         return found
 
     def _note_unreadable(self, place: MessageId) -> None:
@@ -121,3 +181,16 @@ class Reader(MessageSource[ValueT]):
         entry = message.entry
         here = (entry.ledger_id, entry.entry_id, message.batch_index)
         self._received[entry.partition] = here
+
+
+def _held(answer: pb.CommandGetLastMessageIdResponse) -> OffsetRange:
+    if not answer.HasField("next_offset"):
+        raise NotAllowedError(
+            pb.NotAllowedError, "this broker does not number messages, so they have no offsets"
+        )
+    return OffsetRange(
+        answer.first_offset,
+        answer.next_offset,
+        answer.created if answer.HasField("created") else None,
+        answer.instance if answer.HasField("instance") else None,
+    )

@@ -94,6 +94,12 @@ class ConsumerSettings:
     versions: SchemaVersions | None = None  # set if the consumer has a schema
     counts: ReceiveCounts = field(default_factory=ReceiveCounts)  # shared by all its partitions
     interceptors: ConsumerInterceptors | None = None
+    # The subscription must exist: neither it nor its topic is created.
+    must_exist: bool = False
+    stored: tuple[tuple[str, str], ...] = ()  # properties of a subscription that is created
+    # A stored property that must stay as it was when the consumer was attached first: a
+    # subscription with another value was created anew, and this consumer has no business there.
+    identity: str = ""
 
     def request(self, topic: str, consumer_id: int, epoch: int) -> pb.CommandSubscribe:
         """Return the request to subscribe, without the start position of a reader."""
@@ -109,6 +115,10 @@ class ConsumerSettings:
         )
         if not self.create:
             request.force_topic_creation = False
+        if self.must_exist:
+            request.force_subscription_creation = False
+        for key, value in self.stored:
+            request.subscription_properties.add(key=key, value=value)
         if self.versions is not None:
             request.schema.CopyFrom(self.versions.schema.info.to_wire())
         if self.start == EARLIEST:
@@ -186,6 +196,7 @@ class TopicConsumer(ConnectionHandler):
         self._moved: int | None = None  # the number of the last move that the broker told us
         self._moved_generation = 0  # the generation that began with a move by another client
         self._unsubscribed = False
+        self.stored: dict[str, str] = {}  # the properties of the subscription, if the broker tells
 
     # -- what the connection calls
 
@@ -262,6 +273,10 @@ class TopicConsumer(ConnectionHandler):
             self._timeouts.handed_out((delivery.ledger_id, delivery.entry_id), trio.current_time())
             self._timed.set()
         return messages
+
+    def hand_out(self, waiting: Waiting) -> None:
+        """Note that an entry leaves the queue as it was stored: the broker may send another one."""
+        self._pay_back(waiting.delivery, waiting.payload)
 
     def _settle_dropped_chunks(self) -> None:
         """Have chunks delivered again, or acknowledge them, that cannot be joined now."""
@@ -532,13 +547,19 @@ class TopicConsumer(ConnectionHandler):
         if not moved_by_us:
             self._moved_generation = self.generation
 
-    async def last_message_id(self) -> tuple[MessageId, pb.CommandGetLastMessageIdResponse]:
-        """Return the id of the last message, and the whole answer of the broker."""
+    async def last_message_id(
+        self, *, with_ledgers: bool = False
+    ) -> tuple[MessageId, pb.CommandGetLastMessageIdResponse]:
+        """Return the id of the last message, and the whole answer of the broker.
+
+        `with_ledgers` asks for the sealed ledgers of the topic, too.
+        """
 
         async def ask(connection: BrokerConnection) -> pb.CommandGetLastMessageIdResponse:
-            found: pb.CommandGetLastMessageIdResponse = await connection.request(
-                pb.CommandGetLastMessageId(consumer_id=self._id)
-            )
+            request = pb.CommandGetLastMessageId(consumer_id=self._id)
+            if with_ledgers and _is_ours(connection):
+                request.with_ledgers = True
+            found: pb.CommandGetLastMessageIdResponse = await connection.request(request)
             return found
 
         answer = await self.persist(ask)
@@ -582,14 +603,29 @@ class TopicConsumer(ConnectionHandler):
     async def _register(self, connection: BrokerConnection) -> None:
         settings = self._settings
         request = settings.request(self.topic.full, self._id, self._redelivery.epoch)
+        if settings.identity and self._ever_attached:
+            request.force_subscription_creation = False
         if not settings.durable:
             self._start_reading(connection, request)
         connection.consumers[self._id] = self
         answer = await connection.request(request)
         if settings.durable:
+            self._check_identity(answer)
             self._check_moved(answer)
         elif self._start.at_moving_end:
             await self._pin_latest(connection)
+
+    def _check_identity(self, answer: pb.CommandSuccess) -> None:
+        """Raise NotAllowedError if this is another subscription of the same name."""
+        stored = {each.key: each.value for each in answer.subscription_properties}
+        identity = self._settings.identity
+        if identity and self._ever_attached and stored.get(identity) != self.stored.get(identity):
+            raise NotAllowedError(
+                pb.NotAllowedError,
+                f"{self.topic}: the subscription {self._settings.subscription} is not the one of"
+                " before: somebody deleted it, or the topic, and it was created anew",
+            )
+        self.stored = stored
 
     def _check_moved(self, answer: pb.CommandSuccess) -> None:
         """Forget what was delivered before another client moved the subscription.

@@ -6,7 +6,8 @@ single message does not wait, and many share a batch.
 
 An entry that was sent stays in the queue until its receipt comes, through takeovers too (see
 `protocol.sends`).  After `send_timeout_s` the send fails; if the entry was ever on the wire, it is
-unknown whether it is stored.
+unknown whether it is stored.  An entry that was not, because the broker refuses the producer, fails
+with that refusal; a quota with the policy producer_exception lets it fail at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,9 +32,12 @@ from daybook.clients.python.errors import (
     MessageRejectedError,
     MessageTooLargeError,
     NotAllowedError,
+    RefusedError,
     RequestTimedOutError,
     TopicTerminatedError,
     UnavailableError,
+    is_quota_exception,
+    is_refused_for_now,
     refusal,
 )
 from daybook.clients.python.limits import ClientLimits, ProducerLimits
@@ -64,7 +68,7 @@ _KEY_CHARS = 256  # A longer key counts, like properties, when the size of a mes
 _PROPERTY_BYTES = 16  # bytes of a property in a frame, besides its name and value
 _CHUNK_FIELDS = 512  # bytes of metadata that are set when an entry is queued, at most
 _NO_PROPERTIES: Mapping[str, str] = {}
-_ON_THE_WIRE = {
+COMPRESSION_ON_THE_WIRE = {
     CompressionType.LZ4: pb.LZ4,
     CompressionType.ZLIB: pb.ZLIB,
     CompressionType.ZSTD: pb.ZSTD,
@@ -308,6 +312,23 @@ class TopicProducer(ConnectionHandler):
         elif not index:
             self._begun.set()
 
+    def send_batch(self, batch: Batch) -> None:
+        """Send messages that are a batch already.  If this raises, none of them was taken."""
+        if len(batch.body) > self._max_bytes:
+            raise MessageTooLargeError(
+                f"a batch of {batch.count} messages has {len(batch.body)} bytes, and the broker"
+                f" takes at most {self._max_bytes}"
+            )
+        if self.failure is not None:
+            raise self.failure
+        self.ship()  # The messages before these are sent before them.
+        first = self._next_sequence_id
+        assert first >= self._first_new_id, "the batch would span an id that the broker has"
+        self._next_sequence_id = first + batch.count
+        numbered = replace(batch, sequence_id=first, highest_sequence_id=first + batch.count - 1)
+        self._ship_batch(numbered, [])
+        self._on_batch()
+
     def ship(self) -> None:
         """Send the batch with the messages that it has, or the batch of each key."""
         if not self._builder.count:
@@ -493,7 +514,7 @@ class TopicProducer(ConnectionHandler):
             metadata.ClearField("compression")
             metadata.ClearField("uncompressed_size")
             return body
-        metadata.compression = _ON_THE_WIRE[self._compression]
+        metadata.compression = COMPRESSION_ON_THE_WIRE[self._compression]
         metadata.uncompressed_size = len(body)
         return packed
 
@@ -528,18 +549,22 @@ class TopicProducer(ConnectionHandler):
                 trio.current_time() + timeout_s if deadline is None else deadline
             )
             for send in self._pending.expired(trio.current_time()):
-                self._fail(
-                    send,
-                    RequestTimedOutError(
-                        f"{self.topic}: the broker sent no receipt in {timeout_s:g} s, so the"
-                        " message may be stored or not"
-                    )
-                    if send.sent
-                    else UnavailableError(
-                        f"{self.topic}: no broker took the message in {timeout_s:g} s, so it is"
-                        " not stored"
-                    ),
-                )
+                self._fail(send, self._timed_out(send, timeout_s))
+
+    def _timed_out(self, send: PendingSend, timeout_s: float) -> BrokerError:
+        """Return the error of an entry whose time is over, with the reason that is known."""
+        reason = "" if self._trouble is None else f": {self._trouble}"
+        if send.sent:
+            return RequestTimedOutError(
+                f"{self.topic}: the broker sent no receipt in {timeout_s:g} s, so the message may"
+                f" be stored or not{reason}"
+            )
+        if self._trouble is not None and is_refused_for_now(self._trouble):
+            return _not_stored(self._trouble)
+        return UnavailableError(
+            f"{self.topic}: no broker took the message in {timeout_s:g} s, so it is not"
+            f" stored{reason}"
+        )
 
     # -- what the connection handler calls
 
@@ -587,6 +612,15 @@ class TopicProducer(ConnectionHandler):
         connection.send_command(
             pb.CommandCloseProducer(producer_id=self._id, request_id=request_id)
         )
+
+    def _note_trouble(self, error: BrokerError) -> None:
+        super()._note_trouble(error)
+        # The policy of the quota says that applications hear of it at once.  An entry that was sent
+        # may be stored, so it keeps its place in the queue, as do all entries of a producer whose
+        # messages wait without end.
+        if is_quota_exception(error) and self._settings.send_timeout_s is not None:
+            for send in self._pending.take_unsent():
+                self._fail(send, _not_stored(error))
 
     def _ended(self, failure: BrokerError) -> None:
         if self._builder.count:
@@ -682,3 +716,9 @@ class TopicProducer(ConnectionHandler):
         """Keep an error of the application's `on_result`, for `flush` to raise."""
         if self._budget.failure is None:
             self._budget.failure = error
+
+
+def _not_stored(why: BrokerError) -> RefusedError:
+    """Return the error of a message that was not sent, because the producer was refused."""
+    assert isinstance(why, RefusedError)
+    return type(why)(why.code, f"the message is not stored: {why}")

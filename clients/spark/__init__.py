@@ -1,23 +1,42 @@
 """Topics as Spark tables and streams, by offset: `daybook.spark`.
 
+schema       the columns, and which of them a query asks for; pure
+selection    the topics of a query: by name, by pattern, or partitions of them; pure
 options      the options of a query, and the task that the driver sends to a worker
 offsets      which offsets a query reads: bounds, limits, splits; pure
+checkpoint   the offsets of a stream as Spark stores them; pure
+topics       the driver's questions to the brokers
+cursors      the subscription that follows a stream
 read         runs a task: reads messages as Arrow batches
-source       implements Spark's interfaces: the batch reader and the stream reader
+source       implements Spark's interfaces: the format, the batch reader and the stream reader
+lag          how far queries are behind: a listener for Spark
+sink_options the options of the sink
+row_columns  the columns of a frame, as the sink takes them
+records      typed rows become plain ones, whose value is a record in JSON or Avro
+rows         Arrow rows become the messages of batches
+write_plan   a planned write, checked before anything is sent
+write        runs a task that writes: sends its rows, and waits for their receipts
+stage        runs a task that writes exactly once: stages its rows
+commit       the driver's side of an exactly-once write: commits or abandons what tasks staged
+sink         implements Spark's interfaces: the batch writer and the stream writer
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from daybook.clients.spark.lag import LagListener as LagListener
     from daybook.clients.spark.source import DaybookDataSource as DaybookDataSource
+
+_MODULES = {"DaybookDataSource": "source", "LagListener": "lag"}
 
 
 def __getattr__(name: str) -> object:
-    """Import the source, and with it PySpark, on first use."""
-    if name != "DaybookDataSource":
+    """Import a class, and with it PySpark, on first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from daybook.clients.spark.source import DaybookDataSource
+        module = import_module(f"daybook.clients.spark.{_MODULES[name]}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow"):
             raise
@@ -27,4 +46,4 @@ def __getattr__(name: str) -> object:
             name=error.name,
         ) from None
 
-    return DaybookDataSource
+    return getattr(module, name)

@@ -3,22 +3,43 @@
 A topic has partitions 0 to n-1 (a topic without partitions is one partition, 0).  Each message of a
 partition has an offset, an exact integer.  Trimming raises the first offset, publishing the next.
 A range [start, end) of a partition is read by one Spark task or by several.
+
+A topic that was deleted and created again counts its offsets from 0.  Its creation, a number that
+the broker tells, is then another one, so old offsets are never taken for those of the new topic.
 """
 
 # pyright: basic
 # (the libraries underneath have no types)
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import Literal, NamedTuple, TypeAlias
+
+from daybook.wire.errors import MalformedError
+from daybook.wire.topics import TopicName
 
 EARLIEST = -2  # the same numbers as in Spark's Kafka source
 LATEST = -1
 
 Bound: TypeAlias = Literal["earliest", "latest"]
-OffsetSpec: TypeAlias = Bound | Mapping[int, int]
+
+
+class Partition(NamedTuple):
+    """One partition of a topic, which has its full name here."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} partition {self.number}"
+
+
+PartitionValues: TypeAlias = Mapping[Partition, int]
+"""A number for each partition: an offset, or a time in milliseconds since 1970."""
+
+OffsetSpec: TypeAlias = Bound | PartitionValues
 
 
 class DataLossError(Exception):
@@ -27,10 +48,18 @@ class DataLossError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Retained:
-    """The offsets [first, next) that a partition holds."""
+    """The offsets [first, next) that a partition holds, and the creation of its topic."""
 
     first: int
     next: int
+    created: int | None = None  # None: the broker does not tell
+
+
+class Progress(NamedTuple):
+    """How far a query has read a partition: the next offset, and the creation of its topic."""
+
+    next: int
+    created: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +69,53 @@ class OffsetRange:
     partition: int
     start: int
     end: int
+    topic: str = ""  # the full name
 
     def __len__(self) -> int:
         return self.end - self.start
 
 
-def parse_offsets(text: str, topic: str, option: str) -> OffsetSpec:
-    """Parse `earliest`, `latest`, or JSON: {"0": 5, "1": -2} or {"topic": {"0": 5}}.
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """Where a stream goes on, and sentences that say what it cannot read any more."""
 
+    start: Mapping[Partition, int]
+    losses: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """The ranges of a batch, and sentences that say what it cannot read any more."""
+
+    ranges: list[OffsetRange]
+    losses: Sequence[str]
+
+
+def check_losses(losses: Sequence[str]) -> None:
+    """Raise DataLossError, in one sentence, if anything is lost."""
+    if losses:
+        more = f" (and {len(losses) - 1} more like this)" if len(losses) > 1 else ""
+        raise DataLossError(
+            f"{losses[0]}{more}: set failOnDataLoss=false to continue with what is there"
+        )
+
+
+# -- options
+
+
+def full_topic_name(topic: str, option: str) -> str:
+    """Return the full name of a topic.  Raise ValueError that names the option."""
+    try:
+        name = TopicName.parse(topic)
+    except MalformedError as error:
+        raise ValueError(f"{option}: {error}") from None
+    return name.full
+
+
+def parse_offsets(text: str, topic: str | None, option: str) -> OffsetSpec:
+    """Parse `earliest`, `latest`, or JSON: {"topic": {"0": 5, "1": -2}}.
+
+    `topic` is the full name if the query reads one topic only: then {"0": 5, "1": -2} is enough.
     In JSON, -2 is the earliest and -1 the latest offset.  Raise ValueError for anything else.
     """
     lowered = text.strip().lower()
@@ -55,101 +123,188 @@ def parse_offsets(text: str, topic: str, option: str) -> OffsetSpec:
         return "earliest"
     if lowered == "latest":
         return "latest"
+    advice = "write 'earliest', 'latest' or JSON such as" + ' {"topic": {"0": 42}}'
+    return _parse_json(text, topic, option, advice, EARLIEST)
+
+
+def parse_times(text: str, topic: str | None, option: str) -> PartitionValues:
+    """Parse JSON as `parse_offsets` does, with milliseconds since 1970 in place of offsets."""
+    advice = 'write milliseconds since 1970, such as {"topic": {"0": 1764000000000}}'
+    return _parse_json(text, topic, option, advice, 0)
+
+
+def _parse_json(
+    text: str, topic: str | None, option: str, advice: str, least: int
+) -> PartitionValues:
     try:
         parsed: object = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError(
-            f"{option}={text!r} is not valid: write 'earliest', 'latest' or JSON such as"
-            f' {{"0": 42}}'
-        ) from None
-    if isinstance(parsed, dict) and set(parsed) == {topic}:
-        parsed = parsed[topic]
+        raise ValueError(f"{option}={text!r} is not valid: {advice}") from None
     if not isinstance(parsed, dict):
-        raise ValueError(f"{option}: the JSON must be an object of partition -> offset")
-    offsets: dict[int, int] = {}
-    for partition, offset in parsed.items():
-        if not str(partition).isdigit() or type(offset) is not int or offset < EARLIEST:
+        raise ValueError(f"{option}={text!r} is not valid: {advice}")
+    if not any(isinstance(value, dict) for value in parsed.values()):
+        if topic is None:
+            raise ValueError(f"{option} names no topics, and the query reads several: {advice}")
+        parsed = {topic: parsed}
+    found: dict[Partition, int] = {}
+    for name, values in parsed.items():
+        full = full_topic_name(str(name), option)
+        if not isinstance(values, dict):
+            raise ValueError(f"{option}: {name!r} needs an object of partition -> number")
+        for index, value in values.items():
+            if not (index.isascii() and index.isdigit()) or len(index) > 9:
+                raise ValueError(f"{option}: {index!r} is not the number of a partition")
+            if type(value) is not int or value < least:
+                raise ValueError(f"{option}: {value!r} of partition {index} is no valid integer")
+            found[Partition(full, int(index))] = value
+    return found
+
+
+def check_partitions(
+    named: Mapping[Partition, object], held: Mapping[Partition, object], option: str
+) -> None:
+    """Raise ValueError unless an option names exactly the partitions that the query reads."""
+    if set(named) == set(held):
+        return
+    for topic in sorted({partition.topic for partition in (*named, *held)}):
+        says = sorted(p.number for p in named if p.topic == topic)
+        has = sorted(p.number for p in held if p.topic == topic)
+        if says != has:
             raise ValueError(
-                f"{option}: {partition!r}: {offset!r} is not a partition and its offset, both"
-                " integers"
+                f"{option} names the partitions {says} of {topic}, but the query reads {has}"
             )
-        offsets[int(partition)] = offset
-    return offsets
 
 
-def resolve(spec: OffsetSpec, retained: Mapping[int, Retained], option: str) -> dict[int, int]:
+def resolve(
+    spec: OffsetSpec, retained: Mapping[Partition, Retained], option: str
+) -> dict[Partition, int]:
     """Return the offset of each partition.  A JSON spec must name exactly the partitions."""
     if spec == "earliest":
         return {partition: held.first for partition, held in retained.items()}
     if spec == "latest":
         return {partition: held.next for partition, held in retained.items()}
     assert not isinstance(spec, str)
-    if set(spec) != set(retained):
-        raise ValueError(
-            f"{option} names the partitions {sorted(spec)}, but the topic has {sorted(retained)}"
-        )
-    named = {EARLIEST: "first", LATEST: "next"}
+    check_partitions(spec, retained, option)
     return {
-        partition: getattr(retained[partition], named[offset]) if offset in named else offset
+        partition: retained[partition].first
+        if offset == EARLIEST
+        else retained[partition].next
+        if offset == LATEST
+        else offset
         for partition, offset in sorted(spec.items())
     }
 
 
-def ranges(
-    start: Mapping[int, int],
-    end: Mapping[int, int],
-    retained: Mapping[int, Retained],
-    *,
-    fail_on_data_loss: bool,
-) -> list[OffsetRange]:
-    """Return the range from `start` to `end` of each partition; empty ranges are left out.
+# -- streams and batches
 
-    Offsets that were trimmed, or never existed, are data loss: DataLossError, or without
-    `fail_on_data_loss` the range is cut to the offsets that exist.
-    """
-    found: list[OffsetRange] = []
-    for partition in sorted(end):
-        held = retained.get(partition, Retained(0, 0))
-        low, high = start.get(partition, held.first), end[partition]
-        if low > high:
-            raise ValueError(f"partition {partition}: the start {low} is behind the end {high}")
-        if low < high and (low < held.first or high > held.next):
-            if fail_on_data_loss:
-                raise DataLossError(
-                    f"partition {partition}: offsets {low} to {high} were asked for, "
-                    f"{held.first} to {held.next} are retained; "
-                    "set failOnDataLoss=false to continue with what is there"
-                )
-            low, high = max(low, held.first), min(high, held.next)
-        if low < high:
-            found.append(OffsetRange(partition, low, high))
-    return found
+
+def is_another_topic(before: int | None, now: int | None) -> bool:
+    """Return True if two creations are known and differ: the topic was made anew in between."""
+    return before is not None and now is not None and before != now
 
 
 def carry_over(
-    start: Mapping[int, int], retained: Mapping[int, Retained], *, fail_on_data_loss: bool
-) -> dict[int, int]:
-    """Return where a stream that has read up to `start` resumes in each existing partition.
+    start: Mapping[Partition, Progress], retained: Mapping[Partition, Retained]
+) -> Resumption:
+    """Return where a stream that has read up to `start` goes on in each existing partition.
 
-    A new partition is read from its first offset.  Offsets never decrease, so a topic that ends
-    before `start`, or has fewer partitions, was deleted and created again: DataLossError, or
-    without `fail_on_data_loss` the stream starts at its beginning.
+    A new partition is read from its first offset.  Three things are losses: partitions that are
+    gone, topics that were made anew, and offsets that were trimmed before they were read.  The
+    stream goes on at the first retained offset then.
     """
-    anew = [p for p, at in sorted(start.items()) if p not in retained or at > retained[p].next]
-    if anew and fail_on_data_loss:
-        held = {p: retained[p].next for p in anew if p in retained}
-        raise DataLossError(
-            f"partitions {anew}: the stream had read up to {[start[p] for p in anew]}, the topic "
-            f"ends at {held}: it was deleted and created again; "
-            "set failOnDataLoss=false to read it from its beginning"
+    begin: dict[Partition, int] = {}
+    losses = [_gone(topic, list(those)) for topic, those in _by_topic(start, retained)]
+    for partition, held in sorted(retained.items()):
+        before = start.get(partition)
+        begin[partition] = held.first
+        if before is None:
+            continue
+        # Offsets never decrease, so a topic that ends before `start` is another one, too.
+        if is_another_topic(before.created, held.created) or before.next > held.next:
+            losses.append(
+                f"{partition} was deleted and created again (the query had read it up to offset"
+                f" {before.next}, and it holds {held.first} to {held.next} now)"
+            )
+        elif before.next < held.first:
+            losses.append(_trimmed(partition, before.next, held.first))
+        else:
+            begin[partition] = before.next
+    return Resumption(begin, losses)
+
+
+def _by_topic(
+    start: Mapping[Partition, Progress], retained: Mapping[Partition, Retained]
+) -> list[tuple[str, list[tuple[Partition, Progress]]]]:
+    """Return the partitions of `start` that are gone, topic by topic."""
+    gone = sorted((p, before) for p, before in start.items() if p not in retained)
+    return [(topic, list(those)) for topic, those in groupby(gone, lambda each: each[0].topic)]
+
+
+def _gone(topic: str, those: Sequence[tuple[Partition, Progress]]) -> str:
+    read = ", ".join(f"{partition.number} up to {before.next}" for partition, before in those)
+    return f"{topic} lacks partitions: it was deleted (the query had read partition {read})"
+
+
+def _trimmed(partition: Partition, low: int, high: int) -> str:
+    return f"{partition}: the offsets {low} to {high} are no longer retained"
+
+
+def batch_plan(
+    start: Mapping[Partition, Progress],
+    end: Mapping[Partition, Progress],
+    retained: Mapping[Partition, Retained],
+) -> BatchPlan:
+    """Return the ranges from `start` to `end` that can be read; empty ones are left out.
+
+    Spark plans a batch again after a restart, when the topic may be another one than it was.  An
+    end that belongs to another creation than the start, or lies before it, tells that the topic was
+    made anew before the batch was planned first: the batch begins at its first offset.
+    """
+    ranges: list[OffsetRange] = []
+    losses: list[str] = []
+    for partition, until in sorted(end.items()):
+        before = start.get(partition)
+        high = until.next
+        held = retained.get(partition)
+        low = 0 if before is None else before.next
+        if held is None or is_another_topic(until.created, held.created):
+            if low < high:
+                gone = "deleted" if held is None else "deleted and created again"
+                losses.append(
+                    f"{partition} was {gone} before its offsets {low} to {high} were read"
+                )
+            continue
+        if before is None:
+            low = held.first
+        elif is_another_topic(before.created, until.created):
+            low = held.first  # `carry_over` has told of it when the batch was planned first.
+        elif low > high:
+            losses.append(
+                f"{partition} was deleted and created again (the batch begins at offset {low} and"
+                f" ends at {high})"
+            )
+            low = held.first
+        if low < high:
+            low, high = _cut(partition, low, high, held, losses)
+        if low < high:
+            ranges.append(OffsetRange(partition.number, low, high, partition.topic))
+    return BatchPlan(ranges, losses)
+
+
+def _cut(
+    partition: Partition, low: int, high: int, held: Retained, losses: list[str]
+) -> tuple[int, int]:
+    """Return the part of a range that is retained, and note the rest as lost."""
+    if low < held.first:
+        losses.append(_trimmed(partition, low, min(high, held.first)))
+    if high > held.next:
+        losses.append(
+            f"{partition}: the offsets up to {high} were asked for, and it ends at {held.next}"
         )
-    return {
-        p: held.first if p in anew else start.get(p, held.first)
-        for p, held in sorted(retained.items())
-    }
+    return max(low, held.first), min(high, held.next)
 
 
-def limit(start: Mapping[int, int], end: Mapping[int, int], offsets_max: int) -> dict[int, int]:
+def limit(start: PartitionValues, end: PartitionValues, offsets_max: int) -> dict[Partition, int]:
     """Return an end with at most `offsets_max` offsets in all, in proportion to the sizes.
 
     At least one offset is taken if there is any, so a stream always makes progress.
@@ -171,24 +326,32 @@ def limit(start: Mapping[int, int], end: Mapping[int, int], offsets_max: int) ->
     return {p: start.get(p, end[p]) + taken[p] for p in sizes}
 
 
-def split(found: list[OffsetRange], partitions_min: int) -> list[OffsetRange]:
-    """Split into at least `partitions_min` ranges of about equal size, if offsets suffice."""
+def split(
+    found: list[OffsetRange], partitions_min: int, records_max: int | None = None
+) -> list[OffsetRange]:
+    """Split into at least `partitions_min` ranges of about equal size, if offsets suffice.
+
+    No range has more than `records_max` offsets.
+    """
     total = sum(map(len, found))
+    if records_max is not None:
+        found = [
+            part for whole in found for part in _in_parts(whole, -(-len(whole) // records_max))
+        ]
     if len(found) >= partitions_min or not total:
         return found
     parts: list[OffsetRange] = []
     for whole in found:
         count = max(1, min(len(whole), round(partitions_min * len(whole) / total)))
-        edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
-        parts += [OffsetRange(whole.partition, low, high) for low, high in pairwise(edges)]
+        parts += _in_parts(whole, count)
     # Rounding can leave too few: halve the largest range until there are enough.
     while len(parts) < min(partitions_min, total):
         largest = max(range(len(parts)), key=lambda i: len(parts[i]))
-        part = parts[largest]
-        middle = (part.start + part.end) // 2
-        parts[largest : largest + 1] = [
-            OffsetRange(part.partition, part.start, middle),
-            OffsetRange(part.partition, middle, part.end),
-        ]
+        parts[largest : largest + 1] = _in_parts(parts[largest], 2)
     assert sum(map(len, parts)) == total, "each offset is in exactly one range"
     return parts
+
+
+def _in_parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
+    edges = [whole.start + len(whole) * i // count for i in range(count + 1)]
+    return [replace(whole, start=low, end=high) for low, high in pairwise(edges)]

@@ -3,31 +3,107 @@
 The names are those of Spark's Kafka source where it has the same option.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar, cast, get_args
 
-from daybook.clients.spark.offsets import OffsetRange, OffsetSpec, parse_offsets
+from daybook.clients.python.reader import SealedLedger
+from daybook.clients.spark.offsets import (
+    OffsetRange,
+    OffsetSpec,
+    PartitionValues,
+    parse_offsets,
+    parse_times,
+)
+from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
+from daybook.clients.spark.selection import Selection, parse_selection
 
+OnUnreadable: TypeAlias = Literal["fail", "null", "skip"]
+ReadFrom: TypeAlias = Literal["auto", "bookies", "brokers"]
+
+_Choice = TypeVar("_Choice", OnUnreadable, ReadFrom)
 _NAMES = (
     "service.url",
     "topic",
+    "subscribe",
+    "subscribePattern",
+    "assign",
     "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
+    "columns",
+    "includeHeaders",
+    "keyType",
+    "onUnreadable",
+    "read",
+    "subscription",
+    "outageTimeout",
 )
+_FOR_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_FOR_STREAMS = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "subscription",
+    "outageTimeout",
+)
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_TRIGGER_DELAY_S = 15 * 60.0  # as Spark's Kafka source has it
+_OUTAGE_S = 15 * 60.0
+PATIENCE_S = 60.0  # for a task of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class AtTimes:
+    """A bound of a query: the first message of each partition that was published then or later."""
+
+    times: int | PartitionValues  # in milliseconds since 1970: one for all partitions, or for each
+    option: str
+    # If no message is so late, the bound is the end of the partition, or else an error.
+    end_if_none: bool
+
+
+Bounds: TypeAlias = OffsetSpec | AtTimes
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
+    streaming: bool
     service_url: str
-    topic: str
-    starting: OffsetSpec | None  # None: earliest for a batch, latest for a stream
-    ending: OffsetSpec
+    selection: Selection
+    starting: Bounds | None  # None: earliest for a batch, latest for a stream
+    ending: Bounds
     offsets_per_trigger_max: int | None
+    offsets_per_trigger_min: int | None
+    trigger_delay_max_s: float
     partitions_min: int
+    records_per_partition_max: int | None
     fail_on_data_loss: bool
+    columns: Columns
+    key_type_given: bool
+    subscription: str | None
+    outage_timeout_s: float
+    on_unreadable: OnUnreadable
+    read_from: ReadFrom
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLedgers:
+    """The sealed ledgers with offsets of a task, in order, and the address of the ledgers."""
+
+    url: str
+    sealed: tuple[SealedLedger, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,45 +111,152 @@ class ReadTask:
     """One task of a query: a range of offsets, and where to read it."""
 
     service_url: str
-    topic: str
+    topic: str  # as the column `topic` shows it
     part: OffsetRange
     fail_on_data_loss: bool
+    columns: tuple[str, ...] = DEFAULT  # the columns of each row, in order; see `schema`
+    key_type: KeyType = "binary"
+    stored_in: str = ""  # the full name of the topic or partition that is read; "": look it up
+    patience_s: float = PATIENCE_S  # how long the task waits for brokers that do not answer
+    created: int | None = None  # the creation of the topic for which the offsets were planned
+    on_unreadable: OnUnreadable = "fail"
+    read_from: ReadFrom = "auto"
+    ledgers: TaskLedgers | None = None  # None: the brokers have everything
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parse the options; their names are case-insensitive.  Raise ValueError with advice."""
     given = {name.lower(): value for name, value in options.items()}
+    if not given:
+        raise ValueError(
+            "there are no options, and Spark gives Python sources none of a table in its catalog:"
+            " use CREATE TEMPORARY VIEW v USING daybook OPTIONS (...), or SELECT ... FROM t"
+            " WITH (`service.url` = '...', `topic` = '...')"
+        )
     known = {name.lower(): name for name in _NAMES}
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(f"unknown option {unknown[0]!r}; there are: {', '.join(_NAMES)}")
-    if streaming and "endingoffsets" in given:
-        raise ValueError("endingOffsets is for batch queries; a stream has no end")
-    if not streaming and "maxoffsetspertrigger" in given:
-        raise ValueError("maxOffsetsPerTrigger is for streams; a batch has no triggers")
-    for required in ("service.url", "topic"):
-        if not given.get(required):
-            raise ValueError(f"the option {required!r} is missing")
-    topic = given["topic"]
-    starting = given.get("startingoffsets")
+    for name in _FOR_BATCHES if streaming else _FOR_STREAMS:
+        if name.lower() in given:
+            why = "is for batch queries; a stream has no end"
+            raise ValueError(f"{name} {why if streaming else 'is for streams, not for batches'}")
+    if not given.get("service.url", "").strip():
+        raise ValueError("the option 'service.url' is missing: name the brokers")
+    selection = parse_selection(given)
     return SourceOptions(
-        service_url=given["service.url"],
-        topic=topic,
-        starting=None if starting is None else parse_offsets(starting, topic, "startingOffsets"),
-        ending=parse_offsets(given.get("endingoffsets", "latest"), topic, "endingOffsets"),
+        streaming=streaming,
+        service_url=given["service.url"].strip(),
+        selection=selection,
+        starting=_bounds(given, "starting", selection.only_topic),
+        ending=_bounds(given, "ending", selection.only_topic) or "latest",
         offsets_per_trigger_max=_positive(given, "maxOffsetsPerTrigger"),
+        offsets_per_trigger_min=_trigger_minimum(given),
+        trigger_delay_max_s=_seconds(given, "maxTriggerDelay", _TRIGGER_DELAY_S),
         partitions_min=_positive(given, "minPartitions") or 1,
+        records_per_partition_max=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
+        columns=_columns(given),
+        key_type_given="keytype" in given,
+        subscription=_subscription(given),
+        outage_timeout_s=_seconds(given, "outageTimeout", _OUTAGE_S),
+        on_unreadable=_choice(given, "onUnreadable", OnUnreadable, "fail"),
+        read_from=_choice(given, "read", ReadFrom, "auto"),
     )
+
+
+def parse_column_options(options: Mapping[str, str]) -> Columns:
+    """Parse the options that decide the columns, which are for both kinds of queries."""
+    return _columns({name.lower(): value for name, value in options.items()})
+
+
+def _bounds(given: Mapping[str, str], side: str, topic: str | None) -> Bounds | None:
+    """Return the bound that the options give for one side, which is `starting` or `ending`."""
+    names = [f"{side}Offsets", f"{side}Timestamp", f"{side}OffsetsByTimestamp"]
+    named = [name for name in names if name.lower() in given]
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} exclude each other: give one of them")
+    strategy = given.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if strategy not in ("error", "latest"):
+        raise ValueError(
+            f"startingOffsetsByTimestampStrategy={strategy!r} is neither error nor latest"
+        )
+    end_if_none = side == "ending" or strategy == "latest"
+    if not named:
+        if side == "starting" and "startingoffsetsbytimestampstrategy" in given:
+            raise ValueError(
+                "startingOffsetsByTimestampStrategy needs startingTimestamp or"
+                " startingOffsetsByTimestamp"
+            )
+        return None
+    (name,) = named
+    text = given[name.lower()]
+    if name == f"{side}Offsets":
+        return parse_offsets(text, topic, name)
+    if name == f"{side}Timestamp":
+        if not re.fullmatch(r"[0-9]{1,15}", text.strip()):
+            raise ValueError(f"{name}={text!r} is not a time in milliseconds since 1970")
+        return AtTimes(int(text), name, end_if_none)
+    return AtTimes(parse_times(text, topic, name), name, end_if_none)
+
+
+def _trigger_minimum(given: Mapping[str, str]) -> int | None:
+    least, most = _positive(given, "minOffsetsPerTrigger"), _positive(given, "maxOffsetsPerTrigger")
+    if least is None and "maxtriggerdelay" in given:
+        raise ValueError("maxTriggerDelay needs minOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise ValueError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+    return least
+
+
+def _subscription(given: Mapping[str, str]) -> str | None:
+    name = given.get("subscription")
+    if name is not None and not name.strip():
+        raise ValueError("the option 'subscription' is empty: name a subscription")
+    return name
+
+
+def _columns(given: Mapping[str, str]) -> Columns:
+    names = DEFAULT
+    if "columns" in given:
+        names = parse_columns(given["columns"], "columns")
+    if _boolean(given, "includeHeaders", default=False) and "headers" not in names:
+        names = (*names, "headers")
+    key_type = given.get("keytype", "binary").strip().lower()
+    if key_type == "string":
+        return Columns(names, "string")
+    if key_type != "binary":
+        raise ValueError(f"keyType={given['keytype']!r} is neither binary nor string")
+    return Columns(names)
+
+
+def _choice(given: Mapping[str, str], name: str, choices: object, default: _Choice) -> _Choice:
+    text = given.get(name.lower(), default).strip().lower()
+    known = get_args(choices)
+    if text not in known:
+        raise ValueError(f"{name}={text!r} is none of {', '.join(known)}")
+    return cast("_Choice", text)
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:
     text = given.get(name.lower())
     if text is None:
         return None
-    if not text.strip().isdigit() or int(text) == 0:
+    if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) == 0:
         raise ValueError(f"{name}={text!r} is not a positive number")
     return int(text)
+
+
+def _seconds(given: Mapping[str, str], name: str, default: float) -> float:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    match = re.fullmatch(r"([0-9]{1,9})\s*([a-z]+)", text.strip().lower())
+    if match is None or match[2] not in _UNITS_S:
+        raise ValueError(
+            f"{name}={text!r} is not a time: write a number and a unit ({', '.join(_UNITS_S)})"
+        )
+    return int(match[1]) * _UNITS_S[match[2]]
 
 
 def _boolean(given: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -1,202 +1,179 @@
 """Run a Spark task: read its range of offsets and return it as Arrow batches.
 
-Each task opens its own client and reads from the broker that owns the partition.  The driver only
-asks for offsets, and never receives a message.
+The messages of sealed ledgers come straight from the bookies, if the driver has sent the ledgers
+with the task; those of the ledger that is open come from the broker that owns the partition.  The
+driver only asks for offsets and ledgers, and never receives a message.
+
+If a ledger cannot be read, the task asks the owner of the partition again.  Offsets that the owner
+no longer retains are data loss.  A ledger that it still has is no gap: with `read=auto` the broker
+is asked for the messages if ZooKeeper or the bookies do not answer, and otherwise the task fails.
 """
 
 # pyright: basic
 # (the libraries underneath have no types)
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
-import msgspec
 import pyarrow as pa
 
+from daybook.bookie.errors import LedgerError, Remedy
 from daybook.clients.python import blocking
-from daybook.clients.python.messages import Entry, Message, Offset
-from daybook.clients.spark.offsets import DataLossError, Retained
+from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.messages import Offset
+from daybook.clients.python.reader import SealedLedger
+from daybook.clients.spark import worker
+from daybook.clients.spark.columns import arrow_schema
+from daybook.clients.spark.direct import SealedLedgerReader
+from daybook.clients.spark.offsets import is_another_topic
 from daybook.clients.spark.options import ReadTask
-from daybook.wire.fields import encode_varint
+from daybook.clients.spark.walk import RangeWalk, StoredEntry
+from daybook.wire.topics import TopicName
 
-BATCH_ROWS_MAX = 10_000
-BATCH_BYTES_MAX = 8 << 20
-RECEIVE_TIMEOUT_S = 60.0
+QUEUE_MESSAGES = 20_000  # The broker may send so many ahead.
 
-ARROW_SCHEMA = pa.schema(
-    [
-        ("key", pa.string()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("eventTime", pa.timestamp("us", tz="UTC")),
-        ("properties", pa.map_(pa.string(), pa.string())),
-        ("messageId", pa.binary()),
-    ]
-)
-_BATCH_INDEX_TAG = b"\x20"  # field 4 of a message id, a varint
+ARROW_SCHEMA = arrow_schema()
 
 
-def retained_offsets(client: blocking.Client, topic: str) -> dict[int, Retained]:
-    """Return the offsets of each partition.  No message is transferred and no topic created."""
-    client.partitions(topic, create=False)
-    held = client.offset_ranges(topic)
-    return {i: Retained(each.first, each.next) for i, each in enumerate(held)}
+class LedgerUnreadableError(Exception):
+    """A ledger that the topic has cannot be read now: nothing is left out for that."""
 
 
 def partition_topic(client: blocking.Client, topic: str, partition: int) -> str:
-    """Return the topic of one partition: the topic itself if it is not partitioned."""
+    """Return the full name of the topic of one partition: the topic itself if it has none."""
+    name = topic
     if client.partitions(topic, create=False):
-        return f"{topic}-partition-{partition}"
-    return topic
+        name = f"{topic}-partition-{partition}"
+    return TopicName.parse(name).full
 
 
 def read_task(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Read the messages of the range, in order, as Arrow batches.
 
-    Raise DataLossError if an offset of the range no longer exists.
+    Raise DataLossError if an offset of the range no longer exists, UnreadableMessageError for a
+    message that cannot be read, and LedgerUnreadableError.
     """
-    part = task.part
-    with blocking.connect(task.service_url, timeout_s=None) as client:
-        topic = partition_topic(client, task.topic, part.partition)
-        # The driver checked the range when it planned the query; trimming may have passed it since.
-        held = client.offsets(topic)
-        expected = max(part.start, held.first)
-        if expected > part.start and task.fail_on_data_loss:
-            raise DataLossError(
-                f"{topic}: the offsets {part.start} to {held.first} are no longer retained; set"
-                " failOnDataLoss=false to continue without them"
-            )
-        if expected >= part.end:
+    client = worker.client_of(task.service_url, task.patience_s)
+    try:
+        yield from _TaskReader(task, client).run()
+    except (BrokerError, TimeoutError):
+        worker.discard(client)
+        raise
+
+
+class _TaskReader:
+    """Reads the range of one task."""
+
+    def __init__(self, task: ReadTask, client: blocking.Client) -> None:
+        self._task = task
+        self._client = client
+        self._topic = task.stored_in or partition_topic(client, task.topic, task.part.partition)
+        self._walk = RangeWalk(task, self._topic, self._look_back)
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        walk = self._walk
+        for entry in self._entries():
+            walk.take(entry)
+            if walk.rows.full:
+                yield walk.rows.take()
+            if walk.done:
+                break
+        if walk.rows.rows:
+            yield walk.rows.take()
+
+    def _entries(self) -> Iterator[StoredEntry]:
+        """Return the entries from the expected offset on, which the walk moves meanwhile."""
+        walk = self._walk
+        if self._task.ledgers is not None:
+            url = self._task.ledgers.url
+            for ledger in self._task.ledgers.sealed:
+                if ledger.first <= walk.expected < ledger.next and not walk.done:
+                    yield from self._from_bookies(url, ledger)
+        if not walk.done:
+            yield from self._from_broker()
+
+    # -- from bookies
+
+    def _from_bookies(self, url: str, ledger: SealedLedger) -> Iterator[StoredEntry]:
+        """Return the entries of a ledger; none or a part of them if the broker is to be asked."""
+        may_ask_broker = self._task.read_from == "auto"
+        if may_ask_broker and worker.are_away(url):
             return
-        waiting = _Waiting(task.topic, part.partition)
-        queue_size = min(BATCH_ROWS_MAX, part.end - expected)
-        with client.create_reader(
-            topic, start=Offset(expected), receiver_queue_size=queue_size
-        ) as reader:
-            while expected < part.end:
-                got = reader.receive_batch(BATCH_ROWS_MAX, timeout_s=RECEIVE_TIMEOUT_S)
-                if not got:
-                    raise TimeoutError(f"{topic}: no message arrived from offset {expected} on")
-                # Messages come in order, so a gap or a repetition shows at once.
-                offsets = [_offset(message) for message in got]
-                if offsets != list(range(expected, expected + len(got))):
-                    got, offsets = _from(expected, got, offsets)
-                    if task.fail_on_data_loss:
-                        _check_whole(topic, expected, offsets)
-                if not offsets:
-                    continue
-                expected = offsets[-1] + 1
-                if expected > part.end:
-                    count = sum(offset < part.end for offset in offsets)
-                    got, offsets = got[:count], offsets[:count]
-                waiting.add(got, offsets)
-                if waiting.full:
-                    yield waiting.take()
-        if waiting.messages:
-            yield waiting.take()
-
-
-def _offset(message: Message) -> int:
-    offset = message.offset
-    assert offset is not None, "the broker numbers every message"
-    return offset
-
-
-def _from(
-    expected: int, messages: list[Message], offsets: list[int]
-) -> tuple[list[Message], list[int]]:
-    """Drop the messages before `expected`: a broker delivers the whole first entry."""
-    skip = sum(offset < expected for offset in offsets)
-    return messages[skip:], offsets[skip:]
-
-
-def _check_whole(topic: str, expected: int, offsets: list[int]) -> None:
-    for at, offset in enumerate(offsets, expected):
-        if offset != at:
-            raise DataLossError(
-                f"{topic}: the offsets {at} to {offset} are no longer retained; set"
-                " failOnDataLoss=false to continue without them"
+        client = None
+        try:
+            client = worker.ledgers_of(url)
+            yield from SealedLedgerReader(client, self._topic, ledger).read_from(
+                self._walk.expected
             )
+        except (LedgerError, TimeoutError) as error:
+            self._check_retained(ledger, error)
+            if self._walk.expected >= ledger.next or self._walk.done:
+                return
+            transient = isinstance(error, TimeoutError) or error.remedy is Remedy.RETRY
+            if transient and client is not None:
+                worker.discard(client)
+            if not (transient and may_ask_broker):
+                raise LedgerUnreadableError(
+                    f"{self._topic}: the messages from offset {self._walk.expected} on are in"
+                    f" ledger {ledger.ledger_id}, which cannot be read: {error}"
+                ) from error
+            worker.note_away(url, error)
 
+    def _check_retained(self, ledger: SealedLedger, error: Exception) -> None:
+        """Ask the owner again for a ledger that cannot be read.
 
-class _Waiting:
-    """Collects messages until there are enough for an Arrow batch."""
+        If it was trimmed, move the walk behind what was lost, or raise DataLossError.
+        """
+        (now,) = self._client.ledgers(self._topic)
+        if is_another_topic(self._task.created, now.held.created):
+            self._walk.lose(self._task.part.end)  # These offsets are other messages now.
+            return
+        if any(each.ledger_id == ledger.ledger_id for each in now.sealed):
+            return
+        if now.held.first <= self._walk.expected:
+            raise LedgerUnreadableError(
+                f"{self._topic}: ledger {ledger.ledger_id} is not one of its ledgers any more, but"
+                f" offset {self._walk.expected} is retained: start the query again, because the"
+                " topic may have been created again"
+            ) from error
+        self._walk.lose(now.held.first)
 
-    def __init__(self, topic: str, partition: int) -> None:
-        self.messages: list[Message] = []
-        self._offsets: list[int] = []
-        self._topic = topic
-        self._partition = partition
-        self._bytes = 0
+    # -- from the broker
 
-    def add(self, messages: list[Message], offsets: list[int]) -> None:
-        self.messages += messages
-        self._offsets += offsets
-        self._bytes += sum(len(message.data or b"") for message in messages)
+    def _from_broker(self) -> Iterator[StoredEntry]:
+        walk, topic = self._walk, self._topic
+        # The driver checked the range when it planned the query; trimming may have passed it since.
+        held = self._client.offsets(topic)
+        if is_another_topic(self._task.created, held.created):
+            walk.lose(self._task.part.end)  # These offsets are other messages now.
+        elif held.first > walk.expected:
+            walk.lose(held.first)
+        if walk.done:
+            return
+        queue_size = min(QUEUE_MESSAGES, self._task.part.end - walk.expected)
+        with self._client.create_reader(
+            topic, start=Offset(walk.expected), receiver_queue_size=queue_size
+        ) as reader:
+            while True:
+                try:
+                    got = reader.receive_entries(self._task.patience_s)
+                except TimeoutError:
+                    got = []
+                if not got:
+                    raise TimeoutError(
+                        f"{topic}: no message arrived from offset {walk.expected} on for"
+                        f" {self._task.patience_s:g} s"
+                    )
+                for each in got:
+                    yield StoredEntry(each.ledger_id, each.entry_id, each.data)
 
-    @property
-    def full(self) -> bool:
-        return len(self.messages) >= BATCH_ROWS_MAX or self._bytes >= BATCH_BYTES_MAX
-
-    def take(self) -> pa.RecordBatch:
-        batch = record_batch(self.messages, self._offsets, self._topic, self._partition)
-        self.messages, self._offsets, self._bytes = [], [], 0
-        return batch
-
-
-def record_batch(
-    messages: Sequence[Message], offsets: Sequence[int], topic: str, partition: int
-) -> pa.RecordBatch:
-    """Build one Arrow batch, column by column."""
-    count = len(messages)
-    columns: list[Any] = [
-        [m.key for m in messages],
-        [None if m.is_null else m.data for m in messages],
-        pa.repeat(topic, count),
-        pa.repeat(pa.scalar(partition, pa.int32()), count),
-        offsets,
-        [m.publish_time_ms * 1000 for m in messages],
-        [None if (at := m.event_time_ms) is None else at * 1000 for m in messages],
-        _properties(messages),
-        _message_ids(messages),
-    ]
-    return pa.RecordBatch.from_arrays(
-        [
-            column if isinstance(column, pa.Array) else pa.array(column, type=field.type)
-            for column, field in zip(columns, ARROW_SCHEMA, strict=True)
-        ],
-        schema=ARROW_SCHEMA,
-    )
-
-
-def _properties(messages: Sequence[Message]) -> Any:  # noqa: ANN401  a column
-    found = [m.properties for m in messages]
-    if any(found):
-        return [list(each.items()) for each in found]
-    empty = pa.array([], pa.string())
-    return pa.MapArray.from_arrays(
-        pa.repeat(pa.scalar(0, pa.int32()), len(found) + 1), empty, empty
-    )
-
-
-def _message_ids(messages: Sequence[Message]) -> list[bytes]:
-    """Return `message.message_id.encode()` of each message.
-
-    The batch index is the last field, so the messages of an entry share the bytes before it.
-    """
-    found: list[bytes] = []
-    entry: Entry | None = None
-    shared = b""
-    indexes: list[bytes] = []
-    for message in messages:
-        if message.entry is not entry:
-            entry = message.entry
-            shared = msgspec.structs.replace(message.message_id, batch_index=-1).encode()
-        index = message.batch_index
-        while len(indexes) <= index:
-            indexes.append(_BATCH_INDEX_TAG + encode_varint(len(indexes)))
-        found.append(shared if index < 0 else shared + indexes[index])
-    return found
+    def _look_back(self, offset: int, until: tuple[int, int]) -> Iterator[StoredEntry]:
+        """Return the entries from an offset on, or the first one, up to the one at a position."""
+        with self._client.create_reader(self._topic, start=Offset(offset)) as reader:
+            while got := reader.receive_entries(self._task.patience_s):
+                for each in got:
+                    entry = StoredEntry(each.ledger_id, each.entry_id, each.data)
+                    if entry.position > until:
+                        return
+                    yield entry
+                    if entry.position == until:
+                        return

@@ -1,6 +1,5 @@
-"""The Spark format `daybook`: a topic as a table, or as a stream, by offset.
+"""The Spark format `daybook`: topics as a table, or as a stream, by offset.
 
-    spark.dataSource.register(DaybookDataSource)
     spark.read.format("daybook").option("service.url", "pulsar://localhost:6650")
          .option("topic", "flights").load()
 
@@ -15,12 +14,17 @@ client and pyarrow are therefore imported inside the functions that need them.
 # pyright: basic
 # (the libraries underneath have no types)
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from time import monotonic  # noqa: TID251  Spark's driver has no clock of trio's
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
 )
@@ -28,30 +32,41 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
+from daybook.clients.spark.checkpoint import StreamOffset, decode_offset, encode_offset
 from daybook.clients.spark.offsets import (
     OffsetRange,
-    Retained,
+    Partition,
+    Progress,
+    batch_plan,
     carry_over,
+    check_losses,
+    is_another_topic,
     limit,
-    ranges,
-    resolve,
     split,
 )
-from daybook.clients.spark.options import ReadTask, SourceOptions, parse_options
+from daybook.clients.spark.options import (
+    PATIENCE_S,
+    ReadTask,
+    SourceOptions,
+    parse_column_options,
+    parse_options,
+)
+from daybook.clients.spark.schema import columns_of_schema
+from daybook.clients.spark.sink import batch_writer, stream_writer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from daybook.clients.python import blocking
+    from daybook.clients.python.reader import TopicLedgers
+    from daybook.clients.spark.cursors import Cursors
+    from daybook.clients.spark.topics import Held, KnownOffsets, TopicOffsets
 
-SCHEMA_DDL = (
-    "key string, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "eventTime timestamp, properties map<string,string>, messageId binary"
-)
+_log = logging.getLogger("daybook.spark")
 
 
 class TaskPartition(InputPartition):
@@ -62,20 +77,42 @@ class TaskPartition(InputPartition):
 
 
 class DaybookDataSource(DataSource):
-    """`spark.read.format("daybook")` and `spark.readStream.format("daybook")`."""
+    """The format `daybook`, for `read`, `readStream`, `write` and `writeStream`."""
 
     @classmethod
     def name(cls) -> str:
         return "daybook"
 
     def schema(self) -> str:
-        return SCHEMA_DDL
+        # The kind of the query is not known yet, and what both kinds have decides the columns.
+        return parse_column_options(self.options).ddl
 
     def reader(self, schema: StructType) -> "BatchReader":
-        return BatchReader(parse_options(self.options, streaming=False))
+        return BatchReader(self._options(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802  Spark's name
-        return StreamReader(parse_options(self.options, streaming=True))
+        return StreamReader(self._options(schema, streaming=True))
+
+    def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        """Return the options with the columns of the schema, which the user may have given."""
+        options = parse_options(self.options, streaming=streaming)
+        for field in schema.fields:
+            if not field.nullable:  # Spark would compare it with the batches, and refuse them.
+                raise ValueError(
+                    f"the schema says that {field.name} is NOT NULL, which this source does not"
+                    " promise: leave that out"
+                )
+        fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        columns = columns_of_schema(fields, options.columns, key_type_given=options.key_type_given)
+        return replace(options, columns=columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802  Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamArrowWriter:
+        return stream_writer(self.options, schema, overwrite=overwrite)
 
 
 class BatchReader(DataSourceReader):
@@ -85,15 +122,26 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        from daybook.clients.python import blocking
-        from daybook.clients.spark.read import retained_offsets
+        from daybook.clients.python.limits import ClientLimits
+        from daybook.clients.spark.topics import TopicOffsets
 
         options = self._options
-        with blocking.connect(options.service_url, timeout_s=None) as client:
-            retained = retained_offsets(client, options.topic)
-        start = resolve(options.starting or "earliest", retained, "startingOffsets")
-        end = resolve(options.ending, retained, "endingOffsets")
-        return plan(options, start, end, retained)
+        topics = TopicOffsets(options.service_url, options.selection, ClientLimits())
+        try:
+            held = topics.held()
+            held.check_complete()
+            start = topics.resolve(options.starting or "earliest", held, "startingOffsets")
+            end = topics.resolve(options.ending, held, "endingOffsets")
+            for partition in sorted(start):
+                low, high = start[partition], end[partition]
+                if low > high:
+                    raise ValueError(
+                        f"{partition}: the query begins at offset {low}, behind its end at {high}"
+                    )
+            begin, until = _with_creations(start, held), _with_creations(end, held)
+            return plan(options, begin, until, held, topics.ledgers)
+        finally:
+            topics.close()
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition)
@@ -102,85 +150,254 @@ class BatchReader(DataSourceReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the messages that were published since the last trigger.
 
-    Spark keeps the offsets in its checkpoint as {"partition": offset}; nothing is acknowledged.
+    Spark keeps the offsets in its checkpoint; see `checkpoint`.
     """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._target: dict[int, int] | None = None
-        self._client: blocking.Client | None = None  # open from first use until `stop`
+        self._target: Mapping[Partition, int] | None = None
+        # Spark sends a reader to its workers, so these are made on first use, in the driver only.
+        self._topics: TopicOffsets | None = None
+        self._known: KnownOffsets | None = None
+        self._cursors: Cursors | None = None
+        self._last_taken_s: float | None = None  # when a trigger took messages
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
-        spec = self._options.starting or "latest"
-        return encode_offsets(resolve(spec, self._retained(), "startingOffsets"))
+    # -- what Spark calls
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        held = self._asking().ask()
+        held.check_complete()
+        self._open_cursors(held)
+        start = self._resolve_start(held)
+        if self._cursors is not None:
+            self._cursors.begin(start)
+        return encode_offset(StreamOffset(_with_creations(start, held), held.instance))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        offsets_max = self._options.offsets_per_trigger_max
-        return ReadAllAvailable() if offsets_max is None else ReadMaxRows(offsets_max)
+        options = self._options
+        if options.offsets_per_trigger_max is not None:
+            return ReadMaxRows(options.offsets_per_trigger_max)
+        if options.offsets_per_trigger_min is not None:
+            return ReadMinRows(options.offsets_per_trigger_min)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
-        self._target = self._latest()
+        held = self._asking().ask()
+        self._target = {partition: each.next for partition, each in held.partitions.items()}
 
-    def latestOffset(self, start: dict[str, int], limit_: ReadLimit) -> dict[str, int]:  # noqa: N802
-        retained = self._retained()
-        begin = carry_over(
-            decode_offsets(start), retained, fail_on_data_loss=self._options.fail_on_data_loss
-        )
-        until = {p: held.next for p, held in retained.items()}
+    def latestOffset(self, start: dict[str, Any], limit_: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        before = self._decode(start)
         if self._target is not None:
-            # Partitions created after the target are left to the next run.
-            until = {p: min(next_, self._target.get(p, begin[p])) for p, next_ in until.items()}
-        # An end before the start would be a negative range.
-        end = {p: max(begin[p], next_) for p, next_ in until.items()}
-        if isinstance(limit_, ReadMaxRows):
-            end = limit(begin, end, limit_.max_rows)
-        return encode_offsets(end)
+            # A run that ends at its target takes "nothing new" for its end: it must not wait here.
+            held = self._asking().ask()
+        elif (answer := self._asking().ask_or_wait()) is not None:
+            held = answer
+        else:
+            return start  # The next trigger asks again.
+        _check_instance(before, held, self._options.service_url)
+        self._open_cursors(held)
+        resumption = carry_over(before.partitions, held.partitions)
+        self._tell(resumption.losses)
+        begin = resumption.start
+        end = {
+            partition: begin[partition]
+            if _is_unknown(before.partitions.get(partition), held, partition)
+            else max(begin[partition], self._until(partition, held, begin[partition]))
+            for partition in begin
+        }
+        end = self._limited(begin, end, limit_)
+        progress = {
+            partition: Progress(next_, self._created(partition, held, before))
+            for partition, next_ in end.items()
+        }
+        return encode_offset(StreamOffset(progress, held.instance or before.instance))
 
-    def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
-        return encode_offsets(self._latest())
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
+        held = self._asking().latest
+        if held is None:
+            return None
+        end = {partition: each.next for partition, each in held.partitions.items()}
+        return encode_offset(StreamOffset(_with_creations(end, held), held.instance))
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        begin, until = decode_offsets(start), decode_offsets(end)
-        if begin == until:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        before, until = self._decode(start), self._decode(end)
+        if before.partitions == until.partitions:
             return []
-        options, retained = self._options, self._retained()
-        if any(begin[p] > until.get(p, -1) for p in begin):
-            begin = carry_over(begin, retained, fail_on_data_loss=options.fail_on_data_loss)
-        return plan(options, begin, until, retained)
+        asking = self._asking()
+        # `latestOffset` has just asked, unless Spark plans a batch of an earlier run again.
+        held = asking.latest or asking.ask()
+        _check_instance(until, held, self._options.service_url)
+        return plan(self._options, before.partitions, until.partitions, held, self._ledgers)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition)
 
+    def commit(self, end: dict[str, Any]) -> None:
+        if self._cursors is not None and self._known is not None and self._known.latest is not None:
+            self._cursors.commit(self._decode(end).partitions, self._known.latest)
+
     def stop(self) -> None:
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+        if self._cursors is not None:
+            self._cursors.close()
+        if self._topics is not None:
+            self._topics.close()
+            self._topics = self._known = self._cursors = None
 
-    def _retained(self) -> dict[int, Retained]:
-        from daybook.clients.python import blocking
-        from daybook.clients.spark.read import retained_offsets
+    # -- asking
 
-        if self._client is None:
-            self._client = blocking.connect(self._options.service_url, timeout_s=None)
-        return retained_offsets(self._client, self._options.topic)
+    def _asking(self) -> "KnownOffsets":
+        if self._known is None:
+            from daybook.clients.spark.topics import KnownOffsets
 
-    def _latest(self) -> dict[int, int]:
-        return {partition: held.next for partition, held in self._retained().items()}
+            self._known = KnownOffsets(self._ask, self._options.outage_timeout_s, self._now_s)
+        return self._known
+
+    def _ask(self) -> "Held":
+        return self._topic_offsets().held()
+
+    def _ledgers(self, topic: str) -> "TopicLedgers":
+        return self._topic_offsets().ledgers(topic)
+
+    def _resolve_start(self, held: "Held") -> dict[Partition, int]:
+        spec = self._options.starting or "latest"
+        return self._topic_offsets().resolve(spec, held, "startingOffsets")
+
+    def _topic_offsets(self) -> "TopicOffsets":
+        if self._topics is None:
+            from daybook.clients.spark.topics import STREAM_LIMITS, TopicOffsets
+
+            options = self._options
+            self._topics = TopicOffsets(options.service_url, options.selection, STREAM_LIMITS)
+        return self._topics
+
+    def _open_cursors(self, held: "Held") -> None:
+        if self._options.subscription is None:
+            return
+        if self._cursors is None:
+            from daybook.clients.spark.cursors import Cursors
+
+            self._cursors = Cursors(self._topic_offsets().client, self._options.subscription)
+        self._cursors.open(held)
+
+    @staticmethod
+    def _now_s() -> float:
+        return monotonic()
+
+    # -- one trigger
+
+    def _decode(self, offset: dict[str, Any]) -> StreamOffset:
+        return decode_offset(offset, self._options.selection.only_topic)
+
+    def _tell(self, losses: Sequence[str]) -> None:
+        """Raise DataLossError, or log what is lost if the query may go on without it."""
+        if self._options.fail_on_data_loss:
+            check_losses(losses)
+        for loss in losses:
+            _log.warning("%s; the query goes on, because failOnDataLoss=false", loss)
+
+    def _until(self, partition: Partition, held: "Held", begin: int) -> int:
+        """Return the end of a partition, as far as this run may read it."""
+        following = held.partitions[partition].next
+        if self._target is None:
+            return following
+        # Partitions created after the target are left to the next run.
+        return min(following, self._target.get(partition, begin))
+
+    @staticmethod
+    def _created(partition: Partition, held: "Held", before: StreamOffset) -> int | None:
+        created = held.partitions[partition].created
+        if created is None and partition in before.partitions:
+            return before.partitions[partition].created  # This broker does not tell.
+        return created
+
+    def _limited(
+        self, begin: Mapping[Partition, int], end: dict[Partition, int], limit_: ReadLimit
+    ) -> dict[Partition, int]:
+        """Return the end of this trigger, as the limits of the query and of Spark allow."""
+        waiting = sum(end[partition] - begin[partition] for partition in end)
+        least: int | None = None
+        if isinstance(limit_, ReadMinRows):
+            least = limit_.min_rows
+        elif isinstance(limit_, ReadMaxRows):
+            least = self._options.offsets_per_trigger_min
+        # A run that ends at its target must not wait for messages behind it.
+        if least is not None and self._target is None and waiting < least:
+            last_s, now_s = self._last_taken_s, self._now_s()
+            # As in Spark's Kafka source, the first trigger of a run takes what there is.
+            if last_s is not None and now_s - last_s < self._options.trigger_delay_max_s:
+                return dict(begin)
+        self._last_taken_s = self._now_s()
+        if isinstance(limit_, ReadMaxRows):
+            return limit(begin, end, limit_.max_rows)
+        return end
+
+
+def _is_unknown(before: Progress | None, held: "Held", partition: Partition) -> bool:
+    """Return True for a partition that is new, or whose topic was made anew.
+
+    A trigger writes its first offset into the checkpoint and reads nothing of it.  The next one
+    begins there: so each batch has a start that is known, and is the same when it is planned again.
+    """
+    here = held.partitions[partition]
+    return (
+        before is None or is_another_topic(before.created, here.created) or before.next > here.next
+    )
+
+
+def _check_instance(offset: StreamOffset, held: "Held", service_url: str) -> None:
+    if offset.instance is not None and held.instance not in (None, offset.instance):
+        raise ValueError(
+            f"the checkpoint is of the cluster instance {offset.instance}, and the brokers at"
+            f" {service_url} belong to {held.instance}: correct service.url, or begin with a new"
+            " checkpoint"
+        )
+
+
+def _with_creations(offsets: Mapping[Partition, int], held: "Held") -> dict[Partition, Progress]:
+    return {
+        partition: Progress(offset, held.partitions[partition].created)
+        for partition, offset in offsets.items()
+    }
 
 
 def plan(
     options: SourceOptions,
-    start: dict[int, int],
-    end: dict[int, int],
-    retained: dict[int, Retained],
+    start: Mapping[Partition, Progress],
+    end: Mapping[Partition, Progress],
+    held: "Held",
+    ledgers: Callable[[str], "TopicLedgers"],
 ) -> list[TaskPartition]:
-    """Return the tasks that read from `start` to `end`."""
-    found = ranges(start, end, retained, fail_on_data_loss=options.fail_on_data_loss)
-    parts: list[OffsetRange] = split(found, options.partitions_min)
-    return [
-        TaskPartition(ReadTask(options.service_url, options.topic, part, options.fail_on_data_loss))
-        for part in parts
-    ]
+    """Return the tasks that read from `start` to `end`.
+
+    `ledgers` asks the owner of a topic, or of a partition, for its sealed ledgers.
+    """
+    from daybook.clients.spark.locate import locate
+
+    found = batch_plan(start, end, held.partitions)
+    if options.fail_on_data_loss:
+        check_losses(found.losses)
+    for loss in found.losses:
+        _log.warning("%s; the query goes on, because failOnDataLoss=false", loss)
+    parts = split(found.ranges, options.partitions_min, options.records_per_partition_max)
+    tasks = locate((_task(options, part, held) for part in parts), ledgers)
+    return [TaskPartition(task) for task in tasks]
+
+
+def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
+    partition = Partition(part.topic, part.partition)
+    return ReadTask(
+        options.service_url,
+        options.selection.name_shown(part.topic),
+        part,
+        options.fail_on_data_loss,
+        options.columns.names,
+        options.columns.key_type,
+        held.stored_in[partition],
+        options.outage_timeout_s if options.streaming else PATIENCE_S,
+        held.partitions[partition].created,
+        on_unreadable=options.on_unreadable,
+        read_from=options.read_from,
+    )
 
 
 def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -189,12 +406,3 @@ def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
 
     task = partition.value
     return iter(()) if task is None else read_task(task)
-
-
-def encode_offsets(offsets: dict[int, int]) -> dict[str, int]:
-    """Return offsets in the format of Spark's checkpoint: `tests/golden/spark_v1`."""
-    return {str(partition): offset for partition, offset in sorted(offsets.items())}
-
-
-def decode_offsets(offsets: dict[str, int]) -> dict[int, int]:
-    return {int(partition): offset for partition, offset in offsets.items()}

@@ -221,3 +221,31 @@ def test_the_sum_of_backlogs_is_a_count_if_all_of_them_are() -> None:
     exact, estimate = sum_stats([some, some]), sum_stats([some, other])
     assert exact["subscriptions"] == {"s": {"msgBacklog": 4, "backlogExact": True}}
     assert estimate["subscriptions"] == {"s": {"msgBacklog": 5, "backlogExact": False}}
+
+
+def test_times_ages_and_limits_of_partitions_are_not_added() -> None:
+    def stats(earliest_ms: int, age_s: int, kind: str, waiting_for: str) -> dict[str, object]:
+        return {
+            "earliestMsgPublishTimeInBacklogs": earliest_ms,
+            "backlogQuotaLimitSize": -1,
+            "backlogQuotaLimitTime": 60,
+            "oldestBacklogMessageAgeSeconds": age_s,
+            "topicEpoch": None if not earliest_ms else 2,
+            "waitingFor": waiting_for,
+            "subscriptions": {
+                "s": {"type": kind, "earliestMsgPublishTimeInBacklog": earliest_ms, "msgBacklog": 1}
+            },
+        }
+
+    parts = [stats(0, -1, "None", ""), stats(5000, 7, "Shared", "bookies"), stats(3000, 9, "", "")]
+    assert sum_stats(parts) == {
+        "earliestMsgPublishTimeInBacklogs": 3000,
+        "backlogQuotaLimitSize": -1,
+        "backlogQuotaLimitTime": 60,
+        "oldestBacklogMessageAgeSeconds": 9,
+        "topicEpoch": 2,
+        "waitingFor": "bookies",
+        "subscriptions": {
+            "s": {"type": "Shared", "earliestMsgPublishTimeInBacklog": 3000, "msgBacklog": 3}
+        },
+    }

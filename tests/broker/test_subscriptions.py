@@ -47,6 +47,36 @@ def test_a_name_that_could_not_be_stored_is_refused(name: str) -> None:
 # -- start positions
 
 
+@pytest.mark.parametrize("version", ["daybook", "other"])
+async def test_the_answer_has_the_stored_properties_of_the_subscription(
+    version: str, autojump_clock: MockClock
+) -> None:
+    """Those of the request that created it; a later request changes nothing."""
+    async with open_broker() as cluster:
+        client = await cluster.client(version=version)
+        for value in ("first", "second"):
+            stored = [pb.KeyValue(key="k", value=value)]
+            answer = await client.subscribe(subscription_properties=stored)
+            found = {each.key: each.value for each in answer.subscription_properties}
+            assert found == ({"k": "first"} if version == "daybook" else {})
+            await client.ask(pb.CommandCloseConsumer(consumer_id=1), pb.CommandSuccess)
+
+
+async def test_a_subscription_that_must_exist_is_not_created(autojump_clock: MockClock) -> None:
+    async with open_broker() as cluster:
+        client = await cluster.client()
+        refused = await client.subscribe(force_subscription_creation=False)
+        assert refused.error == pb.TopicNotFound
+        await client.producer()
+        refused = await client.subscribe(force_subscription_creation=False)
+        assert refused.error == pb.SubscriptionNotFound
+        assert not cluster.broker.topics.loaded[TOPIC].subscriptions.by_name
+        await client.subscribe(2)
+        await client.ask(pb.CommandCloseConsumer(consumer_id=2), pb.CommandSuccess)
+        answer = await client.subscribe(3, force_subscription_creation=False)
+        assert isinstance(answer, pb.CommandSuccess)
+
+
 async def test_a_new_subscription_begins_at_either_end(autojump_clock: MockClock) -> None:
     async with open_broker() as cluster:
         client = await with_entries(cluster, 3)
@@ -689,6 +719,39 @@ async def test_the_last_message_id(autojump_clock: MockClock) -> None:
         client.send(9)
         await client.receipts(1)
         assert (await last()).last_message_id.batch_index == -1
+
+
+async def test_sealed_ledgers_are_told_to_clients_of_ours_that_ask(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_broker() as cluster:
+        request = pb.CommandGetLastMessageId(consumer_id=1, with_ledgers=True)
+        for version in ("daybook-test", "other"):
+            client = await cluster.client(version=version)
+            name = f"persistent://public/default/{version}"
+            await client.producer(topic=name)
+            await client.subscribe(initialPosition=EARLIEST, topic=name)
+            log = cluster.broker.log(name)
+            log.ledger_entries = 2
+            for n in range(5):
+                client.send_batch(n, 3)
+            await client.receipts(5)
+            answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
+            if version == "other":
+                assert not answer.ledgers
+                assert not answer.HasField("ledgers_url")
+                continue
+            assert answer.ledgers_url == "zk://zookeeper:2181/ledgers"
+            told = [
+                (each.ledger_id, each.first_offset, each.next_offset, each.entries)
+                for each in answer.ledgers
+            ]
+            assert told == [(5, 0, 6, 2), (6, 6, 12, 2)]
+            assert answer.ledgers[0].bytes == sum(map(len, log.entries[:2]))
+            request.ClearField("with_ledgers")
+            answer = await client.ask(request, pb.CommandGetLastMessageIdResponse)
+            assert not answer.ledgers
+            request.with_ledgers = True
 
 
 # -- removing

@@ -172,6 +172,7 @@ class Broker:
             policies=self.policies,
             topic_lists=TopicLists(self.store.session("broker"), silent_log()),
             schemas=SchemaAdmission(self.schemas),
+            ledgers_url="zk://zookeeper:2181/ledgers",
             server_version="daybook/test",
             own_urls=("pulsar://broker:6650",),
             log=silent_log(),

@@ -28,11 +28,19 @@ from daybook.managed_ledger.errors import (
     ListFullError,
     TerminatedError,
 )
+from daybook.managed_ledger.offsets import LedgerOffsets
 from daybook.managed_ledger.partial_acks import PartialAcks
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.protocol.holes import pending_messages
 from daybook.managed_ledger.protocol.room import Room
+from daybook.managed_ledger.protocol.trim import SealedLedger
 from daybook.managed_ledger.reading import LogEntry
+from daybook.managed_ledger.sinks.progress import (
+    Progress,
+    encode_progress,
+    progress_of,
+    property_of,
+)
 from daybook.managed_ledger.traffic import TrafficMeter, WriteLatencies
 from daybook.wire.batch import broker_entry_metadata, split_broker_metadata
 from daybook.wire.clock import WallClock
@@ -181,6 +189,8 @@ class FakeLog:
     waiting_for: str = ""
     full: str = ""
     room: Room = field(default_factory=lambda: Room(100, 4096))
+    created: int = 1
+    instance: str | None = "an-instance"
 
     def __post_init__(self) -> None:
         # Called before a cursor is stored, with its name; it may raise, or wait.
@@ -362,6 +372,7 @@ class FakeLog:
         if name not in self.by_name:
             self.by_name[name] = FakeCursor(self, name, initial)
             self.by_name[name].properties = dict(numbers or {})
+            self.by_name[name].labels = dict(properties or {})
         return self.by_name.setdefault(name, FakeCursor(self, name, initial))
 
     def new_volatile_cursor(self, name: str, initial: Position) -> FakeCursor:
@@ -460,6 +471,7 @@ class FakeLogs:
         self.before: Callable[[str], Awaitable[None]] = _no_hook
         self.lose_unflushed = False  # as in a crash: cursors are as they were flushed last
         self.compacted: dict[int, FakeLedger] = {}  # compacted ledgers, by id
+        self._transactions = count(1)
 
     async def exists(self, name: TopicName) -> bool:
         await trio.lowlevel.checkpoint()
@@ -477,7 +489,9 @@ class FakeLogs:
         return True
 
     def _new(self, name: TopicName) -> FakeLog:
-        return FakeLog(name, self.clock, self.ledger_entries)
+        log = FakeLog(name, self.clock, self.ledger_entries)
+        log.created = next(self._transactions)
+        return log
 
     async def stored(self, namespace: str) -> list[TopicName]:
         await trio.lowlevel.checkpoint()
@@ -501,10 +515,12 @@ class FakeLogs:
         else:
             log = self._new(name)
             log.entries, log.trimmed = before.entries, before.trimmed
+            log.created = before.created
             log.properties, log.terminated = before.properties, before.terminated
             log.next_offset = before.confirmed_offset + 1
             for cursor_name, cursor in before.by_name.items():
                 again = FakeCursor(log, cursor_name, cursor.mark_delete)
+                again.labels = dict(cursor.labels)
                 again.acked = set(cursor.acked)
                 again.properties = dict(cursor.properties)
                 if self.lose_unflushed:
@@ -586,6 +602,23 @@ class FakeLogs:
         assert last is not None
         return last - delivered_head(data).messages + 1
 
+    async def sealed_offsets(self, log: TopicLog) -> list[LedgerOffsets]:
+        assert isinstance(log, FakeLog)
+        first = await self.first_offset(log)
+        found: list[LedgerOffsets] = []
+        size = log.ledger_entries
+        for begin in range(0, len(log.entries) - size, size):
+            last = split_broker_metadata(memoryview(log.entries[begin + size - 1]))[1]
+            assert last is not None
+            if last >= first:
+                stored = sum(map(len, log.entries[begin : begin + size]))
+                ledger_id = log._position(begin).ledger_id
+                found.append(
+                    LedgerOffsets(SealedLedger(ledger_id, size, stored, 0), first, last + 1)
+                )
+                first = last + 1
+        return found
+
     async def truncate(self, log: TopicLog) -> None:
         assert isinstance(log, FakeLog)
         await trio.lowlevel.checkpoint()
@@ -615,6 +648,23 @@ class FakeLogs:
         await trio.lowlevel.checkpoint()
         reserved = {name: v for name, v in log.properties.items() if is_reserved(name)}
         log.properties = change(shown(log.properties.items())) | reserved
+
+    def sink_progress(self, log: TopicLog) -> dict[str, Progress]:
+        assert isinstance(log, FakeLog)
+        return progress_of(log.properties)
+
+    async def store_sink_progress(
+        self,
+        log: TopicLog,
+        sink_id: str,
+        make: Callable[[], Progress],
+        forgotten: Iterable[str] = (),
+    ) -> None:
+        assert isinstance(log, FakeLog)
+        await trio.lowlevel.checkpoint()
+        for each in forgotten:
+            log.properties.pop(property_of(each), None)
+        log.properties[property_of(sink_id)] = encode_progress(make())
 
     def is_terminated(self, log: TopicLog) -> bool:
         assert isinstance(log, FakeLog)

@@ -4,7 +4,12 @@
 """
 
 import os
+import shutil
+import subprocess
+import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +78,11 @@ class Apache:
         return cls(version, jars)
 
     def command(self, directory: Path, *words: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:
+        """Return the command that runs a class of the jars, or a program of ours (`.../X.java`)."""
+        main, *others = words
+        path = f"{self.jars}/*"
+        if main.endswith(".java"):
+            path, main = f"{self._classes(Path(main))}:{path}", Path(main).stem
         directory.mkdir(parents=True, exist_ok=True)
         log4j = directory / "log4j2.properties"
         log4j.write_text(_LOG4J)
@@ -80,8 +90,27 @@ class Apache:
             *("java", *jvm, "-Djava.awt.headless=true"),
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
             *("-Dio.netty.tryReflectionSetAccessible=true", f"-Dlog4j2.configurationFile={log4j}"),
-            *("-cp", f"{self.jars}/*", *words),
+            *("-cp", path, main, *others),
         ]
+
+    def _classes(self, source: Path) -> Path:
+        """Compile a program, once for each state of its source, and return where its classes are.
+
+        Java would compile it at each start, which takes longer than many a program runs.
+        """
+        state = zlib.crc32(source.read_bytes())
+        classes = self.jars.parent / "classes" / f"{self.jars.name}-{source.stem}-{state:08x}"
+        if not classes.is_dir():
+            classes.parent.mkdir(exist_ok=True)
+            part = tempfile.mkdtemp(dir=classes.parent, prefix="part-")
+            command = ["javac", "-nowarn", "-cp", f"{self.jars}/*", "-d", part, str(source)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"{source} does not compile:\n{done.stderr}")
+            with suppress(OSError):  # Another process has just compiled it.
+                Path(part).rename(classes)
+            shutil.rmtree(part, ignore_errors=True)
+        return classes
 
 
 def apache_here() -> Apache:

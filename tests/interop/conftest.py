@@ -2,6 +2,9 @@
 
 `apache` has three of Apache's bookies (two with RocksDB, one with the default storage), `own` three
 of ours, `mixed` two of each.  Tests leave them whole.
+
+Tests of BookKeeper's own software get the mark `bookkeeper`: `make interop` runs them with each
+release, and all others with one.
 """
 
 from collections.abc import Iterator
@@ -11,6 +14,22 @@ import pytest
 from tests.interop.apache import Apache, apache_here, pulsar_here
 from tests.interop.cluster import Cluster, ZooKeeper
 from tests.interop.peer import Peer, PulsarPeer
+
+# BookKeeper's client and shell, and clusters with its bookies.  (`own` has its ZooKeeper only.)
+OF_BOOKKEEPER = frozenset({"peer", "apache", "mixed"})
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function) and OF_BOOKKEEPER & fixtures_of(item):
+            item.add_marker("bookkeeper")
+
+
+def fixtures_of(item: pytest.Function) -> set[str]:
+    """Return the names of the fixtures of a test, with those that its parameters name."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {*item.fixturenames, *(name for name in chosen if isinstance(name, str))}
 
 
 @pytest.fixture(scope="session")

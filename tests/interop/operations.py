@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pulsar
+from google.protobuf.duration_pb2 import Duration
 from pulsar import schema as typed
 
 from tests.harness.processes import PATIENCE_S
@@ -36,6 +37,7 @@ class Operations:
         self.client: Client = connect(service_url)
         self._service_url = service_url
         self._admin_url = admin_url
+        self._growing = self._grow("python-growing")
 
     def close(self) -> None:
         self.client.close()
@@ -67,6 +69,21 @@ class Operations:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             found: bytes = answer.read()
             return found
+
+    def _grow(self, topic: str) -> tuple[Any, Consumer]:
+        """Add partitions, with a message in each, to a topic with a producer and a consumer.
+
+        The client looks for them once a minute, and has no option for it.  So this happens first,
+        and the operation that waits for them is the last one.
+        """
+        self.ask("PUT", topic, "partitions", b"1")
+        latest = pulsar.InitialPosition.Latest
+        consumer = self.subscribe(topic, initial_position=latest)
+        producer = self.client.create_producer(topic)
+        self.ask("POST", topic, "partitions", b"3")
+        for index in (1, 2):
+            self.send(f"{topic}-partition-{index}")
+        return producer, consumer
 
     # -- producers
 
@@ -223,6 +240,27 @@ class Operations:
             consumer = self.subscribe(name, schema=schema)
             self.client.create_producer(name, schema=schema).send(value)
             assert consumer.receive(_MS).value() == value
+
+    def schemas_of_protobuf(self, topic: str) -> None:
+        schema = typed.ProtobufNativeSchema(Duration)
+        consumer = self.subscribe(topic, schema=schema)
+        self.client.create_producer(topic, schema=schema).send(Duration(seconds=7, nanos=9))
+        assert consumer.receive(_MS).value() == Duration(seconds=7, nanos=9)
+
+    def versions_of_a_schema(self, topic: str) -> None:
+        name = {"name": "name", "type": "string"}
+        town = {"name": "town", "type": "string", "default": "nowhere"}
+        old, young = (
+            typed.AvroSchema(None, {"type": "record", "name": "User", "fields": fields})
+            for fields in ([name], [name, town])
+        )
+        ann, bob = {"name": "ann"}, {"name": "bob", "town": "Rome"}
+        self.client.create_producer(topic, schema=old).send(ann)
+        self.client.create_producer(topic, schema=young).send(bob)
+        got = take(self.subscribe(topic, schema=young), 2)
+        assert [each.value() for each in got] == [{**ann, "town": "nowhere"}, bob]
+        with refused():
+            self.client.create_producer(topic, schema=typed.StringSchema())
 
     # -- subscriptions
 
@@ -416,6 +454,18 @@ class Operations:
     def lookup_over_http(self, topic: str) -> None:
         with closing(connect(self._admin_url)) as client:
             client.create_producer(topic).send(b"x")
+
+    def partitions_that_grow(self, topic: str) -> None:
+        del topic
+        producer, consumer = self._growing
+        found = {consumer.receive(_MS).topic_name()[-1] for _ in range(2)}
+        assert found == {"1", "2"}
+        limit = time.monotonic() + PATIENCE_S
+        sent: set[int] = set()
+        while len(sent) < 3:
+            assert time.monotonic() < limit, f"the producer sends to partitions {sent} only"
+            sent.add(producer.send(b"x").partition())
+            consumer.receive(_MS)
 
 
 def connect(url: str) -> Client:

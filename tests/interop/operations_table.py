@@ -34,7 +34,8 @@ def java_names() -> list[str]:
 
 
 def go_names() -> list[str]:
-    return _names("go/operations.go", r'o\.run\("([^"]+)"(\s*\+)?')
+    pattern = r'o\.run\("([^"]+)"(\s*\+)?'
+    return _names("go/operations.go", pattern) + _names("go/schemas.go", pattern)
 
 
 def _names(program: str, pattern: str) -> list[str]:

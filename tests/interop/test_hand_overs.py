@@ -19,7 +19,7 @@ from daybook.wire.topics import TopicName
 from tests.harness.processes import PATIENCE_S, end, start
 from tests.interop.apache import go_client, pulsar_client_here
 from tests.interop.letters import SOURCE
-from tests.interop.test_pulsar_clients import line_of
+from tests.interop.lines import line_of
 
 pytestmark = pytest.mark.interop
 

@@ -5,7 +5,6 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from select import select
 
 import pulsar
 import pytest
@@ -13,10 +12,12 @@ import trio
 
 from daybook.broker.protocol.dispatch.murmur import murmur3
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.harness.processes import PATIENCE_S, Process, end, start
-from tests.harness.standalone import owner_of, pids
+from tests.harness.processes import end, start
+from tests.harness.standalone import order as order_parts
+from tests.harness.standalone import owner_of, pids, wait_running
 from tests.interop.apache import go_client, pulsar_client_here
 from tests.interop.letters import SOURCE
+from tests.interop.lines import lines_of
 
 pytestmark = pytest.mark.interop
 
@@ -38,19 +39,6 @@ def client(cluster: StandaloneProcess) -> Iterator[pulsar.Client]:
     )
     yield found
     found.close()
-
-
-def lines_of(process: Process) -> list[str]:
-    """Return what the program says before "done"."""
-    assert process.stdout is not None
-    found: list[str] = []
-    while not found or found[-1] != "done":
-        if not select([process.stdout], [], [], PATIENCE_S)[0]:
-            raise TimeoutError(f"the program says nothing behind {found[-3:]}")
-        line = process.stdout.readline()
-        assert line, found[-3:]
-        found.append(line.rstrip("\n"))
-    return found[:-1]
 
 
 class Order:
@@ -77,8 +65,8 @@ class Order:
         self._first[key] = max(self._first[key], number)
 
 
-def check_lines(lines: list[str]) -> Order:
-    order = Order()
+def check_lines(lines: list[str], times: int = 0) -> Order:
+    order = Order(times)
     for line in lines:
         consumer, key, number = line.split()
         order.came(consumer, key, int(number))
@@ -206,9 +194,15 @@ def test_pythons_client_gets_the_keys_of_its_ranges(client: pulsar.Client) -> No
     check_sticky(order)
 
 
-async def kill_owner(cluster: StandaloneProcess, topic: str) -> None:
+async def kill_owner(cluster: StandaloneProcess, topic: str) -> str:
     owner = await owner_of(cluster, topic)
     os.kill((await pids(cluster))[owner], signal.SIGKILL)
+    return owner
+
+
+async def revive(cluster: StandaloneProcess, broker: str) -> None:
+    await order_parts(cluster, "start", broker)
+    await wait_running(cluster)
 
 
 def test_keys_are_in_order_when_the_broker_is_killed(
@@ -219,7 +213,46 @@ def test_keys_are_in_order_when_the_broker_is_killed(
     send(client, topic, range(MESSAGES))
     for _ in range(30):
         done |= {receive(order, "c0", one), receive(order, "c1", two)}
-    # Messages whose acknowledgements were not durable come again.
-    trio.run(kill_owner, cluster, topic)
+    # A message whose acknowledgement was not durable comes again.
+    owner = trio.run(kill_owner, cluster, topic)
     while len(done - {None}) < MESSAGES:
         done |= {receive(order, "c0", one), receive(order, "c1", two)}
+    trio.run(revive, cluster, owner)
+
+
+def keys_while_the_broker_is_killed(
+    cluster: StandaloneProcess, topic: str, command: list[str], log: Path
+) -> None:
+    process = start(command, log)
+    try:
+        before = lines_of(process, "now")
+        owner = trio.run(kill_owner, cluster, topic)
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        after = lines_of(process)
+    finally:
+        end(process)
+    assert len({line.split()[2] for line in before}) < MESSAGES
+    check_lines(before + after, times=1)
+    trio.run(revive, cluster, owner)
+
+
+def test_javas_client_gets_each_key_in_order_when_the_broker_is_killed(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    topic = "java-killed"
+    words = str(JAVA), cluster.service_url, topic, "killed"
+    command = pulsar_client_here().command(tmp_path, *words)
+    keys_while_the_broker_is_killed(cluster, topic, command, tmp_path / "java.txt")
+
+
+def test_gos_client_gets_each_key_in_order_when_the_broker_is_killed(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    go = go_client()
+    if go is None:
+        pytest.skip("the Go client was not built: `sh tests/interop/fetch_go.sh` says why")
+    topic = "go-killed"
+    command = [str(go), "key-shared", cluster.service_url, topic, "killed"]
+    keys_while_the_broker_is_killed(cluster, topic, command, tmp_path / "go.txt")

@@ -5,16 +5,16 @@ import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from select import select
 
 import pulsar
 import pytest
 
 from daybook.clients.python import blocking
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.harness.processes import PATIENCE_S, Process, end, start
+from tests.harness.processes import PATIENCE_S, end, start
 from tests.interop.apache import go_client, pulsar_client_here
 from tests.interop.letters import SOURCE, admin_urls, commands, java_letters
+from tests.interop.lines import line_of
 
 pytestmark = pytest.mark.interop
 
@@ -38,13 +38,6 @@ def go() -> Path:
     if client is None:
         pytest.skip("the Go client was not built: `sh tests/interop/fetch_go.sh` says why")
     return client
-
-
-def line_of(process: Process) -> str:
-    assert process.stdout is not None
-    if not select([process.stdout], [], [], PATIENCE_S)[0]:
-        raise TimeoutError("the program says nothing")
-    return process.stdout.readline().rstrip("\n")
 
 
 def test_all_messages_that_are_never_acknowledged_become_dead_letters(

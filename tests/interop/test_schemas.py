@@ -18,7 +18,8 @@ from daybook.clients.testing.standalone import StandaloneProcess
 from tests.harness.processes import PATIENCE_S, end, start
 from tests.interop.apache import pulsar_client_here
 from tests.interop.letters import SOURCE, admin_urls, commands
-from tests.interop.test_pulsar_clients import REQUESTS_MAX, line_of
+from tests.interop.lines import line_of
+from tests.interop.test_pulsar_clients import REQUESTS_MAX
 
 pytestmark = pytest.mark.interop
 
@@ -36,7 +37,7 @@ def test_javas_client_with_schemas_of_all_kinds(cluster: StandaloneProcess, tmp_
     command = pulsar_client_here().command(tmp_path, str(SCHEMAS), cluster.service_url, "java-")
     process = start(command, tmp_path / "schemas.txt")
     try:
-        said = [line_of(process) for _ in range(17)]
+        said = [line_of(process) for _ in range(19)]
     finally:
         end(process)
     assert said == [
@@ -47,6 +48,8 @@ def test_javas_client_with_schemas_of_all_kinds(cluster: StandaloneProcess, tmp_
         "date 1970-01-01T00:00:05Z",
         "json ann 1",
         "avro bob 2",
+        "protobuf 9",
+        "native 9",
         "pair SEPARATED k cy 3",
         "pair INLINE k cy 3",
         "auto bob 2",

@@ -14,8 +14,8 @@ from daybook.managed_ledger.position import Position
 from tests.harness.processes import PATIENCE_S, Process, end, start, wait_until
 from tests.interop.apache import go_client, pulsar_client_here
 from tests.interop.letters import SOURCE
+from tests.interop.lines import line_of
 from tests.interop.peer import PulsarPeer
-from tests.interop.test_pulsar_clients import line_of
 
 pytestmark = pytest.mark.interop
 

@@ -234,6 +234,22 @@ def test_a_clean_close_leaves_everything_closed_and_refuses_more() -> None:
     play(scenario)
 
 
+def test_a_log_that_is_created_again_has_another_creation() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            first = log.created
+            assert first > 0
+            await append(log, range(3))
+            await log.close()
+            log = await host.open()
+            assert log.created == first, "a takeover creates nothing"
+            await host.logs.delete(log)
+            assert (await host.open()).created > first
+
+    play(scenario)
+
+
 def test_what_is_appended_while_it_closes_is_refused_and_answered() -> None:
     async def scenario(world: World) -> None:
         async with world.host("a") as host:
@@ -316,6 +332,30 @@ def test_terminated() -> None:
             assert log.terminated == end == await log.terminate()
             assert isinstance(send(log, range(1)).failed[0][1], TerminatedError)
             assert await read_all(log) == list(range(7))
+
+    play(scenario)
+
+
+def test_a_truncation_drops_everything_of_a_terminated_log() -> None:
+    """The last ledger stayed before, because a terminated log began no other one."""
+
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            sent = send(log, range(7))
+            end = await log.terminate()
+            cursor = await log.open_cursor("s", initial=log.before_first)
+            assert await log.truncate() == []
+            assert await read_all(log) == list(range(7))
+            cursor.ack_cumulative(end)
+            await cursor.flush()
+            assert await log.truncate() == [end.ledger_id] == [sent.positions[0].ledger_id]
+            assert (await read_all(log), log.size_bytes) == ([], 0)
+            await log.close()
+            log = await host.open()
+            assert log.terminated == end == await log.terminate()
+            assert isinstance(send(log, range(1)).failed[0][1], TerminatedError)
+            assert (await read_all(log), await log.truncate()) == ([], [])
 
     play(scenario)
 

@@ -1,15 +1,18 @@
 """Offsets are exact, and never start again."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from daybook.managed_ledger.errors import LogCorruptError, ManagedLedgerError
+from daybook.managed_ledger.log import ManagedLedger
 from daybook.managed_ledger.offsets import (
     facts_at,
     position_of_offset,
     position_of_time,
     retained_offsets,
+    sealed_offsets,
 )
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.records import custom_metadata, log_path
@@ -140,6 +143,73 @@ def test_entries_that_a_pulsar_broker_did_not_number_are_counted() -> None:
                 (ours,) = await append(log, range(100 + again, 101 + again))
                 assert await position_of_offset(log, 29 + again) == ours
                 log.abandon()
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("messages", [1, 3])
+def test_sealed_ledgers_are_told_with_their_offsets(messages: int) -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            assert await sealed_offsets(log) == []
+            await append(log, range(13), messages=messages)
+            for again in range(2):
+                found = await sealed_offsets(log)
+                assert [each.ledger for each in found] == [
+                    e for e in log.ledgers.sealed if e.entries
+                ]
+                assert found[0].first == 0
+                for before, after in pairwise(found):
+                    assert before.next == after.first
+                for each in found:
+                    assert each.next - each.first == each.ledger.entries * messages
+                    begin = Position(each.ledger.ledger_id, 0)
+                    assert await position_of_offset(log, each.first) == begin
+                    assert await position_of_offset(log, each.next - 1) == each.ledger.last
+                # The messages of the ledger that is open are in none of them.
+                assert found[-1].next <= await offset_of_first_open(log)
+                if not again:
+                    await log.close()
+                    log = await host.open()
+
+    play(scenario)
+
+
+async def offset_of_first_open(log: ManagedLedger) -> int:
+    begin = Position(log.current_ledger_id, 0)
+    if begin > log.last_confirmed:
+        return log.next_offset
+    return (await facts_at(log, begin)).first_offset
+
+
+def test_a_trimmed_ledger_is_not_among_the_sealed_ones() -> None:
+    async def scenario(world: World) -> None:
+        async with world.host("a") as host:
+            log = await host.open()
+            await append(log, range(13))
+            cursor = await log.open_cursor("c", initial=log.before_first)
+            before = await sealed_offsets(log)
+            cursor.ack_cumulative(before[0].ledger.last)
+            await cursor.flush()
+            log.config = replace(CONFIG, retention=NOW)
+            await log.trim()
+            after = await sealed_offsets(log)
+            assert after == before[1:]
+            assert after
+            first, _ = await retained_offsets(log)
+            assert all(each.first >= first for each in after)
+
+    play(scenario)
+
+
+def test_sealed_ledgers_that_a_pulsar_broker_did_not_number_have_counted_offsets() -> None:
+    async def scenario(world: World) -> None:
+        await pulsar_log(world, [[1, 1, 5], [2], [3, 3, 3], [10, 1]])
+        async with world.host("a") as host:
+            log = await host.open()
+            found = await sealed_offsets(log)
+            assert [(e.first, e.next) for e in found] == [(0, 7), (7, 9), (9, 18), (18, 29)]
 
     play(scenario)
 

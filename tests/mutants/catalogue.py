@@ -43,7 +43,10 @@ from tests.mutants import (
     schemas,
     shells,
     simulated,
+    sinks,
     space,
+    spark,
+    spark_write,
     stalls,
     storage,
     stuck,
@@ -100,6 +103,8 @@ _AREAS = (
     schemas,
     shells,
     topics,
+    spark,
+    spark_write,
     topic_lists,
     topic_properties,
     growth,
@@ -108,6 +113,7 @@ _AREAS = (
     turns,
     answers,
     watchdog,
+    sinks,
     simulated,
 )
 

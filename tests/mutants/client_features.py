@@ -1,4 +1,5 @@
-"""Rules of the Python client: watches, interceptors, listeners, schemas, chunks; broken in turn."""
+"""Rules of the Python client, broken in turn: watches, interceptors, listeners, schemas, chunks,
+pipes."""
 
 from tests.mutants.patch import Edit, Mutant
 
@@ -10,7 +11,7 @@ _BY_CODEC = "tests:tests/clients/python/test_avro_codec.py"
 _BY_CHUNKS = "tests:tests/clients/python/test_chunks.py"
 _CODEC = f"{_PYTHON}.schemas.avro_codec"
 
-MUTANTS = [
+FEATURES = [
     Mutant(
         id="PF01",
         rule="a lost watch is opened again -> it ends",
@@ -190,3 +191,161 @@ MUTANTS = [
         caught_by=f"{_BY_CHUNKS} -k repeats_of_a_message",
     ),
 ]
+
+_PIPE = f"{_PYTHON}.pipe"
+_PIPING = f"{_PYTHON}.protocol.piping"
+_PARTITION = f"{_PYTHON}.pipe_partition"
+_BY_PIPE = "tests:tests/clients/python/test_pipe.py"
+_BY_PARTITIONS = "tests:tests/clients/python/test_pipe_partitions.py"
+_BY_RULES = "tests:tests/clients/python/protocol/test_piping.py"
+
+PIPES = [
+    Mutant(
+        id="PP01",
+        rule="the key of the input decides the partition of the outputs -> its own partition does",
+        module=_PIPING,
+        name="output_partition",
+        replacement=Edit("if key is None:", "if True:"),
+        caught_by=f"{_BY_PARTITIONS} -k not_that_of_the_output",
+    ),
+    Mutant(
+        id="PP02",
+        rule="a pipe resumes at the smallest of its partitions -> at the largest",
+        module=_PIPING,
+        name="PipeStart.resume",
+        replacement=Edit("min(self.outputs) // OUTPUTS_MAX", "max(self.outputs) // OUTPUTS_MAX"),
+        caught_by=f"{_BY_RULES} -k once",
+    ),
+    Mutant(
+        id="PP03",
+        rule="a partition without outputs says nothing -> it is left out",
+        module=_PIPING,
+        name="PipeStart.resume",
+        replacement=Edit(
+            "min(self.outputs)", "min((each for each in self.outputs if each >= 0), default=-1)"
+        ),
+        caught_by=f"{_BY_RULES} -k may_lack",
+    ),
+    Mutant(
+        id="PP04",
+        rule="an output proves what lies a window behind it -> everything before it",
+        module=_PIPING,
+        name="PipeStart.resume",
+        replacement=Edit(" - self.window + 1", ""),
+        caught_by=f"{_BY_RULES} -k once",
+    ),
+    Mutant(
+        id="PP05",
+        rule="no output is sent a window ahead of an unfinished message -> it is",
+        module=_PIPING,
+        name="PipeProgress.has_room",
+        replacement=Edit("< self.window", "< 100 * self.window"),
+        caught_by=f"{_BY_PARTITIONS} -k far_ahead",
+    ),
+    Mutant(
+        id="PP06",
+        rule="a message is finished if its partition has a later one -> if another one has",
+        module=_PIPING,
+        name="PipeStart.is_finished",
+        replacement=Edit("self.outputs[partition]", "max(self.outputs)"),
+        caught_by=f"{_BY_RULES} -k once",
+    ),
+    Mutant(
+        id="PP07",
+        rule="a letter waits for all messages before it -> it does not",
+        module=_PARTITION,
+        name="PipePartition._give_up",
+        replacement=Edit("self._progress.is_alone(each)", "True"),
+        caught_by=f"{_BY_PARTITIONS} -k wait_for_it",
+    ),
+    Mutant(
+        id="PP08",
+        rule="nothing is sent behind a letter before it is stored -> it is",
+        module=_PARTITION,
+        name="PipePartition._give_up",
+        replacement=Edit("not self._progress.under_way", "True"),
+        caught_by=f"{_BY_PARTITIONS} -k wait_for_it",
+    ),
+    Mutant(
+        id="PP09",
+        rule="a message with outputs gets no letter -> it gets both",
+        module=_PIPING,
+        name="PipeStart.is_begun",
+        replacement=Edit("sequence_id(offset, 0) <= self.outputs[partition]", "offset < 0"),
+        caught_by=f"{_BY_PARTITIONS} -k has_outputs",
+    ),
+    Mutant(
+        id="PP10",
+        rule="a message with a letter is finished -> it is transformed again",
+        module=_PIPING,
+        name="PipeStart.is_finished",
+        replacement=Edit("sequence_id(offset, 0) <= self.letters", "False"),
+        caught_by=f"{_BY_PARTITIONS} -k not_transformed_again",
+    ),
+    Mutant(
+        id="PP11",
+        rule="another number of partitions is refused -> keys go elsewhere",
+        module=_PIPE,
+        name="Pipe._window",
+        replacement=Edit("if record.partitions != self._partitions:", "if False:"),
+        caught_by=f"{_BY_PARTITIONS} -k has_changed",
+    ),
+    Mutant(
+        id="PP12",
+        rule="a pipe that has outputs creates no subscription -> it does, and is deceived",
+        module=_PIPE,
+        name="Pipe._run_partition",
+        replacement=Edit("is_old=outputs.start(WINDOW).last >= 0", "is_old=False"),
+        caught_by=f"{_BY_PIPE} -k subscription_is_gone",
+    ),
+    Mutant(
+        id="PP13",
+        rule="a pipe that runs creates its subscription no more -> it does",
+        module=f"{_PYTHON}.topic_consumer",
+        name="TopicConsumer._register",
+        replacement=Edit("if settings.identity and self._ever_attached:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k created_anew",
+    ),
+    Mutant(
+        id="PP14",
+        rule="a subscription with another record ends the pipe -> it is taken for the old one",
+        module=f"{_PYTHON}.topic_consumer",
+        name="TopicConsumer._check_identity",
+        replacement=Edit("if identity and", "if False and"),
+        caught_by=f"{_BY_PIPE} -k created_anew",
+    ),
+    Mutant(
+        id="PP15",
+        rule="a subscription that must exist is not created -> it is",
+        module="daybook.broker.topics.topic",
+        name="TopicSubscriptions._get_or_create",
+        replacement=Edit("if not request.creates:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k subscription_is_gone",
+    ),
+    Mutant(
+        id="PP16",
+        rule="no partition is piped before all are open -> each when it is",
+        module=_PIPE,
+        name="Pipe._wait_others",
+        replacement=Edit("await self._opened.wait()", "pass"),
+        caught_by=f"{_BY_PARTITIONS} -k one_is_refused",
+    ),
+    Mutant(
+        id="PP18",
+        rule="what a pipe sent behind a refused output is refused, too -> it is stored",
+        module="daybook.broker.topics.producer",
+        name="Producer._refuse",
+        replacement=Edit("if self.name.startswith(PIPE)", "if False"),
+        caught_by=f"{_BY_PIPE} -k broker_refuses",
+    ),
+    Mutant(
+        id="PP17",
+        rule="a result of a wrong kind stops the pipe -> each message becomes a letter",
+        module=_PARTITION,
+        name="PipePartition._process",
+        replacement=Edit("except WrongResultError:", "except NotImplementedError:"),
+        caught_by=f"{_BY_PARTITIONS} -k wrong_kind",
+    ),
+]
+
+MUTANTS = [*FEATURES, *PIPES]

@@ -83,8 +83,16 @@ MUTANTS = [
         rule="a message that was removed stays removed -> a second compaction brings it back",
         module=_RULES,
         name="_rebuild",
-        replacement=Edit("if is_out or not bits >> index & 1:", "if not bits >> index & 1:"),
+        replacement=Edit("if is_out or not kept", "if not kept"),
         caught_by=_BY_RULES,
+    ),
+    Mutant(
+        id="K67",
+        rule="others work in the middle of a large batch -> behind it",
+        module=_RULES,
+        name="SLICE_MESSAGES",
+        replacement=1 << 40,
+        caught_by=f"{_BY_RULES} -k large_batch",
     ),
     Mutant(
         id="K6",

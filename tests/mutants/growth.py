@@ -104,4 +104,20 @@ MUTANTS = [
         replacement=(1 << 40, -1),
         caught_by=_BY_GROWTH,
     ),
+    Mutant(
+        id="GR12",
+        rule="a subscription has partitions that come while it is created -> it misses them",
+        module=_OPERATIONS,
+        name="Operations._on_owners",
+        replacement=Edit("while added is not None and", "while False and"),
+        caught_by=f"{_BY_BROKER} -k come_while_it_is_created",
+    ),
+    Mutant(
+        id="GR13",
+        rule="partitions that come while a topic is deleted are deleted -> they are left",
+        module=_OPERATIONS,
+        name="Operations.delete_partitioned",
+        replacement=Edit("partitions_max=deleted", "partitions_max=None"),
+        caught_by=f"{_BY_BROKER} -k come_while_a_topic_is_deleted",
+    ),
 ]

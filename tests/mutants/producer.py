@@ -55,6 +55,14 @@ MUTANTS = [
         caught_by=_STORMS,
     ),
     Mutant(
+        id="P80b",
+        rule="only sends that no broker has are given up for a quota -> those in doubt, too",
+        module=_SENDS,
+        name="PendingSends.take_unsent",
+        replacement=Edit("not (queue[-1].sent or queue[-1].sent_before)", "queue[-1]"),
+        caught_by="tests:tests/clients/python/protocol/test_rules.py",
+    ),
+    Mutant(
         id="P81",
         rule="sends for a dropped producer are ignored -> a violation",
         module=_PRODUCING,

@@ -9,7 +9,9 @@ _LETTERS = "daybook.clients.python.dead_letters"
 _BY_LETTERS = "tests:tests/clients/python/test_dead_letters.py"
 _BY_AIO = "tests:tests/clients/python/test_aio.py"
 _PIPE = "daybook.clients.python.pipe"
+_PARTITION = "daybook.clients.python.pipe_partition"
 _RULES = "daybook.clients.python.protocol.piping"
+_BY_RULES = "tests:tests/clients/python/protocol/test_piping.py"
 _BY_PIPE = "tests:tests/clients/python/test_pipe.py"
 _CHUNKS = "daybook.clients.python.protocol.chunks"
 _BY_CHUNKS = "tests:tests/clients/python/test_chunks.py"
@@ -244,18 +246,18 @@ PIPES = [
     Mutant(
         id="PC30",
         rule="an output that is stored already is not sent again -> it is",
-        module=_PIPE,
-        name="Pipe._carry",
-        replacement=Edit("if name <= stored_before:", "if False:"),
+        module=_PARTITION,
+        name="PipePartition._send_output",
+        replacement=Edit("if name <= self._start.outputs[partition]:", "if False:"),
         caught_by=f"{_BY_PIPE} -k every_step",
     ),
     Mutant(
         id="PC31",
         rule="a message that comes again in one run is under way already -> it is piped again",
-        module=_PIPE,
-        name="Pipe._carry",
-        replacement=Edit("if message.offset <= last_read:", "if False:"),
-        caught_by=f"{_BY_PIPE} -k every_step",
+        module=_PARTITION,
+        name="PipePartition._is_new",
+        replacement=Edit("if message.offset <= self._last_read:", "if False:"),
+        caught_by=f"{_BY_PIPE} -k takeover_has_lost",
     ),
     Mutant(
         id="PC32",
@@ -271,7 +273,7 @@ PIPES = [
         module=_RULES,
         name="is_lost",
         replacement=Edit("mark_delete >= end_before", "False"),
-        caught_by=f"{_BY_PIPE} -k subscription_is_gone",
+        caught_by=f"{_BY_PIPE} -k were_skipped",
     ),
     Mutant(
         id="PC34",
@@ -279,7 +281,7 @@ PIPES = [
         module=_RULES,
         name="PipeProgress._finish",
         replacement=Edit("if not self.keep_last:", "if True:"),
-        caught_by=f"{_BY_PIPE} -k acknowledgements_follow",
+        caught_by=f"{_BY_RULES} -k acknowledgements_follow",
     ),
     Mutant(
         id="PC35",
@@ -287,22 +289,24 @@ PIPES = [
         module=_RULES,
         name="PipeProgress._finish",
         replacement=Edit(" and not self._inputs[0].unstored", ""),
-        caught_by=f"{_BY_PIPE} -k acknowledgements_follow",
+        caught_by=f"{_BY_RULES} -k acknowledgements_follow",
     ),
     Mutant(
         id="PC36",
         rule="a pipe goes on with the message of its last output -> behind it",
         module=_RULES,
-        name="resume",
-        replacement=Edit("last_sequence_id // OUTPUTS_MAX", "last_sequence_id // OUTPUTS_MAX + 1"),
+        name="PipeStart.resume",
+        replacement=Edit(
+            "min(self.outputs) // OUTPUTS_MAX", "min(self.outputs) // OUTPUTS_MAX + 1"
+        ),
         caught_by=f"{_BY_PIPE} -k made_good",
     ),
     Mutant(
         id="PC37",
         rule="an output topic without deduplication is refused -> it is taken",
         module=_PIPE,
-        name="Pipe._resume",
-        replacement=Edit("if not producer.deduplicated:", "if False:"),
+        name="Pipe._open_outputs",
+        replacement=Edit("if not each.deduplicated:", "if False:"),
         caught_by=f"{_BY_PIPE} -k have_deduplication",
     ),
     Mutant(
@@ -311,7 +315,7 @@ PIPES = [
         module=_PIPE,
         name="Pipe._resume",
         replacement=Edit("await consumer.unsubscribe()", "pass"),
-        caught_by=f"{_BY_PIPE} -k subscription_is_gone",
+        caught_by=f"{_BY_PIPE} -k were_skipped",
     ),
 ]
 
@@ -327,9 +331,9 @@ REPEATED = [
     Mutant(
         id="PC62",
         rule="a pipe repeats an acknowledgement that a takeover has lost -> it does not",
-        module=_PIPE,
-        name="Pipe._carry",
-        replacement=Edit("if message.offset <= acknowledged:", "if False:"),
+        module=_PARTITION,
+        name="PipePartition._is_new",
+        replacement=Edit("if message.offset <= self._acknowledged:", "if False:"),
         caught_by=f"{_BY_PIPE} -k takeover_has_lost",
     ),
 ]

@@ -73,8 +73,10 @@ MUTANTS = [
         id="F5",
         rule="a pipe goes on with the message of its last output -> two messages later",
         module="daybook.clients.python.protocol.piping",
-        name="resume",
-        replacement=Edit("last_sequence_id // OUTPUTS_MAX", "last_sequence_id // OUTPUTS_MAX + 2"),
+        name="PipeStart.resume",
+        replacement=Edit(
+            "min(self.outputs) // OUTPUTS_MAX", "min(self.outputs) // OUTPUTS_MAX + 2"
+        ),
         caught_by=f"{_RUNS} pipe",
     ),
     Mutant(

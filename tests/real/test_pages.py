@@ -12,7 +12,9 @@ import pytest
 import daybook
 from daybook.clients.python import errors
 from daybook.clients.spark.options import _NAMES as OPTION_NAMES
-from daybook.clients.spark.source import SCHEMA_DDL
+from daybook.clients.spark.row_columns import _NAMES as SINK_COLUMNS
+from daybook.clients.spark.schema import TYPES, Columns
+from daybook.clients.spark.sink_options import SINK_NAMES
 from daybook.clients.testing.standalone import StandaloneProcess
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
@@ -20,6 +22,7 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "topics.md").read_text()
 SPARK = (DOCS / "spark.md").read_text()
+SPARK_WRITE = (DOCS / "spark_write.md").read_text()
 SERVICE = "pulsar://localhost:6650"
 ADMIN = "http://localhost:8080"
 PATIENCE_S = 60
@@ -89,10 +92,11 @@ def test_the_table_of_administration_has_every_method() -> None:
 
 
 def test_the_guide_to_spark_prints_what_it_says(cluster: StandaloneProcess, tmp_path: Path) -> None:
-    """The snippets continue each other, in one session."""
-    snippets = python_snippets(SPARK)
-    assert len(snippets) == SPARK.count("```python")
+    """The snippets of both pages continue each other, in one session."""
+    snippets = python_snippets(SPARK + SPARK_WRITE)
+    assert len(snippets) == (SPARK + SPARK_WRITE).count("```python")
     code = "".join(code for code, _ in snippets).replace(SERVICE, cluster.service_url)
+    code = code.replace(ADMIN, cluster.admin_url)
     environ = {
         **os.environ,
         "PYSPARK_PYTHON": sys.executable,
@@ -109,5 +113,12 @@ def test_the_guide_to_spark_has_every_option_and_every_column() -> None:
         r"^\| `([\w.]+)` \| [^|]+ \| (?:both|batch|stream) \|", SPARK, re.MULTILINE
     )
     assert tuple(options) == OPTION_NAMES
-    columns = re.findall(r"^\| `(\w+)` \| ([\w<>,]+) \| [^|]+ \|$", SPARK, re.MULTILINE)
-    assert ", ".join(f"{name} {kind}" for name, kind in columns) == SCHEMA_DDL
+    columns = re.findall(r"^\| `(\w+)` \| ([\w<>,:]+) \| [^|]+ \|$", SPARK, re.MULTILINE)
+    assert ", ".join(f"{name} {kind}" for name, kind in columns) == Columns(tuple(TYPES)).ddl
+
+
+def test_the_guide_to_the_spark_sink_has_every_option_and_every_column() -> None:
+    parts = dict(part.split("\n", 1) for part in SPARK_WRITE.split("\n## ")[1:])
+    rows = re.compile(r"^\| `([\w.]+)` \|", re.MULTILINE)
+    assert tuple(rows.findall(parts["Columns of a row"])) == SINK_COLUMNS
+    assert tuple(rows.findall(parts["Options of the sink"])) == SINK_NAMES

@@ -2,56 +2,36 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import MessageId
-from daybook.clients.spark import DaybookDataSource
+from daybook.clients.spark import LagListener
 from daybook.clients.spark.offsets import OffsetRange
 from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.read import read_task
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real import spark_accounting
+from tests.real.spark_session import spark_session
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 COUNT = 2000
 TRIGGER_MAX = 700
 PATIENCE_S = 300  # the machine may be busy with other work
-CODES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # the queries are short
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", CODES)
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
-    session.dataSource.register(DaybookDataSource)
-    yield session
-    gateway: Any = session.sparkContext._gateway
-    session.stop()
-    gateway.shutdown()
-    gateway.proc.stdin.close()  # its Java process ends with its standard input
-    gateway.proc.wait(timeout=60)
-    SparkContext._gateway = SparkContext._jvm = None
+    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
 
 
 @pytest.fixture
@@ -99,7 +79,7 @@ class Stream:
     ) -> None:
         self._spark = spark
         self._directory = directory
-        self._options = {
+        self.options = {
             "service.url": cluster.service_url,
             "topic": topic,
             "startingOffsets": "earliest",
@@ -109,7 +89,7 @@ class Stream:
     def start(self, **options: str) -> StreamingQuery:
         return (
             self._spark.readStream.format("daybook")
-            .options(**{**self._options, **options})
+            .options(**{**self.options, **options})
             .load()
             .writeStream.format("parquet")
             .option("path", str(self._directory / "out"))
@@ -145,7 +125,7 @@ def test_a_batch_reads_every_message_once_with_exact_offsets(
     for row in rows:
         number = int(row["value"])
         assert row["topic"] == filled
-        assert row["key"] == f"k{number % 10}"
+        assert row["key"] == b"k%d" % (number % 10)
         assert row["properties"] == {"n": str(number)}
         assert row["eventTime"].timestamp() == pytest.approx((1000 + number) / 1000)
         assert MessageId.decode(bytes(row["messageId"])).partition == row["partition"]
@@ -204,7 +184,7 @@ def test_a_topic_that_is_not_there_is_named_and_not_made(
         (
             "startingOffsets",
             '{"0": 1}',
-            r"names the partitions \[0\], but the topic has \[0, 1, 2\]",
+            r"names the partitions \[0\] of persistent://.*, but the query reads \[0, 1, 2\]",
         ),
         ("endingOffsets", '{"0": 1000000, "1": 0, "2": 0}', "failOnDataLoss=false"),
     ],
@@ -233,6 +213,24 @@ def test_a_batch_that_may_go_on_reads_what_is_there(
     )
     held = {r["partition"] for r in frame.select("partition").collect()}
     assert held == {0}
+
+
+def test_sealed_ledgers_are_read_from_bookies_and_the_rest_from_brokers(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    admin: blocking.Admin,
+    filled: str,
+) -> None:
+    for partition in range(3):
+        admin.unload_topic(f"{filled}-partition-{partition}")  # which closes its ledger
+    fill(client, filled, range(COUNT, COUNT + 90))
+    told = client.ledgers(filled)
+    assert {each.url for each in told} == {f"zk://{cluster.zookeeper}/ledgers"}
+    assert sum(each.held.next - each.sealed[-1].next for each in told) == 90
+    frame = read(spark, cluster, filled, read="bookies", minPartitions="7", columns="value,offset")
+    rows = frame.collect()
+    assert sorted(int(row["value"]) for row in rows) == list(range(COUNT + 90))
 
 
 def test_a_stream_goes_on_from_its_checkpoint_and_reads_all_once(
@@ -290,6 +288,8 @@ def test_available_now_leaves_what_comes_later_to_the_next_run(
 def test_a_stream_starts_at_the_end_and_follows(
     spark: SparkSession, cluster: StandaloneProcess, client: blocking.Client, filled: str
 ) -> None:
+    listener = LagListener()
+    spark.streams.addListener(listener)
     query = (
         spark.readStream.format("daybook")
         .options(**{"service.url": cluster.service_url, "topic": filled})
@@ -306,9 +306,16 @@ def test_a_stream_starts_at_the_end_and_follows(
         fill(client, filled, range(COUNT, COUNT + 30))
         query.processAllAvailable()
         latest = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
-        assert sum(latest.values()) == COUNT + 30
+        (partitions,) = latest["topics"].values()
+        assert sum(each["next"] for each in partitions.values()) == COUNT + 30
+        while not listener.behind():  # Spark tells its listeners in a thread of its own.
+            assert query.isActive, query.exception()
+            time.sleep(0.05)
+        assert {name for name, _ in listener.behind()} == {"follows"}
+        assert {partition.number for _, partition in listener.behind()} == {0, 1, 2}
     finally:
         query.stop()
+        spark.streams.removeListener(listener)
     rows = spark.sql("select value from follows").collect()
     assert sorted(int(row["value"]) for row in rows) == list(range(COUNT, COUNT + 30))
 
@@ -316,15 +323,35 @@ def test_a_stream_starts_at_the_end_and_follows(
 def test_a_topic_made_anew_fails_a_stream_or_is_read_from_its_beginning(
     stream: Stream, client: blocking.Client, admin: blocking.Admin, filled: str
 ) -> None:
+    """The new topic has more messages than the old one: offsets alone would not tell."""
     stream.run()
     admin.delete_topic(filled, force=True)
     admin.create_topic(filled, partitions=3)
-    fill(client, filled, range(COUNT, COUNT + 90))
-    query = stream.start()
-    with pytest.raises(Exception, match="deleted and created again"):
+    fill(client, filled, range(COUNT, 2 * COUNT + 90))
+    query = stream.start(maxOffsetsPerTrigger="5000")
+    with pytest.raises(Exception, match="partition 0 was deleted and created again"):
         query.awaitTermination(PATIENCE_S)
-    stream.run(failOnDataLoss="false")
-    assert stream.stored() == list(range(COUNT + 90))
+    stream.run(failOnDataLoss="false", maxOffsetsPerTrigger="5000")
+    assert stream.stored() == list(range(2 * COUNT + 90))
+
+
+def test_a_schema_and_sql_choose_columns(
+    spark: SparkSession, cluster: StandaloneProcess, client: blocking.Client, topic: str
+) -> None:
+    fill(client, topic, range(20))
+    options = {"service.url": cluster.service_url, "topic": topic}
+    source = spark.read.format("daybook").options(**options)
+    frame = source.schema(
+        "offset bigint, key string, headers array<struct<key:string,value:binary>>"
+    )
+    row = frame.load().where("offset = 7").first()
+    assert row == (7, "k7", [("n", b"7")])
+    with pytest.raises(Exception, match="the column has the type binary"):
+        source.schema("value string").load().collect()
+    given = ", ".join(f"`{name}` '{value}'" for name, value in options.items())
+    spark.sql(f"CREATE TEMPORARY VIEW numbers USING daybook OPTIONS ({given}, keyType 'string')")
+    found = spark.sql("SELECT count(*), max(key), max(string(value)) FROM numbers").first()
+    assert found == (20, "k9", "9")
 
 
 def test_the_driver_receives_no_payload(

@@ -26,6 +26,7 @@ from tests.simulation.workloads.restrict import EXPIRE
 
 _RESTRICTED = 0.2
 _CARRIED = 0.2
+_SPREAD = 0.5  # share of the pipes whose target has partitions
 _SMALL_LIMIT = 20_000
 _LIMITED_RATE = 0.15
 _RESETS = 6
@@ -177,6 +178,8 @@ def _routes(plan: Plan, rng: Random) -> Plan:
         again=rng.choice([0.0, 0.1]),
         at_s=rng.choice([0.0, rng.uniform(0.0, plan.storm_s / 2)]),
     )
+    if how == "pipe" and rng.random() < _SPREAD:
+        work = replace(work, how="spread pipe")
     return replace(plan, work=(*plan.work, work))
 
 

@@ -119,6 +119,7 @@ SOMETIMES = (
     "log nobody uses a topic, and it is deleted",
     "log a subscription had no consumer for long and is deleted",
     "a pipe was started again",
+    "a pipe sent a dead letter",
     "a tombstone was sent",
     "a compaction ended: SUCCESS",
     "a key of a table view was changed",

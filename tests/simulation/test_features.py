@@ -25,7 +25,7 @@ from tests.simulation.plan import (
 from tests.simulation.run import simulate
 from tests.simulation.settings import Limits, Settings
 
-HOWS = ("pipe", "dead letters", "retries", "chunks", "volatile", "pattern", "unused")
+HOWS = ("pipe", "spread pipe", "dead letters", "retries", "chunks", "volatile", "pattern", "unused")
 T = "persistent://public/default/t1"
 
 
@@ -235,6 +235,11 @@ PLANS = {
 }
 MET: dict[str, tuple[str, ...]] = {
     **{how.replace(" ", "_"): (f"route of {how}: done",) for how in HOWS},
+    "spread_pipe": (
+        "route of spread pipe: done",
+        "a pipe was started again",
+        "a pipe sent a dead letter",
+    ),
     "delays": ("an entry is to be delivered later",),
     "compaction": (
         "a compaction ended: SUCCESS",

@@ -529,14 +529,16 @@ class CommandPong(_message.Message):
     def __init__(self) -> None: ...
 
 class CommandSuccess(_message.Message):
-    __slots__ = ("request_id", "schema", "moved")
+    __slots__ = ("request_id", "schema", "moved", "subscription_properties")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_FIELD_NUMBER: _ClassVar[int]
     MOVED_FIELD_NUMBER: _ClassVar[int]
+    SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     schema: Schema
     moved: int
-    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., moved: _Optional[int] = ...) -> None: ...
+    subscription_properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
+    def __init__(self, request_id: _Optional[int] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., moved: _Optional[int] = ..., subscription_properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
 
 class CommandError(_message.Message):
     __slots__ = ("request_id", "error", "message")
@@ -841,7 +843,7 @@ class CommandCloseProducer(_message.Message):
     def __init__(self, producer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., assignedBrokerServiceUrl: _Optional[str] = ..., assignedBrokerServiceUrlTls: _Optional[str] = ...) -> None: ...
 
 class CommandSubscribe(_message.Message):
-    __slots__ = ("topic", "subscription", "subType", "consumer_id", "request_id", "consumer_name", "priority_level", "durable", "start_message_id", "metadata", "read_compacted", "schema", "initialPosition", "replicate_subscription_state", "force_topic_creation", "start_message_rollback_duration_sec", "keySharedMeta", "subscription_properties", "consumer_epoch", "start_offset")
+    __slots__ = ("topic", "subscription", "subType", "consumer_id", "request_id", "consumer_name", "priority_level", "durable", "start_message_id", "metadata", "read_compacted", "schema", "initialPosition", "replicate_subscription_state", "force_topic_creation", "start_message_rollback_duration_sec", "keySharedMeta", "subscription_properties", "consumer_epoch", "start_offset", "force_subscription_creation")
     class SubType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         Exclusive: _ClassVar[CommandSubscribe.SubType]
@@ -878,6 +880,7 @@ class CommandSubscribe(_message.Message):
     SUBSCRIPTION_PROPERTIES_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FORCE_SUBSCRIPTION_CREATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     subscription: str
     subType: CommandSubscribe.SubType
@@ -898,7 +901,8 @@ class CommandSubscribe(_message.Message):
     subscription_properties: _containers.RepeatedCompositeFieldContainer[KeyValue]
     consumer_epoch: int
     start_offset: int
-    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., subType: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: _Optional[bool] = ..., start_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., initialPosition: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: _Optional[bool] = ..., force_topic_creation: _Optional[bool] = ..., start_message_rollback_duration_sec: _Optional[int] = ..., keySharedMeta: _Optional[_Union[KeySharedMeta, _Mapping]] = ..., subscription_properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
+    force_subscription_creation: bool
+    def __init__(self, topic: _Optional[str] = ..., subscription: _Optional[str] = ..., subType: _Optional[_Union[CommandSubscribe.SubType, str]] = ..., consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., consumer_name: _Optional[str] = ..., priority_level: _Optional[int] = ..., durable: _Optional[bool] = ..., start_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., metadata: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., read_compacted: _Optional[bool] = ..., schema: _Optional[_Union[Schema, _Mapping]] = ..., initialPosition: _Optional[_Union[CommandSubscribe.InitialPosition, str]] = ..., replicate_subscription_state: _Optional[bool] = ..., force_topic_creation: _Optional[bool] = ..., start_message_rollback_duration_sec: _Optional[int] = ..., keySharedMeta: _Optional[_Union[KeySharedMeta, _Mapping]] = ..., subscription_properties: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ..., consumer_epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., force_subscription_creation: _Optional[bool] = ...) -> None: ...
 
 class CommandFlow(_message.Message):
     __slots__ = ("consumer_id", "messagePermits")
@@ -1037,26 +1041,54 @@ class CommandReachedEndOfTopic(_message.Message):
     def __init__(self, consumer_id: _Optional[int] = ...) -> None: ...
 
 class CommandGetLastMessageId(_message.Message):
-    __slots__ = ("consumer_id", "request_id")
+    __slots__ = ("consumer_id", "request_id", "with_ledgers")
     CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    WITH_LEDGERS_FIELD_NUMBER: _ClassVar[int]
     consumer_id: int
     request_id: int
-    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ...) -> None: ...
+    with_ledgers: bool
+    def __init__(self, consumer_id: _Optional[int] = ..., request_id: _Optional[int] = ..., with_ledgers: _Optional[bool] = ...) -> None: ...
 
 class CommandGetLastMessageIdResponse(_message.Message):
-    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "first_offset", "next_offset")
+    __slots__ = ("last_message_id", "request_id", "consumer_mark_delete_position", "first_offset", "next_offset", "created", "instance", "ledgers_url", "ledgers")
     LAST_MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_MARK_DELETE_POSITION_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_URL_FIELD_NUMBER: _ClassVar[int]
+    LEDGERS_FIELD_NUMBER: _ClassVar[int]
     last_message_id: MessageIdData
     request_id: int
     consumer_mark_delete_position: MessageIdData
     first_offset: int
     next_offset: int
-    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    created: int
+    instance: str
+    ledgers_url: str
+    ledgers: _containers.RepeatedCompositeFieldContainer[SealedLedgerOffsets]
+    def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., created: _Optional[int] = ..., instance: _Optional[str] = ..., ledgers_url: _Optional[str] = ..., ledgers: _Optional[_Iterable[_Union[SealedLedgerOffsets, _Mapping]]] = ...) -> None: ...
+
+class SealedLedgerOffsets(_message.Message):
+    __slots__ = ("ledger_id", "first_offset", "next_offset", "entries", "bytes", "first_publish_ms", "last_publish_ms")
+    LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
+    ledger_id: int
+    first_offset: int
+    next_offset: int
+    entries: int
+    bytes: int
+    first_publish_ms: int
+    last_publish_ms: int
+    def __init__(self, ledger_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., first_publish_ms: _Optional[int] = ..., last_publish_ms: _Optional[int] = ...) -> None: ...
 
 class CommandConsumerStats(_message.Message):
     __slots__ = ("request_id", "consumer_id")

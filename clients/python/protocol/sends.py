@@ -97,6 +97,21 @@ class PendingSends:
             found.append(self._pop())
         return found
 
+    def take_unsent(self) -> list[PendingSend]:
+        """Remove the entries that were sent to no broker, and return them, in order.
+
+        If a chunk of a message was sent, the others stay with it.
+        """
+        queue = self._queue
+        found: list[PendingSend] = []
+        while queue and not (queue[-1].sent or queue[-1].sent_before):
+            found.append(queue.pop())
+        while found and queue and found[-1].sequence_id == queue[-1].sequence_id:
+            queue.append(found.pop())
+        found.reverse()
+        self.size -= sum(send.size for send in found)
+        return found
+
     @property
     def deadline(self) -> float | None:
         """The deadline of the head; None if the queue is empty."""

@@ -417,6 +417,14 @@ async def test_a_redirect_names_the_same_path_on_the_owner() -> None:
         assert answer.startswith(b"HTTP/1.1 307")
         location = f"{one.url}{TOPICS}/a+b%25/stats?x=1&authoritative=true"
         assert f"location: {location}\r\n".encode() in answer
+        assert b"ask that one, as the header Location says (curl -L does)" in answer
+
+
+async def test_a_path_that_is_not_offered_is_named() -> None:
+    """The reason was "Not Found" before, as if an object were missing."""
+    async with two_brokers() as (one, _):
+        with pytest.raises(NotFoundError, match="does not offer GET /admin/v2/bookies/all: check"):
+            await one("GET", "/admin/v2/bookies/all")
 
 
 async def test_a_partitioned_topic_is_asked_on_all_its_owners() -> None:

@@ -13,7 +13,7 @@ from daybook.broker.ownership.membership import ensure, members
 from daybook.wire.metadata.store import ANY, SessionState
 from tests.broker.control.brokers import Cluster, ControlPlane, open_cluster
 
-(FORMAT,) = READABLE
+FORMAT = READABLE[0]
 
 
 async def becomes(broker: ControlPlane, allowed: bool) -> None:

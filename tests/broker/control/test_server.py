@@ -419,6 +419,64 @@ def test_a_subscription_that_comes_while_a_topic_grows_has_all_partitions() -> N
     simulated(story)
 
 
+def grow_after_the_count(ops: Any) -> None:
+    """Let the topic grow to three partitions when the next operation has read their number."""
+    real = ops.policies.partitions
+
+    async def counted(topic: TopicName) -> int:
+        ops.policies.partitions = real
+        count: int = await real(topic)
+        await ops.update_partitions(ORDERS, 3)
+        return count
+
+    ops.policies.partitions = counted
+
+
+def test_a_subscription_has_the_partitions_that_come_while_it_is_created() -> None:
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await ops.create_partitioned(ORDERS, 1)
+        grow_after_the_count(ops)
+        await ops.create_subscription(ORDERS, "s", Start.latest())
+        for index in range(3):
+            assert await ops.subscriptions(ORDERS.partition_name(index)) == ["s"]
+
+    simulated(story)
+
+
+def test_a_subscription_is_deleted_in_partitions_that_come_meanwhile() -> None:
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await ops.create_partitioned(ORDERS, 1)
+        await ops.create_subscription(ORDERS, "s", Start.latest())
+        grow_after_the_count(ops)
+        await ops.delete_subscription(ORDERS, "s")
+        assert await ops.subscriptions(ORDERS) == []
+
+    simulated(story)
+
+
+def test_partitions_that_come_while_a_topic_is_deleted_are_deleted() -> None:
+    async def story(world: World) -> None:
+        ops = (await world.broker("one")).operations
+        await ops.create_partitioned(ORDERS, 1)
+        await ops.create_subscription(ORDERS, "s", Start.latest())
+        real = ops.policies.delete_partitioned
+
+        async def after_the_growth(topic: TopicName, **options: Any) -> bool:
+            ops.policies.delete_partitioned = real  # type: ignore[method-assign]
+            await ops.update_partitions(ORDERS, 3)
+            return await real(topic, **options)
+
+        ops.policies.delete_partitioned = after_the_growth  # type: ignore[method-assign]
+        await ops.delete_partitioned(ORDERS, force=True)
+        assert await ops.stored_topics("public/default") == []
+        await ops.create_partitioned(ORDERS, 1)
+        await ops.update_partitions(ORDERS, 2)
+
+    simulated(story)
+
+
 def test_a_topic_that_becomes_a_partition_gets_the_subscriptions() -> None:
     async def story(world: World) -> None:
         ops = (await world.broker("one")).operations

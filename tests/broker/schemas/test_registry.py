@@ -1,9 +1,10 @@
 """The registry over real ledgers and bookies, in virtual time: races, crashes, losses, orphans."""
 
 import json
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from daybook.broker.errors import (
 from daybook.broker.limits import SchemaLimits
 from daybook.broker.protocol.schemas.compatibility import SchemaRules, Strategy
 from daybook.broker.protocol.schemas.schema import AVRO, Schema
+from daybook.broker.schemas import registry as registry_module
 from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.orphans import SchemaOrphans
 from daybook.broker.schemas.records import (
@@ -433,5 +435,79 @@ def test_a_ledger_that_is_about_to_be_named_is_not_lost(existing: bool) -> None:
             schemas = [each.schema for each in await two.registry.versions(TOPIC)]
             assert schemas == ([A, B, C] if existing else [B, C])
             assert sorted(await one.ledgers()) == sorted(await one.named())
+
+    play(scenario)
+
+
+# -- work that takes the processor for long
+
+
+@contextmanager
+def _seen(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> Generator[list[int]]:
+    """Note how many steps of tasks had run when each call of this function began."""
+    seen = list[int]()
+    original = getattr(registry_module, name)
+
+    def noted(*given: object) -> object:
+        seen.append(world.run.policy.steps)
+        return original(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(registry_module, name, noted)
+        yield seen
+
+
+def test_other_tasks_run_between_the_comparisons_of_a_new_schema(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(world: World) -> None:
+        async with broker(world) as one:
+            topics = [TopicName.parse(f"persistent://public/default/t{n}") for n in range(3)]
+            for topic in topics:
+                for number in range(5):
+                    await one.registry.add(topic, schema(f"x{number}"), ANYTHING)
+            # Many requests for several topics are no faster than one.
+            with _seen(world, monkeypatch, "check") as seen:
+                async with trio.open_nursery() as nursery:
+                    for topic in topics:
+                        nursery.start_soon(one.registry.check, topic, A, Strategy.FULL_TRANSITIVE)
+            assert len(seen) == 15
+            assert all(after - before >= 10 for before, after in pairwise(seen))
+
+    play(scenario)
+
+
+def test_other_tasks_run_before_a_large_schema_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        async with broker(world) as one:
+            large = [schema(*(f"{letter}{n}" for n in range(300))) for letter in "abcde"]
+            with _seen(world, monkeypatch, "examine") as seen:
+                async with trio.open_nursery() as nursery:
+                    for each in large:
+                        nursery.start_soon(one.registry.find, TOPIC, each)
+            assert not seen  # The topic has no schema.
+            await one.registry.add(TOPIC, large[0], ANYTHING)
+            with _seen(world, monkeypatch, "examine") as seen:
+                async with trio.open_nursery() as nursery:
+                    for each in large:
+                        nursery.start_soon(one.registry.find, TOPIC, each)
+            assert len(seen) == 5  # The first is known by its text, and parsed to be compared.
+            assert all(after - before >= 10 for before, after in pairwise(seen))
+
+    play(scenario)
+
+
+def test_a_schema_that_the_topic_has_is_found_by_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        async with broker(world) as one:
+            assert await one.registry.add(TOPIC, A, FULL) == 0
+            with (
+                _seen(world, monkeypatch, "examine") as parsed,
+                _seen(world, monkeypatch, "check") as compared,
+            ):
+                assert await one.registry.add(TOPIC, A, FULL) == 0
+                assert await one.registry.find(TOPIC, A) == 0
+            assert not parsed
+            assert not compared
 
     play(scenario)

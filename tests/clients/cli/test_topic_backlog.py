@@ -106,6 +106,15 @@ def test_a_skip_inside_of_a_batch_does_not_look_like_nothing(
     assert "only messages inside of a batch" in out
 
 
+def test_whole_entries_of_several_partitions_do_not_look_like_a_part_of_a_batch(
+    daybook: Daybook, orders: FakeAdmin
+) -> None:
+    plan = {"messages": 200, "entries": 4, "bytes": 2543, "through": None}
+    orders.answers["POST", f"{SUB}/skip_all?dryRun=true"] = 200, plan
+    _, out, _ = daybook("topics", "clear", "orders", "billing", "--dry-run")
+    assert ("200" in out, "inside of a batch" in out) == (True, False)
+
+
 def test_peek_shows_as_many_messages_as_asked_and_none_that_is_acknowledged(
     daybook: Daybook, orders: FakeAdmin
 ) -> None:
@@ -265,6 +274,22 @@ def test_the_backlog_is_analyzed_for_people(daybook: Daybook, fake_admin: FakeAd
     assert "2025-11-24T16:00:00+00:00" in out
     code, out, _ = daybook("topics", "analyze", "orders", "billing", "--output", "json")
     assert json.loads(out) == ANALYSIS
+
+
+def test_the_analysis_of_partitions_says_since_when(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    """The column was missing before, though the help names it."""
+    refused = 405, {"reason": "orders is partitioned: name one of its partitions"}
+    fake_admin.answers["POST", f"{SUB}/analyzeBacklog"] = refused
+    fake_admin.answers["GET", f"{ROOT}/partitions"] = 200, {"partitions": 2}
+    for number, oldest in ((0, 1_764_000_000_000), (1, None)):
+        path = f"{ROOT}-partition-{number}/subscription/billing/analyzeBacklog"
+        fake_admin.answers["POST", path] = 200, {**ANALYSIS, "oldestPublishTime": oldest}
+    code, out, _ = daybook("topics", "analyze", "orders", "billing")
+    assert code == 0
+    assert "published (the first)" in out.splitlines()[0]
+    assert [line.split()[-1] for line in out.splitlines()[1:]] == ["2025-11-24T16:00:00+00:00", "-"]
 
 
 def test_a_topic_is_truncated_only_with_yes(daybook: Daybook, fake_admin: FakeAdmin) -> None:

@@ -18,7 +18,8 @@ def test_create_makes_a_topic_with_or_without_partitions(
 ) -> None:
     fake_admin.answers["PUT", f"{ROOT}/orders"] = 204, None
     fake_admin.answers["PUT", f"{ROOT}/orders/partitions"] = 204, None
-    assert daybook("topics", "create", "orders")[0] == 0
+    code, out, _ = daybook("topics", "create", "orders")
+    assert (code, out.split()) == (0, ["topic", NAME, "partitions", "-"])
     code, out, _ = daybook("topics", "create", "orders", "--partitions", "4", "--output", "json")
     assert (code, json.loads(out)) == (0, {"topic": NAME, "partitions": 4})
     assert [asked[2] for asked in fake_admin.asked] == [None, 4]
@@ -268,6 +269,17 @@ def test_explain_topic_says_in_which_step_a_load_is(
     assert "12.5" in out
 
 
+def test_the_question_before_a_deletion_says_that_the_topic_is_a_partition(
+    daybook: Daybook, fake_admin: FakeAdmin
+) -> None:
+    name = "orders-partition-1"
+    fake_admin.answers["GET", f"{ROOT}/{name}/partitions"] = 200, {"partitions": 0}
+    fake_admin.answers["GET", f"{ROOT}/{name}/stats"] = 200, {"storageSize": 7}
+    code, _, err = daybook("topics", "delete", name)
+    assert (code, f"{name}, a partition of {NAME}, with 7 stored bytes" in err) == (1, True)
+    assert {method for method, *_ in fake_admin.asked} == {"GET"}
+
+
 def test_a_deletion_is_tried_dry(daybook: Daybook, fake_admin: FakeAdmin) -> None:
     stats = {"publishers": [{}], "storageSize": 7, "subscriptions": {"s": {"consumers": [{}]}}}
     fake_admin.answers["GET", f"{ROOT}/orders/partitions"] = 200, {"partitions": 0}
@@ -276,6 +288,9 @@ def test_a_deletion_is_tried_dry(daybook: Daybook, fake_admin: FakeAdmin) -> Non
     assert code == 0
     found = json.loads(out)
     assert (found["producers and consumers"], found["deleted"]) == (2, "only with --force")
+    assert found["subscriptions"] == ["s"]
+    _, out, _ = daybook("topics", "delete", "orders", "--dry-run")
+    assert ["subscriptions", "s"] in [line.split() for line in out.splitlines()]
     assert {method for method, *_ in fake_admin.asked} == {"GET"}
 
 

@@ -8,6 +8,7 @@ import trio
 
 import daybook
 from daybook.clients.python.admin import Admin
+from daybook.clients.python.pool import parse_service_url
 
 Answer = Callable[[str, str, bytes], bytes | None]
 
@@ -75,6 +76,24 @@ async def test_redirects_are_followed_and_dead_brokers_passed_over() -> None:
                 assert await admin.brokers() == ["b1"]
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_an_owner_that_has_just_died_is_waited_for(method: str) -> None:
+    async with server(lambda *_: http(200, '["b1"]')) as successor:
+        owners = iter([1, 1])  # Nobody listens there.
+
+        def redirect(*_: object) -> bytes:
+            port = next(owners, successor)
+            return http(307, "", f"Location: http://127.0.0.1:{port}/admin/v2/brokers")
+
+        async with server(redirect) as other:
+            admin = Admin(f"http://127.0.0.1:{other}")
+            if method == "GET":
+                assert await admin.brokers() == ["b1"]
+            else:
+                await admin.unload_topic("x")
+    assert next(owners, None) is None, "the dead owner was tried"
+
+
 async def test_refusals_say_why_and_failures_leave_it_open() -> None:
     async def fails(reply: bytes | None, kind: type[daybook.BrokerError]) -> daybook.BrokerError:
         async with server(lambda *_: reply) as port:
@@ -136,6 +155,13 @@ def test_the_same_without_trio() -> None:
 def test_what_is_no_admin_url(url: str) -> None:
     with pytest.raises(ValueError, match="http"):
         Admin(url)
+
+
+def test_a_url_with_tls_is_told_that_there_is_none() -> None:
+    with pytest.raises(ValueError, match="there is no TLS yet: begin with http://"):
+        Admin("https://x")
+    with pytest.raises(ValueError, match="there is no TLS yet: begin with pulsar://"):
+        parse_service_url("pulsar+ssl://x:6651")
 
 
 def test_every_call_exists_without_trio_too() -> None:

@@ -2,26 +2,15 @@
 
 import asyncio
 import random
-from collections.abc import Callable
 
 import pytest
 import trio
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from trio.testing import MockClock
 
 import daybook
 from daybook import Message, Output, aio, blocking
 from daybook.clients.python.client import Client
 from daybook.clients.python.limits import ClientLimits
-from daybook.clients.python.protocol.piping import (
-    OUTPUTS_MAX,
-    PipeInput,
-    PipeProgress,
-    is_lost,
-    resume,
-    sequence_id,
-)
 from daybook.wire.topics import TopicName
 from tests.clients.python.fake_broker import FakeCluster, fake_cluster
 from tests.clients.python.real_broker import client_of, real_broker
@@ -53,10 +42,12 @@ async def messages_in(client: Client, topic: str) -> list[Message]:
     return found
 
 
-async def pipe_for(client: Client, seconds: float, transform: object, **options: object) -> None:
+async def pipe_for(
+    client: Client, seconds: float, transform: object, *, name: str = "p", **options: object
+) -> None:
     """Run the pipe for some time, then stop it in the middle of its work."""
     with trio.move_on_after(seconds):
-        await client.pipe("in", "out", transform, name="p", **options)  # type: ignore[arg-type]
+        await client.pipe("in", "out", transform, name=name, **options)  # type: ignore[arg-type]
 
 
 async def test_a_pipe_transforms_each_message(autojump_clock: MockClock) -> None:
@@ -193,7 +184,7 @@ async def test_a_pipe_goes_on_behind_its_last_output_and_not_where_its_cursor_is
                 raise KeyError("mine")
             return message.data or b""
 
-        with pytest.raises(KeyError, match="mine"):
+        with trio.fail_after(100), pytest.raises(KeyError, match="mine"):
             await client.pipe("in", "out", first_half, name="p")
         async with await client.subscribe("in", "pipe-p") as meddler:
             await meddler.seek(15)  # Somebody skips messages.
@@ -201,10 +192,36 @@ async def test_a_pipe_goes_on_behind_its_last_output_and_not_where_its_cursor_is
         assert await contents(client, "out") == [b"%d" % number for number in range(20)]
 
 
+async def test_nothing_is_stored_behind_an_output_that_the_broker_refuses(
+    autojump_clock: MockClock,
+) -> None:
+    """The next start would take the refused output for stored, and its message would be lost."""
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        deduplicate(cluster, "out")
+        await fill(client, "in", 20)
+        cluster.broker.policies.of_namespace["max_message_bytes"] = 1000
+
+        def too_large(message: Message) -> bytes:
+            return bytes(2000) if message.data == b"7" else message.data or b""
+
+        for _ in range(2):
+            with (
+                trio.fail_after(100),
+                pytest.raises(daybook.NotAllowedError, match="maxMessageSize"),
+            ):
+                await client.pipe("in", "out", too_large, name="p")
+        assert await contents(client, "out") == [b"%d" % number for number in range(7)]
+        await pipe_for(client, 5, lambda message: message.data)
+        assert await contents(client, "out") == [b"%d" % number for number in range(20)]
+
+
 async def test_an_output_topic_must_have_deduplication(autojump_clock: MockClock) -> None:
     async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
         await fill(client, "in", 3)
-        with pytest.raises(daybook.NotAllowedError, match="has no deduplication"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="has no deduplication"),
+        ):
             await client.pipe("in", "out", lambda message: message.data, name="p")
         await pipe_for(client, 5, lambda message: message.data, at_least_once=True)
         assert await contents(client, "out") == [b"0", b"1", b"2"]
@@ -212,16 +229,14 @@ async def test_an_output_topic_must_have_deduplication(autojump_clock: MockClock
         assert len(await contents(client, "out")) == 3
 
 
-async def test_an_output_topic_must_not_have_partitions(autojump_clock: MockClock) -> None:
+async def test_one_partition_may_be_the_target(autojump_clock: MockClock) -> None:
     async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
         cluster.broker.policies.partition_counts[FULL + "out"] = 2
         cluster.broker.policies.deduplication = True
-        with pytest.raises(daybook.NotAllowedError, match="has 2 partitions"):
-            await client.pipe("in", "out", lambda message: message.data, name="p")
         await fill(client, "in", 3)
         with trio.move_on_after(5):
             await client.pipe("in", "out-partition-1", lambda message: message.data, name="p")
-        assert len(await contents(client, "out")) == 3
+        assert len(await contents(client, "out-partition-1")) == 3
 
 
 async def test_the_partitions_of_the_input_are_piped_each_in_order(
@@ -240,9 +255,10 @@ async def test_the_partitions_of_the_input_are_piped_each_in_order(
             assert numbers == sorted(numbers)
 
 
+@pytest.mark.parametrize("initial", ["earliest", "latest"])
 @pytest.mark.parametrize("gone", ["subscription", "topic"])
 async def test_a_pipe_whose_subscription_is_gone_does_not_take_new_messages_for_repeats(
-    gone: str, autojump_clock: MockClock
+    gone: str, initial: str, autojump_clock: MockClock
 ) -> None:
     async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
         deduplicate(cluster, "out")
@@ -254,13 +270,97 @@ async def test_a_pipe_whose_subscription_is_gone_does_not_take_new_messages_for_
         else:
             async with await client.subscribe("in", "pipe-p") as meddler:
                 await meddler.unsubscribe()
-        for _ in range(2):  # The first attempt leaves nothing that deceives the second.
+        for _ in range(2):
             with trio.fail_after(100), pytest.raises(daybook.NotAllowedError, match="is gone"):
                 await client.pipe(
-                    "in", "out", lambda message: message.data, name="p", initial_position="latest"
+                    "in",
+                    "out",
+                    lambda message: message.data,
+                    name="p",
+                    initial_position=initial,  # type: ignore[arg-type]
                 )
             await fill(client, "in", 1, first=200)
+        assert "pipe-p" not in cluster.broker.log(FULL + "in").by_name
         assert len(await contents(client, "out")) == 5
+
+
+async def test_a_pipe_is_refused_if_all_its_messages_were_skipped(
+    autojump_clock: MockClock,
+) -> None:
+    """A subscription of this name that somebody has created by hand looks the same."""
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        deduplicate(cluster, "out")
+        await fill(client, "in", 5)
+        await pipe_for(client, 5, lambda message: message.data)
+        async with await client.subscribe("in", "pipe-p") as meddler:
+            await meddler.seek("latest")
+        for _ in range(2):  # The first attempt leaves nothing that deceives the second.
+            with trio.fail_after(100), pytest.raises(daybook.NotAllowedError, match="skipped"):
+                await client.pipe("in", "out", lambda message: message.data, name="p")
+            await fill(client, "in", 1, first=200)
+        assert len(await contents(client, "out")) == 5
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_a_pipe_that_runs_notices_that_its_input_was_created_anew(
+    by_hand: bool, autojump_clock: MockClock
+) -> None:
+    """Even if somebody has created a subscription of the same name."""
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        deduplicate(cluster, "out")
+        await fill(client, "in", 50)
+        found: list[daybook.BrokerError] = []
+
+        async def run() -> None:
+            try:
+                await client.pipe("in", "out", lambda message: message.data, name="p")
+            except daybook.BrokerError as error:
+                found.append(error)
+
+        with trio.fail_after(100):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run)
+                await trio.sleep(5)
+                name = TopicName.parse("in")
+                await cluster.broker.topics.delete(name, force=True)
+                await cluster.broker.topics.open(name, create=True)
+                if by_hand:
+                    topic = cluster.broker.topics.loaded[name.full]
+                    await topic.subscriptions.create("pipe-p", topic.log.before_first)
+                await fill(client, "in", 60, first=100)
+        kind = daybook.NotAllowedError if by_hand else daybook.SubscriptionNotFoundError
+        assert [type(each) for each in found] == [kind]
+        assert await contents(client, "out") == [b"%d" % number for number in range(50)]
+
+
+async def test_a_pipe_of_an_earlier_version_continues_without_a_record(
+    autojump_clock: MockClock,
+) -> None:
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        deduplicate(cluster, "out")
+        await fill(client, "in", 5)
+        await pipe_for(client, 5, lambda message: message.data)
+        topic = cluster.broker.topics.loaded[FULL + "in"]
+        await topic.subscriptions.by_name["pipe-p"].set_properties({})
+        await fill(client, "in", 5, first=5)
+        await pipe_for(client, 5, lambda message: message.data)
+        assert await contents(client, "out") == [b"%d" % number for number in range(10)]
+
+
+async def test_a_pipe_keeps_its_target(autojump_clock: MockClock) -> None:
+    async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
+        cluster.broker.policies.deduplication = True
+        await fill(client, "in", 5)
+        await pipe_for(client, 5, lambda message: message.data)
+        with (
+            trio.fail_after(100),
+            pytest.raises(daybook.NotAllowedError, match="to persistent://public/default/out, not"),
+        ):
+            await client.pipe("in", "other", lambda message: message.data, name="p")
+        topic = cluster.broker.topics.loaded[FULL + "in"]
+        await topic.subscriptions.by_name["pipe-p"].set_properties({"daybook.pipe": "{}"})
+        with trio.fail_after(100), pytest.raises(daybook.NotAllowedError, match="cannot be read"):
+            await client.pipe("in", "out", lambda message: message.data, name="p")
 
 
 async def test_a_terminated_input_ends_the_pipe(autojump_clock: MockClock) -> None:
@@ -290,6 +390,8 @@ async def test_the_end_of_the_input_ends_the_pipe() -> None:
 @pytest.mark.parametrize("kind", ["aio", "blocking"])
 def test_the_other_clients_have_pipes(kind: str, cluster: FakeCluster) -> None:
     def plain(message: Message) -> bytes:
+        if message.data == b"poison":
+            raise ValueError("it is not to be doubled")
         return (message.data or b"") * 2
 
     async def waiting(message: Message) -> bytes:
@@ -299,98 +401,42 @@ def test_the_other_clients_have_pipes(kind: str, cluster: FakeCluster) -> None:
     def fill_and_pipe() -> int:
         with blocking.connect(cluster.url) as client:
             with client.create_producer("in") as producer:
+                producer.send_nowait(b"poison")
                 for number in range(5):
                     producer.send_nowait(b"%d" % number)
             cluster.topics[FULL + "in"].terminated = True
             if kind == "aio":
-                return 5
-            return client.pipe("in", "out", plain, name="p", at_least_once=True)
+                return 6
+            return client.pipe(
+                "in", "out", plain, name="p", at_least_once=True, dead_letter_topic="dead"
+            )
 
     async def main() -> int:
         async with aio.connect(cluster.url) as client:
-            return await client.pipe("in", "out", waiting, name="p", at_least_once=True)
+            return await client.pipe(
+                "in", "out", waiting, name="p", at_least_once=True, dead_letter_topic="dead"
+            )
 
-    assert fill_and_pipe() == 5
+    assert fill_and_pipe() == 6
     if kind == "aio":
-        assert asyncio.run(main()) == 5
+        assert asyncio.run(main()) == 6
     with blocking.connect(cluster.url) as client:
         reader = client.create_reader("out", start="earliest")
         assert [reader.receive(10).data for _ in range(5)] == [b"%d%d" % (n, n) for n in range(5)]
+        reader = client.create_reader("dead", start="earliest")
+        assert reader.receive(10).data == b"poison"
 
 
 async def test_wrong_arguments_are_refused_at_once(autojump_clock: MockClock) -> None:
     async with real_broker() as cluster, client_of(cluster, "client", QUICK) as client:
-        with pytest.raises(ValueError, match="name is empty"):
+        with trio.fail_after(100), pytest.raises(ValueError, match="name is empty"):
             await client.pipe("in", "out", lambda _: None, name="")
-        with pytest.raises(ValueError, match="cannot write to the topic that it reads"):
+        with (
+            trio.fail_after(100),
+            pytest.raises(ValueError, match="cannot write to the topic that it reads"),
+        ):
             await client.pipe("in", "in-partition-3", lambda _: None, name="p")
         deduplicate(cluster, "out")
         await fill(client, "in", 1)
-        with pytest.raises(TypeError, match="not str"):
+        with trio.fail_after(100), pytest.raises(TypeError, match="not str"):
             await client.pipe("in", "out", lambda _: "text", name="p")  # type: ignore[arg-type,return-value]
-
-
-# -- the rules
-
-
-def test_sequence_ids_order_outputs_by_message_and_number() -> None:
-    assert sequence_id(0, 0) == 0
-    assert sequence_id(7, 3) < sequence_id(7, 4) < sequence_id(8, 0)
-    assert resume(-1) is None
-    for offset in (0, 1, 1 << 40):
-        assert resume(sequence_id(offset, 0)) == offset
-        assert resume(sequence_id(offset, OUTPUTS_MAX - 1)) == offset
-    with pytest.raises(ValueError, match="outputs at most"):
-        sequence_id(0, OUTPUTS_MAX)
-    with pytest.raises(ValueError, match="too large"):
-        sequence_id(1 << 43, 0)
-
-
-def test_a_subscription_at_the_end_is_lost_only_if_there_were_outputs() -> None:
-    assert is_lost(0, (5, 3), (5, 3))
-    assert is_lost(0, (6, 0), (5, 3))
-    assert not is_lost(0, (5, 2), (5, 3))
-    assert not is_lost(-1, (5, 3), (5, 3))
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.lists(st.integers(0, 3), max_size=12), st.randoms(use_true_random=False), st.booleans())
-def test_acknowledgements_follow_the_order_of_the_input(
-    outputs: list[int], rng: random.Random, keep_last: bool
-) -> None:
-    """Outputs get their receipts in any order; a message is acknowledged behind all before it."""
-    acknowledged: list[int] = []
-    progress = PipeProgress(keep_last=keep_last)
-    receipts: list[tuple[int, PipeInput]] = []
-    left: list[int] = []
-
-    def check() -> None:
-        finished = 0
-        while finished < len(left) and not left[finished]:
-            finished += 1
-        assert progress.finished == finished
-        assert progress.under_way == len(left) - finished
-        assert acknowledged == list(range(max(0, finished - keep_last)))
-
-    def receive(number: int) -> Callable[[], None]:
-        return lambda: acknowledged.append(number)
-
-    for number, count in enumerate(outputs):
-        each = progress.read(receive(number))
-        left.append(count + 1)
-        for _ in range(count):
-            progress.sent(each)
-            receipts.append((number, each))
-        progress.complete(each)
-        left[number] -= 1
-        check()
-        while receipts and rng.random() < 0.5:
-            index, found = receipts.pop(rng.randrange(len(receipts)))
-            left[index] -= 1
-            progress.stored(found)
-            check()
-    rng.shuffle(receipts)
-    for index, found in receipts:
-        left[index] -= 1
-        progress.stored(found)
-        check()

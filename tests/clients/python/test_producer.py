@@ -1,20 +1,26 @@
 """The producer against a fake broker: the outcome of sends when brokers fail."""
 
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
 
 import daybook
 from daybook.clients.python.arguments import Compression
+from daybook.clients.python.client import Client
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.protocol.batching import BatchBuilder
 from daybook.wire.batch import iter_batch, parse_metadata
 from daybook.wire.compression import decompress
 from daybook.wire.messages.client import Send
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.clients.python.fake_broker import PATIENCE_S, FakeCluster, fake_cluster, until
 
+T = pb.BaseCommand
 TOPIC = "persistent://public/default/t"
+REFUSED = 10_000  # as good as always
 QUICK = ClientLimits(
     connect_timeout_s=60, request_timeout_s=60, backoff_initial_s=0.01, backoff_max_s=0.05
 )
@@ -100,6 +106,35 @@ async def test_after_a_takeover_everything_is_sent_again_in_order() -> None:
             assert second.commands(pb.CommandProducer)[0].producer_name == producer.name
 
 
+async def test_a_batch_that_was_made_before_is_sent_in_its_turn() -> None:
+    async with fake_cluster() as cluster:
+        cluster.brokers["b1"].max_message_size = 1000
+        async with daybook.connect(cluster.url) as client:
+            await send_made_batches(cluster, client)
+
+
+async def send_made_batches(cluster: FakeCluster, client: Client) -> None:
+    async with await client.create_producer("t") as producer:
+        builder = BatchBuilder(10, 1000)
+        for value in (b"2", b"3"):
+            builder.add(value, "k", 0)
+        batch = builder.take()
+        producer.send_nowait(b"1")
+        producer.send_batch_nowait(batch)
+        producer.send_batch_nowait(batch)
+        producer.send_nowait(b"4")
+        with pytest.raises(daybook.MessageTooLargeError, match="takes at most 1000"):
+            producer.send_batch_nowait(replace(batch, body=bytes(1001)))
+        await producer.flush()
+        assert stored(cluster) == [b"1", b"2", b"3", b"2", b"3", b"4"]
+        sends = cluster.brokers["b1"].commands(Send)
+        ids = [(send.sequence_id, send.highest_sequence_id) for send in sends]
+        assert [first for first, _ in ids] == [0, 1, 3, 5]
+        assert producer.last_sequence_id == 5
+    with pytest.raises(daybook.ClosedError):
+        producer.send_batch_nowait(batch)
+
+
 async def test_a_producer_that_the_broker_closes_comes_back() -> None:
     async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
         producer = await client.create_producer("t")
@@ -166,6 +201,72 @@ async def test_a_send_that_no_broker_took_is_not_applied() -> None:
         with pytest.raises(daybook.UnavailableError) as caught:
             await producer.send(b"1")
         assert caught.value.outcome is daybook.Outcome.NOT_APPLIED
+
+
+def fewer(refusals: list[tuple[int, str]], left: int) -> bool:
+    return len(refusals) < left
+
+
+async def detach(cluster: FakeCluster, refusals: list[tuple[int, str]]) -> None:
+    """Let the broker close the producer of topic t, and refuse it from then on."""
+    broker = cluster.brokers["b1"]
+    broker.refusals[T.PRODUCER] = refusals
+    broker.close_producers()
+    await until(lambda: len(refusals) < REFUSED)
+
+
+async def test_a_send_that_a_refusal_holds_up_fails_with_the_reason() -> None:
+    """The error named no reason before, and advised to look at the address of the broker."""
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", send_timeout_s=0.1)
+        quota = pb.ProducerBlockedQuotaExceededError
+        await detach(cluster, [(quota, "the backlog is too large")] * REFUSED)
+        with pytest.raises(
+            daybook.OverloadedError, match="not stored: the backlog is too"
+        ) as caught:
+            await producer.send(b"1")
+        assert (caught.value.outcome, caught.value.code) == (daybook.Outcome.NOT_APPLIED, quota)
+        assert stored(cluster) == []
+
+
+async def test_a_refusal_that_lasts_is_logged_once_whatever_other_topics_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The attachment of any other topic let the client log it again, as a broker not found."""
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        await client.create_producer("t")
+        refusals: list[tuple[int, str]] = [
+            (pb.ProducerBlockedQuotaExceededError, "the backlog is too large")
+        ] * REFUSED
+        await detach(cluster, refusals)
+        for number in range(3):
+            left = len(refusals) - 1
+            await client.subscribe(f"other-{number}", "s")
+            await until(partial(fewer, refusals, left))
+    said = [record.getMessage() for record in caplog.records]
+    assert [line for line in said if "trying again" in line] == [
+        "a broker refused, and the client is trying again: the backlog is too large"
+        " (ProducerBlockedQuotaExceededError)"
+    ]
+
+
+async def test_a_quota_with_an_exception_fails_sends_at_once_and_later_ones_are_stored() -> None:
+    async with fake_cluster() as cluster, daybook.connect(cluster.url, limits=QUICK) as client:
+        producer = await client.create_producer("t", send_timeout_s=3600)
+        patient = await client.create_producer("t", send_timeout_s=None)
+        quota = pb.ProducerBlockedQuotaExceededException
+        refusals: list[tuple[int, str]] = [(quota, "the backlog is too large")] * REFUSED
+        await detach(cluster, refusals)
+        with trio.fail_after(PATIENCE_S):
+            with pytest.raises(daybook.OverloadedError, match="the backlog is too large"):
+                await producer.send(b"1")
+            with pytest.raises(daybook.OverloadedError, match="the backlog is too large"):
+                await client.create_producer("t")  # The first attempt is not repeated either.
+            patient.send_nowait(b"2")
+            refusals.clear()
+            await producer.send(b"3")
+            await patient.flush()
+        assert sorted(stored(cluster)) == [b"2", b"3"]
 
 
 async def test_what_nobody_watches_fails_at_the_flush() -> None:

@@ -1,65 +1,217 @@
 """The arithmetic of offsets: no offset is left out or read twice."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daybook.clients.spark.offsets import (
+    BatchPlan,
     DataLossError,
     OffsetRange,
+    Partition,
+    Progress,
     Retained,
+    batch_plan,
     carry_over,
+    check_losses,
     limit,
     parse_offsets,
-    ranges,
+    parse_times,
     resolve,
     split,
 )
-from daybook.clients.spark.options import parse_options
 
-RETAINED = {0: Retained(10, 100), 1: Retained(0, 50)}
-BASE = {"service.url": "pulsar://localhost:6650", "topic": "t"}
+T, U = "persistent://public/default/t", "persistent://shop/eu/u"
+T0, T1, T2, U0 = Partition(T, 0), Partition(T, 1), Partition(T, 2), Partition(U, 0)
+RETAINED = {T0: Retained(10, 100), T1: Retained(0, 50)}
+
+
+# -- options
 
 
 def test_named_bounds_are_those_of_each_partition() -> None:
-    assert resolve("earliest", RETAINED, "x") == {0: 10, 1: 0}
-    assert resolve("latest", RETAINED, "x") == {0: 100, 1: 50}
+    assert resolve("earliest", RETAINED, "x") == {T0: 10, T1: 0}
+    assert resolve("latest", RETAINED, "x") == {T0: 100, T1: 50}
 
 
 def test_json_names_offsets_and_bounds() -> None:
-    spec = parse_offsets('{"t": {"0": 42, "1": -2}}', "t", "x")
-    assert resolve(spec, RETAINED, "x") == {0: 42, 1: 0}
-    assert resolve(parse_offsets('{"0": -1, "1": 7}', "t", "x"), RETAINED, "x") == {0: 100, 1: 7}
+    spec = parse_offsets('{"t": {"0": 42, "1": -2}}', T, "x")
+    assert resolve(spec, RETAINED, "x") == {T0: 42, T1: 0}
+    assert resolve(parse_offsets('{"0": -1, "1": 7}', T, "x"), RETAINED, "x") == {T0: 100, T1: 7}
 
 
-@pytest.mark.parametrize("text", ["soon", "[1]", '{"a": 1}', '{"0": "1"}', '{"0": -3}', "5"])
+def test_json_names_topics_by_short_or_full_names() -> None:
+    spec = parse_offsets('{"t": {"0": 1}, "persistent://shop/eu/u": {"0": -2}}', None, "x")
+    assert spec == {T0: 1, U0: -2}
+    assert parse_offsets('{"shop/eu/u": {"0": 5}}', T, "x") == {U0: 5}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "soon",
+        "[1]",
+        '{"a": 1}',
+        '{"0": "1"}',
+        '{"0": -3}',
+        "5",
+        '{"t": 5, "u": {"0": 1}}',
+        '{"a b/c": {"0": 1}}',
+        '{"0": true}',
+        '{"²": 1}',
+        '{"9999999999": 1}',
+    ],
+)
 def test_other_texts_are_refused_with_advice(text: str) -> None:
     with pytest.raises(ValueError, match="x"):
-        parse_offsets(text, "t", "x")
+        parse_offsets(text, T, "x")
 
 
-def test_json_must_name_every_partition() -> None:
-    with pytest.raises(ValueError, match=r"the topic has \[0, 1\]"):
-        resolve({0: 1}, RETAINED, "startingOffsets")
+def test_json_without_topics_is_for_one_topic() -> None:
+    with pytest.raises(ValueError, match="x names no topics, and the query reads several"):
+        parse_offsets('{"0": 1}', None, "x")
 
 
-def test_trimmed_offsets_are_data_loss_unless_the_query_may_go_on() -> None:
-    start, end = {0: 5, 1: 0}, {0: 100, 1: 50}
-    with pytest.raises(DataLossError, match="failOnDataLoss=false"):
-        ranges(start, end, RETAINED, fail_on_data_loss=True)
-    kept = ranges(start, end, RETAINED, fail_on_data_loss=False)
-    assert kept == [OffsetRange(0, 10, 100), OffsetRange(1, 0, 50)]
+def test_times_are_milliseconds_and_have_no_special_numbers() -> None:
+    assert parse_times('{"t": {"0": 1764000000000}}', None, "x") == {T0: 1764000000000}
+    with pytest.raises(ValueError, match="-1 of partition 0 is no valid integer"):
+        parse_times('{"0": -1}', T, "x")
 
 
-def test_offsets_that_were_never_there_are_data_loss_too() -> None:
-    with pytest.raises(DataLossError):
-        ranges({0: 10}, {0: 101}, RETAINED, fail_on_data_loss=True)
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({T0: 1}, r"the partitions \[0\] of .*/t, but the query reads \[0, 1\]"),
+        ({T0: 1, T1: 1, U0: 1}, r"the partitions \[0\] of .*/u, but the query reads \[\]"),
+    ],
+)
+def test_json_must_name_every_partition(spec: dict[Partition, int], says: str) -> None:
+    with pytest.raises(ValueError, match=f"startingOffsets names {says}"):
+        resolve(spec, RETAINED, "startingOffsets")
 
 
-def test_a_partition_that_is_new_since_the_start_is_read_from_its_first_offset() -> None:
-    assert ranges({0: 100}, {0: 100, 1: 50}, RETAINED, fail_on_data_loss=True) == [
-        OffsetRange(1, 0, 50)
-    ]
+# -- planning a batch
+
+OLD, NEW = 7, 9  # creations of a topic
+
+
+def planned(
+    start: Mapping[Partition, Progress],
+    end: Mapping[Partition, Progress],
+    held: Mapping[Partition, Retained],
+) -> BatchPlan:
+    return batch_plan(start, end, held)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "held", "ranges", "losses"),
+    [
+        # the offsets that are there are read
+        (Progress(90), Progress(100), Retained(10, 100), [(90, 100)], []),
+        (Progress(90, OLD), Progress(95, OLD), Retained(10, 100, OLD), [(90, 95)], []),
+        (Progress(90, OLD), Progress(90, OLD), Retained(10, 100, OLD), [], []),
+        # a checkpoint of version 1, or a broker that does not tell the creation
+        (Progress(90), Progress(95, OLD), Retained(10, 100, OLD), [(90, 95)], []),
+        (Progress(90, OLD), Progress(95, OLD), Retained(10, 100), [(90, 95)], []),
+        # trimmed, and never there
+        (Progress(5), Progress(100), Retained(10, 100), [(10, 100)], ["offsets 5 to 10 are no"]),
+        (Progress(5), Progress(8), Retained(10, 100), [], ["offsets 5 to 8 are no longer"]),
+        (Progress(5), Progress(5), Retained(10, 100), [], []),
+        (Progress(90), Progress(101), Retained(10, 100), [(90, 100)], ["up to 101 were asked for"]),
+        # a new partition of a checkpoint that did not name its first offset
+        (None, Progress(50), Retained(3, 50), [(3, 50)], []),
+        # made anew before the batch was planned first
+        (Progress(90, OLD), Progress(0, NEW), Retained(0, 8, NEW), [], []),
+        (Progress(90, OLD), Progress(5, NEW), Retained(0, 8, NEW), [(0, 5)], []),
+        (Progress(3, OLD), Progress(5, NEW), Retained(1, 8, NEW), [(1, 5)], []),
+        # the same, and only the numbers tell
+        (
+            Progress(90),
+            Progress(5),
+            Retained(0, 8),
+            [(0, 5)],
+            ["begins at offset 90 and ends"],
+        ),
+        # made anew, or deleted, after the batch was planned first
+        (Progress(3, OLD), Progress(5, OLD), Retained(0, 8, NEW), [], ["offsets 3 to 5 were"]),
+        (Progress(5, OLD), Progress(5, OLD), Retained(0, 8, NEW), [], []),
+        (Progress(3, OLD), Progress(5, OLD), None, [], ["deleted before its offsets 3 to 5"]),
+        (Progress(5, OLD), Progress(5, OLD), None, [], []),
+    ],
+)
+def test_a_batch_reads_what_can_be_read_and_tells_the_rest(
+    start: Progress | None,
+    end: Progress,
+    held: Retained | None,
+    ranges: list[tuple[int, int]],
+    losses: list[str],
+) -> None:
+    found = planned(
+        {} if start is None else {T0: start}, {T0: end}, {} if held is None else {T0: held}
+    )
+    assert [(each.start, each.end) for each in found.ranges] == ranges
+    assert all((each.topic, each.partition) == (T, 0) for each in found.ranges)
+    assert len(found.losses) == len(losses)
+    for loss, says in zip(found.losses, losses, strict=True):
+        assert says in loss
+        assert f"{T} partition 0" in loss
+
+
+def test_several_losses_are_one_sentence() -> None:
+    check_losses([])
+    with pytest.raises(DataLossError) as caught:
+        check_losses(["t is gone", "u is gone"])
+    assert str(caught.value) == (
+        "t is gone (and 1 more like this): set failOnDataLoss=false to continue with what is there"
+    )
+
+
+# -- going on
+
+
+@pytest.mark.parametrize(
+    ("start", "held", "begin", "losses"),
+    [
+        ({T0: Progress(42, OLD)}, {T0: Retained(10, 100, OLD)}, {T0: 42}, []),
+        ({T0: Progress(42)}, {T0: Retained(10, 100, OLD)}, {T0: 42}, []),
+        ({T0: Progress(100)}, {T0: Retained(10, 100)}, {T0: 100}, []),
+        # new partitions and topics begin at their first offset
+        ({T0: Progress(42)}, {T0: Retained(0, 100), T2: Retained(3, 9)}, {T0: 42, T2: 3}, []),
+        ({T0: Progress(42)}, {T0: Retained(0, 100), U0: Retained(0, 9)}, {T0: 42, U0: 0}, []),
+        # trimmed: the stream goes on at the first offset that is left
+        ({T0: Progress(4, OLD)}, {T0: Retained(10, 100, OLD)}, {T0: 10}, ["offsets 4 to 10"]),
+        # made anew, with fewer messages, and with more
+        ({T0: Progress(101)}, {T0: Retained(10, 100)}, {T0: 10}, ["deleted and created again"]),
+        (
+            {T0: Progress(42, OLD)},
+            {T0: Retained(0, 500, NEW)},
+            {T0: 0},
+            ["deleted and created again"],
+        ),
+        # gone: partitions, and whole topics
+        (
+            {T0: Progress(42), T1: Progress(7), U0: Progress(5)},
+            {T0: Retained(0, 100)},
+            {T0: 42},
+            ["/t lacks partitions: it was deleted (the query had read partition 1 up to 7)", "/u"],
+        ),
+    ],
+)
+def test_a_stream_goes_on_where_it_was_and_tells_what_is_lost(
+    start: dict[Partition, Progress],
+    held: dict[Partition, Retained],
+    begin: dict[Partition, int],
+    losses: Sequence[str],
+) -> None:
+    found = carry_over(start, held)
+    assert found.start == begin
+    assert len(found.losses) == len(losses)
+    assert all(says in loss for loss, says in zip(found.losses, losses, strict=True))
+
+
+# -- limits and splits
 
 
 @given(
@@ -69,65 +221,27 @@ def test_a_partition_that_is_new_since_the_start_is_read_from_its_first_offset()
 def test_a_limit_is_kept_and_makes_progress(
     partitions: dict[int, tuple[int, int]], offsets_max: int
 ) -> None:
-    start = {p: low for p, (low, _) in partitions.items()}
-    end = {p: low + size for p, (low, size) in partitions.items()}
+    start = {Partition(T, p): low for p, (low, _) in partitions.items()}
+    end = {Partition(T, p): low + size for p, (low, size) in partitions.items()}
     limited = limit(start, end, offsets_max)
     taken = sum(limited[p] - start[p] for p in limited)
     assert taken == min(offsets_max, sum(size for _, size in partitions.values()))
-    assert all(start[p] <= limited[p] <= end[p] for p in partitions)
+    assert all(start[p] <= limited[p] <= end[p] for p in start)
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 99), st.integers(1, 99)), max_size=5),
     st.integers(1, 40),
+    st.none() | st.integers(1, 30),
 )
 def test_splitting_keeps_every_offset_once(
-    sizes: list[tuple[int, int]], partitions_min: int
+    sizes: list[tuple[int, int]], partitions_min: int, records_max: int | None
 ) -> None:
-    whole = [OffsetRange(i, low, low + size) for i, (low, size) in enumerate(sizes)]
-    parts = split(whole, partitions_min)
+    whole = [OffsetRange(i, low, low + size, T) for i, (low, size) in enumerate(sizes)]
+    parts = split(whole, partitions_min, records_max)
     assert len(parts) >= min(partitions_min, sum(map(len, whole)))
-    assert all(len(part) > 0 for part in parts)
+    assert all(len(part) > 0 and part.topic == T for part in parts)
+    assert records_max is None or all(len(part) <= records_max for part in parts)
     assert sorted((p.partition, o) for p in parts for o in range(p.start, p.end)) == [
         (w.partition, o) for w in whole for o in range(w.start, w.end)
     ]
-
-
-def test_options_have_their_defaults_and_any_case() -> None:
-    options = parse_options(
-        BASE | {"MINPARTITIONS": "3", "failondataloss": "False"}, streaming=True
-    )
-    assert (options.partitions_min, options.fail_on_data_loss) == (3, False)
-    assert options.starting is None
-    assert options.offsets_per_trigger_max is None
-
-
-@pytest.mark.parametrize(
-    ("extra", "streaming", "says"),
-    [
-        ({"subscribe": "t"}, False, "unknown option 'subscribe'"),
-        ({"endingOffsets": "latest"}, True, "batch"),
-        ({"maxOffsetsPerTrigger": "5"}, False, "streams"),
-        ({"minPartitions": "0"}, False, "positive"),
-        ({"failOnDataLoss": "maybe"}, False, "neither"),
-        ({"topic": ""}, False, "missing"),
-    ],
-)
-def test_wrong_options_are_errors(extra: dict[str, str], streaming: bool, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        parse_options(BASE | extra, streaming=streaming)
-
-
-def test_a_stream_goes_on_where_it_was_and_takes_new_partitions_from_their_start() -> None:
-    held = RETAINED | {2: Retained(3, 9)}
-    assert carry_over({0: 42, 1: 50}, held, fail_on_data_loss=True) == {0: 42, 1: 50, 2: 3}
-
-
-@pytest.mark.parametrize("start", [{0: 101, 1: 0}, {0: 42, 1: 0, 2: 7}])
-def test_a_topic_that_was_made_anew_is_data_loss_unless_the_query_may_go_on(
-    start: dict[int, int],
-) -> None:
-    with pytest.raises(DataLossError, match="deleted and created again"):
-        carry_over(start, RETAINED, fail_on_data_loss=True)
-    expected = {0: 10 if start[0] > 100 else 42, 1: 0}
-    assert carry_over(start, RETAINED, fail_on_data_loss=False) == expected

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/apache/pulsar-client-go/pulsar"
@@ -14,13 +16,16 @@ const (
 	keyedMessages = 200
 	keys          = 10
 	leavesAfter   = 50
+	queueSize     = 20 // with "killed" most messages are still with the broker
 )
 
 // keyShared says of each message that comes: consumer, key, number.  (The client leaves the ordering
-// key out of the metadata of its batches, so it is of no use for a broker.)  One of two consumers
-// leaves with what it has not acknowledged, and another one comes.  With sticky ranges nobody leaves,
-// and it says first how a consumer with overlapping ranges is refused.
-func keyShared(client pulsar.Client, topic string, sticky bool) {
+// key out of the metadata of its batches, so it is of no use for a broker.)  With "auto" one of two
+// consumers leaves with what it has not acknowledged, and another one comes.  With "sticky" nobody
+// leaves, and it says first how a consumer with overlapping ranges is refused.  With "killed" it says
+// "now" and waits for a line, before which somebody kills the broker.
+func keyShared(client pulsar.Client, topic string, mode string) {
+	sticky := mode == "sticky"
 	subscribe := func(name string, ranges []int) (pulsar.Consumer, error) {
 		options := pulsar.ConsumerOptions{
 			Topic:                       topic,
@@ -33,6 +38,9 @@ func keyShared(client pulsar.Client, topic string, sticky bool) {
 			policy, err := pulsar.NewKeySharedPolicySticky(ranges)
 			check(err)
 			options.KeySharedPolicy = policy
+		}
+		if mode == "killed" {
+			options.ReceiverQueueSize = queueSize
 		}
 		return client.Subscribe(options)
 	}
@@ -58,18 +66,25 @@ func keyShared(client pulsar.Client, topic string, sticky bool) {
 			}
 			say("%s %s %s", consumer.Name(), message.Key(), message.Payload())
 			received++
-			if sticky || consumer != two {
+			if mode != "auto" || consumer != two {
 				check(consumer.Ack(message))
 				acknowledged[string(message.Payload())] = true
 			}
 		}
-		if !sticky && !left && received > leavesAfter {
-			left = true
-			three, err := subscribe("c2", nil)
-			check(err)
-			two.Close()
-			consumers = []pulsar.Consumer{one, three}
+		if sticky || left || received <= leavesAfter {
+			continue
 		}
+		left = true
+		if mode == "killed" {
+			say("now")
+			_, err := bufio.NewReader(os.Stdin).ReadString('\n')
+			check(err)
+			continue
+		}
+		three, err := subscribe("c2", nil)
+		check(err)
+		two.Close()
+		consumers = []pulsar.Consumer{one, three}
 	}
 	say("done")
 }

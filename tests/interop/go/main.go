@@ -4,7 +4,7 @@
 //	client terminate URL TOPIC   a producer that sends until the topic is terminated
 //	client large URL TOPIC       one of two producers sends a message with too large properties
 //	client table URL TOPIC       a reader of the compacted topic, and a table view
-//	client key-shared URL TOPIC MODE  consumers by key; MODE is auto or sticky
+//	client key-shared URL TOPIC MODE  consumers by key; MODE is auto, sticky or killed
 //	client grow URL TOPIC        a consumer that looks for new partitions once a second
 //	client operations URL ADMIN  one operation after the other (`operations.go`)
 //	client admin URL TOPIC ADMIN a namespace with the default policies; statistics; deletion
@@ -19,8 +19,8 @@ import (
 	"os"
 	"reflect"
 	"sort"
-	"strings"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,7 +76,7 @@ func main() {
 	case "table":
 		table(client, os.Args[3])
 	case "key-shared":
-		keyShared(client, os.Args[3], os.Args[4] == "sticky")
+		keyShared(client, os.Args[3], os.Args[4])
 	case "backlog":
 		backlog(client, os.Args[3], os.Args[4])
 	case "operations":

@@ -33,6 +33,7 @@ func runOperations(client pulsar.Client, admin string) {
 	o := &operations{client, admin}
 	o.producers()
 	o.messages()
+	o.schemas()
 	o.subscriptions()
 	o.acknowledgements()
 	o.places()
@@ -325,55 +326,6 @@ func (o *operations) messages() {
 		}
 		return each(consumer, "now", "late")
 	})
-	o.run("schemas string, JSON and Avro", func(topic string) error {
-		definition := `{"type":"record","name":"User","fields":[{"name":"name","type":"string"}]}`
-		type user struct {
-			Name string `json:"name" avro:"name"`
-		}
-		ann, text := user{"ann"}, "häuser"
-		for name, trip := range map[string]struct {
-			schema      pulsar.Schema
-			value, into any
-		}{
-			"string": {pulsar.NewStringSchema(nil), text, new(*string)},
-			"json":   {pulsar.NewJSONSchema(definition, nil), &ann, &user{}},
-			"avro":   {pulsar.NewAvroSchema(definition, nil), &ann, &user{}},
-		} {
-			consumer, err := o.consumer(topic+name, func(options *pulsar.ConsumerOptions) {
-				options.Schema = trip.schema
-			})
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			producer, err := o.producer(topic+name, func(options *pulsar.ProducerOptions) {
-				options.Schema = trip.schema
-			})
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			_, err = producer.Send(context.Background(), &pulsar.ProducerMessage{Value: trip.value})
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			message, err := receive(consumer)
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			if err := message.GetSchemaValue(trip.into); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-			switch found := trip.into.(type) {
-			case *user:
-				err = wanted(*found == ann, "%v", found)
-			case **string:
-				err = wanted(**found == text, "%s", **found)
-			}
-			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
-		}
-		return nil
-	})
 }
 
 func (o *operations) subscriptions() {
@@ -470,6 +422,40 @@ func (o *operations) subscriptions() {
 			return err
 		}
 		return nothing(late)
+	})
+	o.run("subscription properties", func(topic string) error {
+		_, err := o.consumer(topic, func(options *pulsar.ConsumerOptions) {
+			options.SubscriptionProperties = map[string]string{"team": "billing"}
+		})
+		if err != nil {
+			return err
+		}
+		found, err := o.get(topic, "subscription/s/properties")
+		if err != nil {
+			return err
+		}
+		return wanted(strings.Contains(found, `"team":"billing"`), "%s", found)
+	})
+	o.run("non-persistent topics", func(topic string) error {
+		topic = "non-" + topic
+		producer, err := o.producer(topic, alone)
+		if err != nil {
+			return err
+		}
+		for _, text := range []string{"one", "two"} {
+			consumer, err := o.consumer(topic, nil)
+			if err != nil {
+				return err
+			}
+			if err := o.sendUntilItComes(producer, consumer, text); err != nil {
+				return err
+			}
+			consumer.Close()
+			if _, err := o.send(producer, "lost"); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 	o.run("subscription without a cursor", func(topic string) error {
 		consumer, err := o.consumer(topic, func(options *pulsar.ConsumerOptions) {
@@ -731,6 +717,25 @@ func (o *operations) places() {
 		found := string(message.Payload())
 		return wanted(found == "2" || found == "3", "%s", found)
 	})
+	o.run("seek by id, inclusive", func(topic string) error {
+		consumer, err := o.consumer(topic, func(options *pulsar.ConsumerOptions) {
+			options.StartMessageIDInclusive = true
+		})
+		if err != nil {
+			return err
+		}
+		ids, err := o.sendAll(topic, 5)
+		if err != nil {
+			return err
+		}
+		if err := each(consumer, "0", "1", "2", "3", "4"); err != nil {
+			return err
+		}
+		if err := consumer.Seek(ids[2]); err != nil {
+			return err
+		}
+		return each(consumer, "2", "3", "4")
+	})
 	o.run("seek by time", func(topic string) error {
 		consumer, _, err := seeking(topic)
 		if err != nil {
@@ -906,6 +911,24 @@ func (o *operations) consumer(
 
 func (o *operations) send(producer pulsar.Producer, text string) (pulsar.MessageID, error) {
 	return producer.Send(within(), &pulsar.ProducerMessage{Payload: []byte(text)})
+}
+
+// sendUntilItComes repeats the message, because a non-persistent topic drops what nobody waits for.
+func (o *operations) sendUntilItComes(
+	producer pulsar.Producer, consumer pulsar.Consumer, text string,
+) error {
+	for limit := time.Now().Add(soon); time.Now().Before(limit); {
+		if _, err := o.send(producer, text); err != nil {
+			return err
+		}
+		waiting, stop := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		message, err := consumer.Receive(waiting)
+		stop()
+		if err == nil {
+			return wanted(string(message.Payload()) == text, "%s", message.Payload())
+		}
+	}
+	return errors.New("no message comes")
 }
 
 func (o *operations) sendAll(topic string, count int) ([]pulsar.MessageID, error) {

@@ -1,9 +1,10 @@
 // Apache Pulsar's Java client sends messages with keys, and consumes them by key.
 //
-// Arguments: service URL, topic, "auto" or "sticky".
+// Arguments: service URL, topic, "auto", "sticky" or "killed".
 // It prints a line for each message that comes: consumer, ordering key, number.  With "auto" one of
 // two consumers leaves with what it has not acknowledged, and another one comes.  With "sticky" it
-// prints first how a consumer with overlapping ranges is refused.
+// prints first how a consumer with overlapping ranges is refused.  With "killed" it prints "now" and
+// waits for a line, before which somebody kills the broker.
 
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -25,10 +26,13 @@ public final class KeyShared {
   private static final int MESSAGES = 200;
   private static final int KEYS = 10;
   private static final int LEAVES_AFTER = 50;
+  private static final int QUEUE_SIZE = 20; // With "killed" most messages are still with the broker.
+  private static String mode;
 
   public static void main(String[] args) throws Exception {
     try (PulsarClient client = PulsarClient.builder().serviceUrl(args[0]).build()) {
-      boolean sticky = args[2].equals("sticky");
+      mode = args[2];
+      boolean sticky = mode.equals("sticky");
       List<Consumer<byte[]>> consumers = new ArrayList<>();
       consumers.add(subscribe(client, args[1], "c0", sticky, 0, 32767));
       consumers.add(subscribe(client, args[1], "c1", sticky, 32768, 65535));
@@ -41,7 +45,7 @@ public final class KeyShared {
         }
       }
       send(client, args[1]);
-      consume(client, args[1], consumers, sticky);
+      consume(client, args[1], consumers);
     }
     System.out.println("done");
     System.out.flush();
@@ -61,6 +65,7 @@ public final class KeyShared {
             sticky
                 ? KeySharedPolicy.stickyHashRange().ranges(Range.of(first, last))
                 : KeySharedPolicy.autoSplitHashRange())
+        .receiverQueueSize(mode.equals("killed") ? QUEUE_SIZE : 1000)
         .acknowledgmentGroupTime(0, TimeUnit.MILLISECONDS)
         .subscribe();
   }
@@ -81,10 +86,10 @@ public final class KeyShared {
   }
 
   private static void consume(
-      PulsarClient client, String topic, List<Consumer<byte[]>> consumers, boolean sticky)
-      throws PulsarClientException {
+      PulsarClient client, String topic, List<Consumer<byte[]>> consumers) throws Exception {
     Set<String> acknowledged = new HashSet<>();
     int received = 0;
+    boolean changed = mode.equals("sticky");
     while (acknowledged.size() < MESSAGES) {
       for (Consumer<byte[]> consumer : List.copyOf(consumers)) {
         Message<byte[]> message = consumer.receive(50, TimeUnit.MILLISECONDS);
@@ -95,15 +100,27 @@ public final class KeyShared {
         System.out.println(
             consumer.getConsumerName() + " " + new String(message.getOrderingKey()) + " " + number);
         received++;
-        if (sticky || !consumer.getConsumerName().equals("c1")) {
-          consumer.acknowledge(message);
-          acknowledged.add(number);
+        if (!mode.equals("auto") || !consumer.getConsumerName().equals("c1")) {
+          try {
+            consumer.acknowledge(message);
+            acknowledged.add(number);
+          } catch (PulsarClientException.ConnectException lost) {
+            // The consumer has no broker at this moment: the message comes again.
+            continue;
+          }
         }
       }
-      if (!sticky && received > LEAVES_AFTER && consumers.size() == 2) {
+      if (changed || received <= LEAVES_AFTER) {
+        continue;
+      }
+      changed = true;
+      if (mode.equals("killed")) {
+        System.out.println("now");
+        System.out.flush();
+        System.in.read();
+      } else {
         consumers.add(subscribe(client, topic, "c2", false, 0, 0));
         consumers.remove(1).close();
-        consumers.add(consumers.get(0)); // Three in the list: this happens once.
       }
     }
   }

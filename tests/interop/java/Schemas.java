@@ -2,6 +2,7 @@
 //
 // Arguments: service URL, prefix of the topics.  Each line says what a step has found.
 
+import com.google.protobuf.Duration;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -47,6 +48,10 @@ public final class Schemas {
     say("date " + roundTrip("instant", Schema.INSTANT, java.time.Instant.ofEpochSecond(5)));
     say("json " + shown(roundTrip("json", Schema.JSON(User.class), user("ann", 1))));
     say("avro " + shown(roundTrip("avro", Schema.AVRO(User.class), user("bob", 2))));
+    Duration duration = Duration.newBuilder().setSeconds(7).setNanos(9).build();
+    say("protobuf " + roundTrip("protobuf", Schema.PROTOBUF(Duration.class), duration).getNanos());
+    Schema<Duration> nativeSchema = Schema.PROTOBUF_NATIVE(Duration.class);
+    say("native " + roundTrip("protobuf-native", nativeSchema, duration).getNanos());
     for (KeyValueEncodingType type : KeyValueEncodingType.values()) {
       Schema<KeyValue<String, User>> pairs =
           Schema.KeyValue(Schema.STRING, Schema.AVRO(User.class), type);

@@ -140,8 +140,8 @@ class Running:
     def is_over(self) -> bool:
         return self.sent_all and self.scene.calm.is_set()
 
-    async def read(self, topic: str, place: str) -> None:
-        """Note all messages of a topic."""
+    async def read(self, topic: str, place: str) -> list[str]:
+        """Note all messages of a topic, and return their values."""
         while True:
             found: list[Message] = []
             try:
@@ -154,4 +154,4 @@ class Running:
                 continue
             for message in found:
                 self.arrived(place, message)
-            return
+            return [value_in(bytes(message.data or b"")) for message in found]

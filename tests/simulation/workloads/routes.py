@@ -7,11 +7,13 @@ everything has arrived.
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from zlib import crc32
 
 import trio
 
 from daybook.broker.admin.operations import Operations
+from daybook.broker.errors import ConflictError
 from daybook.broker.namespaces.policy_table import DEDUPLICATION
 from daybook.clients.python.client import Client
 from daybook.clients.python.consumer import Consumer
@@ -30,6 +32,8 @@ from tests.simulation.workloads.stage import Actor
 
 _LAST_S = 60.0
 _REDELIVERIES = 2
+_PARTITIONS = 3
+_FAILS = 0.1  # share of the transformations that fail and would succeed later
 
 
 async def carry(scene: Scene, client: Client, work: Carry) -> None:
@@ -128,30 +132,78 @@ async def _chunks(running: Running) -> None:
 
 async def _pipe(running: Running) -> None:
     """Copy a topic by a pipe that is started again now and then: each message once, in order."""
-    scene, work, target = running.scene, running.work, f"{running.topic}-target"
+    target = f"{running.topic}-target"
     for topic in (running.topic, target):
         await _deduplicated(running, TopicName.parse(topic))
     running.begin(ordered=True, once=True)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_run_pipe, running, target)
-        await running.send_all()
-        await scene.calm.wait()
-        name = TopicName.parse(running.topic)
-        await ask_until_done(scene, work.name, lambda operations: operations.terminate(name))
-    await running.read(target, "target")
 
-
-async def _run_pipe(running: Running, target: str) -> None:
     async def same(message: Message) -> bytes:
         return bytes(message.data or b"")
 
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_run_pipe, running, target, same, None)
+        await _send_and_terminate(running)
+    await running.read(target, "target")
+
+
+async def _send_and_terminate(running: Running) -> None:
+    scene, name = running.scene, TopicName.parse(running.topic)
+    await running.send_all()
+    await scene.calm.wait()
+    await ask_until_done(scene, running.work.name, lambda operations: operations.terminate(name))
+
+
+class _NotNowError(Exception):
+    """A transformation fails that succeeds the next time."""
+
+
+async def _spread_pipe(running: Running) -> None:
+    """Copy a topic to one with partitions; messages that fail become dead letters.
+
+    Some messages fail always, and others now and then.  Each message arrives at one place.
+    """
+    scene, target, letters = running.scene, f"{running.topic}-target", f"{running.topic}-letters"
+    await _partitioned(running, TopicName.parse(target))
+    for topic in (running.topic, target, letters):
+        await _deduplicated(running, TopicName.parse(topic))
+    running.begin(ordered=True, once=True)
+
+    async def fail_sometimes(message: Message) -> bytes:
+        if _is_poison(message):
+            raise ValueError("never")
+        if running.rng.random() < _FAILS and not scene.calm.is_set():
+            raise _NotNowError
+        return bytes(message.data or b"")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_run_pipe, running, target, fail_sometimes, letters)
+        await _send_and_terminate(running)
+    values = await running.read(letters, "letters")
+    scene.marks["a pipe sent a dead letter"] += len(values)
+    for index in range(_PARTITIONS):
+        values += await running.read(f"{target}-partition-{index}", f"target {index}")
+    if len(set(values)) < len(values):
+        scene.problems.append(f"a pipe to {target} has made two things of one message")
+
+
+async def _run_pipe(
+    running: Running,
+    target: str,
+    transform: Callable[[Message], Awaitable[bytes]],
+    letters: str | None,
+) -> None:
     scene = running.scene
     while True:
         with trio.CancelScope() as scope:
             if not scene.calm.is_set() and running.work.again:
                 scope.deadline = trio.current_time() + running.rng.uniform(0.1, 3.0)
             try:
-                await running.client.pipe(running.topic, target, same, name="pipe")
+                await running.client.pipe(
+                    running.topic, target, transform, name="pipe", dead_letter_topic=letters
+                )
+            except _NotNowError:
+                scene.marks["a pipe stopped, because outputs of the message are stored"] += 1
+                continue
             except BrokerError as error:
                 scene.marks[f"a pipe met {type(error).__name__}"] += 1
                 await trio.sleep(AGAIN_S)
@@ -159,6 +211,16 @@ async def _run_pipe(running: Running, target: str) -> None:
         if not scope.cancelled_caught:
             return
         scene.marks["a pipe was started again"] += 1
+
+
+async def _partitioned(running: Running, topic: TopicName) -> None:
+    """Create a topic with partitions."""
+
+    async def create(operations: Operations) -> None:
+        with suppress(ConflictError):  # An attempt without an answer has created it.
+            await operations.create_partitioned(topic, _PARTITIONS)
+
+    await ask_until_done(running.scene, running.work.name, create)
 
 
 async def _deduplicated(running: Running, topic: TopicName) -> None:
@@ -228,6 +290,7 @@ HOWS: dict[str, Callable[[Running], Awaitable[None]]] = {
     "retries": _retries,
     "chunks": _chunks,
     "pipe": _pipe,
+    "spread pipe": _spread_pipe,
     "volatile": _volatile,
     "pattern": follow_pattern,
     "unused": leave_unused,

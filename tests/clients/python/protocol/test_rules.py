@@ -452,3 +452,25 @@ def test_waits_double_up_to_a_bound_and_start_over() -> None:
         assert ceiling / 2 <= wait <= ceiling
     backoff.reset()
     assert backoff.next(chance.random()) <= 1
+
+
+def test_only_entries_that_were_never_sent_are_taken_back() -> None:
+    sends = PendingSends()
+    one, two, chunk, more, last, after = (
+        PendingSend(number, number, count, 10, (b"", b""), 5.0, sent=sent)
+        for number, count, sent in (
+            (0, 1, True),
+            (1, 1, True),
+            (2, 0, True),
+            (2, 0, False),
+            (2, 1, False),
+            (3, 1, False),
+        )
+    )
+    one.sent, one.sent_before = False, True
+    for send in (one, two, chunk, more, last, after):
+        sends.push(send)
+    assert sends.take_unsent() == [after]
+    assert (sends.all(), sends.size) == ([one, two, chunk, more, last], 50)
+    assert sends.take_unsent() == []
+    assert (len(sends), sends.size) == (5, 50)

@@ -1,0 +1,157 @@
+"""REST of sinks, which is Daybook's own: `managed_ledger.sinks` describes it for programs."""
+
+import msgspec
+from starlette.routing import Route
+
+from daybook.broker.admin.handling import Call, Endpoints, Handler
+from daybook.broker.admin.sink_operations import BatchBody, SinkOperations
+from daybook.broker.errors import NotAllowedError, PreconditionError
+from daybook.managed_ledger.sinks.commit import Demand
+
+SinkCall = Call[SinkOperations]
+
+_ROOT = "/admin/v2/daybook/sinks"
+_ATTEMPT = "/{sink}/attempts/{attempt}"
+_TOPIC = "/admin/v2/persistent/{tenant}/{namespace}/{topic}/sinks"
+_ROLL_FORWARD_S = "1"
+
+
+class _Rows(msgspec.Struct):
+    rows: int
+    hash: int
+
+
+class _Checkpoint(msgspec.Struct):
+    checkpoint: str
+
+
+class _Decision(msgspec.Struct, rename="camel"):
+    skip_partition: str = ""
+    abandon: bool = False
+
+
+def routes(endpoints: Endpoints[SinkOperations]) -> list[Route]:
+    table: dict[str, dict[str, Handler[SinkOperations]]] = {
+        "": {"GET": _list},
+        "/{sink}": {"GET": _show},
+        "/{sink}/attempts": {"POST": _begin},
+        _ATTEMPT: {"PUT": _append, "DELETE": _give_up},
+        f"{_ATTEMPT}/close": {"POST": _close},
+        "/{sink}/commit": {"POST": _commit},
+        "/{sink}/abort": {"POST": _abort},
+        "/{sink}/roll-forward": {"POST": _roll_forward},
+        "/{sink}/forget": {"POST": _forget},
+        "/{sink}/move": {"POST": _move},
+        "/{sink}/resolve": {"POST": _resolve},
+    }
+    return [
+        *(endpoints.route(_ROOT + path, handlers) for path, handlers in table.items()),
+        endpoints.route(f"{_TOPIC}/admit", {"POST": _admit}),
+        endpoints.route(f"{_TOPIC}/apply", {"POST": _apply}),
+    ]
+
+
+async def _list(call: SinkCall) -> object:
+    return await call.parts.list()
+
+
+async def _show(call: SinkCall) -> object:
+    return await call.parts.show(call.path("sink"))
+
+
+# -- staging
+
+
+async def _begin(call: SinkCall) -> object:
+    return await call.parts.begin(call.path("sink"), await call.body(BatchBody))
+
+
+async def _append(call: SinkCall) -> object:
+    first = call.query("first")
+    if not first.isdecimal():
+        raise PreconditionError(f"first must be a number, not {first!r}")
+    following = await call.parts.append(
+        call.path("sink"),
+        call.path("attempt"),
+        call.query("topic"),
+        int(first),
+        await call.content(),
+    )
+    return {"next": following}
+
+
+async def _close(call: SinkCall) -> object:
+    body = await call.body(_Rows)
+    return await call.parts.close(call.path("sink"), call.path("attempt"), body.rows, body.hash)
+
+
+async def _give_up(call: SinkCall) -> None:
+    await call.parts.give_up(call.path("sink"), call.path("attempt"))
+
+
+# -- batches
+
+
+async def _commit(call: SinkCall) -> object:
+    return await call.parts.commit(call.path("sink"), await call.body(BatchBody))
+
+
+async def _abort(call: SinkCall) -> object:
+    return await call.parts.abort(call.path("sink"), await call.body(BatchBody))
+
+
+async def _roll_forward(call: SinkCall) -> object:
+    return await call.parts.roll_forward(call.path("sink"), _wait_s(call))
+
+
+def _wait_s(call: SinkCall) -> float:
+    text = call.query("waitS", _ROLL_FORWARD_S)
+    try:
+        wait_s = float(text)
+    except ValueError:
+        wait_s = -1.0
+    if not 0 <= wait_s < float("inf"):
+        raise PreconditionError(f"waitS must be a number of seconds, not {text!r}")
+    return wait_s
+
+
+# -- decisions
+
+
+async def _forget(call: SinkCall) -> None:
+    await call.parts.forget(call.path("sink"))
+
+
+async def _move(call: SinkCall) -> None:
+    await call.parts.move(call.path("sink"), (await call.body(_Checkpoint)).checkpoint)
+
+
+async def _resolve(call: SinkCall) -> object:
+    decision = await call.body(_Decision)
+    if bool(decision.skip_partition) == decision.abandon:
+        raise NotAllowedError("name one partition to be skipped, or abandon the whole batch")
+    if decision.abandon:
+        return await call.parts.abandon_batch(call.path("sink"))
+    return await call.parts.skip(call.path("sink"), decision.skip_partition)
+
+
+# -- between brokers
+
+
+async def _admit(call: SinkCall) -> object:
+    demand = await call.body(Demand)
+    parts = call.parts
+    return await parts.on_owner(
+        call.topic,
+        lambda topic: parts.admit_here(topic, demand),
+        authoritative=call.flag("authoritative"),
+    )
+
+
+async def _apply(call: SinkCall) -> object:
+    wait_s, parts = _wait_s(call), call.parts
+    return await parts.on_owner(
+        call.topic,
+        lambda topic: parts.apply_here(topic, wait_s),
+        authoritative=call.flag("authoritative"),
+    )

@@ -1,0 +1,118 @@
+"""Read the entries of sealed ledgers straight from the bookies, and count what states no offset.
+
+A sealed ledger is closed: it never changes, and any number of tasks may read it.  Reading never
+fences or recovers a ledger.  The ledger client verifies each entry's digest, and asks another
+replica if one fails.
+
+An entry that a Pulsar broker wrote may state no offset.  Its messages are counted from the entry
+before it, as brokers do it (`managed_ledger.offsets`), so such a ledger is read from its beginning.
+"""
+
+# pyright: basic
+# (the libraries underneath have no types)
+
+from collections.abc import Callable, Iterator
+
+from daybook.bookie.errors import LedgerError, NoSuchEntryError, Remedy
+from daybook.clients.ledgers import blocking as ledgers
+from daybook.clients.python.reader import SealedLedger
+from daybook.clients.spark.walk import StoredEntry
+from daybook.managed_ledger.records import LedgerOwner
+from daybook.wire.batch import num_messages, parse_metadata, split_broker_metadata
+from daybook.wire.errors import WireError
+from daybook.wire.topics import TopicName
+
+READ_TIMEOUT_S = 60.0
+
+
+class ForeignLedgerError(LedgerError):
+    """A ledger belongs to another topic than the owner of the topic says."""
+
+
+class NotSealedError(LedgerError):
+    """A ledger is not closed, as far as this process can see."""
+
+    remedy = Remedy.RETRY
+
+
+class SealedLedgerReader:
+    """Reads one sealed ledger of a topic.  Errors are LedgerErrors."""
+
+    def __init__(self, client: ledgers.Client, topic: str, ledger: SealedLedger) -> None:
+        self._ledger = ledger
+        self._reader = client.open(ledger.ledger_id, recover=False)
+        metadata = self._reader.metadata
+        log = TopicName.parse(topic).managed_ledger_name
+        other = LedgerOwner(log).contradicted_by(metadata.custom)
+        if other is not None:
+            raise ForeignLedgerError(
+                f"ledger {ledger.ledger_id} is on the list of {topic}, but its metadata name"
+                f" {other}: none of its entries is read"
+            )
+        if not self._reader.closed:
+            raise NotSealedError(
+                f"ledger {ledger.ledger_id} of {topic} is still {metadata.state.name} here"
+            )
+        if self._reader.last_add_confirmed != ledger.entries - 1:
+            raise NoSuchEntryError(
+                ledger.ledger_id,
+                ledger.entries - 1,
+                f"the ledger ends at entry {self._reader.last_add_confirmed}",
+            )
+
+    def read_from(self, offset: int) -> Iterator[StoredEntry]:
+        """Return the entries from the one on that holds the offset."""
+        ledger = self._ledger
+        assert ledger.first <= offset < ledger.next
+        first = 0 if offset == ledger.first else find_entry(self._offset_at, ledger, offset)
+        before = ledger.first - 1 if first == 0 else None
+        for entry in self._reader.read(first, ledger.entries - 1, timeout_s=READ_TIMEOUT_S):
+            stated = _last_offset(memoryview(entry.data), before)
+            yield StoredEntry(ledger.ledger_id, entry.entry_id, entry.data, stated)
+            before = stated
+
+    def _offset_at(self, entry_id: int) -> int | None:
+        """Return the offset of the last message of an entry; None if it states none."""
+        (entry,) = self._reader.read(entry_id, entry_id, timeout_s=READ_TIMEOUT_S)
+        try:
+            return split_broker_metadata(memoryview(entry.data))[1]
+        except WireError:
+            return None
+
+
+def find_entry(offset_at: Callable[[int], int | None], ledger: SealedLedger, offset: int) -> int:
+    """Return the entry of the ledger that holds the offset.
+
+    Messages lie about evenly in the entries, so the search first looks where the offset should be.
+    Every second look halves what is left, in case they do not.  Return 0 if an entry states no
+    offset: the messages have to be counted from the beginning.
+    """
+    low, high = 0, ledger.entries - 1
+    first, last = ledger.first, ledger.next - 1  # the offsets of the entries from low to high
+    halve = False
+    while low < high:
+        middle = (low + high) // 2
+        if not halve:
+            share = (offset - first) / max(1, last - first + 1)
+            middle = min(high - 1, low + int(share * (high - low + 1)))
+        halve = not halve
+        found = offset_at(middle)
+        if found is None:
+            return 0
+        if found >= offset:
+            high, last = middle, found
+        else:
+            low, first = middle + 1, found + 1
+    return low
+
+
+def _last_offset(data: memoryview, before: int | None) -> int | None:
+    """Return the offset of the last message of an entry behind the offset `before`, if known."""
+    try:
+        _, stated, payload = split_broker_metadata(data)
+        if stated is not None or before is None:
+            return stated
+        return before + num_messages(parse_metadata(payload)[0])
+    except WireError:
+        # The entry has no number.  Entries behind it have none either, unless they state offsets.
+        return None

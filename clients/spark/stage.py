@@ -1,0 +1,195 @@
+"""Run a Spark task that writes exactly once: stage its rows for the driver's commit.
+
+No row is in the topic when a task ends: its rows are in a staging ledger of their own, and the
+driver commits the ledgers of all tasks, or none.  The brokers delete what failed tasks have staged.
+`daybook.managed_ledger.sinks` has the protocol.
+"""
+
+# pyright: basic
+# (the libraries underneath have no types)
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import trio
+
+from daybook.clients.python import blocking
+from daybook.clients.python.arguments import compression_type, topic_name
+from daybook.clients.python.protocol.batching import Batch as EncodedBatch
+from daybook.clients.python.schemas.schema import Schema
+from daybook.clients.python.sink_requests import Batch, Share, SinkRequests, StagingAttempt
+from daybook.clients.python.topic_producer import COMPRESSION_ON_THE_WIRE
+from daybook.clients.spark.records import RecordEncoder
+from daybook.clients.spark.rows import RowEncoder, Target
+from daybook.clients.spark.write_plan import WritePlan
+from daybook.managed_ledger.sinks.staging import staged_entry
+from daybook.wire.compression import CompressionType, compress
+from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
+
+_BODY_BYTES = 1 << 20  # entries of one partition are staged together up to this size
+_HELD_BYTES_MAX = 32 << 20  # limit for the entries of all partitions that wait
+_VERSION_BYTES = 8
+
+NextRows: TypeAlias = Callable[[], Awaitable[pa.RecordBatch | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTopic:
+    """The topic of a batch, as the driver found it before the tasks began."""
+
+    name: str  # the full name
+    partitions: int
+    schema_version: bytes = b""
+
+    @classmethod
+    def find(cls, plan: WritePlan) -> "PlannedTopic":
+        """Ask for the number of partitions, and make sure that the topic takes messages.
+
+        The producer creates the topic if it does not exist, and registers the schema of typed rows.
+        """
+        assert plan.options.topic is not None
+        name = topic_name(plan.options.topic).full
+        schema: Schema[Any] | None = None
+        if plan.record is not None:
+            schema = RecordEncoder(plan.record, plan.options.value_format).schema
+        with blocking.connect(plan.options.service_url, timeout_s=None) as client:
+            topic = cls(name, client.partitions(name))
+            with client.create_producer(topic.partition(0), schema=schema) as producer:
+                version = producer.schema_version
+        if version is None:
+            return topic
+        return replace(topic, schema_version=version.to_bytes(_VERSION_BYTES, "big"))
+
+    def partition(self, number: int) -> str:
+        """Return the name of a partition; a topic without partitions is partition 0."""
+        if not self.partitions:
+            return self.name
+        return TopicName.parse(self.name).partition_name(number).full
+
+
+@dataclass(slots=True)
+class _Held:
+    """The staged entries of a partition that are not sent yet."""
+
+    entries: list[bytes] = field(default_factory=list[bytes])
+    size: int = 0
+
+
+def stage_rows(
+    plan: WritePlan,
+    topic: PlannedTopic,
+    sink: str,
+    batch: Batch,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    task: int,
+) -> Share | None:
+    """Stage all rows; return what the driver has to commit, None without rows.
+
+    Raise BrokerError; Spark repeats the task then.
+    """
+    once = plan.options.once
+    assert once is not None
+    if plan.record is not None:
+        batches = map(RecordEncoder(plan.record, plan.options.value_format).plain, batches)
+    encoder = RowEncoder(plan.columns, topic.name, task, hashes_rows=True)
+    encoder.add_topic(topic.name, topic.partitions)
+
+    async def next_rows() -> pa.RecordBatch | None:
+        return await trio.to_thread.run_sync(next, batches, None)
+
+    staging = Staging(
+        SinkRequests(rotated(once.admin_url, task)),
+        sink,
+        batch,
+        topic,
+        compression_type(plan.options.compression),
+    )
+    return trio.run(staging.run, encoder, next_rows)
+
+
+def rotated(admin_url: str, task: int) -> str:
+    """Return the admin URL with another broker first for each task, so that they share the work."""
+    scheme, _, rest = admin_url.partition("://")
+    brokers = rest.rstrip("/").split(",")
+    first = task % len(brokers)
+    return f"{scheme}://{','.join([*brokers[first:], *brokers[:first]])}"
+
+
+class Staging:
+    """The staging of one task.  An attempt begins with the first rows."""
+
+    def __init__(
+        self,
+        requests: SinkRequests,
+        sink: str,
+        batch: Batch,
+        topic: PlannedTopic,
+        compression: CompressionType,
+    ) -> None:
+        self._requests = requests
+        self._sink = sink
+        self._batch = batch
+        self._topic = topic
+        self._compression = compression
+        self._attempt: StagingAttempt | None = None
+        self._held: dict[Target, _Held] = {}
+        self._held_bytes = 0
+
+    async def run(self, encoder: RowEncoder, next_rows: NextRows) -> Share | None:
+        """Stage what `next_rows` returns until it returns None."""
+        try:
+            while (rows := await next_rows()) is not None:
+                await self._add(encoder.add(rows))
+            await self._add(encoder.rest())
+            for target in self._held:
+                await self._send(target)
+            if self._attempt is None:
+                return None
+            return await self._attempt.close(rows=encoder.rows, hash_=encoder.hash)
+        except Exception:
+            if self._attempt is not None:
+                await self._attempt.give_up()
+            raise
+
+    async def _add(self, batches: Iterable[tuple[Target, EncodedBatch]]) -> None:
+        for target, batch in batches:
+            entry = self._entry(batch)
+            held = self._held.setdefault(target, _Held())
+            held.entries.append(entry)
+            held.size += len(entry)
+            self._held_bytes += len(entry)
+            if held.size >= _BODY_BYTES:
+                await self._send(target)
+            elif self._held_bytes >= _HELD_BYTES_MAX:
+                for each in self._held:
+                    await self._send(each)
+
+    async def _send(self, target: Target) -> None:
+        held = self._held[target]
+        if not held.entries:
+            return
+        if self._attempt is None:
+            self._attempt = await self._requests.begin(self._sink, self._batch)
+        await self._attempt.append(self._topic.partition(target.partition), held.entries)
+        self._held_bytes -= held.size
+        self._held[target] = _Held()
+
+    def _entry(self, batch: EncodedBatch) -> bytes:
+        metadata = pb.MessageMetadata(
+            num_messages_in_batch=batch.count,
+            partition_key=batch.key,
+            partition_key_b64_encoded=batch.key_is_base64 or None,
+        )
+        body = compress(self._compression, batch.body)
+        if len(body) < len(batch.body):
+            metadata.compression = COMPRESSION_ON_THE_WIRE[self._compression]
+            metadata.uncompressed_size = len(batch.body)
+        else:
+            body = batch.body
+        if self._topic.schema_version:
+            metadata.schema_version = self._topic.schema_version
+        return staged_entry(metadata, body)

@@ -1,0 +1,125 @@
+"""The clients of a worker process: one for each address, used by one task after the other.
+
+Connecting costs more than many a task reads.  So the clients stay open until the process ends.
+Spark forks its workers from a daemon, and a client does not survive a fork: each process makes its
+own, and forgets those of its parent without touching them.
+
+A task whose client failed discards it, so that the next task connects again.
+"""
+
+# pyright: basic
+# (the libraries underneath have no types)
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic  # noqa: TID251  the threads of Spark have no clock of trio's
+from typing import Any, TypeAlias
+
+from daybook.clients import ledgers
+from daybook.clients.python import blocking
+from daybook.clients.python.limits import ClientLimits
+
+_log = logging.getLogger(__name__)
+_READS = ledgers.Limits(read_ahead=4, reads_max=8)  # megabytes under way, so that writers go on
+_CONNECT_S = 5.0
+_AWAY_S = 60.0  # ledgers that were out of reach are not tried again for so long
+
+_Key: TypeAlias = tuple[str, str]
+
+
+class _Kept:
+    """The open clients of one process."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self.lock = threading.Lock()
+        self.clients: dict[_Key, Any] = {}
+        self.away: dict[str, float] = {}  # addresses of ledgers, and until when they are not tried
+        self.warned = False
+
+
+_kept = _Kept()
+
+
+def _here() -> _Kept:
+    """Return the clients of this process: a process that was forked has none yet."""
+    global _kept
+    if _kept.process != os.getpid():
+        _kept = _Kept()
+    return _kept
+
+
+def client_of(service_url: str, patience_s: float) -> blocking.Client:
+    """Return the client of this process that waits so long for these brokers."""
+    limits = ClientLimits(operation_timeout_s=patience_s)
+    client: blocking.Client = _get(
+        (f"brokers, for {patience_s:g} s", service_url),
+        lambda: blocking.connect(service_url, timeout_s=None, limits=limits),
+    )
+    return client
+
+
+def ledgers_of(url: str) -> "ledgers.blocking.Client":
+    """Return the client of this process for these ledgers.  Raise LedgerError."""
+    client: ledgers.blocking.Client = _get(
+        ("ledgers", url),
+        lambda: ledgers.blocking.connect(url, limits=_READS, connect_timeout_s=_CONNECT_S),
+    )
+    return client
+
+
+def discard(client: object) -> None:
+    """Close a client that failed, so that the next task connects again."""
+    kept = _here()
+    with kept.lock:
+        for key in [key for key, each in kept.clients.items() if each is client]:
+            del kept.clients[key]
+    _close(client)
+
+
+def are_away(url: str) -> bool:
+    """Return True if these ledgers were out of reach a short time ago."""
+    return monotonic() < _here().away.get(url, 0.0)
+
+
+def note_away(url: str, why: object) -> None:
+    """Note that these ledgers are out of reach; the first time, warn of it."""
+    kept = _here()
+    kept.away[url] = monotonic() + _AWAY_S
+    if not kept.warned:
+        kept.warned = True
+        _log.warning(
+            "the ledgers at %s cannot be read here, so the brokers are asked for all messages (%s);"
+            " make ZooKeeper and the bookies reachable for Spark's workers, or set read=brokers",
+            url,
+            why,
+        )
+
+
+def _get(key: _Key, connect: Callable[[], Any]) -> Any:  # noqa: ANN401  one of two clients
+    kept = _here()
+    with kept.lock:
+        client = kept.clients.get(key)
+        if client is None:
+            client = kept.clients[key] = connect()
+        return client
+
+
+def _close(client: Any) -> None:  # noqa: ANN401
+    with suppress(Exception):  # It failed before: a second error says nothing new.
+        client.close()
+
+
+def _close_all() -> None:
+    kept = _here()
+    with kept.lock:
+        clients, kept.clients = list(kept.clients.values()), {}
+    for client in clients:
+        _close(client)
+
+
+atexit.register(_close_all)

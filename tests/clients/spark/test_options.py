@@ -1,0 +1,110 @@
+"""The options of a query: defaults, and errors that say what to write instead."""
+
+import pytest
+
+from daybook.clients.spark.offsets import Partition
+from daybook.clients.spark.options import AtTimes, parse_options
+from daybook.clients.spark.selection import Selection, parse_selection
+
+T, U = "persistent://public/default/t", "persistent://shop/eu/u"
+BASE = {"service.url": "pulsar://localhost:6650", "topic": "t"}
+URL = {"service.url": "pulsar://localhost:6650"}
+
+
+def test_options_have_their_defaults_and_any_case() -> None:
+    options = parse_options(
+        BASE | {"MINPARTITIONS": "3", "failondataloss": "False"}, streaming=True
+    )
+    assert (options.partitions_min, options.fail_on_data_loss) == (3, False)
+    assert options.selection.only_topic == T
+    assert options.starting is None
+    assert options.ending == "latest"
+    assert options.offsets_per_trigger_max is None
+    assert (options.trigger_delay_max_s, options.outage_timeout_s) == (900, 900)
+
+
+@pytest.mark.parametrize(
+    ("extra", "streaming", "says"),
+    [
+        ({"format": "t"}, False, "unknown option 'format'"),
+        ({"endingOffsets": "latest"}, True, "batch"),
+        ({"endingTimestamp": "5"}, True, "batch"),
+        ({"maxOffsetsPerTrigger": "5"}, False, "streams"),
+        ({"subscription": "s"}, False, "subscription is for streams"),
+        ({"minPartitions": "0"}, False, "positive"),
+        ({"maxRecordsPerPartition": "²"}, False, "positive"),
+        ({"failOnDataLoss": "maybe"}, False, "neither"),
+        ({"topic": ""}, False, "empty"),
+        ({"service.url": " "}, False, "missing"),
+        ({"subscribe": "t"}, False, "one of .* there is topic and subscribe"),
+        ({"subscription": ""}, True, "empty"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, True, "more than"),
+        ({"maxTriggerDelay": "5s"}, True, "needs minOffsetsPerTrigger"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "5"}, True, "a number and a unit"),
+        ({"outageTimeout": "5 weeks"}, True, "a number and a unit"),
+        ({"startingTimestamp": "yesterday"}, True, "milliseconds"),
+        ({"startingTimestamp": "5", "startingOffsets": "latest"}, True, "exclude each other"),
+        ({"startingOffsetsByTimestamp": "5"}, True, "milliseconds"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, True, "needs startingTimestamp"),
+        (
+            {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "first"},
+            True,
+            "neither error nor latest",
+        ),
+    ],
+)
+def test_wrong_options_are_errors(extra: dict[str, str], streaming: bool, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_options(BASE | extra, streaming=streaming)
+
+
+def test_a_table_of_spark_s_catalog_has_no_options_and_is_told_what_has() -> None:
+    with pytest.raises(ValueError, match="use CREATE TEMPORARY VIEW"):
+        parse_options({}, streaming=False)
+
+
+def test_a_query_may_begin_and_end_at_times() -> None:
+    options = parse_options(
+        BASE | {"startingTimestamp": "5", "endingOffsetsByTimestamp": '{"t": {"0": 7}}'},
+        streaming=False,
+    )
+    assert options.starting == AtTimes(5, "startingTimestamp", end_if_none=False)
+    expected = {Partition(T, 0): 7}
+    assert options.ending == AtTimes(expected, "endingOffsetsByTimestamp", end_if_none=True)
+    lenient = BASE | {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": "Latest"}
+    found = parse_options(lenient, streaming=True).starting
+    assert found == AtTimes(5, "startingTimestamp", end_if_none=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"topic": "t"}, Selection({T: "t"})),
+        ({"subscribe": "t, shop/eu/u"}, Selection({T: "t", U: "shop/eu/u"})),
+        ({"subscribepattern": "orders-.*"}, Selection(pattern="orders-.*")),
+        ({"assign": '{"t": [2, 0]}'}, Selection({T: "t"}, {T: (0, 2)})),
+    ],
+)
+def test_topics_are_named_in_four_ways(given: dict[str, str], expected: Selection) -> None:
+    assert parse_selection(given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "give one of the options topic, subscribe, subscribePattern, assign"),
+        ({"subscribe": "t,"}, "not a topic name"),
+        ({"subscribe": "t,persistent://public/default/t"}, "twice"),
+        ({"topic": "a/b"}, "not a topic name"),
+        ({"subscribepattern": "a("}, "not a regular expression"),
+        ({"subscribepattern": "a.*/b/c"}, "does not name one namespace"),
+        ({"assign": "t"}, "write JSON such as"),
+        ({"assign": '{"t": []}'}, "not a list of different partitions"),
+        ({"assign": '{"t": [0, 0]}'}, "not a list of different partitions"),
+        ({"assign": '{"t": [-1]}'}, "not a list of different partitions"),
+        ({"assign": '{"t": [0], "public/default/t": [1]}'}, "not a list of different"),
+    ],
+)
+def test_topics_that_cannot_be_read_are_refused(given: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_selection(given)

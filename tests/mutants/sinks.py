@@ -1,0 +1,205 @@
+"""Rules of exactly-once sinks, broken one at a time (`managed_ledger.protocol.sink`)."""
+
+from tests.mutants.patch import Edit, Mutant
+
+_RULES = "daybook.managed_ledger.protocol.sink"
+_COMMIT = "daybook.managed_ledger.sinks.commit"
+_PROGRESS = "daybook.managed_ledger.sinks.progress"
+_TOPIC = "daybook.broker.sinks.topic_sinks"
+_TOPICS = "daybook.broker.topics.topics"
+_BY_TABLE = "tests:tests/managed_ledger/test_sink_protocol.py"
+_BY_FORMATS = "tests:tests/managed_ledger/test_sink_formats.py"
+_BY_BATCHES = "tests:tests/broker/sinks/test_batches.py"
+_BY_BLOCKED = "tests:tests/broker/sinks/test_blocked.py"
+_BY_FAULTS = "tests:tests/broker/sinks/test_faults.py"
+
+MUTANTS = [
+    Mutant(
+        id="SK01",
+        rule="a commit is known by its shares -> by its batch id",
+        module=_RULES,
+        name="SinkRecord.judge",
+        replacement=Edit(
+            "return Verdict.DONE if same_shares else Verdict.REPLAY", "return Verdict.DONE"
+        ),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK02",
+        rule="a lower batch is refused -> it is committed",
+        module=_RULES,
+        name="SinkRecord.judge",
+        replacement=Edit("if batch.batch_id < self.batch_id:", "if False:"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK03",
+        rule="a batch waits until the one before is APPLIED -> it does not",
+        module=_RULES,
+        name="SinkRecord.judge",
+        replacement=Edit("if self.unapplied:", "if False:"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK04",
+        rule="another query is refused -> it is not",
+        module=_RULES,
+        name="SinkRecord.check_source",
+        replacement=Edit("source.query_id != self.source.query_id", "False"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK05",
+        rule="a copied checkpoint is refused -> it is not",
+        module=_RULES,
+        name="SinkRecord.check_source",
+        replacement=Edit("source.checkpoint != self.source.checkpoint", "False"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK06",
+        rule="a batch with an abandoned attempt is refused -> it is not",
+        module=_RULES,
+        name="SinkRecord._check_attempts",
+        replacement=Edit("if gone:", "if False:"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK07",
+        rule="attempts of a committed batch are not abandoned -> they are",
+        module=_RULES,
+        name="SinkRecord.abandon",
+        replacement=Edit("if self.unapplied:", "if False:"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK08",
+        rule="a batch is APPLIED when all its partitions are -> when one is",
+        module=_RULES,
+        name="SinkRecord.mark_applied",
+        replacement=Edit("not set(self.in_batch) <= set(marked)", "not marked"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK09",
+        rule="a replay with another number of rows is refused -> it is not",
+        module=_RULES,
+        name="SinkRecord.check_replay",
+        replacement=Edit("if rows != self.rows:", "if False:"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK10",
+        rule="a sink is forgotten when its batch is applied -> at any time",
+        module=_RULES,
+        name="SinkRecord.forget",
+        replacement=Edit("if self.unapplied:", "if False:"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK11",
+        rule="a blocked batch becomes COMMITTED with the last skip -> with the first",
+        module=_RULES,
+        name="SinkRecord.skip",
+        replacement=Edit(
+            "SinkState.BLOCKED if blocked else SinkState.COMMITTED", "SinkState.COMMITTED"
+        ),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK12",
+        rule="time alone deletes staging after a week -> at once",
+        module=_RULES,
+        name="SinkRecord.may_be_abandoned",
+        replacement=Edit("age_ms >= WEEK_MS", "age_ms >= 0"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK13",
+        rule="appends go on behind what the topic has -> they begin anew",
+        module=_RULES,
+        name="next_to_append",
+        replacement=Edit("max(share.first, highest + 1)", "share.first"),
+        caught_by=_BY_TABLE,
+    ),
+    Mutant(
+        id="SK14",
+        rule="a sink that applies holds the log -> it does not",
+        module=_PROGRESS,
+        name="held_by_sinks",
+        replacement=Edit("if progress.applying:", "if False:"),
+        caught_by=_BY_FORMATS,
+    ),
+    Mutant(
+        id="SK15",
+        rule="a commit whose answer was lost is read again -> it counts as failed",
+        module=_COMMIT,
+        name="_is_same",
+        replacement=Edit(
+            "if found.sink_id != following.sink_id or found.batch_id != following.batch_id:",
+            "if True:",
+        ),
+        caught_by=_BY_FAULTS,
+    ),
+    Mutant(
+        id="SK16",
+        rule="a new owner counts the entries behind the progress -> it believes the progress",
+        module=_TOPIC,
+        name="TopicSinks._count",
+        replacement=Edit("if not progress.applying:", "if True:"),
+        caught_by=_BY_FAULTS,
+    ),
+    Mutant(
+        id="SK17",
+        rule="staging is deleted after its attempt is in the record -> before",
+        module=_COMMIT,
+        name="Sinks.abandon",
+        replacement=Edit(
+            "following = stored.record.abandon([share.attempt for share in shares], named)",
+            "following = stored.record.abandon([share.attempt for share in shares], named)\n"
+            "        for share in shares:\n"
+            "            await self.ledgers.delete(share.ledger_id, name, share.attempt)",
+        ),
+        caught_by=_BY_FAULTS,
+    ),
+    Mutant(
+        id="SK18",
+        rule="a topic that was made anew blocks the batch -> it takes the batch",
+        module=_TOPIC,
+        name="TopicSinks._why_never",
+        replacement=Edit("if self._topic.log.created != pending.created:", "if False:"),
+        caught_by=_BY_BLOCKED,
+    ),
+    Mutant(
+        id="SK19",
+        rule="a topic with a pending batch is deleted only by force -> always",
+        module=_TOPICS,
+        name="Topics.delete",
+        replacement=Edit(
+            "if not force and topic.sinks is not None and await topic.sinks.has_pending():",
+            "if False:",
+        ),
+        caught_by=_BY_BLOCKED,
+    ),
+    Mutant(
+        id="SK20",
+        rule="a commit checks that its staging exists in the same transaction -> before it",
+        module=_COMMIT,
+        name="Sinks._commit",
+        replacement=Edit(
+            "ledger_ids = [found for found, _ in ends if ledger_id >= 0]", "ledger_ids = []"
+        ),
+        caught_by=_BY_FAULTS,
+    ),
+    Mutant(
+        id="SK21",
+        rule="the progress is durable before the first entry -> it is stored behind it",
+        module=_TOPIC,
+        name="TopicSinks._apply",
+        replacement=Edit(
+            "await self._store(sink_id, known, applying=True)",
+            "known.stored = known.sequence",
+        ),
+        caught_by=_BY_FAULTS,
+    ),
+]
