@@ -310,6 +310,17 @@ class FaultEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class Overloaded:
+    """A bookie refused an entry for want of room (TOO_MANY_REQUESTS).
+
+    Its writers leave the bookie out for a while, so for the time of `settle_s` it counts as one
+    that is not well.  It excuses delays only.
+    """
+
+    bookie: str
+
+
+@dataclass(frozen=True, slots=True)
 class Healed:
     """All faults are over, for good."""
 
@@ -415,6 +426,7 @@ Event: TypeAlias = (
     | ReadEnd
     | Fault
     | FaultEnd
+    | Overloaded
     | Healed
     | Quiet
     | LedgerVersion

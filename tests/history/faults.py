@@ -8,7 +8,7 @@ a receipt is never excused.
 from bisect import bisect_right
 from collections.abc import Iterable
 
-from tests.history.events import Fault, FaultEnd, Healed, Run, Stamped
+from tests.history.events import Fault, FaultEnd, Healed, Overloaded, Run, Stamped
 
 
 class Windows:
@@ -39,6 +39,7 @@ class Faults:
         self._open: dict[str, tuple[int, bool]] = {}
         self._bookies: dict[str, str] = {}  # the bookie of each fault that is about one bookie only
         self._all: list[tuple[int, int, str]] = []
+        self._overloads: list[tuple[int, int, str]] = []
         self._crashes: list[tuple[int, int]] = []
         self._handovers: list[tuple[int, int]] = []
         last_ns = 0
@@ -50,6 +51,9 @@ class Faults:
                     self._bookies[fault] = bookie
                 case FaultEnd(fault):
                     self._close(fault, stamped.at_ns)
+                case Overloaded(bookie):
+                    end_ns = stamped.at_ns + self._settle_ns
+                    self._overloads.append((stamped.at_ns, end_ns, bookie))
                 case Healed():
                     for fault in list(self._open):
                         self._close(fault, stamped.at_ns)
@@ -71,11 +75,13 @@ class Faults:
             self._crashes.append((begin, at_ns + self._settle_ns))
 
     def is_one_bookie(self, begin_ns: int, end_ns: int) -> bool:
-        """Return True if there was a fault, and only of one bookie."""
-        bookies = {
-            bookie for begin, end, bookie in self._all if begin <= end_ns and end >= begin_ns
-        }
-        return len(bookies) == 1 and "" not in bookies
+        """Return True if there was a fault, and only of one bookie, and no other was overloaded."""
+
+        def of(intervals: Iterable[tuple[int, int, str]]) -> set[str]:
+            return {each for begin, end, each in intervals if begin <= end_ns and end >= begin_ns}
+
+        faulty = of(self._all)
+        return len(faulty) == 1 and "" not in faulty and of(self._overloads) <= faulty
 
     def touch(self, begin_ns: int, end_ns: int) -> bool:
         """Return True if any fault, or an orderly hand-over, was going on."""

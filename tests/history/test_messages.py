@@ -15,6 +15,7 @@ from tests.history.events import (
     LedgerVersion,
     ListVersion,
     Ok,
+    Overloaded,
     Read,
     ReadEnd,
     Run,
@@ -188,6 +189,34 @@ def test_one_bookie_alone_delays_nobody() -> None:
     assert rules(late, Run(bookies=3)) == ["delayed"]
     assert rules(late, Run(bookies=2)) == []  # no bookie can replace the silent one
     assert rules(story(silent), Run(bookies=3)) == ["delayed"]
+
+
+def test_a_bookie_that_was_overloaded_is_not_well_for_a_while() -> None:
+    limits = Run(settle_s=2.0, in_flight_s=1.0)
+
+    def story(*before: Event, seconds_before: int = 0, seconds: int = 2) -> list[Event]:
+        send, ok = sent(0, A)
+        pause: list[Event] = [FaultEnd(f"before {number}") for number in range(seconds_before)]
+        waiting: list[Event] = [FaultEnd(f"other {number}") for number in range(seconds)]
+        silent = Fault("f", "", bookie="b1")
+        return [ledger(0), silent, *before, *pause, send, *waiting, ok, *read((0, A))]
+
+    assert rules(story(), limits) == ["delayed"]
+    assert rules(story(Overloaded("b2")), limits) == []
+    # The bookie with the fault is the only one that is not well.
+    assert rules(story(Overloaded("b1")), limits) == ["delayed"]
+    # The refusal was too long ago.
+    assert rules(story(Overloaded("b2"), seconds_before=1), limits) == []
+    assert rules(story(Overloaded("b2"), seconds_before=2), limits) == ["delayed"]
+    # The refusal came after the receipt.
+    late = [*story(), Overloaded("b2")]
+    assert rules(late, limits) == ["delayed"]
+
+
+def test_a_bookie_that_was_overloaded_excuses_delays_only() -> None:
+    send, ok = sent(0, A)
+    lost: list[Event] = [ledger(0), Overloaded("b1"), Overloaded("b2"), send, ok]
+    assert rules([*lost, *read()]) == ["lost-write"]
 
 
 def test_a_send_that_waits_for_a_new_owner_may_wait_for_one_slow_read() -> None:

@@ -46,8 +46,15 @@ class MetadataAudit:
         self._process_of = process_of
         self._writer = ""  # the host that made the write in question
         self._first: dict[str, int] = {}
+        self._topics: set[str] = set()  # those that have a list
+        # The topics of the ledgers that were made for a topic, and that no list has named.
+        self._unlisted: dict[int, str] = {}
         # Ledgers, by the path of the record that names them.
         self._named: dict[str, frozenset[int]] = {}
+
+    def orphans(self) -> list[int]:
+        """Return the ledgers of present topics that are there and that no list has ever named."""
+        return [each for each, topic in self._unlisted.items() if topic in self._topics]
 
     def on_write(self, host: str, path: str, record: Record | None) -> None:
         self._writer = self._process_of(host)
@@ -64,6 +71,7 @@ class MetadataAudit:
 
     def _ledger(self, ledger_id: int, record: Record | None) -> None:
         if record is None:
+            self._unlisted.pop(ledger_id, None)
             if self.ledgers.pop(ledger_id, None) is not None:
                 self._recorder.note(LedgerGone(ledger_id))
             for path, named in self._named.items():
@@ -72,13 +80,15 @@ class MetadataAudit:
             return
         is_new = ledger_id not in self.ledgers
         try:
-            metadata = self.ledgers[ledger_id] = decode_metadata(record.value)
+            metadata = decode_metadata(record.value, record.stat.created_ms)
         except MalformedMetadataError as error:
             self.problems.append(f"ledger {ledger_id}: {error}")
             return
+        self.ledgers[ledger_id] = metadata
         owner = owner_of(metadata.custom)
         if is_new and owner is not None and owner[1] is None:
-            self._recorder.note(Belongs(ledger_id, _topic_of(owner[0]), self._writer))
+            topic = self._unlisted[ledger_id] = _topic_of(owner[0])
+            self._recorder.note(Belongs(ledger_id, topic, self._writer))
         quorums = metadata.quorums
         self._recorder.note(
             LedgerVersion(
@@ -114,6 +124,7 @@ class MetadataAudit:
         if record is None:
             self._named.pop(path, None)
             self._first.pop(topic, None)
+            self._topics.discard(topic)
             self._recorder.note(ListGone(topic))
             return
         try:
@@ -122,6 +133,9 @@ class MetadataAudit:
             self.problems.append(f"the list of {topic}: {error}")
             return
         ledgers = tuple(each.ledgerId for each in info.ledgerInfo)
+        self._topics.add(topic)
+        for ledger_id in ledgers:
+            self._unlisted.pop(ledger_id, None)
         self._names(path, frozenset(ledgers))
         self._recorder.note(ListVersion(topic, record.stat.version, ledgers, self._writer))
         if ledgers:

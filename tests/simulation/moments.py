@@ -9,6 +9,7 @@ not touched; the seams are observed.
         copy: a recovery add of one bookie to another, for re-replication
         recovery joined: a fence by another host than the one that has marked the ledger
         and bookies' answers: fenced, no entry, no ledger, unknown, io error, read only
+        too many: the answer to an add, or to a block of adds, that exceeds the room of the bookie
         bundle expected, bundle held, topics passed on, bundle taken: calls of a hand-over
     metadata, when it is written and the answer is under way (subject: the writer)
         ledger created, ledger in recovery, ledger closed, ledger fragments, ledger deleted
@@ -54,6 +55,7 @@ _ANSWERS = {
     Status.IO_ERROR: "io error",
     Status.READ_ONLY: "read only",
 }
+_ADDS = (Operation.ADD, Operation.ADD_BLOCK)  # Their answers begin with the same fields.
 _HAND_OVER = b"POST /admin/v2/daybook/bundles/"
 _CALLS = {
     b"expect": "bundle expected",
@@ -77,6 +79,8 @@ class Moments:
         self.counts: Counter[str] = Counter()
         self.say: Callable[[str, str], None] | None = None
         self.entries: Callable[[str, int, int], None] | None = None  # text, ledger, entry
+        # Called with each bookie that refuses entries because too many are under way.
+        self.overloaded: Callable[[str], None] | None = None
         self._waiting: dict[str, list[tuple[int, Happened]]] = {}
         self._frames: dict[tuple[int, str], _Frames] = {}
         self._fencing: set[tuple[int, int, int]] = set()  # connection, ledger, entry
@@ -164,6 +168,10 @@ class Moments:
             return
         packet, status, ledger_id, entry_id = _ANSWER.unpack_from(head, 4)
         operation = packet >> 16 & 0xFF
+        if operation in _ADDS and status == Status.TOO_MANY_REQUESTS:
+            self.happened("too many", stream.host, stream.peer_host)
+            if self.overloaded is not None:
+                self.overloaded(stream.host)
         if operation == Operation.ADD:
             moment = "add answered"
         elif operation == Operation.READ:

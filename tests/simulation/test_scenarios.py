@@ -3,18 +3,25 @@
 Each bug has a test of its own in the layer that was to blame, too.
 """
 
+from dataclasses import replace
+
 import pytest
 
+from tests.history.check import check
+from tests.history.events import Overloaded
 from tests.simulation.acts import (
     At,
     FullDisk,
     Isolate,
     Join,
+    JumpClock,
     Kill,
     LoseDisk,
     LoseIndex,
     On,
+    Refuse,
     Rot,
+    SlowDisk,
     StuckDisk,
     Swizzle,
 )
@@ -431,9 +438,146 @@ SCENARIOS = {
         storm_s=10.0,
         power_cycle=False,
     ),
+    # Not a fault of the product: the run stopped its broker before the first search for orphans.
+    "a run ends soon after a creation was cut short": Plan(
+        seed=3000085,
+        shape=Shape(
+            *(3, 1, 3),
+            settings=Settings(
+                quorums=(3, 3, 3),
+                subscription_expiry_s=1.5,
+                directories=2,
+                recovery=AutoRecovery(0.5, 2.0, 50_000.0, thorough=True),
+                limits=Limits(
+                    stuck_s=3.0,
+                    heal_interval_s=0.5,
+                    flush_s=0.1,
+                    lookups_max=1,
+                    checkpoint_bytes=20_000,
+                ),
+            ),
+        ),
+        topics=(Topic(T_OTHER, 3),),
+        work=(
+            Produce(
+                *("p2-t1", "client-3", T_OTHER, 1, 0.3, 20),
+                payload_bytes=3333,
+                compression="zstd",
+                send_timeout_s=2.0,
+            ),
+        ),
+        faults=(Mishap("f10", On("list changed", 1, 0.002944848618165406), Kill("subject", 0.05)),),
+        storm_s=2.0,
+        power_cycle=False,
+    ),
+    # Not a fault of the product: every bookie refused entries, because a burst was more than it may
+    # hold, and one of them had had a slow disk shortly before.
+    "one bookie was slow and all of them are overloaded": Plan(
+        seed=3000105,
+        shape=Shape(
+            *(4, 2, 2),
+            settings=Settings(
+                quorums=(4, 3, 2),
+                roll_entries=30,
+                cursor_roll_records=2,
+                cursor_snapshot_records=1,
+                cursor_snapshot_s=0.2,
+                old_brokers=1.0,
+                policy_check_interval_s=0.2,
+                racks=2,
+                reclaim_interval_s=3.0,
+                session_timeout_s=1.0,
+                message_bytes_max=10_000,
+                split=0.5,
+                unsynced=True,
+                http=True,
+                balance_interval_s=1.0,
+                limits=Limits(
+                    stuck_s=3.0,
+                    return_s=0.5,
+                    lookups_max=1,
+                    unread_bytes_max=5_000,
+                    in_flight_bytes_max=20_000,
+                ),
+            ),
+        ),
+        topics=(Topic(T), Topic(T2)),
+        work=(
+            Produce("p1-t1", "client-1", T, 100, 0.02, 20, payload_bytes=3333, reopen=0.1),
+            Produce(
+                *("p2-t1", "client-2", T, 6, 0.1, 20),
+                batching=False,
+                payload_bytes=500,
+                wait=True,
+            ),
+            Produce(
+                *("p1-t2", "client-1", T2, 10, 0.02),
+                payload_bytes=3333,
+                compression="snappy",
+                give_up=0.6,
+            ),
+            Consume(
+                *("c1a-t2", "client-1", T2, "s1"),
+                cumulative=1.0,
+                linger_s=3.0,
+                nack=0.05,
+                queue=10,
+                give_up=0.2,
+                flush=0.5,
+                receivers=2,
+            ),
+        ),
+        faults=(
+            Mishap(
+                "f1",
+                On("ledger created", 1, 0.06573405912650407),
+                SlowDisk("bookie-4", 8.0, 1000.0),
+            ),
+            Mishap("f3", At(9.906416897221183), SlowDisk("bookie-2", 4.0, 10.0)),
+            Mishap("f5", On("list changed", 2), StuckDisk("bookie-2", 8.0)),
+            Mishap("f6", On("fenced"), StuckDisk("subject", 8.0)),
+            Mishap("f7", On("list changed"), LoseIndex("bookie-1", 2.0)),
+            Mishap("k1", On("acks flushed", 2), Kill("broker-1", 2.0)),
+            Mishap(
+                "m0", On("segment", 2), Refuse(3.0, 0.1, "/namespace", "the value is too large")
+            ),
+        ),
+        power_cycle=False,
+    ),
 }
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_what_was_found_once_is_not_there_any_more(name: str) -> None:
     assert simulate(SCENARIOS[name]).violations == []
+
+
+def test_an_orphan_that_no_search_finds_is_reported() -> None:
+    plan = SCENARIOS["a run ends soon after a creation was cut short"]
+    settings = replace(plan.shape.settings, orphan_interval_s=3600.0)
+    outcome = simulate(replace(plan, shape=replace(plan.shape, settings=settings)))
+    assert [each.partition(":")[0] for each in outcome.violations] == ["orphan-kept"]
+
+
+def test_an_orphan_is_removed_after_the_clock_of_its_broker_was_set_back() -> None:
+    plan = SCENARIOS["a run ends soon after a creation was cut short"]
+    back = Mishap("f1", At(1.5), JumpClock("broker-1", -86_400.0))
+    assert simulate(replace(plan, faults=(*plan.faults, back))).violations == []
+
+
+def test_only_the_refusals_of_other_bookies_excuse_the_delay_of_an_overload() -> None:
+    outcome = simulate(SCENARIOS["one bookie was slow and all of them are overloaded"])
+    refusals = [each for each in outcome.events if isinstance(each.event, Overloaded)]
+    assert refusals
+    rest = [each for each in outcome.events if each not in refusals]
+    assert {each.rule for each in check(rest)} == {"delayed"}
+    # The last fault slowed bookie-2.  If it alone had refused entries, no other would be away.
+    own = [each for each in refusals if each.event == Overloaded("bookie-2")]
+    assert own
+    alone = sorted([*rest, *own], key=lambda each: each.at_ns)
+    assert {each.rule for each in check(alone)} == {"delayed"}
+
+
+def test_the_refusal_of_a_block_of_entries_is_noted() -> None:
+    outcome = simulate(SCENARIOS["blocks that are larger than what a bookie may hold"])
+    assert outcome.count(Overloaded) == 1

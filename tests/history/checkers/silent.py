@@ -7,6 +7,9 @@ delayed    all was well but for one bookie, and a send waited for its outcome: l
 If the log was opened while the send waited, the limit is longer by the time after which a reader
 asks for the next copy.  The new owner reads the last entries of the log, and it may not have spoken
 to the silent bookie before.  A rollover is no excuse: the old ledger takes entries until then.
+
+A bookie that refused entries for want of room (`Overloaded`) is not well either.  Its writers do
+without it for ten seconds.  If it is another bookie than the one with the fault, two are not well.
 """
 
 from collections.abc import Iterator, Sequence
