@@ -32,6 +32,7 @@ from daybook.clients.python.http import HttpResponse, http_request
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.start_position import parse_start
 from daybook.clients.python.stored_entry import StoredEntry
+from daybook.wire.errors import ConnectionLostError as StreamLostError
 from daybook.wire.messages.registry import signed
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import TopicName, url_encode
@@ -509,7 +510,7 @@ class Admin:
                     self._network, host, port, method, target, data, timeout_s=left_s
                 )
             except UnavailableError as error:
-                if redirects:
+                if redirects and isinstance(error.__cause__, StreamLostError):
                     raise _OwnerGoneError(str(error)) from error
                 raise
             location = response.headers.get("location")

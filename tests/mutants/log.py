@@ -360,7 +360,7 @@ LONG_LISTS = [
         module="daybook.managed_ledger.open",
         name="_take_over",
         replacement=Edit(
-            "trimmable(ledgers.sealed, held.values(), config.retention, now_ms)",
+            "trimmable(ledgers.sealed, positions, config.retention, now_ms)",
             "[ledger.ledger_id for ledger in ledgers.sealed]",
         ),
         caught_by=f"{_LONG}::test_opening_trims_by_the_rule_of_trimming",

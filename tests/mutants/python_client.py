@@ -62,7 +62,7 @@ SEVERAL_TOPICS = [
         id="PC06",
         rule="the end of all present topics of a pattern is not the end -> it is",
         module=_QUEUE,
-        name="MessageQueue._fill_nowait",
+        name="MessageQueue._has_ended",
         replacement=Edit("not self._endless and all(", "all("),
         caught_by=f"{_BY_MULTI} -k nothing_yet",
     ),

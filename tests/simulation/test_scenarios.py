@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.history.check import check
 from tests.history.events import Overloaded
 from tests.simulation.acts import (
     At,
@@ -563,19 +562,6 @@ def test_an_orphan_is_removed_after_the_clock_of_its_broker_was_set_back() -> No
     plan = SCENARIOS["a run ends soon after a creation was cut short"]
     back = Mishap("f1", At(1.5), JumpClock("broker-1", -86_400.0))
     assert simulate(replace(plan, faults=(*plan.faults, back))).violations == []
-
-
-def test_only_the_refusals_of_other_bookies_excuse_the_delay_of_an_overload() -> None:
-    outcome = simulate(SCENARIOS["one bookie was slow and all of them are overloaded"])
-    refusals = [each for each in outcome.events if isinstance(each.event, Overloaded)]
-    assert refusals
-    rest = [each for each in outcome.events if each not in refusals]
-    assert {each.rule for each in check(rest)} == {"delayed"}
-    # The last fault slowed bookie-2.  If it alone had refused entries, no other would be away.
-    own = [each for each in refusals if each.event == Overloaded("bookie-2")]
-    assert own
-    alone = sorted([*rest, *own], key=lambda each: each.at_ns)
-    assert {each.rule for each in check(alone)} == {"delayed"}
 
 
 def test_the_refusal_of_a_block_of_entries_is_noted() -> None:
