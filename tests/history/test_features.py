@@ -10,11 +10,13 @@ from tests.history.compaction_events import (
     ViewChange,
 )
 from tests.history.events import (
+    Attached,
     Copy,
     Drained,
     Event,
     Fault,
     FaultEnd,
+    Nack,
     Ok,
     Position,
     Quiet,
@@ -27,7 +29,7 @@ from tests.history.events import (
 )
 from tests.history.policy_events import Expired, MayEvict, MayExpire
 from tests.history.route_events import Arrived, Offer, Route, RouteEnd, Taken
-from tests.history.story import A, B, C, D, T, acked, delivered, read, rules, sent, subscribed
+from tests.history.story import A, B, C, D, T, acked, at, delivered, read, rules, sent, subscribed
 
 
 def _keyed(
@@ -226,6 +228,26 @@ def test_a_key_waits_for_the_message_that_its_consumer_keeps() -> None:
 
     assert rules(story("k")) == []
     assert rules(story("other")) == ["stalled"]
+
+
+def test_a_message_that_was_given_back_waits_while_its_key_moves() -> None:
+    """Seed 3000090: a consumer keeps a later message of the key, which now belongs to another."""
+
+    def story(*refused: Event, key: str = "k", first: bool = False) -> list[Event]:
+        newcomer = subscribed("d", "key_shared")
+        before, later = (newcomer, []) if first else ([], newcomer)
+        got = [delivered(0, A), *refused, *before, *_keyed(1, B, key), delivered(1, B), *later]
+        events = [*subscribed(kind="key_shared"), *_keyed(0, A), *got]
+        end = [*acked(0, A, B), Drained(T, "s"), *read((0, A), (1, B))]
+        return [*events, Quiet(("c", "d")), delivered(0, A, "d"), *end]
+
+    back = Nack("c", T, A)
+    assert rules(story(back)) == []
+    assert rules(story(back, key="other")) == ["stalled"]
+    # The newcomer was attached before the later message was delivered: the key does not move.
+    assert rules(story(back, first=True)) == ["stalled"]
+    # The consumer was attached again, and did not get the message: nobody gave it back.
+    assert rules(story(Attached("c", at(5)))) == ["stalled"]
 
 
 def test_a_key_waits_also_for_a_message_from_before_an_end_that_was_refused() -> None:

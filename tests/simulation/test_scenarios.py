@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.history.check import check
 from tests.history.events import Overloaded
 from tests.simulation.acts import (
     At,
+    Flaky,
+    Freeze,
     FullDisk,
     Isolate,
     Join,
@@ -18,7 +21,7 @@ from tests.simulation.acts import (
     LoseDisk,
     LoseIndex,
     On,
-    Refuse,
+    Restart,
     Rot,
     SlowDisk,
     StuckDisk,
@@ -470,76 +473,86 @@ SCENARIOS = {
         power_cycle=False,
     ),
     # Not a fault of the product: every bookie refused entries, because a burst was more than it may
-    # hold, and one of them had had a slow disk shortly before.
-    "one bookie was slow and all of them are overloaded": Plan(
-        seed=3000105,
+    # hold, and one of them had a slow disk as well.
+    "one bookie is slow and all of them are overloaded": Plan(
+        seed=3,
         shape=Shape(
-            *(4, 2, 2),
+            *(3, 1, 1),
+            settings=Settings(quorums=(3, 3, 2), limits=Limits(in_flight_bytes_max=20_000)),
+        ),
+        topics=(Topic(T),),
+        work=(
+            Produce(*("p1-t1", "client-1", T, 100, 0.02, 20), batching=False, payload_bytes=3333),
+        ),
+        faults=(Mishap("f1", At(0.5), SlowDisk("bookie-1", 4.0, 10.0)),),
+        storm_s=6.0,
+        power_cycle=False,
+    ),
+    # Not a fault of the product: a consumer gave messages back whose keys belonged to others by
+    # then, and these get nothing of a key while the first one keeps later messages of it.
+    "keys move while messages of them are given back": Plan(
+        seed=3000090,
+        shape=Shape(
             settings=Settings(
-                quorums=(4, 3, 2),
-                roll_entries=30,
-                cursor_roll_records=2,
-                cursor_snapshot_records=1,
-                cursor_snapshot_s=0.2,
-                old_brokers=1.0,
-                policy_check_interval_s=0.2,
+                directories=3,
                 racks=2,
                 reclaim_interval_s=3.0,
+                position_interval_s=0.5,
                 session_timeout_s=1.0,
-                message_bytes_max=10_000,
                 split=0.5,
-                unsynced=True,
+                recovery=AutoRecovery(5.0, fence_open_after_s=0.5),
                 http=True,
                 balance_interval_s=1.0,
-                limits=Limits(
-                    stuck_s=3.0,
-                    return_s=0.5,
-                    lookups_max=1,
-                    unread_bytes_max=5_000,
-                    in_flight_bytes_max=20_000,
-                ),
             ),
         ),
-        topics=(Topic(T), Topic(T2)),
+        topics=(Topic(T),),
         work=(
-            Produce("p1-t1", "client-1", T, 100, 0.02, 20, payload_bytes=3333, reopen=0.1),
-            Produce(
-                *("p2-t1", "client-2", T, 6, 0.1, 20),
-                batching=False,
-                payload_bytes=500,
-                wait=True,
-            ),
-            Produce(
-                *("p1-t2", "client-1", T2, 10, 0.02),
-                payload_bytes=3333,
-                compression="snappy",
-                give_up=0.6,
-            ),
+            Produce("p1-t1", "client-1", T, 400, 0.001, 200, batching=False, give_up=0.2),
             Consume(
-                *("c1a-t2", "client-1", T2, "s1"),
+                *("c1b-t1", "client-1", T, "s1", "failover"),
                 cumulative=1.0,
                 linger_s=3.0,
                 nack=0.05,
+                leave=0.05,
+                seek=0.03,
+                unsubscribe=0.02,
+            ),
+            Consume(
+                *("c2a-t1", "client-1", T, "s2", "key_shared"),
+                linger_s=3.0,
+                nack=0.05,
+                forget=0.05,
+                queue=1,
+                receivers=2,
+            ),
+            Consume(
+                *("c2b-t1", "client-1", T, "s2", "key_shared"),
+                receipts=False,
+                cumulative=0.3,
+                linger_s=0.01,
+                queue=10,
+                give_up=0.2,
+                flush=0.1,
+                receivers=2,
+            ),
+            Consume(
+                *("c2c-t1", "client-1", T, "s2", "key_shared"),
+                receipts=False,
+                cumulative=0.3,
+                linger_s=0.5,
+                nack=0.05,
+                abandon=0.5,
                 queue=10,
                 give_up=0.2,
                 flush=0.5,
-                receivers=2,
             ),
         ),
         faults=(
-            Mishap(
-                "f1",
-                On("ledger created", 1, 0.06573405912650407),
-                SlowDisk("bookie-4", 8.0, 1000.0),
-            ),
-            Mishap("f3", At(9.906416897221183), SlowDisk("bookie-2", 4.0, 10.0)),
-            Mishap("f5", On("list changed", 2), StuckDisk("bookie-2", 8.0)),
-            Mishap("f6", On("fenced"), StuckDisk("subject", 8.0)),
-            Mishap("f7", On("list changed"), LoseIndex("bookie-1", 2.0)),
-            Mishap("k1", On("acks flushed", 2), Kill("broker-1", 2.0)),
-            Mishap(
-                "m0", On("segment", 2), Refuse(3.0, 0.1, "/namespace", "the value is too large")
-            ),
+            Mishap("f1", At(0.08775571335945553), Freeze("broker-1", 5.0)),
+            Mishap("f2", On("fence", 2), Flaky(12.272341650441444, 0.1, 0.1, 0.02, 0.3, 300.0)),
+            Mishap("f5", At(2.8824909822411824), StuckDisk("bookie-2", 14.0)),
+            Mishap("f6", At(2.8824909822411824), StuckDisk("bookie-3", 14.0)),
+            Mishap("f7", At(3.6219099624567375), Restart("broker-2", 14.0)),
         ),
         power_cycle=False,
     ),
@@ -562,6 +575,19 @@ def test_an_orphan_is_removed_after_the_clock_of_its_broker_was_set_back() -> No
     plan = SCENARIOS["a run ends soon after a creation was cut short"]
     back = Mishap("f1", At(1.5), JumpClock("broker-1", -86_400.0))
     assert simulate(replace(plan, faults=(*plan.faults, back))).violations == []
+
+
+def test_only_the_refusals_of_other_bookies_excuse_the_delay_of_an_overload() -> None:
+    outcome = simulate(SCENARIOS["one bookie is slow and all of them are overloaded"])
+    refusals = [each for each in outcome.events if isinstance(each.event, Overloaded)]
+    assert refusals
+    rest = [each for each in outcome.events if each not in refusals]
+    assert {each.rule for each in check(rest)} == {"delayed"}
+    # If the slow bookie alone had refused entries, no other one would be away.
+    own = [each for each in refusals if each.event == Overloaded("bookie-1")]
+    assert own
+    alone = sorted([*rest, *own], key=lambda each: each.at_ns)
+    assert {each.rule for each in check(alone)} == {"delayed"}
 
 
 def test_the_refusal_of_a_block_of_entries_is_noted() -> None:

@@ -61,6 +61,7 @@ class _Place:
 class _Attachment:
     epoch: int = 0
     since_ns: int = -1  # when the attachment was requested
+    at_ns: int = -1  # when the consumer was told of it
 
 
 @dataclass(slots=True)
@@ -73,6 +74,7 @@ class _Consumer:
     places: dict[str, _Place] = field(default_factory=dict[str, _Place])
     unconfirmed: dict[int, Ack] = field(default_factory=dict[int, Ack])
     has: dict[tuple[str, Position], int] = field(default_factory=dict[tuple[str, Position], int])
+    gave_back: set[tuple[str, Position]] = field(default_factory=set[tuple[str, Position]])
 
 
 def check(record: Record) -> Iterator[Violation]:
@@ -153,6 +155,7 @@ class _Check:
             case Nack(consumer, topic, position):
                 self._consumers[consumer].nacked_ns = at_ns
                 self._consumers[consumer].has.pop((topic, position), None)
+                self._consumers[consumer].gave_back.add((topic, position))
             case Seek(topic, name, seek, to):
                 self._seeks[seek] = stamped.event
                 answered = seek in self._answered
@@ -240,7 +243,7 @@ class _Check:
         subscribe = consumer.subscribe
         for topic in [only] if only else self._topics[subscribe.topic]:
             before = consumer.attached.get(topic, _Attachment())
-            consumer.attached[topic] = _Attachment(before.epoch + 1, since_ns)
+            consumer.attached[topic] = _Attachment(before.epoch + 1, since_ns, at_ns)
             subscription = self._make((topic, subscribe.subscription))
             # It was gone, and exists again because the consumer came back.
             if subscription.since_ns is None:
@@ -406,8 +409,9 @@ class _Check:
                 continue
             them = ", ".join(each.name for each in there)
             by_key = any(each.subscribe.type == "key_shared" for each in there)
-            held: set[str] = set()  # keys of which a consumer has a message that it keeps
             owed = set(subscription.owed_until(at_ns))
+            held: set[str] = set()  # keys of which a consumer has a message that it keeps
+            moving = self._moving(subscription, topic, there, owed) if by_key else set[str]()
             # A message may be kept that an earlier subscription of the name was owed.
             for index in range(len(subscription.log.reads)) if by_key else sorted(owed):
                 read = subscription.log.reads[index]
@@ -421,9 +425,32 @@ class _Check:
                 key = self._record.key_of(subscription.log, read) if by_key else ""
                 if any(_has(each, topic, read.position) for each in there):
                     held.add(key)
+                elif key in moving and any((topic, read.position) in c.gave_back for c in there):
+                    continue
                 elif not by_key or key not in held:
                     about = f"{read.value} {show(read.position)}"
                     yield Violation("stalled", topic, about, f"{them} of {name} did not get it")
+
+    def _moving(
+        self, subscription: Subscription, topic: str, there: list[_Consumer], owed: set[int]
+    ) -> set[str]:
+        """Return the keys that may have moved from a consumer that keeps a message of them.
+
+        A message of such a key that was given back goes to the next consumer, which gets none of it
+        until the one before it has nothing any more.  A key moves only to a consumer that was
+        attached after the kept message had been delivered.
+        """
+        moving: set[str] = set()
+        for index, read in enumerate(subscription.log.reads):
+            position = read.position
+            if index in owed or subscription.settled(position, whole_entry=False) is None:
+                for holder in (each for each in there if _has(each, topic, position)):
+                    got_ns = holder.has[topic, position] - self._in_flight_ns
+                    if any(
+                        each is not holder and each.attached[topic].at_ns > got_ns for each in there
+                    ):
+                        moving.add(self._record.key_of(subscription.log, read))
+        return moving
 
     def _check_drained(self, key: _Key, at_ns: int) -> Iterator[Violation]:
         topic, name = key
