@@ -5,6 +5,7 @@ broker with the fewest bundles; if that is the owner itself, it releases the bun
 again when a client asks.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -79,15 +80,29 @@ class BundleOperations:
     # -- moving
 
     async def unload_namespace(self, namespace: str, *, hand_over: bool = True) -> None:
-        """Release all bundles of the namespace, on the brokers that own them."""
-        for range_ in (await self._policies.bundles(namespace)).ranges():
+        """Release all bundles of the namespace, on the brokers that own them.
+
+        A bundle that is split meanwhile is released in its parts.
+        """
+        waiting = deque((await self._policies.bundles(namespace)).ranges())
+        while waiting:
+            range_ = waiting.popleft()
             try:
-                await self.unload(namespace, range_, hand_over=hand_over)
-            except NotOwnerError as error:
-                if error.http_url is None:
+                await self._unload_anywhere(namespace, range_, hand_over=hand_over)
+            except NotFoundError:
+                parts = (await self._policies.bundles(namespace)).parts_of(range_)
+                if len(parts) < 2:  # The bundle was not split: the namespace is gone.
                     raise
-                path = f"/admin/v2/namespaces/{namespace}/{range_}/unload"
-                await self._peer_calls.call(error.http_url, "PUT", path)
+                waiting.extendleft(reversed(parts))
+
+    async def _unload_anywhere(self, namespace: str, range_: str, *, hand_over: bool) -> None:
+        try:
+            await self.unload(namespace, range_, hand_over=hand_over)
+        except NotOwnerError as error:
+            if error.http_url is None:
+                raise
+            path = f"/admin/v2/namespaces/{namespace}/{range_}/unload"
+            await self._peer_calls.call(error.http_url, "PUT", path)
 
     async def unload(
         self, namespace: str, range_: str, *, destination: str = "", hand_over: bool = True

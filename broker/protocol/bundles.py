@@ -58,6 +58,15 @@ class Bundles:
         low, high = self.boundaries[index : index + 2]
         return _range(low, high)
 
+    def parts_of(self, range_: str) -> list[str]:
+        """Return the bundles inside a range: itself, or those into which it was split."""
+        low, high = ends(range_)
+        return [
+            _range(first, last)
+            for first, last in pairwise(self.boundaries)
+            if low <= first and last <= high
+        ]
+
     def split(self, range_: str, points: Collection[int]) -> Self:
         """Return the bundles with more boundaries inside one range.  Raise ValueError."""
         low, high = ends(range_)
