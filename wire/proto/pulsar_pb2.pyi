@@ -1073,22 +1073,18 @@ class CommandGetLastMessageIdResponse(_message.Message):
     def __init__(self, last_message_id: _Optional[_Union[MessageIdData, _Mapping]] = ..., request_id: _Optional[int] = ..., consumer_mark_delete_position: _Optional[_Union[MessageIdData, _Mapping]] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., created: _Optional[int] = ..., instance: _Optional[str] = ..., ledgers_url: _Optional[str] = ..., ledgers: _Optional[_Iterable[_Union[SealedLedgerOffsets, _Mapping]]] = ...) -> None: ...
 
 class SealedLedgerOffsets(_message.Message):
-    __slots__ = ("ledger_id", "first_offset", "next_offset", "entries", "bytes", "first_publish_ms", "last_publish_ms")
+    __slots__ = ("ledger_id", "first_offset", "next_offset", "entries", "bytes")
     LEDGER_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
-    FIRST_PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
-    LAST_PUBLISH_MS_FIELD_NUMBER: _ClassVar[int]
     ledger_id: int
     first_offset: int
     next_offset: int
     entries: int
     bytes: int
-    first_publish_ms: int
-    last_publish_ms: int
-    def __init__(self, ledger_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ..., first_publish_ms: _Optional[int] = ..., last_publish_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, ledger_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., next_offset: _Optional[int] = ..., entries: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class CommandConsumerStats(_message.Message):
     __slots__ = ("request_id", "consumer_id")
