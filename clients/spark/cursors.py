@@ -95,6 +95,7 @@ class Cursors:
         # A cursor that is still being moved is moved on with the next commit.
         if move is None or move.done():
             self._moves[partition] = self._pool.submit(self._move, partition, offset)
+            self._moves[partition].add_done_callback(_report)
 
     def _move(self, partition: Partition, offset: int) -> None:
         consumer = self._consumers[partition]
@@ -115,3 +116,10 @@ class Cursors:
             partition,
             error,
         )
+
+
+def _report(move: Future[None]) -> None:
+    """Log an error that nobody expected.  Nobody else looks at the result of a move."""
+    error = move.exception()
+    if error is not None:
+        _log.error("a cursor of a stream was not moved, and stays behind", exc_info=error)

@@ -126,3 +126,21 @@ def test_a_subscription_in_use_is_an_error(client: FakeClient) -> None:
     client.error = BusyError(0, "taken")
     with pytest.raises(ValueError, match=f"'s' of {T} partition 0 is in use"):
         cursors_of(client).open(HELD)
+
+
+def test_an_error_that_nobody_expected_is_logged(
+    client: FakeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    def seek(start: Offset) -> None:
+        raise KeyError(start.value)
+
+    cursors = cursors_of(client)
+    cursors.open(HELD)
+    client.consumers[HELD.stored_in[T0]][-1].seek = seek  # type: ignore[method-assign]
+    cursors.begin({T0: 10, T1: 20})
+    cursors.close()  # Its threads have ended, and have written what they had to say.
+    (record,) = caplog.records
+    assert "stays behind" in record.message
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], KeyError)
+    assert client.sought(T1) == [20], "the other cursor has moved"
