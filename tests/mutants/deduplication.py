@@ -215,6 +215,14 @@ MUTANTS = [
         caught_by="tests:tests/clients/python/test_deduplication.py",
     ),
     Mutant(
+        id="P89b",
+        rule="no batch of plain messages spans stored and new ones -> it does",
+        module="daybook.clients.python.topic_producer",
+        name="TopicProducer.send_plain",
+        replacement=Edit("sequence_id == self._first_new_id", "False"),
+        caught_by="tests:tests/clients/python/test_deduplication.py -k plain",
+    ),
+    Mutant(
         id="DP90",
         rule="a replay that advances may take long -> a topic with a long one is never loaded",
         module="daybook.broker.topics.loads",

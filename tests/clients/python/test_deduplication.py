@@ -82,6 +82,26 @@ async def test_an_application_that_starts_again_repeats_what_it_may_have_sent(
             assert (await client.offsets("t")).next == 20
 
 
+async def test_plain_messages_that_are_repeated_span_nothing_either(
+    autojump_clock: MockClock,
+) -> None:
+    """Messages without ids of their own take a shorter way into their batch."""
+    async with real_broker() as cluster:
+        deduplicate(cluster)
+        async with client_of(cluster, "client") as client:
+            async with await client.create_producer("t", name="app") as producer:
+                for n in range(10):
+                    producer.send_nowait(b"%d" % n)
+            producer = await client.create_producer("t", name="app", initial_sequence_id=4)
+            for n in range(4, 20):
+                producer.send_nowait(b"%d" % n)
+            await producer.flush()
+            reader = await client.create_reader("t", start="earliest")
+            found = [(await reader.receive()).data for _ in range(20)]
+            assert found == [b"%d" % n for n in range(20)]
+            assert (await client.offsets("t")).next == 20
+
+
 async def test_without_deduplication_nothing_was_stored_before(autojump_clock: MockClock) -> None:
     async with real_broker() as cluster, client_of(cluster, "client") as client:
         producer = await client.create_producer("t")
