@@ -6,6 +6,7 @@ options      the options of a query, and the task that the driver sends to a wor
 offsets      which offsets a query reads: bounds, limits, splits; pure
 checkpoint   the offsets of a stream as Spark stores them; pure
 topics       the driver's questions to the brokers
+sizes        what a stream knows about the sizes of messages that it has not read
 cursors      the subscription that follows a stream
 read         runs a task: reads messages as Arrow batches
 source       implements Spark's interfaces: the format, the batch reader and the stream reader

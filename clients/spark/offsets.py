@@ -326,6 +326,111 @@ def limit(start: PartitionValues, end: PartitionValues, offsets_max: int) -> dic
     return {p: start.get(p, end[p]) + taken[p] for p in sizes}
 
 
+class Stored(NamedTuple):
+    """About how many bytes the messages at the offsets [first, next) of a partition have."""
+
+    first: int
+    next: int
+    bytes: float
+
+
+def stored_sizes(
+    start: int, end: int, sealed: Sequence[Stored], average: float | None
+) -> list[Stored]:
+    """Return the sizes of the offsets [start, end), in order and without gaps.
+
+    Sealed ledgers know their sizes.  The other messages, which are mostly in the open ledger, are
+    taken to be as large as those of the sealed ledgers, or as `average` where there are none.
+    """
+    messages = sum(each.next - each.first for each in sealed)
+    if messages:
+        average = sum(each.bytes for each in sealed) / messages
+    found: list[Stored] = []
+    at = start
+    for each in (*sealed, Stored(end, end, 0)):
+        low, high = max(each.first, at), min(each.next, end)
+        if at < min(low, end):
+            found.append(Stored(at, min(low, end), (min(low, end) - at) * (average or 0.0)))
+            at = min(low, end)
+        if low < high:
+            found.append(Stored(low, high, each.bytes * (high - low) / (each.next - each.first)))
+            at = high
+    return found
+
+
+def limit_bytes(
+    start: PartitionValues,
+    end: PartitionValues,
+    sizes: Mapping[Partition, Sequence[Stored]],
+    bytes_max: int,
+) -> dict[Partition, int]:
+    """Return an end with at most `bytes_max` bytes in all, in proportion to what partitions have.
+
+    At least one offset is taken if there is any, however large it is, so a stream always makes
+    progress.  `sizes` has the offsets from the start to the end of each partition.
+    """
+    totals = {p: sum(each.bytes for each in sizes.get(p, ())) for p in sorted(end)}
+    total = sum(totals.values())
+    if total <= bytes_max:
+        return dict(end)
+    found = {p: start.get(p, end[p]) for p in totals}
+    waiting = [p for p in found if found[p] < end[p]]
+    smallest = sorted(waiting, key=lambda p: (_size_at(sizes[p], found[p]), p))
+    if _size_at(sizes[smallest[0]], found[smallest[0]]) > bytes_max:
+        found[smallest[0]] += 1  # Every message is larger than the limit.
+        return found
+    # A partition with a small share gets one offset, or it would wait for a large one to end.
+    left = _one_each(smallest, found, sizes, float(bytes_max))
+    rest = {p: [each for s in sizes[p] if (each := _behind(s, found[p])).bytes] for p in waiting}
+    totals = {p: sum(each.bytes for each in several) for p, several in rest.items()}
+    total, budget = sum(totals.values()), left
+    for p, size in totals.items():
+        found[p], used = _offset_within(rest[p], size * budget / total if total else 0.0, end[p])
+        left -= used
+    # Rounding down leaves some bytes.  They go to the partitions that have most left.
+    waiting = [p for p in waiting if found[p] < end[p]]
+    _one_each(sorted(waiting, key=lambda p: (found[p] - end[p], p)), found, sizes, left)
+    return found
+
+
+def _one_each(
+    partitions: Sequence[Partition],
+    found: dict[Partition, int],
+    sizes: Mapping[Partition, Sequence[Stored]],
+    left: float,
+) -> float:
+    """Move each partition on by one offset that fits into what is left; return the rest."""
+    for p in partitions:
+        size = _size_at(sizes[p], found[p])
+        if size <= left:
+            found[p] += 1
+            left -= size
+    return left
+
+
+def _behind(sizes: Stored, offset: int) -> Stored:
+    """Return the part of these offsets that begins at the offset."""
+    first = min(max(sizes.first, offset), sizes.next)
+    share = (sizes.next - first) / (sizes.next - sizes.first)
+    return Stored(first, sizes.next, sizes.bytes * share)
+
+
+def _offset_within(sizes: Sequence[Stored], bytes_max: float, end: int) -> tuple[int, float]:
+    """Return how far so many bytes reach, and how many of them are used."""
+    used = 0.0
+    for each in sizes:
+        if used + each.bytes > bytes_max:
+            count = int((bytes_max - used) * (each.next - each.first) / each.bytes)
+            return each.first + count, used + each.bytes * count / (each.next - each.first)
+        used += each.bytes
+    return end, used
+
+
+def _size_at(sizes: Sequence[Stored], offset: int) -> float:
+    (found,) = (each for each in sizes if each.first <= offset < each.next)
+    return found.bytes / (found.next - found.first)
+
+
 def split(
     found: list[OffsetRange], partitions_min: int, records_max: int | None = None
 ) -> list[OffsetRange]:

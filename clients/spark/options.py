@@ -37,6 +37,7 @@ _NAMES = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "minPartitions",
@@ -53,12 +54,14 @@ _NAMES = (
 _FOR_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _FOR_STREAMS = (
     "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "subscription",
     "outageTimeout",
 )
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TRIGGER_DELAY_S = 15 * 60.0  # as Spark's Kafka source has it
 _OUTAGE_S = 15 * 60.0
 PATIENCE_S = 60.0  # for a task of a batch
@@ -85,6 +88,7 @@ class SourceOptions:
     starting: Bounds | None  # None: earliest for a batch, latest for a stream
     ending: Bounds
     offsets_per_trigger_max: int | None
+    bytes_per_trigger_max: int | None
     offsets_per_trigger_min: int | None
     trigger_delay_max_s: float
     partitions_min: int
@@ -151,6 +155,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         starting=_bounds(given, "starting", selection.only_topic),
         ending=_bounds(given, "ending", selection.only_topic) or "latest",
         offsets_per_trigger_max=_positive(given, "maxOffsetsPerTrigger"),
+        bytes_per_trigger_max=_bytes(given, "maxBytesPerTrigger"),
         offsets_per_trigger_min=_trigger_minimum(given),
         trigger_delay_max_s=_seconds(given, "maxTriggerDelay", _TRIGGER_DELAY_S),
         partitions_min=_positive(given, "minPartitions") or 1,
@@ -245,6 +250,16 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     if not re.fullmatch(r"[0-9]{1,18}", text.strip()) or int(text) == 0:
         raise ValueError(f"{name}={text!r} is not a positive number")
     return int(text)
+
+
+def _bytes(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name.lower())
+    if text is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,15})\s*(b|([kmgt])(i?b)?)?", text.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"{name}={text!r} is not a size: write a number and a unit, such as 64m")
+    return int(match[1]) * _UNITS_BYTES[match[3] or ""]
 
 
 def _seconds(given: Mapping[str, str], name: str, default: float) -> float:

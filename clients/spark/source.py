@@ -4,8 +4,8 @@
          .option("topic", "flights").load()
 
 Offsets are exact integers and ranges half-open, so a stream that is restarted from its checkpoint
-reads every message once.  Streams support admission control (`maxOffsetsPerTrigger`) and
-Trigger.AvailableNow, which takes the end once, when the query starts.
+reads every message once.  Streams support admission control (`maxOffsetsPerTrigger`,
+`maxBytesPerTrigger`) and Trigger.AvailableNow, which takes the end once, when the query starts.
 
 Spark imports this module in several short-lived processes that only need names and options.  The
 client and pyarrow are therefore imported inside the functions that need them.
@@ -31,6 +31,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -47,6 +48,7 @@ from daybook.clients.spark.offsets import (
     check_losses,
     is_another_topic,
     limit,
+    limit_bytes,
     split,
 )
 from daybook.clients.spark.options import (
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 
     from daybook.clients.python.reader import TopicLedgers
     from daybook.clients.spark.cursors import Cursors
+    from daybook.clients.spark.sizes import KnownSizes
     from daybook.clients.spark.topics import Held, KnownOffsets, TopicOffsets
 
 _log = logging.getLogger("daybook.spark")
@@ -160,6 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._topics: TopicOffsets | None = None
         self._known: KnownOffsets | None = None
         self._cursors: Cursors | None = None
+        self._sizes: KnownSizes | None = None
         self._last_taken_s: float | None = None  # when a trigger took messages
 
     # -- what Spark calls
@@ -179,6 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(options.offsets_per_trigger_max)
         if options.offsets_per_trigger_min is not None:
             return ReadMinRows(options.offsets_per_trigger_min)
+        if options.bytes_per_trigger_max is not None:
+            return ReadMaxBytes(options.bytes_per_trigger_max)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
@@ -205,7 +211,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else max(begin[partition], self._until(partition, held, begin[partition]))
             for partition in begin
         }
-        end = self._limited(begin, end, limit_)
+        end = self._limited(begin, end, limit_, held)
         progress = {
             partition: Progress(next_, self._created(partition, held, before))
             for partition, next_ in end.items()
@@ -241,7 +247,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._cursors.close()
         if self._topics is not None:
             self._topics.close()
-            self._topics = self._known = self._cursors = None
+            self._topics = self._known = self._cursors = self._sizes = None
 
     # -- asking
 
@@ -257,6 +263,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ledgers(self, topic: str) -> "TopicLedgers":
         return self._topic_offsets().ledgers(topic)
+
+    def _known_sizes(self) -> "KnownSizes":
+        if self._sizes is None:
+            from daybook.clients.spark.sizes import KnownSizes
+
+            self._sizes = KnownSizes(self._ledgers, self._sample, self._now_s)
+        return self._sizes
+
+    def _sample(self, topic: str, offset: int) -> float:
+        return self._topic_offsets().bytes_of_message(topic, offset)
 
     def _resolve_start(self, held: "Held") -> dict[Partition, int]:
         spec = self._options.starting or "latest"
@@ -311,7 +327,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return created
 
     def _limited(
-        self, begin: Mapping[Partition, int], end: dict[Partition, int], limit_: ReadLimit
+        self,
+        begin: Mapping[Partition, int],
+        end: dict[Partition, int],
+        limit_: ReadLimit,
+        held: "Held",
     ) -> dict[Partition, int]:
         """Return the end of this trigger, as the limits of the query and of Spark allow."""
         waiting = sum(end[partition] - begin[partition] for partition in end)
@@ -328,8 +348,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return dict(begin)
         self._last_taken_s = self._now_s()
         if isinstance(limit_, ReadMaxRows):
-            return limit(begin, end, limit_.max_rows)
-        return end
+            end = limit(begin, end, limit_.max_rows)
+        bytes_max = self._options.bytes_per_trigger_max
+        if isinstance(limit_, ReadMaxBytes):
+            bytes_max = limit_.max_bytes
+        # Spark asks for everything in a trigger without limits.
+        if bytes_max is None or isinstance(limit_, ReadAllAvailable):
+            return end
+        return self._limited_in_bytes(begin, end, held, bytes_max)
+
+    def _limited_in_bytes(
+        self, begin: Mapping[Partition, int], end: dict[Partition, int], held: "Held", most: int
+    ) -> dict[Partition, int]:
+        from daybook.clients.python.errors import BrokerError, Remedy
+
+        try:
+            return limit_bytes(begin, end, self._known_sizes().between(begin, end, held), most)
+        except (BrokerError, TimeoutError) as error:
+            gives_up = isinstance(error, BrokerError) and error.remedy is Remedy.GIVE_UP
+            if gives_up or self._target is not None:
+                raise
+            _log.warning("this trigger reads nothing, as sizes are not known yet: %s", error)
+            return dict(begin)  # The next trigger asks again.
 
 
 def _is_unknown(before: Progress | None, held: "Held", partition: Partition) -> bool:

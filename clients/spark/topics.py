@@ -21,6 +21,7 @@ from daybook.clients.python.errors import (
     UnavailableError,
 )
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.messages import Offset
 from daybook.clients.python.reader import TopicLedgers
 from daybook.clients.python.topic_choice import TopicPattern
 from daybook.clients.spark.offsets import (
@@ -32,6 +33,8 @@ from daybook.clients.spark.offsets import (
 )
 from daybook.clients.spark.options import AtTimes, Bounds
 from daybook.clients.spark.selection import Selection
+from daybook.wire.batch import num_messages, parse_metadata, split_broker_metadata
+from daybook.wire.errors import WireError
 
 FIRST_CONTACT_S = 5.0
 # A stream comes back to look up again, and must not hold up its end for long.
@@ -113,6 +116,21 @@ class TopicOffsets:
         """Return where the messages of a topic without partitions, or of a partition, are."""
         (found,) = self.client.ledgers(topic)
         return found
+
+    def bytes_of_message(self, topic: str, offset: int) -> float:
+        """Return the mean size of the messages in the entry that has the offset."""
+        with self.client.create_reader(
+            topic, start=Offset(offset), receiver_queue_size=1
+        ) as reader:
+            entries = reader.receive_entries(_RECEIVE_S)
+        if not entries:
+            return 0.0
+        data = entries[0].data
+        try:
+            _, _, payload = split_broker_metadata(memoryview(data))
+            return len(data) / max(1, num_messages(parse_metadata(payload)[0]))
+        except WireError:
+            return float(len(data))  # The task that reads it says what is wrong.
 
     def _topics(self) -> list[str]:
         """Return the full names of the topics that the query reads now."""

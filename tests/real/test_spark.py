@@ -246,6 +246,18 @@ def test_a_stream_goes_on_from_its_checkpoint_and_reads_all_once(
     assert stream.stored() == list(range(COUNT + 500))
 
 
+def test_a_stream_with_a_limit_of_bytes_reads_all_once_in_small_micro_batches(
+    stream: Stream,
+) -> None:
+    # 2,000 messages of some 50 bytes: one sampled entry tells about how large they are.
+    del stream.options["maxOffsetsPerTrigger"]
+    query = stream.run(maxBytesPerTrigger="25k")
+    rows = [p["numInputRows"] for p in query.recentProgress if p["numInputRows"]]
+    assert len(rows) >= 3
+    assert max(rows) < COUNT / 2
+    assert stream.stored() == list(range(COUNT))
+
+
 def test_a_stream_that_is_stopped_in_a_batch_reads_it_again_and_stores_it_once(
     stream: Stream,
 ) -> None:

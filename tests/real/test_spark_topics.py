@@ -138,6 +138,23 @@ def test_times_become_offsets_between_messages_and_within_batches(
         )
 
 
+def test_the_size_of_a_message_is_that_of_its_entry_shared_by_its_batch(
+    asking: Any, client: blocking.Client, topic: str
+) -> None:
+    with client.create_producer(topic, batching=False) as producer:
+        producer.send(bytes(10_000))
+        producer.send(b"")
+    with client.create_producer(topic, batch_messages_max=20) as producer:
+        for _ in range(20):
+            producer.send_nowait(bytes(1000))
+        producer.flush()
+    topics = asking(topic=topic)
+    name = full(topic)
+    assert 10_000 <= topics.bytes_of_message(name, 0) < 10_200
+    assert 0 < topics.bytes_of_message(name, 1) < 200
+    assert 1000 <= topics.bytes_of_message(name, 21) < 1100
+
+
 def test_a_wrong_address_fails_within_seconds_in_one_sentence() -> None:
     began = time.monotonic()
     topics = TopicOffsets("pulsar://127.0.0.1:1", Selection({full("t"): "t"}), ClientLimits())

@@ -13,14 +13,17 @@ from daybook.clients.spark.offsets import (
     Partition,
     Progress,
     Retained,
+    Stored,
     batch_plan,
     carry_over,
     check_losses,
     limit,
+    limit_bytes,
     parse_offsets,
     parse_times,
     resolve,
     split,
+    stored_sizes,
 )
 
 T, U = "persistent://public/default/t", "persistent://shop/eu/u"
@@ -227,6 +230,73 @@ def test_a_limit_is_kept_and_makes_progress(
     taken = sum(limited[p] - start[p] for p in limited)
     assert taken == min(offsets_max, sum(size for _, size in partitions.values()))
     assert all(start[p] <= limited[p] <= end[p] for p in start)
+
+
+ledgers = st.lists(st.tuples(st.integers(1, 20), st.integers(0, 5000)), max_size=4)
+
+
+@given(st.dictionaries(st.integers(0, 4), st.tuples(ledgers, st.integers(0, 30))), st.data())
+def test_a_limit_of_bytes_is_kept_and_makes_progress(
+    partitions: dict[int, tuple[list[tuple[int, int]], int]], data: st.DataObject
+) -> None:
+    start: dict[Partition, int] = {}
+    end: dict[Partition, int] = {}
+    sizes: dict[Partition, list[Stored]] = {}
+    for number, (shape, tail) in partitions.items():
+        partition, first = Partition(T, number), 7
+        sealed: list[Stored] = []
+        for messages, size in shape:
+            sealed.append(Stored(first, first + messages, size))
+            first += messages
+        start[partition] = data.draw(st.integers(7, first))
+        end[partition] = first + tail
+        sizes[partition] = stored_sizes(start[partition], end[partition], sealed, 100.0)
+        edges = [start[partition], *(each.next for each in sizes[partition])]
+        assert [each.first for each in sizes[partition]] == edges[:-1], "there is no gap"
+        assert edges[-1] == end[partition]
+    bytes_max = data.draw(st.integers(1, 20_000))
+    limited = limit_bytes(start, end, sizes, bytes_max)
+    assert all(start[p] <= limited[p] <= end[p] for p in start)
+    taken = sum(limited[p] - start[p] for p in limited)
+    assert taken >= min(1, sum(end[p] - start[p] for p in end))
+    used = sum(
+        each.bytes * (min(each.next, limited[p]) - each.first) / (each.next - each.first)
+        for p, several in sizes.items()
+        for each in several
+        if each.first < limited[p]
+    )
+    assert used <= bytes_max + 1e-3 or taken == 1
+    whole = sum(each.bytes for several in sizes.values() for each in several)
+    if whole <= bytes_max:
+        assert limited == end
+
+
+def test_bytes_are_shared_in_proportion_and_small_shares_are_not_starved() -> None:
+    start, end = {T0: 0, T1: 0}, {T0: 300, T1: 100}
+    sizes = {T0: [Stored(0, 300, 3000)], T1: [Stored(0, 100, 1000)]}
+    assert limit_bytes(start, end, sizes, 400) == {T0: 30, T1: 10}
+    # Half a message is the share of each: two of them fit, and none goes without for ever.
+    several = {Partition(T, i): 0 for i in range(4)}
+    ends = dict.fromkeys(several, 10)
+    tens = {p: [Stored(0, 10, 100)] for p in several}
+    assert sum(limit_bytes(several, ends, tens, 20).values()) == 2
+    small = limit_bytes(
+        {T0: 0, T1: 0},
+        {T0: 1000, T1: 1},
+        {T0: [Stored(0, 1000, 10_000)], T1: [Stored(0, 1, 10)]},
+        105,
+    )
+    assert small == {T0: 9, T1: 1}
+
+
+def test_the_sizes_of_ledgers_count_and_their_mean_is_that_of_the_open_one() -> None:
+    sealed = [Stored(0, 10, 1000), Stored(10, 30, 200)]
+    assert stored_sizes(5, 40, sealed, 7.0) == [
+        Stored(5, 10, 500),
+        Stored(10, 30, 200),
+        Stored(30, 40, 400),
+    ]
+    assert stored_sizes(5, 40, [], 7.0) == [Stored(5, 40, 245)]
 
 
 @given(

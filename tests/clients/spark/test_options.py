@@ -31,6 +31,11 @@ def test_options_have_their_defaults_and_any_case() -> None:
         ({"endingTimestamp": "5"}, True, "batch"),
         ({"maxOffsetsPerTrigger": "5"}, False, "streams"),
         ({"subscription": "s"}, False, "subscription is for streams"),
+        ({"maxBytesPerTrigger": "5m"}, False, "maxBytesPerTrigger is for streams"),
+        ({"maxBytesPerTrigger": "0"}, True, "write a number and a unit, such as 64m"),
+        ({"maxBytesPerTrigger": "-1k"}, True, "is not a size"),
+        ({"maxBytesPerTrigger": "5 parsecs"}, True, "is not a size"),
+        ({"onUnreadable": "ignore"}, False, "is none of fail, null, skip"),
         ({"minPartitions": "0"}, False, "positive"),
         ({"maxRecordsPerPartition": "²"}, False, "positive"),
         ({"failOnDataLoss": "maybe"}, False, "neither"),
@@ -56,6 +61,22 @@ def test_options_have_their_defaults_and_any_case() -> None:
 def test_wrong_options_are_errors(extra: dict[str, str], streaming: bool, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_options(BASE | extra, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("64m", 64 << 20),
+        ("1 GiB", 1 << 30),
+        ("2kb", 2048),
+        ("100", 100),
+        ("7B", 7),
+        ("1t", 1 << 40),
+    ],
+)
+def test_sizes_have_units(text: str, size: int) -> None:
+    options = parse_options(BASE | {"maxBytesPerTrigger": text}, streaming=True)
+    assert options.bytes_per_trigger_max == size
 
 
 def test_a_table_of_spark_s_catalog_has_no_options_and_is_told_what_has() -> None:

@@ -11,13 +11,14 @@ import pytest
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
 )
 from pyspark.sql.types import StructType
 
 from daybook.clients.python.errors import NotAllowedError, NotReadyError, UnavailableError
-from daybook.clients.python.reader import TopicLedgers
+from daybook.clients.python.reader import OffsetRange, SealedLedger, TopicLedgers
 from daybook.clients.spark.offsets import DataLossError, Partition, Progress, Retained
 from daybook.clients.spark.options import SourceOptions, parse_options
 from daybook.clients.spark.source import DaybookDataSource, StreamReader, plan
@@ -41,12 +42,24 @@ class Reader(StreamReader):
         self.error: Exception | None = None
         self.now_s = 1000.0
         self.asked = 0
+        self.ledgers_of: dict[str, TopicLedgers | Exception] = {}
+        self.ledgers_asked = 0
 
     def _ask(self) -> Held:
         self.asked += 1
         if self.error is not None:
             raise self.error
         return self.held
+
+    def _ledgers(self, topic: str) -> TopicLedgers:
+        self.ledgers_asked += 1
+        found = self.ledgers_of[topic]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def _sample(self, topic: str, offset: int) -> float:
+        return 10.0
 
     def _now_s(self) -> float:  # type: ignore[override]
         return self.now_s
@@ -118,6 +131,61 @@ def test_the_default_limit_is_that_of_the_options() -> None:
     assert default(offsets_per_trigger_min=7) == ReadMinRows(7)
     both = default(offsets_per_trigger_min=7, offsets_per_trigger_max=9)
     assert both == ReadMaxRows(9)
+
+
+def sized(**options: Any) -> Reader:
+    """Return a reader of a partition with 100 messages of 5 bytes, and one with 50 of 10."""
+    stream = reader(TWO, options=replace(OPTIONS, **options))
+    sealed = (SealedLedger(1, 0, 100, 100, 500),)
+    stream.ledgers_of = {
+        f"{T}-partition-0": TopicLedgers(OffsetRange(0, 100), "zk://x", sealed),
+        f"{T}-partition-1": TopicLedgers(OffsetRange(10, 60)),
+    }
+    return stream
+
+
+BYTES = ReadMaxBytes(100)
+BEGIN, SHARED = offset(t0=0, t1=10), offset(t0=10, t1=15)
+
+
+def test_a_trigger_takes_so_many_bytes() -> None:
+    stream = sized(bytes_per_trigger_max=100)
+    assert stream.getDefaultReadLimit() == BYTES
+    assert stream.latestOffset(BEGIN, BYTES) == SHARED
+    assert stream.latestOffset(BEGIN, ReadMaxBytes(1)) == offset(t0=1, t1=10), "it goes on"
+    assert stream.latestOffset(BEGIN, ALL) == offset(t0=100, t1=60), "Spark asks for everything"
+    assert stream.ledgers_asked == 2, "sizes are asked for once a minute"
+    stream.now_s += 61
+    assert stream.latestOffset(BEGIN, BYTES) == SHARED
+    assert stream.ledgers_asked == 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "end"), [(1000, SHARED), (6, offset(t0=4, t1=12)), (3, offset(t0=2, t1=11))]
+)
+def test_of_two_limits_the_smaller_counts(rows: int, end: dict[str, Any]) -> None:
+    stream = sized(bytes_per_trigger_max=100, offsets_per_trigger_max=rows)
+    assert stream.getDefaultReadLimit() == ReadMaxRows(rows)
+    assert stream.latestOffset(BEGIN, ReadMaxRows(rows)) == end
+
+
+def test_a_trigger_reads_nothing_while_sizes_are_not_known() -> None:
+    stream = sized(bytes_per_trigger_max=100)
+    known, stream.ledgers_of = stream.ledgers_of, dict.fromkeys(stream.ledgers_of, AWAY)
+    assert stream.latestOffset(BEGIN, BYTES) == BEGIN
+    stream.ledgers_of = known
+    assert stream.latestOffset(BEGIN, BYTES) == SHARED
+    stream.now_s += 61
+    stream.ledgers_of = dict.fromkeys(stream.ledgers_of, AWAY)
+    assert stream.latestOffset(BEGIN, BYTES) == SHARED, "old sizes are better than none"
+
+
+def test_a_run_that_ends_takes_unknown_sizes_for_an_error() -> None:
+    stream = sized(bytes_per_trigger_max=100)
+    stream.ledgers_of = dict.fromkeys(stream.ledgers_of, AWAY)
+    stream.prepareForTriggerAvailableNow()
+    with pytest.raises(NotReadyError):
+        stream.latestOffset(BEGIN, BYTES)
 
 
 @pytest.mark.parametrize("limit", [ReadMinRows(50), ReadMaxRows(90)])
