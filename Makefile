@@ -64,8 +64,9 @@ bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=
 	@sh tests/interop/fetch.sh $(or $(BOOKKEEPER),4.18.0)
 	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(if $(SCALE),--scale $(SCALE)) $(CASES)
 
-sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step
+sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step; then SINKS=20 runs of exactly-once batches
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks --tally docs/tally.jsonl)
+	@$(if $(SEED),,$(BIN)/python -m tests.simulation.sinks 1 $(or $(SINKS),20))
 
 storms: setup ## the protocols alone: SCHEDULES=1000000 schedules
 	@$(BIN)/python -m tests.storms --schedules $(or $(SCHEDULES),100000) --jobs 2 --marks

@@ -1,6 +1,7 @@
 """The table of complaints in `docs/correctness.md`: each test exists and names its threads.
 
-Threads of brokers and bookies that the project has promised a test for are all in the table.
+Threads of brokers, bookies and connectors that the project has promised a test for are all in the
+table.
 """
 
 import re
@@ -10,13 +11,17 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "correctness.md").read_text()
-ROW = re.compile(r"^\| (pulsar|bookkeeper) ([\d, ]+) \| [^|]+ \| `([^`]+)` \|$", re.MULTILINE)
+ROW = re.compile(
+    r"^\| (pulsar|bookkeeper|spark|pulsar-spark) ([\d, ]+) \| [^|]+ \| `([^`]+)` \|$", re.MULTILINE
+)
 ROWS = ROW.findall(PAGE)
 PULSAR = (
     "22657 2431 21104 24231 22534 21199 21396 7792 25394 14183 15390 25047 5543 759 5755 23805"
     " 5202 26125 22716 20099 23149 10497 14861 12509 7270 26236 26240"
 )
 BOOKKEEPER = "3929 4607 4097 3302 2927"
+SPARK = "20836 15820 20698 24613 57351"
+PULSAR_SPARK = "181 178"
 
 
 @pytest.mark.parametrize(("project", "threads", "test"), ROWS, ids=[row[1] for row in ROWS])
@@ -38,4 +43,6 @@ def test_no_thread_is_missing_or_there_twice() -> None:
     found = [(project, each) for project, threads, _ in ROWS for each in threads.split(", ")]
     expected = [("pulsar", each) for each in PULSAR.split()]
     expected += [("bookkeeper", each) for each in BOOKKEEPER.split()]
+    expected += [("spark", each) for each in SPARK.split()]
+    expected += [("pulsar-spark", each) for each in PULSAR_SPARK.split()]
     assert sorted(found) == sorted(expected)

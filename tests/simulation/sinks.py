@@ -13,6 +13,8 @@ The checks (X1 to X5):
 
 - each batch is in the topic once, from one driver, whole, in the order of its tasks, and batches
   follow one another; the sequence ids have no gap
+- a record keeps its manifest until the next batch, is not applied twice, and has no attempt that
+  was abandoned
 - a ledger that a committed batch names is deleted only when the batch is APPLIED
 - any other staging ledger is deleted only while its attempt is abandoned in the record, or after
   its batch was APPLIED
@@ -91,11 +93,11 @@ class Audit:
 
     def changed(self, _writer: str, path: str, stored: Record | None) -> None:
         if path == record_path(SINK) and stored is not None:
-            self._record_changed(decode_record(stored.value, SINK))
+            self.record_changed(decode_record(stored.value, SINK))
         elif path in self.attempts and stored is None:
             self._ledger_deleted(self.attempts[path])
 
-    def _record_changed(self, record: SinkRecord) -> None:
+    def record_changed(self, record: SinkRecord) -> None:
         before, self.record = self.record, record
         if record.state is SinkState.BLOCKED:
             self.problems.append("the batch is blocked, and no topic was deleted or terminated")
@@ -105,6 +107,13 @@ class Audit:
             if record.batch_id <= before.batch_id:
                 self.problems.append(f"{record.batch_id} follows {before.batch_id}")
             self.committed.append(record.batch_id)
+            used = self._named(record) & before.abandoned
+            if used:
+                self.problems.append(f"X5: {record.batch_id} has the abandoned attempts {used}")
+        elif before is not None and record.manifest != before.manifest:
+            self.problems.append(f"X4: the batch {record.batch_id} has another manifest now")
+        elif before is not None and record.unapplied and not before.unapplied:
+            self.problems.append(f"X1: the batch {record.batch_id} is {record.state} again")
         if record.state is SinkState.APPLIED:
             self.applied.add(record.batch_id)
 
@@ -113,13 +122,16 @@ class Audit:
         if record is None:
             self.problems.append(f"{attempt} was deleted and there is no record")
             return
-        manifest = record.manifest
-        named = set[str]() if manifest is None else self.named.get(manifest.shares, set())
-        if record.unapplied and attempt in named:
+        if record.unapplied and attempt in self._named(record):
             self.problems.append(f"X3: {attempt} was deleted, and its batch is {record.state}")
         abandoned = attempt in record.abandoned
         if not abandoned and self.batch_of[attempt] not in self.applied:
             self.problems.append(f"X5: {attempt} was deleted, and nobody has abandoned it")
+
+    def _named(self, record: SinkRecord) -> set[str]:
+        """Return the attempts that the record's manifest names."""
+        manifest = record.manifest
+        return set() if manifest is None else self.named.get(manifest.shares, set())
 
     def check_topic(self, found: dict[int, list[tuple[int, str]]]) -> None:
         """Check the entries of the sink in each partition: sequence ids and texts."""
@@ -394,10 +406,13 @@ def run_sinks(seed: int, say: Callable[[str], None] | None = None) -> Result:
             if say is not None:
                 say(f"{trio.current_time():9.3f} s  {text}")
 
+        def tell_line(line: str, host: str) -> None:
+            tell(f"{host}: {line}")
+
         rng = Random(seed)
         async with trio.open_nursery() as nursery:
             settings = Settings(http=True, roll_entries=rng.choice([7, 40, 50_000]))
-            log = None if say is None else lambda line, host: tell(f"{host}: {line}")
+            log = None if say is None else tell_line
             cluster = Cluster(scheduler, seed, nursery, settings, log)
             for index in range(4):
                 await cluster.start(f"bookie-{index + 1}")

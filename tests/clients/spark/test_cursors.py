@@ -67,6 +67,7 @@ def commit(cursors: Cursors, t0: int, t1: int, *, created: int = 7, held: Held =
 
 
 def test_a_commit_moves_the_cursors_to_the_end_of_the_batch_before(client: FakeClient) -> None:
+    """pulsar-spark 178: the backlog grew, because nothing was acknowledged."""
     cursors = cursors_of(client)
     cursors.open(HELD)
     cursors.begin({T0: 10, T1: 20})

@@ -50,6 +50,7 @@ def test_tasks_cover_the_range_once_and_know_the_ledgers(
 
 
 def test_a_large_range_is_cut_into_equal_bytes_within_ledgers_too() -> None:
+    """Spark 20698: tasks were small, or one of them had most of the work."""
     sealed = ledgers_of([(100, 1000), (10, 1000), (1000, 2000)])
     parts = cut(OffsetRange(0, 0, 1500), sealed, 500)
     assert [(part.start, part.end) for part in parts] == [
