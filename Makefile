@@ -7,7 +7,7 @@ STAMP_DOCS := $(VENV)/.installed-docs
 # These tests search many schedules, or break rules on purpose; `make check` does without them.
 SEARCHES := tests/model tests/storms tests/simulation tests/fuzz tests/mutants
 
-.PHONY: help setup demo check test lint docs bench bench-peers sim storms mutants mutants-generic check-model fuzz soak interop clean java
+.PHONY: help setup demo check test lint docs bench bench-peers bench-spark sim storms mutants mutants-generic check-model fuzz soak interop clean java
 
 help: ## what there is to make
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | while IFS="$$(printf '\t')" read -r t d; do printf '  make %-16s %s\n' "$$t" "$$d"; done
@@ -63,6 +63,11 @@ bench: setup ## the measurements, as a table and JSON
 bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=1 in 3 minutes, SCALE=1 at full size; CASES="latency read"
 	@sh tests/interop/fetch.sh $(or $(BOOKKEEPER),4.18.0)
 	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(if $(SCALE),--scale $(SCALE)) $(CASES)
+
+bench-spark: setup ## Spark on Daybook beside Spark on Kafka; ROWS=200000 ROUNDS=1 in 5 minutes; CASES="read-2 stream"
+	@sh tests/interop/fetch.sh $(or $(KAFKA),4.3.1) kafka
+	@sh tests/interop/fetch.sh $(or $(SPARK_KAFKA),4.2.0) spark-kafka
+	@KAFKA=$(or $(KAFKA),4.3.1) SPARK_KAFKA=$(or $(SPARK_KAFKA),4.2.0) $(BIN)/python -m bench.spark $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES)
 
 sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step; then SINKS=20 runs of exactly-once batches
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks --tally docs/tally.jsonl)

@@ -27,6 +27,8 @@ KNOWN = {
     "tests/storms/kills.jsonl": "The mutants of the dispatchers, by the model that finds them.",
     "tests/storms/tally.jsonl": "How many schedules ran, by commit.",
     "tests/interop/java/pom.xml": "What is taken from Maven Central: Apache BookKeeper.",
+    "tests/interop/java/kafka.xml": "What is taken from Maven Central: Apache Kafka's broker.",
+    "tests/interop/java/spark-kafka.xml": "What is taken from Maven Central: Spark's Kafka source.",
     "tests/interop/java/pulsar.xml": "What is taken from Maven Central: Pulsar's managed ledgers.",
     "tests/interop/java/pulsar-client.xml": "What is taken from Maven Central: Pulsar's client.",
     "tests/interop/java/pulsar-broker.xml": "What is taken from Maven Central: Pulsar's broker.",

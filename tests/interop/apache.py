@@ -1,6 +1,6 @@
-"""Where the jars of Apache BookKeeper and Pulsar are, and how to run them.
+"""Where the jars of Apache BookKeeper, Pulsar and Kafka are, and how to run them.
 
-`make interop` puts the jars there; without them a `RuntimeError` says so.
+`make interop` and `make bench-spark` put the jars there; without them a `RuntimeError` says so.
 """
 
 import os
@@ -35,7 +35,7 @@ rootLogger.appenderRef.err.ref=err
 
 @dataclass(frozen=True, slots=True)
 class Apache:
-    """A release of Apache BookKeeper, or of a part of Pulsar, that is here."""
+    """A release of Apache BookKeeper, Kafka, or a part of Pulsar or Spark, that is here."""
 
     version: str
     jars: Path
@@ -68,13 +68,28 @@ class Apache:
         return cls._found(environment, "pulsar-client-tools", version, "pulsar-client-tools")
 
     @classmethod
+    def kafka(cls, environment: Mapping[str, str]) -> "Apache":
+        version = environment.get("KAFKA", "4.3.1")
+        return cls._found(environment, "kafka", version, "kafka_2.13", "bench-spark")
+
+    @classmethod
+    def spark_kafka(cls, environment: Mapping[str, str]) -> "Apache":
+        version = environment.get("SPARK_KAFKA", "4.2.0")
+        return cls._found(environment, "spark-kafka", version, "spark-sql-kafka", "bench-spark")
+
+    @classmethod
     def _found(
-        cls, environment: Mapping[str, str], product: str, version: str, proof: str
+        cls,
+        environment: Mapping[str, str],
+        product: str,
+        version: str,
+        proof: str,
+        target: str = "interop",
     ) -> "Apache":
         cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         jars = Path(cache) / "daybook" / "interop" / f"{product}-{version}"
         if not list(jars.glob(f"{proof}-*.jar")):
-            raise RuntimeError(f"{jars} holds no {proof}: `make interop` fetches it")
+            raise RuntimeError(f"{jars} holds no {proof}: `make {target}` fetches it")
         return cls(version, jars)
 
     def command(self, directory: Path, *words: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:
@@ -131,6 +146,14 @@ def pulsar_broker_here() -> Apache:
 
 def pulsar_admin_here() -> Apache:
     return Apache.pulsar_admin(os.environ)
+
+
+def kafka_here() -> Apache:
+    return Apache.kafka(os.environ)
+
+
+def spark_kafka_here() -> Apache:
+    return Apache.spark_kafka(os.environ)
 
 
 def go_client() -> Path | None:

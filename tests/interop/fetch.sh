@@ -2,7 +2,8 @@
 # Fetches Apache BookKeeper (the release that is named) with all that it needs, from Maven Central,
 # into a cache outside of the repository; and a JDK and Maven where they are missing and may be.
 # With a second word, "pulsar", Apache Pulsar's managed ledgers instead; "pulsar-client", its client;
-# "pulsar-broker", its broker; "pulsar-client-tools", its command line.
+# "pulsar-broker", its broker; "pulsar-client-tools", its command line; "kafka", Apache Kafka's broker;
+# "spark-kafka", the source and the sink with which Apache Spark (the release that is named) uses Kafka.
 # Maven compares checksums; what breaks off is tried again; what is not whole is not used.
 set -eu
 version=$1
@@ -16,7 +17,9 @@ case $product in
   pulsar-client) pom=pulsar-client.xml title="Apache Pulsar's client" size="50 MB" proof=pulsar-client ;;
   pulsar-broker) pom=pulsar-broker.xml title="Apache Pulsar's broker" size="350 MB" proof=pulsar-broker ;;
   pulsar-client-tools) pom=pulsar-client-tools.xml title="Apache Pulsar's command line" size="140 MB" proof=pulsar-client-tools ;;
-  *) echo "there is no $product to fetch: bookkeeper, pulsar, pulsar-client, pulsar-broker or pulsar-client-tools" >&2 && exit 1 ;;
+  kafka) pom=kafka.xml title="Apache Kafka's broker" size="60 MB" proof=kafka_2.13 ;;
+  spark-kafka) pom=spark-kafka.xml title="Spark's source and sink for Kafka" size="12 MB" proof=spark-sql-kafka ;;
+  *) echo "there is no $product to fetch: bookkeeper, pulsar, pulsar-client, pulsar-broker, pulsar-client-tools, kafka or spark-kafka" >&2 && exit 1 ;;
 esac
 
 fail() {
