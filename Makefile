@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 java:
 	@sh tools/java.sh
 
-demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark reads it all
+demo: setup ## the main job: a cluster, 336,776 messages, a broker killed, Spark reads it all and writes totals once
 	@$(BIN)/python -m examples.flights
 
 ifdef T

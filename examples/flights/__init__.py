@@ -6,7 +6,8 @@ flights      the input: 336,776 rows, one message a row, keyed by carrier
 tally        counts what was sent, acknowledged and delivered, and what went wrong
 traffic      produces and consumes while a broker is killed
 spark        a small and silent Spark session
-pipelines    reads the topic with PySpark, as a batch and as a stream, and compares it with pandas
+carriers     a stream that writes totals by carrier to a second topic, exactly once
+pipelines    reads the topic with PySpark, as a batch and as that stream, and compares with pandas
 chart        draws the rate over time
 verdict      the figures, and the list of what went wrong
 __main__     runs one after the other, with progress

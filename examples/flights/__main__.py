@@ -1,9 +1,10 @@
 """`make demo`, or `python -m examples.flights`: the demo from start to verdict.
 
 It starts a cluster, sends all rows through it, kills a broker meanwhile, and reads the topic with
-Spark.  The exit code is 0 only if no row was lost, stored twice or out of order, and if all
-aggregates agree with pandas.  The picture, Spark's output and all logs are left in one directory,
-named at the end.
+Spark.  A stream writes totals to a second topic, exactly once, while a broker of that is killed.
+The exit code is 0 only if no row was lost, stored twice or out of order, and if all aggregates and
+all messages of the second topic agree with pandas.  The picture, Spark's output and all logs are
+left in one directory, named at the end.
 """
 
 import os
@@ -23,6 +24,7 @@ from rich.table import Table
 from daybook import blocking
 from daybook.testing import StandaloneProcess
 from examples.flights import chart
+from examples.flights.carriers import TARGET
 from examples.flights.flights import Flights, load
 from examples.flights.pipelines import SparkResult, read_with_spark
 from examples.flights.tally import Tally
@@ -44,7 +46,8 @@ def kill_owner(cluster: StandaloneProcess, topic: str) -> str:
     url = max(sorted(owned), key=lambda u: owned[u])
     for broker in cluster.ready["brokers"]:
         if broker["service_url"] == url:
-            os.kill(broker["pid"], signal.SIGKILL)
+            # A broker that was killed before has another process now.
+            os.kill(cluster.local("status", broker["name"])["pid"], signal.SIGKILL)
             return str(broker["name"])
     raise LookupError(f"no broker of this cluster has the address {url}")
 
@@ -98,6 +101,12 @@ def run(
     flights: Flights, directory: Path, console: Console, *, keep: bool
 ) -> tuple[Tally, SparkResult]:
     """Run the whole demo; all files that it writes are in `directory`."""
+
+    def kill(topic: str) -> str:
+        name = kill_owner(cluster, topic)
+        console.print(f"{name} owned most partitions of {topic}: killed (SIGKILL)")
+        return name
+
     tally = Tally(len(flights.messages))
     started = time.perf_counter()
     console.print("starting ZooKeeper, 3 bookies and 2 brokers, each a process")
@@ -108,11 +117,14 @@ def run(
         try:
             with blocking.connect_admin(cluster.admin_url) as admin:
                 admin.create_topic(TOPIC, partitions=PARTITIONS)
+                admin.create_topic(TARGET, partitions=PARTITIONS)
                 admin.set_topic_deduplication(TOPIC, True)
             trio.run(send_and_kill, cluster, flights, tally, console)
             draw_picture(directory / "rate.svg", tally)
-            console.print("Spark reads the topic by offset: as a batch, then as a stream")
-            spark = read_with_spark(cluster.service_url, TOPIC, flights, directory)
+            console.print(
+                f"Spark reads {TOPIC} as a batch, then as a stream that writes totals to {TARGET}"
+            )
+            spark = read_with_spark(cluster, TOPIC, flights, directory, kill)
             if keep:
                 wait_for_ctrl_c(cluster, console)
         finally:

@@ -9,26 +9,26 @@ number of the row, and `verdict` would report them.  Offsets are exact: each is 
 
 import io
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from daybook.testing import StandaloneProcess
+from examples.flights.carriers import TotalsResult, run_totals
 from examples.flights.flights import CARRIER_COLUMN, Flights
 from examples.flights.spark import open_session
 
 DELAY_COLUMN = 5
 TOLERANCE = 1e-9
-OFFSETS_PER_TRIGGER = 120_000
 
 
 @dataclass(frozen=True, slots=True)
 class SparkResult:
     rows: int  # read by the batch, duplicates included
     batch_s: float
-    stream_rows: int
-    stream_s: float
-    restarts: int
-    differences: list[str]  # where the aggregates differ from pandas; empty is right
+    totals: TotalsResult
+    differences: list[str]  # where the aggregates of the batch differ from pandas; empty is right
 
 
 def expected_by_carrier(flights: Flights) -> dict[str, tuple[int, float]]:
@@ -43,7 +43,13 @@ def expected_by_carrier(flights: Flights) -> dict[str, tuple[int, float]]:
     return {str(c): (int(row["size"]), float(row["mean"])) for c, row in grouped.iterrows()}
 
 
-def read_with_spark(service_url: str, topic: str, flights: Flights, directory: Path) -> SparkResult:
+def read_with_spark(
+    cluster: StandaloneProcess,
+    topic: str,
+    flights: Flights,
+    directory: Path,
+    kill_owner: Callable[[str], str],
+) -> SparkResult:
     """Run both queries and compare them with pandas."""
     from daybook.spark import DaybookDataSource
 
@@ -51,52 +57,13 @@ def read_with_spark(service_url: str, topic: str, flights: Flights, directory: P
     with open_session(directory) as spark:
         spark.dataSource.register(DaybookDataSource)
         started = time.perf_counter()
-        batch = _columns(_source(spark.read, service_url, topic).load()).cache()
+        source = spark.read.format("daybook").option("service.url", cluster.service_url)
+        batch = _columns(source.option("topic", topic).load()).cache()
         rows, differences = _check("batch", batch, expected)
         batch.unpersist()
         batch_s = time.perf_counter() - started
-        started = time.perf_counter()
-        restarts = _stream_to_parquet(spark, service_url, topic, directory)
-        stored = _columns(spark.read.parquet(str(directory / "stream"))).cache()
-        stream_rows, more = _check("stream", stored, expected)
-        stream_s = time.perf_counter() - started
-    differences += more
-    if stream_rows != rows:
-        differences.append(f"the stream read {stream_rows:,} messages, the batch {rows:,}")
-    return SparkResult(rows, batch_s, stream_rows, stream_s, restarts, differences)
-
-
-def _source(reader: Any, service_url: str, topic: str) -> Any:  # noqa: ANN401  Spark's readers
-    return reader.format("daybook").option("service.url", service_url).option("topic", topic)
-
-
-def _stream_to_parquet(spark: Any, service_url: str, topic: str, directory: Path) -> int:  # noqa: ANN401
-    """Write the stream to files, stop it in the middle, and resume it from the checkpoint."""
-    source = (
-        _source(spark.readStream, service_url, topic)
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", str(OFFSETS_PER_TRIGGER))
-    )
-
-    def start() -> Any:  # noqa: ANN401  Spark's query
-        return (
-            source.load()
-            .writeStream.format("parquet")
-            .option("path", str(directory / "stream"))
-            .option("checkpointLocation", str(directory / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-
-    first = start()
-    while first.isActive and not any(p["numInputRows"] for p in first.recentProgress):
-        first.awaitTermination(1)
-    first.stop()
-    second = start()
-    second.awaitTermination()
-    if error := second.exception():
-        raise RuntimeError(f"the stream failed: {error}")
-    return 1
+        totals = run_totals(spark, cluster, topic, rows, _columns, directory, kill_owner)
+    return SparkResult(rows, batch_s, totals, differences)
 
 
 def _columns(messages: Any) -> Any:  # noqa: ANN401  DataFrames

@@ -22,18 +22,19 @@ def failures(tally: Tally, spark: SparkResult) -> list[str]:
         found.append(f"{tally.lost:,} acknowledged rows are lost")
     if tally.out_of_order:
         found.append(f"{tally.out_of_order:,} rows were delivered out of order")
-    for what, count in [("batch", spark.rows), ("stream", spark.stream_rows)]:
+    for what, count in [("batch", spark.rows), ("stream", spark.totals.flights)]:
         if count < tally.rows:
             found.append(f"the {what} read {count:,} of {tally.rows:,} rows")
         if count > tally.rows:
             found.append(
                 f"the {what} read {count - tally.rows:,} rows too many: they are stored twice"
             )
-    return found + spark.differences
+    return found + spark.differences + spark.totals.differences
 
 
 def table(tally: Tally, spark: SparkResult) -> list[tuple[str, str]]:
     """Return the figures of the run, in the order in which they are shown."""
+    totals = spark.totals
     return [
         ("sent", f"{tally.sent:,}"),
         ("stored", _stored(tally, spark)),
@@ -53,10 +54,11 @@ def table(tally: Tally, spark: SparkResult) -> list[tuple[str, str]]:
         ("Spark, batch", f"{spark.rows:,} messages in {spark.batch_s:.1f} s"),
         (
             "Spark, stream",
-            f"{spark.stream_rows:,} messages in {spark.stream_s:.1f} s, restarted "
-            f"{spark.restarts} time from its checkpoint",
+            f"{totals.flights:,} messages aggregated to {totals.messages} in"
+            f" {totals.seconds:.1f} s, each written once: {totals.micro_batches} micro-batches,"
+            f" the owner of the target killed, {totals.restarts} restart from the checkpoint",
         ),
-        ("Spark and pandas", "DIFFERENT" if spark.differences else "equal"),
+        ("Spark and pandas", "DIFFERENT" if spark.differences or totals.differences else "equal"),
     ]
 
 

@@ -66,11 +66,10 @@ class Driver:
     """The process of the query, which is started again whenever it ended."""
 
     def __init__(self, cluster: StandaloneProcess, directory: Path) -> None:
-        brokers = [str(each["admin_url"]) for each in cluster.ready["brokers"]]
         self._options = json.dumps(
             {
                 "service_url": cluster.service_url,
-                "admin_url": "http://" + ",".join(url.removeprefix("http://") for url in brokers),
+                "admin_url": cluster.admin_urls,
                 "source": SOURCE,
                 "target": TARGET,
                 "directory": str(directory),

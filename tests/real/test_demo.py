@@ -63,7 +63,8 @@ def test_the_demo_ends_well_and_its_cluster_can_be_looked_at(
     # Recovery closed the killed broker's ledgers, and others were begun.
     assert "CLOSED, last entry" in records
     assert "pulsar/cursor = demo" in records
-    assert records.count("owner: ") == 4
+    assert records.count("owner: ") == 8  # four partitions of the topic, four of the totals
+    assert "4 micro-batches, the owner of the target" in re.sub(r"[\s│]+", " ", said)
 
     picture = re.search(r"picture: (\S+)", said)
     assert picture is not None

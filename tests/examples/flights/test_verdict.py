@@ -10,15 +10,17 @@ from click.testing import CliRunner
 
 from examples.flights import __main__ as demo
 from examples.flights import chart
+from examples.flights.carriers import TotalsResult
 from examples.flights.flights import Flights
 from examples.flights.pipelines import SparkResult
 from examples.flights.tally import Tally
 from examples.flights.verdict import failures, table
 
 ROWS = 20
-SPARK = SparkResult(
-    rows=ROWS, batch_s=1.0, stream_rows=ROWS, stream_s=1.0, restarts=1, differences=[]
+TOTALS = TotalsResult(
+    messages=4, flights=ROWS, micro_batches=2, restarts=1, seconds=1.0, differences=[]
 )
+SPARK = SparkResult(rows=ROWS, batch_s=1.0, totals=TOTALS, differences=[])
 
 
 def good_run(*, without: tuple[str, ...] = ()) -> Tally:
@@ -94,7 +96,14 @@ def test_a_refused_row_is_a_failure() -> None:
             replace(SPARK, rows=ROWS + 2),
             "the batch read 2 rows too many: they are stored twice",
         ),
-        (replace(SPARK, stream_rows=ROWS - 1), "the stream read 19 of 20 rows"),
+        (
+            replace(SPARK, totals=replace(TOTALS, flights=ROWS - 1)),
+            "the stream read 19 of 20 rows",
+        ),
+        (
+            replace(SPARK, totals=replace(TOTALS, differences=["totals: UA: None, 2"])),
+            "totals: UA: None, 2",
+        ),
     ],
 )
 def test_what_spark_did_not_find_is_a_failure(spark: SparkResult, says: str) -> None:
