@@ -70,7 +70,11 @@ _TYPES: dict[str, Any] = {
     "properties": pa.map_(pa.string(), pa.string()),
     "messageId": pa.binary(),
     "headers": pa.list_(_HEADER),
+    "keyIsBytes": pa.bool_(),
+    "orderingKey": pa.binary(),
+    "schemaVersion": pa.binary(),
 }
+_NO_KEY, _TEXT_KEY, _BYTES_KEY = -1, 0, 1
 
 
 def arrow_schema(columns: Sequence[str] = DEFAULT, key_type: KeyType = "binary") -> pa.Schema:
@@ -157,6 +161,8 @@ class _Cut:
     keys: _Texts | None = None
     event_times_ms: _Numbers | None = None  # 0: none
     properties: Sequence[_Properties] | None = None
+    key_kinds: _Numbers | None = None
+    ordering_keys: _Texts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,8 @@ class _Wanted:
     key_type: KeyType
     event_times: bool
     properties: bool
+    key_kinds: bool
+    ordering_keys: bool
 
     @classmethod
     def by(cls, columns: Sequence[str], key_type: KeyType) -> "_Wanted":
@@ -177,6 +185,8 @@ class _Wanted:
             key_type,
             "eventTime" in columns,
             "properties" in columns or "headers" in columns,
+            "keyIsBytes" in columns,
+            "orderingKey" in columns,
         )
 
 
@@ -231,9 +241,10 @@ class Cutter:
         fields = _fields(body, head_bytes)
         if fields is None or not _only_values_differ(heads, differ, fields):
             return None
-        if single.key_is_base64 and self._wanted.keys and self._wanted.key_type == "binary":
-            return None
         wanted, size = self._wanted, single.payload_size
+        as_bytes = wanted.keys and wanted.key_type == "binary"
+        if single.key_is_base64 and (as_bytes or wanted.key_kinds):
+            return None
         cut = _Cut(np.arange(low, high))
         if wanted.values and not single.null_value:
             cut.values = _Texts(
@@ -248,6 +259,10 @@ class Cutter:
             cut.event_times_ms = _varints(heads[low:high, first:last])
         if wanted.properties and single.properties:
             cut.properties = [single.properties] * (high - low)
+        if wanted.key_kinds:
+            cut.key_kinds = np.full(high - low, _kind_of(single), np.int8)
+        if wanted.ordering_keys:  # They are equal, because the layout has no place for others.
+            cut.ordering_keys = _repeated(single.ordering_key, high - low)
         return cut
 
     # -- any batch
@@ -296,6 +311,15 @@ class Cutter:
             cut.event_times_ms = np.array(times, np.int64)
         if wanted.properties and any(each.properties for each in others.values()):
             cut.properties = [others[i].properties if i in others else () for i in kept]
+        if wanted.key_kinds:
+            plain = [_NO_KEY if key is None else _TEXT_KEY for key in found.keys]
+            cut.key_kinds = np.array(
+                [_kind_of(others[i]) if i in others else plain[i] for i in kept], np.int8
+            )
+        if wanted.ordering_keys:
+            cut.ordering_keys = _texts(
+                [others[i].ordering_key if i in others else None for i in kept]
+            )
         return cut
 
     def _single(self, raw: bytes) -> SingleMetadata:
@@ -322,7 +346,7 @@ def _single_of(metadata: pb.MessageMetadata, size: int) -> SingleMetadata:
         size,
         metadata.partition_key if has_key else None,
         metadata.partition_key_b64_encoded,
-        None,
+        metadata.ordering_key if metadata.HasField("ordering_key") else None,
         tuple((pair.key, pair.value) for pair in metadata.properties),
         metadata.event_time,
         None,
@@ -413,11 +437,34 @@ def _key_of(single: SingleMetadata, key_type: KeyType) -> bytes | None:
         return None
     key = single.key.encode()
     if key_type == "binary" and single.key_is_base64:
-        try:
-            return b64decode(key, validate=True)
-        except (Base64Error, ValueError):
-            return key
+        decoded = _decoded(single.key)
+        return key if decoded is None else decoded
     return key
+
+
+def _decoded(key: str) -> bytes | None:
+    """Return the bytes of a base64 text; None if it is none."""
+    try:
+        return b64decode(key.encode(), validate=True)
+    except (Base64Error, ValueError):
+        return None
+
+
+def _kind_of(single: SingleMetadata) -> int:
+    """Return how the producer gave the key.
+
+    A key that is said to be base64, and is not, is shown as the text that it is.
+    """
+    if single.key is None:
+        return _NO_KEY
+    is_bytes = single.key_is_base64 and _decoded(single.key) is not None
+    return _BYTES_KEY if is_bytes else _TEXT_KEY
+
+
+def _repeated(value: bytes | None, count: int) -> _Texts | None:
+    if value is None:
+        return None
+    return _Texts(np.full(count, len(value), np.int64), value * count)
 
 
 def _texts(values: Sequence[bytes | None]) -> _Texts | None:
@@ -453,6 +500,7 @@ class _Part:
     publish_ms: int | None
     is_batch: bool
     cut: _Cut
+    schema_version: bytes | None = None  # None: the entry names none
 
     def __len__(self) -> int:
         return len(self.cut.indexes)
@@ -472,8 +520,8 @@ class RowBuilder:
         self.rows = 0
         self._bytes = 0
         self._build: dict[str, Callable[[Any], Any]] = {
-            "key": lambda kind: self._texts(kind, lambda cut: cut.keys),
-            "value": lambda kind: self._texts(kind, lambda cut: cut.values),
+            "key": lambda kind: self._texts(kind, lambda part: part.cut.keys),
+            "value": lambda kind: self._texts(kind, lambda part: part.cut.values),
             "topic": lambda kind: pa.repeat(pa.scalar(self._topic, kind), self.rows),
             "partition": lambda kind: pa.repeat(pa.scalar(self._partition, kind), self.rows),
             "offset": self._offsets,
@@ -482,6 +530,9 @@ class RowBuilder:
             "properties": self._properties,
             "messageId": self._message_ids,
             "headers": self._headers,
+            "keyIsBytes": self._keys_are_bytes,
+            "orderingKey": lambda kind: self._texts(kind, lambda part: part.cut.ordering_keys),
+            "schemaVersion": lambda kind: self._texts(kind, _schema_versions),
         }
 
     @property
@@ -495,7 +546,8 @@ class RowBuilder:
         """
         metadata = messages.metadata
         cut = self._cutter.cut(messages, low, high)
-        self._add(_Part(place, first_offset, metadata.publish_time, is_batch(metadata), cut))
+        publish_ms, version = metadata.publish_time, _version_of(metadata)
+        self._add(_Part(place, first_offset, publish_ms, is_batch(metadata), cut, version))
 
     def add_nulls(
         self,
@@ -511,7 +563,9 @@ class RowBuilder:
         """
         publish_ms = None if metadata is None else metadata.publish_time
         batch = metadata is not None and is_batch(metadata)
-        self._add(_Part(place, first_offset, publish_ms, batch, _Cut(np.arange(low, high))))
+        version = None if metadata is None else _version_of(metadata)
+        cut = _Cut(np.arange(low, high))
+        self._add(_Part(place, first_offset, publish_ms, batch, cut, version))
 
     def _add(self, part: _Part) -> None:
         if len(part):
@@ -529,13 +583,13 @@ class RowBuilder:
 
     # -- columns
 
-    def _texts(self, kind: Any, column: Callable[[_Cut], _Texts | None]) -> Any:  # noqa: ANN401
+    def _texts(self, kind: Any, column: Callable[[_Part], _Texts | None]) -> Any:  # noqa: ANN401
         offsets = np.zeros(self.rows + 1, np.int32)
         nulls = np.zeros(self.rows, np.bool_)
         data: list[bytes | memoryview] = []
         at = 0
         for part in self._parts:
-            texts, following = column(part.cut), at + len(part)
+            texts, following = column(part), at + len(part)
             if texts is None:
                 nulls[at:following] = True
             else:
@@ -584,11 +638,22 @@ class RowBuilder:
         return pa.array([list(dict(each).items()) for each in self._pairs()], kind)
 
     def _headers(self, kind: Any) -> Any:  # noqa: ANN401
+        # All of them, in order: a map of properties has each name once.
         found = [
-            [{"key": name, "value": text.encode()} for name, text in dict(each).items()]
-            for each in self._pairs()
+            [{"key": name, "value": text.encode()} for name, text in each] for each in self._pairs()
         ]
         return pa.array(found, kind)
+
+    def _keys_are_bytes(self, kind: Any) -> Any:  # noqa: ANN401
+        kinds = np.concatenate(
+            [
+                np.full(len(part), _NO_KEY, np.int8)
+                if part.cut.key_kinds is None
+                else part.cut.key_kinds
+                for part in self._parts
+            ]
+        )
+        return pa.array(kinds == _BYTES_KEY, kind, mask=kinds == _NO_KEY)
 
     def _pairs(self) -> list[_Properties]:
         nothing: list[_Properties] = [()]
@@ -605,6 +670,14 @@ class RowBuilder:
         np.cumsum(np.concatenate(lengths), out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
         return pa.Array.from_buffers(kind, self.rows, buffers)
+
+
+def _version_of(metadata: pb.MessageMetadata) -> bytes | None:
+    return metadata.schema_version if metadata.HasField("schema_version") else None
+
+
+def _schema_versions(part: _Part) -> _Texts | None:
+    return _repeated(part.schema_version, len(part))
 
 
 def _ids(part: _Part) -> _Texts:

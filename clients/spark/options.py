@@ -20,7 +20,7 @@ from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_column
 from daybook.clients.spark.selection import Selection, parse_selection
 
 OnUnreadable: TypeAlias = Literal["fail", "null", "skip"]
-ReadFrom: TypeAlias = Literal["auto", "bookies", "brokers"]
+ReadFrom: TypeAlias = Literal["auto", "bookies", "brokers", "archive+live"]
 
 _Choice = TypeVar("_Choice", OnUnreadable, ReadFrom)
 _NAMES = (
@@ -48,6 +48,7 @@ _NAMES = (
     "keyType",
     "onUnreadable",
     "read",
+    "archive",
     "subscription",
     "outageTimeout",
 )
@@ -100,6 +101,7 @@ class SourceOptions:
     outage_timeout_s: float
     on_unreadable: OnUnreadable
     read_from: ReadFrom
+    archive: str | None = None  # the directory, with read=archive+live
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class ReadTask:
     on_unreadable: OnUnreadable = "fail"
     read_from: ReadFrom = "auto"
     ledgers: TaskLedgers | None = None  # None: the brokers have everything
+    files: tuple[str, ...] | None = None  # files of an archive that hold the whole range
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -167,6 +170,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         outage_timeout_s=_seconds(given, "outageTimeout", _OUTAGE_S),
         on_unreadable=_choice(given, "onUnreadable", OnUnreadable, "fail"),
         read_from=_choice(given, "read", ReadFrom, "auto"),
+        archive=_archive(given),
     )
 
 
@@ -219,6 +223,28 @@ def _subscription(given: Mapping[str, str]) -> str | None:
     if name is not None and not name.strip():
         raise ValueError("the option 'subscription' is empty: name a subscription")
     return name
+
+
+def _archive(given: Mapping[str, str]) -> str | None:
+    """Return the directory of the archive that the query reads; None without one."""
+    asked = given.get("read", "auto").strip().lower() == "archive+live"
+    directory = given.get("archive", "").strip()
+    if not asked:
+        if "archive" in given:
+            raise ValueError("the option 'archive' needs read=archive+live")
+        return None
+    if not directory:
+        raise ValueError("read=archive+live needs the option 'archive': name its directory")
+    if "topic" not in given:
+        raise ValueError("read=archive+live needs the option 'topic': an archive has one topic")
+    for side in ("starting", "ending"):
+        for name in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
+            if name.lower() in given:
+                raise ValueError(
+                    f"read=archive+live cannot find times in an archive: give {side}Offsets in"
+                    f" place of {name}"
+                )
+    return directory
 
 
 def _columns(given: Mapping[str, str]) -> Columns:

@@ -1,7 +1,7 @@
 """The columns of the source: their names and types, and which of them a query asks for.  Pure.
 
 A query gets the columns of its schema (`.schema("value binary, offset bigint")`), or those that the
-option `columns` names, or all but `headers`, which `includeHeaders` adds.  A column that is not
+option `columns` names, or the default ones; `includeHeaders` adds `headers`.  A column that is not
 asked for is not computed.
 """
 
@@ -22,10 +22,16 @@ TYPES: Mapping[str, str] = {
     "properties": "map<string,string>",
     "messageId": "binary",
     "headers": "array<struct<key:string,value:binary>>",
+    "keyIsBytes": "boolean",
+    "orderingKey": "binary",
+    "schemaVersion": "binary",
 }
 """The types of all columns, in Spark's words."""
 
-DEFAULT: tuple[str, ...] = tuple(name for name in TYPES if name != "headers")
+NAMED_ONLY = ("headers", "keyIsBytes", "orderingKey", "schemaVersion")
+"""The columns that a query has only if it asks for them."""
+
+DEFAULT: tuple[str, ...] = tuple(name for name in TYPES if name not in NAMED_ONLY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ class KnownSizes:
             sealed = tuple(
                 Stored(each.first, each.next, each.bytes) for each in self._ledgers(topic).sealed
             )
+            if held.archived is not None:
+                archived = held.archived.sizes(partition)
+                end = archived[-1].next if archived else 0
+                sealed = (*archived, *(each for each in sealed if each.first >= end))
             average = None if sealed else self._sample(topic, begin)
         except (BrokerError, TimeoutError):
             if known is None or known.created != created:

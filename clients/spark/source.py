@@ -131,7 +131,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         topics = TopicOffsets(options.service_url, options.selection, ClientLimits())
         try:
-            held = topics.held()
+            held = _held(options, topics.held)
             held.check_complete()
             start = topics.resolve(options.starting or "earliest", held, "startingOffsets")
             end = topics.resolve(options.ending, held, "endingOffsets")
@@ -259,7 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._known
 
     def _ask(self) -> "Held":
-        return self._topic_offsets().held()
+        return _held(self._options, self._topic_offsets().held)
 
     def _ledgers(self, topic: str) -> "TopicLedgers":
         return self._topic_offsets().ledgers(topic)
@@ -414,13 +414,45 @@ def plan(
     from daybook.clients.spark.locate import locate
 
     found = batch_plan(start, end, held.partitions)
+    losses = list(found.losses)
+    from_files, from_topic = _cut(found.ranges, held, losses)
     if options.fail_on_data_loss:
-        check_losses(found.losses)
-    for loss in found.losses:
+        check_losses(losses)
+    for loss in losses:
         _log.warning("%s; the query goes on, because failOnDataLoss=false", loss)
-    parts = split(found.ranges, options.partitions_min, options.records_per_partition_max)
+    parts = split(from_topic, options.partitions_min, options.records_per_partition_max)
     tasks = locate((_task(options, part, held) for part in parts), ledgers)
-    return [TaskPartition(task) for task in tasks]
+    archive_tasks = [replace(_task(options, part, held), files=files) for part, files in from_files]
+    return [TaskPartition(task) for task in (*archive_tasks, *tasks)]
+
+
+def _cut(
+    ranges: list[OffsetRange], held: "Held", losses: list[str]
+) -> tuple[list[tuple[OffsetRange, tuple[str, ...]]], list[OffsetRange]]:
+    """Return the ranges that files of an archive hold, and those that the topic holds."""
+    if held.archived is None:
+        return [], ranges
+    from_files: list[tuple[OffsetRange, tuple[str, ...]]] = []
+    from_topic: list[OffsetRange] = []
+    for whole in ranges:
+        parts, lost = held.archived.cut(whole)
+        if lost:
+            losses.append(lost)
+        for part, files in parts:
+            if files:
+                from_files.append((part, files))
+            else:
+                from_topic.append(part)
+    return from_files, from_topic
+
+
+def _held(options: SourceOptions, ask: "Callable[[], Held]") -> "Held":
+    """Return the offsets of the topics, with those of an archive if the query reads one."""
+    if options.archive is None:
+        return ask()
+    from daybook.clients.pipelines.archive.source import held_with_archive
+
+    return held_with_archive(ask, options.archive)
 
 
 def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
@@ -436,7 +468,7 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         options.outage_timeout_s if options.streaming else PATIENCE_S,
         held.partitions[partition].created,
         on_unreadable=options.on_unreadable,
-        read_from=options.read_from,
+        read_from="auto" if options.read_from == "archive+live" else options.read_from,
     )
 
 
@@ -445,4 +477,10 @@ def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     from daybook.clients.spark.read import read_task
 
     task = partition.value
-    return iter(()) if task is None else read_task(task)
+    if task is None:
+        return iter(())
+    if task.files is not None:
+        from daybook.clients.pipelines.archive.read import read_files
+
+        return read_files(task)
+    return read_task(task)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from daybook.clients.python import blocking
 from daybook.clients.python.errors import (
@@ -42,6 +43,9 @@ STREAM_LIMITS = ClientLimits(operation_timeout_s=10.0)
 _RECEIVE_S = 30.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+if TYPE_CHECKING:
+    from daybook.clients.pipelines.archive.source import Archived
+
 _log = logging.getLogger("daybook.spark")
 
 
@@ -53,6 +57,7 @@ class Held:
     stored_in: Mapping[Partition, str] = field(default_factory=dict)
     instance: str | None = None  # the id of the cluster, if a broker told it
     missing: Sequence[str] = ()  # the words of brokers about topics that do not exist
+    archived: "Archived | None" = None  # the archive whose offsets are among those above
 
     def check_complete(self) -> None:
         """Raise ValueError if a topic of the query does not exist."""

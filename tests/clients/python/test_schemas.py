@@ -16,7 +16,11 @@ from trio.testing import MockClock
 
 from daybook import schemas
 from daybook.clients.python.client import Client
-from daybook.clients.python.errors import IncompatibleSchemaError, UnavailableError
+from daybook.clients.python.errors import (
+    IncompatibleSchemaError,
+    TopicNotFoundError,
+    UnavailableError,
+)
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.schemas import versions
 from daybook.clients.python.schemas.key_value import plain_decoder
@@ -328,6 +332,19 @@ async def test_a_schema_that_does_not_fit_is_refused_with_the_reason(
         producer = await client.create_producer("t", schema=schemas.avro(Small, name="R"))
         with pytest.raises(TypeError, match="must be a Small"):
             await producer.send(b"bytes")
+
+
+async def test_a_client_gets_the_schema_that_messages_name(autojump_clock: MockClock) -> None:
+    both: list[schemas.Schema[Any]] = [schemas.avro(each, name="R") for each in (Small, Large)]
+    async with one_client() as (_, client):
+        for schema in both:
+            producer = await client.create_producer("t", schema=schema)
+            version = producer.schema_version
+            assert version is not None
+            found = await client.schema("t", version.to_bytes(8, "big"))
+            assert (found.type, found.data) == (schema.info.type, schema.info.data)
+        with pytest.raises(TopicNotFoundError):
+            await client.schema("t", b"\0" * 7 + b"\7")
 
 
 async def test_a_consumer_without_a_schema_gets_bytes(autojump_clock: MockClock) -> None:

@@ -1,5 +1,6 @@
 """Columns that are cut from entries have the same rows as messages of the Python client."""
 
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -69,9 +70,21 @@ def messages_of(entry: StoredEntry) -> list[Message]:
     return [message for message in unpacked.messages if not message.compacted_out]
 
 
+def is_base64(text: str) -> bool:
+    try:
+        b64decode(text.encode(), validate=True)
+    except ValueError:
+        return False
+    return True
+
+
 def expected_row(message: Message, key_type: KeyType) -> dict[str, Any]:
+    single = message._single
     properties = list(message.properties.items())
     event_ms = message.event_time_ms
+    is_bytes = message.key is not None and message.key_is_bytes
+    if is_bytes and not is_base64(str(message.key)):
+        is_bytes = False  # It is shown as the text that it is.
     return {
         "key": message.key if key_type == "string" else message.key_bytes,
         "value": None if message.is_null else message.data,
@@ -82,7 +95,10 @@ def expected_row(message: Message, key_type: KeyType) -> dict[str, Any]:
         "eventTime": None if event_ms is None else event_ms * 1000,
         "properties": properties,
         "messageId": message.message_id.encode(),
-        "headers": [{"key": name, "value": text.encode()} for name, text in properties],
+        "headers": [{"key": name, "value": text.encode()} for name, text in single.properties],
+        "keyIsBytes": None if message.key is None else is_bytes,
+        "orderingKey": message.ordering_key,
+        "schemaVersion": message.entry.schema_version or None,
     }
 
 
@@ -139,7 +155,8 @@ def test_rows_of_batches_are_those_of_the_client(
     entries, last = [], 41
     for entry_id, (messages, compression) in enumerate(batches):
         last += len(messages)
-        entries.append(stored(batch(messages, compression), last, entry_id))
+        version = {"schema_version": b"%08d" % entry_id} if entry_id % 2 else {}
+        entries.append(stored(batch(messages, compression, **version), last, entry_id))
     if not entries:
         return
     wanted = [expected_row(m, key_type) for entry in entries for m in messages_of(entry)]
@@ -174,6 +191,19 @@ def test_a_column_alone_is_that_of_all_columns(name: str) -> None:
     ]
     entry = stored(batch(messages), 1)
     assert rows_of([entry], names=(name,)) == [{name: r[name]} for r in rows_of([entry])]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_headers_keep_all_properties_and_their_order(alone: bool) -> None:
+    pairs = [pb.KeyValue(key=text[0], value=text[1]) for text in ("b1", "a2", "b3")]
+    payload = single(b"x", properties=pairs) if alone else batch([({"properties": pairs}, b"x")])
+    (row,) = rows_of([stored(payload, 0)])
+    assert [(each["key"], each["value"]) for each in row["headers"]] == [
+        ("b", b"1"),
+        ("a", b"2"),
+        ("b", b"3"),
+    ]
+    assert row["properties"] == [("b", "3"), ("a", "2")]
 
 
 def test_a_regular_batch_is_cut_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,57 @@
+"""The files of an archive, by their paths below its directory.
+
+Every write to an archive goes through one of these methods, and is a step at which the machine may
+stop.  `sync` makes the content of a file durable, and `sync_directory` the names in a directory.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+class ArchiveFiles:
+    """The files in one directory.  It can be sent to the workers of Spark."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def create(self, path: str, *, replaces: bool = False) -> BinaryIO:
+        """Create a file for writing.  Unless it may replace one, raise FileExistsError."""
+        full = self.directory / path
+        full.parent.mkdir(parents=True, exist_ok=True)
+        return full.open("wb" if replaces else "xb")
+
+    def sync(self, file: BinaryIO) -> None:
+        """Make the content of a file durable."""
+        file.flush()
+        os.fsync(file.fileno())
+
+    def sync_directory(self, path: str = "") -> None:
+        """Make the names in a directory durable."""
+        handle = os.open(self.directory / path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file; it takes the place of one that has the new name, in one step."""
+        (self.directory / old).rename(self.directory / new)
+
+    def delete(self, path: str) -> None:
+        """Delete a file, if it is there."""
+        (self.directory / path).unlink(missing_ok=True)
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file.  Raise FileNotFoundError."""
+        return (self.directory / path).read_bytes()
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading.  Raise FileNotFoundError."""
+        return (self.directory / path).open("rb")
+
+    def parquet(self) -> Iterator[tuple[str, float]]:
+        """Return the Parquet files, named or not, each with the time of its last change."""
+        for full in sorted(self.directory.glob("day=*/*.parquet")):
+            yield full.relative_to(self.directory).as_posix(), full.stat().st_mtime
