@@ -9,6 +9,7 @@ topics       the driver's questions to the brokers
 sizes        what a stream knows about the sizes of messages that it has not read
 cursors      the subscription that follows a stream
 read         runs a task: reads messages as Arrow batches
+short_errors leaves the tracebacks of workers away from errors for users
 source       implements Spark's interfaces: the format, the batch reader and the stream reader
 lag          how far queries are behind: a listener for Spark
 sink_options the options of the sink

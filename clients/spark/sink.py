@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from daybook.clients.spark.short_errors import in_one_sentence
 from daybook.clients.spark.write_plan import WritePlan, plan_write
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
+    @in_one_sentence
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         return _send(self._plan, iterator)
 
@@ -75,6 +77,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
+    @in_one_sentence
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
         return _send(self._plan, iterator)
 
@@ -92,6 +95,7 @@ class _Once:
         self._options = plan.options.once
         self._topic: PlannedTopic | None = None
 
+    @in_one_sentence
     def __getstate__(self) -> dict[str, Any]:
         from daybook.clients.spark.stage import PlannedTopic
 
@@ -130,12 +134,15 @@ class OnceBatchWriter(_Once, DataSourceArrowWriter):
         super().__init__(plan)
         self._query_id = token_hex(16)  # Its sink is used for this one batch.
 
+    @in_one_sentence
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> "Staged":
         return self._stage(f"spark-batch-{self._query_id}", self._query_id, 0, iterator)
 
+    @in_one_sentence
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self._commit(messages, 0)
 
+    @in_one_sentence
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._abort(messages)
 
@@ -146,14 +153,17 @@ class OnceStreamWriter(_Once, DataSourceStreamArrowWriter):
     Without the option, the sink has the name of the query's id, which moves with the checkpoint.
     """
 
+    @in_one_sentence
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> "Staged":
         query_id, batch_id = _micro_batch()
         sink = self._options.sink_name or f"spark-{query_id}"
         return self._stage(sink, query_id, batch_id, iterator)
 
+    @in_one_sentence
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._commit(messages, batchId)
 
+    @in_one_sentence
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         del batchId  # The results of the tasks name it.
         self._abort(messages)

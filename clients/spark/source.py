@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import monotonic  # noqa: TID251  Spark's driver has no clock of trio's
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -59,6 +59,7 @@ from daybook.clients.spark.options import (
     parse_options,
 )
 from daybook.clients.spark.schema import columns_of_schema
+from daybook.clients.spark.short_errors import each_in_one_sentence, in_one_sentence
 from daybook.clients.spark.sink import batch_writer, stream_writer
 
 if TYPE_CHECKING:
@@ -86,15 +87,22 @@ class DaybookDataSource(DataSource):
     def name(cls) -> str:
         return "daybook"
 
+    @in_one_sentence
     def schema(self) -> str:
         # The kind of the query is not known yet, and what both kinds have decides the columns.
         return parse_column_options(self.options).ddl
 
+    @in_one_sentence
     def reader(self, schema: StructType) -> "BatchReader":
         return BatchReader(self._options(schema, streaming=False))
 
-    def streamReader(self, schema: StructType) -> "StreamReader":  # noqa: N802  Spark's name
-        return StreamReader(self._options(schema, streaming=True))
+    def streamReader(  # noqa: N802  Spark's name
+        self, schema: StructType
+    ) -> "StreamReader | RefusedStreamReader":
+        try:
+            return StreamReader(self._options(schema, streaming=True))
+        except ValueError as error:
+            return RefusedStreamReader(error)
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         """Return the options with the columns of the schema, which the user may have given."""
@@ -109,9 +117,11 @@ class DaybookDataSource(DataSource):
         columns = columns_of_schema(fields, options.columns, key_type_given=options.key_type_given)
         return replace(options, columns=columns)
 
+    @in_one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return batch_writer(self.options, schema, overwrite=overwrite)
 
+    @in_one_sentence
     def streamWriter(  # noqa: N802  Spark's name
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
@@ -124,6 +134,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @in_one_sentence
     def partitions(self) -> Sequence[InputPartition]:
         from daybook.clients.python.limits import ClientLimits
         from daybook.clients.spark.topics import TopicOffsets
@@ -168,6 +179,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what Spark calls
 
+    @in_one_sentence
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
         held = self._asking().ask()
         held.check_complete()
@@ -187,10 +199,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(options.bytes_per_trigger_max)
         return ReadAllAvailable()
 
+    @in_one_sentence
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         held = self._asking().ask()
         self._target = {partition: each.next for partition, each in held.partitions.items()}
 
+    @in_one_sentence
     def latestOffset(self, start: dict[str, Any], limit_: ReadLimit) -> dict[str, Any]:  # noqa: N802
         before = self._decode(start)
         if self._target is not None:
@@ -225,6 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = {partition: each.next for partition, each in held.partitions.items()}
         return encode_offset(StreamOffset(_with_creations(end, held), held.instance))
 
+    @in_one_sentence
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         before, until = self._decode(start), self._decode(end)
         if before.partitions == until.partitions:
@@ -238,6 +253,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return _read(partition)
 
+    @in_one_sentence
     def commit(self, end: dict[str, Any]) -> None:
         if self._cursors is not None and self._known is not None and self._known.latest is not None:
             self._cursors.commit(self._decode(end).partitions, self._known.latest)
@@ -372,6 +388,39 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return dict(begin)  # The next trigger asks again.
 
 
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises the error of wrong options when Spark uses it.
+
+    An error that `streamReader` raises would reach the user as one of Spark's runner, which has no
+    reader to stop then.
+    """
+
+    def __init__(self, error: ValueError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        self._refuse()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit_: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        self._refuse()
+
+    @in_one_sentence
+    def _refuse(self) -> NoReturn:
+        raise self._error
+
+
 def _is_unknown(before: Progress | None, held: "Held", partition: Partition) -> bool:
     """Return True for a partition that is new, or whose topic was made anew.
 
@@ -482,5 +531,5 @@ def _read(partition: InputPartition) -> "Iterator[pa.RecordBatch]":
     if task.files is not None:
         from daybook.clients.pipelines.archive.read import read_files
 
-        return read_files(task)
-    return read_task(task)
+        return each_in_one_sentence(read_files(task))
+    return each_in_one_sentence(read_task(task))

@@ -71,6 +71,8 @@ def counting_source(notes: str) -> type:
             return CountedBatch(super().reader(schema)._options)
 
         def streamReader(self, schema: Any) -> Any:  # noqa: N802
-            return CountedStream(super().streamReader(schema)._options)
+            reader = super().streamReader(schema)
+            assert isinstance(reader, StreamReader), "the options are right"
+            return CountedStream(reader._options)
 
     return CountedSource

@@ -3,11 +3,12 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -199,6 +200,42 @@ def test_a_wrong_option_is_explained(
 ) -> None:
     with pytest.raises(Exception, match=says):
         read(spark, cluster, filled, **{option: value}).collect()
+
+
+def test_errors_are_one_sentence_and_a_wrong_host_fails_soon(
+    spark: SparkSession, cluster: StandaloneProcess, filled: str
+) -> None:
+    """Spark adds a prefix and an SQLSTATE, and no traceback of a worker."""
+    began = time.monotonic()
+    told = lines_of(
+        lambda: (
+            spark.read.format("daybook")
+            .options(**{"service.url": "pulsar://127.0.0.1:1", "topic": filled})
+            .load()
+            .collect()
+        )
+    )
+    assert time.monotonic() - began < 60, "5 s, and what a busy machine needs"
+    assert len(told) == 2, told
+    assert "daybook.UnavailableError: no broker can be reached: 127.0.0.1:1" in told[0]
+    assert told[0].endswith("service.url='pulsar://127.0.0.1:1', and that a broker runs there")
+    frame = read(spark, cluster, filled).selectExpr("value", "7 as partition")
+    options = {"service.url": cluster.service_url, "topic": filled}
+    told = lines_of(lambda: frame.write.format("daybook").mode("append").options(**options).save())
+    assert told[-1] == (
+        f"ValueError: the column 'partition' of a row is 7, and {filled} has the partitions 0 to 2"
+    )
+    assert len(told) == 2, told
+    stream = spark.readStream.format("daybook").options(**options, endingOffsets="latest").load()
+    told = lines_of(lambda: stream.writeStream.format("noop").start().awaitTermination(PATIENCE_S))
+    assert told[0].endswith("ValueError: endingOffsets is for batch queries; a stream has no end")
+
+
+def lines_of(call: Callable[[], object]) -> list[str]:
+    """Return the lines of the error that a user sees."""
+    with pytest.raises(PySparkException) as caught:
+        call()
+    return str(caught.value).splitlines()
 
 
 def test_a_batch_that_may_go_on_reads_what_is_there(

@@ -249,9 +249,9 @@ def _partition(data: Json) -> ArchivedPartition:
 
 
 def _schema(data: Json) -> ArchivedSchema:
-    properties = {
-        name: _typed(value, str) for name, value in _typed(data["properties"], dict).items()
-    }
+    given: Json = data["properties"]
+    _typed(given, dict)
+    properties = {str(name): _typed(value, str) for name, value in given.items()}
     definition = b64decode(_typed(data["data"], str), validate=True)
     return ArchivedSchema(_count(data["type"]), _typed(data["name"], str), definition, properties)
 

@@ -153,7 +153,7 @@ class NewFile:
 
     def _note_times(self, times_us: Any) -> None:  # noqa: ANN401  an Arrow array
         self._lacks_times = self._lacks_times or times_us.null_count > 0
-        found = pc.min_max(times_us).as_py()
+        found = pc.call_function("min_max", [times_us]).as_py()
         if found["min"] is not None:
             low, high = found["min"] // 1000, found["max"] // 1000
             self._earliest = low if self._earliest is None else min(low, self._earliest)
