@@ -69,9 +69,9 @@ bench-spark: setup ## Spark on Daybook beside Spark on Kafka; ROWS=200000 ROUNDS
 	@sh tests/interop/fetch.sh $(or $(SPARK_KAFKA),4.2.0) spark-kafka
 	@KAFKA=$(or $(KAFKA),4.3.1) SPARK_KAFKA=$(or $(SPARK_KAFKA),4.2.0) $(BIN)/python -m bench.spark $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES)
 
-sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step; then SINKS=20 runs of exactly-once batches
+sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step; then exactly-once batches: SINKS=20 runs, and deaths at each write
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks --tally docs/tally.jsonl)
-	@$(if $(SEED),,$(BIN)/python -m tests.simulation.sinks 1 $(or $(SINKS),20))
+	@$(if $(SEED),,$(BIN)/python -m tests.simulation.sinks 1 $(or $(SINKS),20) && $(BIN)/python -m tests.simulation.sinks.points)
 
 storms: setup ## the protocols alone: SCHEDULES=1000000 schedules
 	@$(BIN)/python -m tests.storms --schedules $(or $(SCHEDULES),100000) --jobs 2 --marks

@@ -60,6 +60,8 @@ class SimulatedNetwork:
     ) -> None:
         self.timers = timers
         self.tap: Callable[[SimulatedStream, bytes], None] | None = None
+        # Decides about each piece of data as it is sent: False loses it.
+        self.gate: Callable[[SimulatedStream, bytes], bool] | None = None
         self._rng = rng
         self._delay_s = delay_s
         self._split = split

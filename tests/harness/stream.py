@@ -170,6 +170,8 @@ class SimulatedStream:
             self._network.trace("net", self.host, self.peer_host, self.serial, len(data))
             if self._network.tap is not None:
                 self._network.tap(self, data)
+            if self._network.gate is not None and not self._network.gate(self, data):
+                return len(data)
             if self.orphaned:
                 # The other end waits for an answer that never comes.
                 other._inbox_bytes += len(data)

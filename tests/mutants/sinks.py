@@ -12,6 +12,9 @@ _BY_FORMATS = "tests:tests/managed_ledger/test_sink_formats.py"
 _BY_BATCHES = "tests:tests/broker/sinks/test_batches.py"
 _BY_BLOCKED = "tests:tests/broker/sinks/test_blocked.py"
 _BY_FAULTS = "tests:tests/broker/sinks/test_faults.py"
+# In the simulator, whose audit checks X1 to X5 at each step.
+_BY_STORIES = "tests:tests/simulation/test_sink_stories.py"
+_BY_POINTS = "tests:tests/simulation/test_sink_points.py"
 
 MUTANTS = [
     Mutant(
@@ -201,5 +204,176 @@ MUTANTS = [
             "known.stored = known.sequence",
         ),
         caught_by=_BY_FAULTS,
+    ),
+    Mutant(
+        id="SK22",
+        rule="X4: a replay is told `replay` -> `done`",
+        module=_RULES,
+        name="SinkRecord.judge",
+        replacement=Edit(
+            "return Verdict.DONE if same_shares else Verdict.REPLAY", "return Verdict.DONE"
+        ),
+        caught_by=f"{_BY_STORIES} -k replay_has",
+    ),
+    Mutant(
+        id="SK23",
+        rule="X2: a lower batch is refused -> it is committed",
+        module=_RULES,
+        name="SinkRecord.judge",
+        replacement=Edit("if batch.batch_id < self.batch_id:", "if False:"),
+        caught_by=f"{_BY_STORIES} -k wakes",
+    ),
+    Mutant(
+        id="SK24",
+        rule="X2: a batch waits for the one before -> it does not",
+        module=_RULES,
+        name="SinkRecord.judge",
+        replacement=Edit("if self.unapplied:", "if False:"),
+        caught_by=f"{_BY_STORIES} -k waits",
+    ),
+    Mutant(
+        id="SK25",
+        rule="X4: a wiped checkpoint is refused -> it is not",
+        module=_RULES,
+        name="SinkRecord.check_source",
+        replacement=Edit("source.query_id != self.source.query_id", "False"),
+        caught_by=f"{_BY_STORIES} -k wiped",
+    ),
+    Mutant(
+        id="SK26",
+        rule="X4: a copied checkpoint is refused -> it is not",
+        module=_RULES,
+        name="SinkRecord.check_source",
+        replacement=Edit("source.checkpoint != self.source.checkpoint", "False"),
+        caught_by=f"{_BY_STORIES} -k copied",
+    ),
+    Mutant(
+        id="SK27",
+        rule="X5: a batch with an abandoned attempt is refused -> it is not",
+        module=_RULES,
+        name="SinkRecord._check_attempts",
+        replacement=Edit("if gone:", "if False:"),
+        caught_by=f"{_BY_STORIES} -k abandoned",
+    ),
+    Mutant(
+        id="SK28",
+        rule="X3: an abort keeps what is committed -> it deletes that",
+        module=_RULES,
+        name="SinkRecord.abandon",
+        replacement=Edit("if self.unapplied:", "if False:"),
+        caught_by=f"{_BY_STORIES} -k raised",
+    ),
+    Mutant(
+        id="SK29",
+        rule="X1: a sink is forgotten when its batch is applied -> at any time",
+        module=_RULES,
+        name="SinkRecord.forget",
+        replacement=Edit("if self.unapplied:", "if False:"),
+        caught_by=f"{_BY_STORIES} -k not_forgotten",
+    ),
+    Mutant(
+        id="SK30",
+        rule="X1: a sink is forgotten when its staging is deleted -> before",
+        module=_COMMIT,
+        name="Sinks.forget",
+        replacement=Edit(
+            "stored.record.state is SinkState.APPLIED and not await self.clean(stored)", "False"
+        ),
+        caught_by=f"{_BY_STORIES} -k not_forgotten",
+    ),
+    Mutant(
+        id="SK31",
+        rule="a topic that was made anew blocks the batch -> it takes the batch",
+        module=_TOPIC,
+        name="TopicSinks._why_never",
+        replacement=Edit("if self._topic.log.created != pending.created:", "if False:"),
+        caught_by=f"{_BY_STORIES} -k made_anew",
+    ),
+    Mutant(
+        id="SK32",
+        rule="X1: a new owner counts the entries behind the progress -> it believes the progress",
+        module=_TOPIC,
+        name="TopicSinks._count",
+        replacement=Edit("if not progress.applying:", "if True:"),
+        caught_by=f"{_BY_POINTS} -k append_an_entry",
+    ),
+    Mutant(
+        id="SK33",
+        rule="X1: the progress is durable before the first entry -> it is stored behind it",
+        module=_TOPIC,
+        name="TopicSinks._apply",
+        replacement=Edit(
+            "await self._store(sink_id, known, applying=True)",
+            "known.stored = known.sequence",
+        ),
+        caught_by=f"{_BY_POINTS} -k append_an_entry",
+    ),
+    Mutant(
+        id="SK34",
+        rule="X1: a partition is marked when its last entry is durable -> before",
+        module=_TOPIC,
+        name="TopicSinks._apply",
+        replacement=Edit("await known.wait_confirmed()\n    if known.refused", "if known.refused"),
+        caught_by=f"{_BY_POINTS} -k each_name",
+    ),
+    Mutant(
+        id="SK35",
+        rule="X1: the sequence ids count on from batch to batch -> from 0",
+        module=_RULES,
+        name="SinkRecord.first_sequence",
+        replacement=Edit("0 if partition is None else partition.following", "0"),
+        caught_by=f"{_BY_POINTS} -k each_name",
+    ),
+    Mutant(
+        id="SK36",
+        rule="X2: shares are applied in the order of the tasks -> the other way round",
+        module="daybook.managed_ledger.sinks.manifest",
+        name="make_manifest",
+        replacement=Edit("enumerate(ends)", "enumerate(ends[::-1])"),
+        caught_by=f"{_BY_POINTS} -k each_name",
+    ),
+    Mutant(
+        id="SK37",
+        rule="X5: staging is deleted after its attempt is in the record -> before",
+        module=_COMMIT,
+        name="Sinks.abandon",
+        replacement=Edit(
+            "following = stored.record.abandon([share.attempt for share in shares], named)",
+            "following = stored.record.abandon([share.attempt for share in shares], named)\n"
+            "        for share in shares:\n"
+            "            await self.ledgers.delete(share.ledger_id, name, share.attempt)",
+        ),
+        caught_by=f"{_BY_POINTS} -k each_name",
+    ),
+    Mutant(
+        id="SK38",
+        rule="X3: a commit whose answer was lost keeps its manifest -> deletes it as a failure",
+        module=_COMMIT,
+        name="_is_same",
+        replacement=Edit(
+            "if found.sink_id != following.sink_id or found.batch_id != following.batch_id:",
+            "if True:",
+        ),
+        caught_by=f"{_BY_POINTS} -k name_the_batch",
+    ),
+    Mutant(
+        id="SK39",
+        rule="X3: the manifest is deleted after all staging ledgers -> before",
+        module=_COMMIT,
+        name="Sinks.clean",
+        replacement=Edit(
+            "    left: list[int] = []",
+            "    await self.ledgers.delete(record.manifest.ledger_id, stored.name)\n"
+            "    left: list[int] = []",
+        ),
+        caught_by=f"{_BY_POINTS} -k each_name",
+    ),
+    Mutant(
+        id="SK40",
+        rule="X1: a batch is APPLIED when all its partitions are -> when one is",
+        module=_RULES,
+        name="SinkRecord.mark_applied",
+        replacement=Edit("not set(self.in_batch) <= set(marked)", "not marked"),
+        caught_by=f"{_BY_STORIES} -k one_partition",
     ),
 ]

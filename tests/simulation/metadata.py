@@ -52,6 +52,18 @@ class Fate(Enum):
     LATE = auto()
 
 
+class Passage(Enum):
+    """What becomes of a write that has arrived at the store."""
+
+    ANSWERED = auto()
+    STOPPED = auto()  # not carried out, and not answered
+    SILENT = auto()  # carried out, and not answered
+    LATE = auto()  # carried out long after its caller gave up
+
+
+LATE_S = 5.0
+
+
 class SimulatedMetadata:
     """The ZooKeeper ensemble, and the network to it."""
 
@@ -73,6 +85,8 @@ class SimulatedMetadata:
         self.slowness = 1.0  # factor for the delay of all requests and answers
         # The share of writes, the path above them, and how they fail.
         self.refusals: tuple[float, str, str] = (0.0, "", "")
+        # Decides about each write as it arrives, by the host and the request.
+        self.gate: Callable[[str, Request], Passage] | None = None
         self._away = False  # no host reaches the store
         self._cut: set[str] = set()  # hosts that do not reach the store
         self._timers = timers
@@ -270,6 +284,20 @@ class SimulatedLink:
             settled.set()
 
         def arrive() -> None:
+            passage = Passage.ANSWERED
+            if request.write and metadata.gate is not None:
+                passage = metadata.gate(self._host, request)
+            if passage is Passage.ANSWERED:
+                carry_out()
+                return
+            if passage is Passage.SILENT:
+                carry_out(answer=False)
+            elif passage is Passage.LATE:
+                when = trio.current_time() + LATE_S
+                metadata.at(when, lambda: carry_out(answer=False))
+            settle(False)
+
+        def carry_out(*, answer: bool = True) -> None:
             metadata.tree.writer = self._host
             if request.operation == "sync":
                 self.follower.catch_up()
@@ -280,7 +308,7 @@ class SimulatedLink:
                 return
             finally:
                 metadata.tree.writer = ""
-            if fate is Fate.ANSWERED:
+            if answer and fate is Fate.ANSWERED:
                 self.catch_up()
                 metadata.at(self._back(), lambda: settle(True))
 

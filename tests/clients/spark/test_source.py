@@ -1,6 +1,7 @@
 """The stream reader as Spark calls it: admission control, the end of an AvailableNow run."""
 
 import logging
+import pickle
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -190,6 +191,7 @@ def test_a_run_that_ends_takes_unknown_sizes_for_an_error() -> None:
 
 @pytest.mark.parametrize("limit", [ReadMinRows(50), ReadMaxRows(90)])
 def test_a_trigger_waits_for_enough_messages_but_not_too_long(limit: ReadLimit) -> None:
+    """pulsar-spark 117: each message was a batch, because no option made a trigger wait."""
     options = replace(OPTIONS, offsets_per_trigger_min=50, trigger_delay_max_s=60.0)
     stream = reader({T0: Retained(0, 10)}, options=options)
     first = stream.latestOffset(offset(t0=0), limit)
@@ -434,6 +436,29 @@ def test_a_trigger_asks_the_brokers_once() -> None:
     stream.reportLatestOffset()
     stream.partitions(offset(t0=0, t1=10), end)
     assert stream.asked == 1
+
+
+def test_the_driver_keeps_nothing_of_earlier_triggers() -> None:
+    """Spark 54237: the memory of the driver grew with each trigger."""
+    stream = reader({T0: Retained(0, 0)})
+
+    def trigger(number: int) -> None:
+        start = offset(t0=10 * number)
+        stream.set(t0=Retained(0, 10 * number + 10))
+        end = stream.latestOffset(start, ALL)
+        assert end == offset(t0=10 * number + 10)
+        assert len(stream.partitions(start, end)) == 1
+        stream.commit(end)
+
+    def size() -> int:
+        return len(pickle.dumps(vars(stream)))
+
+    for number in range(100):
+        trigger(number)
+    before = size()
+    for number in range(100, 1_000):
+        trigger(number)
+    assert size() < before + 50, "only the numbers are longer"
 
 
 # -- options and columns
