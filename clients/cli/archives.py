@@ -1,27 +1,39 @@
-"""`daybook pipeline archive`."""
+"""`daybook pipeline archive`, `compact-archive` and `replay`."""
 
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 import trio
 
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import OutputFormat, output_option, service_url_option
+from daybook.clients.cli.options import (
+    Function,
+    OutputFormat,
+    cluster_options,
+    output_option,
+    service_url_option,
+)
 from daybook.clients.cli.output import counted, write_rows
 from daybook.clients.cli.progress import open_progress
 from daybook.clients.cli.run import run_async, until_signal
-from daybook.clients.python.errors import BrokerError
+from daybook.clients.python.arguments import Compression, compression_type
+from daybook.clients.python.errors import BrokerError, Remedy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from daybook.clients.pipelines.archive.manifest import Manifest
+    from daybook.clients.pipelines.archive.replay import ReplayedPartition
 
 _UNITS = {"": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _COLUMNS = ("partition", "begin", "end", "files", "rows", "bytes")
+_REPLAYED = ("partition", "begin", "next", "end", "messages")
+
+T = TypeVar("T")
 
 Report = Callable[[int, int, int], None]
 """Takes the number of rows so far, and how much is done of a total."""
@@ -35,24 +47,39 @@ def _bytes(context: click.Context, parameter: click.Parameter, value: str) -> in
     return int(match[1]) * _UNITS[match[2]]
 
 
+def _file_size_option(function: Function) -> Function:
+    option = click.option(
+        "--file-size",
+        default="256MB",
+        show_default=True,
+        metavar="SIZE",
+        callback=_bytes,
+        help="The size of a full file.",
+    )
+    return option(function)
+
+
 @click.command()
 @click.argument("topic")
 @click.argument("directory")
 @service_url_option
-@click.option(
-    "--file-size",
-    default="256MB",
-    show_default=True,
-    metavar="SIZE",
-    callback=_bytes,
-    help="The size of a full file.",
-)
+@_file_size_option
 @click.option(
     "--rows-per-step",
     type=click.IntRange(min=1),
     default=10_000_000,
     show_default=True,
     help="The manifest is replaced after so many messages at the latest.",
+)
+@click.option("--compact", is_flag=True, help="Merge small files afterwards.")
+@click.option("--follow", is_flag=True, help="Go on with new messages until a signal comes.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --follow: the pause before the next look at the topic.",
 )
 @output_option
 def archive(
@@ -61,6 +88,9 @@ def archive(
     service_url: str,
     file_size: int,
     rows_per_step: int,
+    compact: bool,
+    follow: bool,
+    interval: float,
     output: OutputFormat,
 ) -> None:
     """Bring the archive of a TOPIC in DIRECTORY up to the end of the topic.
@@ -68,26 +98,130 @@ def archive(
     The archive holds Parquet files by day, and a manifest with their offsets. If the command is
     stopped, run it again: it goes on where the manifest ends.
     """
+    path = _path(directory)
+    with _session() as spark:
+        from daybook.clients.pipelines.archive import compact as compaction
+        from daybook.clients.pipelines.archive import run
+
+        job = run.ArchiveJob(service_url, topic, path, file_size, rows_per_step)
+
+        def once(report: Report) -> "Manifest":
+            def tell(progress: run.Progress) -> None:
+                report(progress.rows, progress.done, progress.total)
+
+            manifest = run.archive(spark, job, tell)
+            return compaction.compact(path, file_size) if compact else manifest
+
+        what = f"Archiving {topic}"
+        manifest = _follow(what, once, interval) if follow else run_reported(what, once)
+    write_rows(_table(manifest), _COLUMNS, output)
+
+
+@click.command("compact-archive")
+@click.argument("directory")
+@_file_size_option
+@output_option
+def compact_archive(directory: str, file_size: int, output: OutputFormat) -> None:
+    """Merge the small files of the archive in DIRECTORY.
+
+    The old files are kept for a day, for queries that are using them. The command can be stopped
+    at any time.
+    """
+    path = _path(directory)
+    with _spark_installed():
+        from daybook.clients.pipelines.archive import compact as compaction
+
+    def work(report: Report) -> "Manifest":
+        def tell(progress: compaction.CompactProgress) -> None:
+            report(progress.rows, progress.done, progress.total)
+
+        return compaction.compact(path, file_size, tell)
+
+    manifest = run_reported(f"Compacting {directory}", work, "byte")
+    write_rows(_table(manifest), _COLUMNS, output)
+
+
+@click.command()
+@click.argument("directory")
+@click.argument("topic")
+@cluster_options
+@click.option(
+    "--rows-per-step",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="About so many messages are committed at once; a file is never divided.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(get_args(Compression)),
+    default="none",
+    show_default=True,
+    help="Compress batches.",
+)
+@click.option(
+    "--without-schemas",
+    is_flag=True,
+    help="Write the bytes of typed messages, and give the topic no schema.",
+)
+@output_option
+def replay(
+    directory: str,
+    topic: str,
+    service_url: str,
+    admin_url: str,
+    rows_per_step: int,
+    compression: Compression,
+    without_schemas: bool,
+    output: OutputFormat,
+) -> None:
+    """Write the archive in DIRECTORY into a TOPIC, each message exactly once.
+
+    The TOPIC does not exist, or holds nothing, or holds what an earlier run has written: if the
+    command is stopped, run it again.
+    """
+    path = _path(directory)
+    with _session() as spark:
+        from daybook.clients.pipelines.archive import replay as replaying
+
+        job = replaying.ReplayJob(
+            service_url,
+            admin_url,
+            path,
+            topic,
+            rows_per_step,
+            compression_type(compression),
+            with_schemas=not without_schemas,
+        )
+
+        def work(report: Report) -> "Mapping[int, ReplayedPartition]":
+            def tell(progress: replaying.ReplayProgress) -> None:
+                report(progress.rows, progress.done, progress.total)
+
+            return replaying.replay(spark, job, tell)
+
+        found = run_reported(f"Replaying {directory} into {topic}", work)
+    rows = [
+        {
+            "partition": number,
+            "begin": part.begin,
+            "next": part.next,
+            "end": part.end,
+            "messages": part.messages,
+        }
+        for number, part in found.items()
+    ]
+    write_rows(rows, _REPLAYED, output)
+
+
+def _path(directory: str) -> Path:
     from daybook.clients.pipelines.archive.errors import ArchiveError
     from daybook.clients.pipelines.archive.store import directory_of
 
     try:
-        path = directory_of(directory)
+        return directory_of(directory)
     except ArchiveError as error:
         raise UserError(f"{error}.") from None
-    with _session() as spark:
-        from daybook.clients.pipelines.archive.run import ArchiveJob, Progress, archive
-
-        job = ArchiveJob(service_url, topic, path, file_size, rows_per_step)
-
-        def work(report: Report) -> "Manifest":
-            def tell(progress: Progress) -> None:
-                report(progress.rows, progress.done, progress.total)
-
-            return archive(spark, job, tell)
-
-        manifest = run_reported(f"Archiving {topic}", work)
-    write_rows(_table(manifest), _COLUMNS, output)
 
 
 def _table(manifest: "Manifest") -> list[dict[str, Any]]:
@@ -104,46 +238,99 @@ def _table(manifest: "Manifest") -> list[dict[str, Any]]:
     ]
 
 
-def run_reported(what: str, work: "Callable[[Report], Manifest]") -> "Manifest":
+class _Reported:
+    """The progress of one command on standard error, with its rate."""
+
+    def __init__(self, what: str, unit: str) -> None:
+        self._what = what
+        self._unit = unit
+        self._rows = 0
+        self._took_s = 0.0
+
+    async def run(self, work: Callable[[Report], T]) -> T:
+        """Run `work` in a thread, which is left alone if the caller is cancelled."""
+        async with open_progress(self._what) as advance:
+            began_s = trio.current_time()
+
+            def show(rows: int, done: int, total: int) -> None:
+                self._rows, self._took_s = rows, trio.current_time() - began_s
+                behind = counted(total - done, self._unit)
+                advance(done, total, f"{self._rate()}, {behind} behind")
+
+            def report(rows: int, done: int, total: int) -> None:
+                trio.from_thread.run_sync(show, rows, done, total)
+
+            found = await trio.to_thread.run_sync(work, report, abandon_on_cancel=True)
+            self._took_s = trio.current_time() - began_s
+            return found
+
+    @property
+    def line(self) -> str:
+        return f"{self._what}: {self._rate()}."
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._rows
+
+    def _rate(self) -> str:
+        rate = self._rows / self._took_s if self._took_s else 0.0
+        return f"{counted(self._rows, 'message')} in {self._took_s:.1f} s ({rate:,.0f}/s)"
+
+
+def run_reported(what: str, work: Callable[[Report], T], unit: str = "offset") -> T:
     """Run `work` in a thread, and report its progress and rate on standard error.
 
     A signal ends the command at once.  `work` may be stopped anywhere, and goes on when the command
     is run again.
     """
-    done: list[Manifest] = []
-    rows, began_s, took_s = 0, 0.0, 0.0
+    done: list[T] = []
+    reported = _Reported(what, unit)
 
-    async def run() -> int | None:
-        nonlocal took_s, began_s
-        async with open_progress(what) as advance:
-            began_s = trio.current_time()
+    async def finish() -> None:
+        done.append(await reported.run(work))
 
-            def show(count: int, so_far: int, total: int) -> None:
-                nonlocal rows, took_s
-                rows, took_s = count, trio.current_time() - began_s
-                behind = counted(total - so_far, "offset")
-                advance(so_far, total, f"{_rate(rows, took_s)}, {behind} behind")
-
-            def report(count: int, so_far: int, total: int) -> None:
-                trio.from_thread.run_sync(show, count, so_far, total)
-
-            async def finish() -> None:
-                found = await trio.to_thread.run_sync(work, report, abandon_on_cancel=True)
-                done.append(found)
-
-            return await until_signal(finish)
-
-    received = run_async(run, _sentence)
+    received = run_async(lambda: until_signal(finish), _sentence)
     if received is not None:
         click.echo("Stopped. Run the command again to go on.", err=True)
         raise SystemExit(128 + received)
-    click.echo(f"{what}: {_rate(rows, took_s)}.", err=True)
+    click.echo(reported.line, err=True)
     return done[0]
 
 
-def _rate(rows: int, took_s: float) -> str:
-    rate = rows / took_s if took_s else 0.0
-    return f"{counted(rows, 'message')} in {took_s:.1f} s ({rate:,.0f}/s)"
+def _follow(what: str, work: "Callable[[Report], Manifest]", interval_s: float) -> "Manifest":
+    """Run `work` again and again until a signal comes; return the last result.
+
+    A run that fails because something is away is tried again after the pause.
+    """
+    done: list[Manifest] = []
+
+    async def repeat() -> None:
+        while True:
+            reported = _Reported(what, "offset")
+            try:
+                done.append(await reported.run(work))
+            except Exception as error:
+                if not done or not _may_pass(error):
+                    raise
+                click.echo(f"{_sentence(error)} The next try is in {interval_s:g} s.", err=True)
+            else:
+                if not reported.is_empty:
+                    click.echo(reported.line, err=True)
+            await trio.sleep(interval_s)
+
+    received = run_async(lambda: until_signal(repeat), _sentence)
+    assert received is not None, "only a signal or an error ends it"
+    if not done:
+        click.echo("Stopped. Run the command again to go on.", err=True)
+        raise SystemExit(128 + received)
+    return done[-1]
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return True if the next try may have more success."""
+    if isinstance(error, BrokerError):
+        return error.remedy is not Remedy.GIVE_UP
+    return isinstance(error, TimeoutError) or type(error).__module__.startswith("pyspark.")
 
 
 def _sentence(error: Exception) -> str | None:
@@ -162,16 +349,23 @@ def _cause(error: Exception) -> str:
 
 
 @contextmanager
-def _session() -> "Generator[SparkSession]":
-    """Open Spark as its own settings say, or on this machine."""
+def _spark_installed() -> "Generator[None]":
+    """Raise UserError if the block lacks a module of the extra `spark`."""
     try:
-        from pyspark.sql import SparkSession
-
-        from daybook.clients.spark import DaybookDataSource
+        yield
     except ModuleNotFoundError as error:
         raise UserError(
             f"Archives need {error.name}: install it with pip install 'daybook-mq[spark]'."
         ) from None
+
+
+@contextmanager
+def _session() -> "Generator[SparkSession]":
+    """Open Spark as its own settings say, or on this machine."""
+    with _spark_installed():
+        from pyspark.sql import SparkSession
+
+        from daybook.clients.spark import DaybookDataSource
     spark = (
         SparkSession.builder.appName("daybook archive")
         .config("spark.ui.showConsoleProgress", "false")

@@ -22,7 +22,9 @@ _COMMANDS = {
     "brokers": LazyCommand("brokers", "List brokers and their loads; drain one."),
     "schemas": LazyCommand("schemas", "Show, add, check and delete the schemas of topics."),
     "sinks": LazyCommand("sinks", "Show exactly-once batches; decide about blocked ones."),
-    "pipeline": LazyCommand("pipelines", "Run whole jobs around topics on Spark: archives."),
+    "pipeline": LazyCommand(
+        "pipelines", "Run whole jobs around topics on Spark: archives, replays."
+    ),
     "explain": LazyCommand("explain", "Say why a subscription delivers nothing."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),
     "bookies": LazyCommand(

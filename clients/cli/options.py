@@ -138,6 +138,11 @@ def dir_option(function: Function) -> Function:
 
 def service_url_option(function: Function) -> Function:
     """Add `--service-url`."""
+    refused = _instead("--admin-url", "--service-url pulsar://HOST:PORT")
+    return refused(_service_url_option(function))
+
+
+def _service_url_option(function: Function) -> Function:
     option = click.option(
         "--service-url",
         default=_service_url,
@@ -147,11 +152,21 @@ def service_url_option(function: Function) -> Function:
         metavar="URL",
         help="The brokers: pulsar://HOST:PORT,HOST:PORT,...",
     )
-    return option(_instead("--admin-url", "--service-url pulsar://HOST:PORT")(function))
+    return option(function)
 
 
 def admin_url_option(function: Function) -> Function:
     """Add `--admin-url`."""
+    refused = _instead("--service-url", "--admin-url http://HOST:PORT")
+    return refused(_admin_url_option(function))
+
+
+def cluster_options(function: Function) -> Function:
+    """Add `--service-url` and `--admin-url`, for a command that needs both."""
+    return _service_url_option(_admin_url_option(function))
+
+
+def _admin_url_option(function: Function) -> Function:
     option = click.option(
         "--admin-url",
         default=_admin_url,
@@ -161,7 +176,7 @@ def admin_url_option(function: Function) -> Function:
         metavar="URL",
         help="The HTTP ports of the brokers: http://HOST:PORT,HOST:PORT,...",
     )
-    return option(_instead("--service-url", "--admin-url http://HOST:PORT")(function))
+    return option(function)
 
 
 def _instead(wrong: str, right: str) -> Callable[[Function], Function]:

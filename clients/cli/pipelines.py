@@ -2,12 +2,13 @@
 
 import click
 
-from daybook.clients.cli.archives import archive
+from daybook.clients.cli.archives import archive, compact_archive, replay
 
 
 @click.group()
 def pipeline() -> None:
-    """Run whole jobs around topics on Spark: archives."""
+    """Run whole jobs around topics on Spark: archives and replays."""
 
 
-pipeline.add_command(archive)
+for command in (archive, compact_archive, replay):
+    pipeline.add_command(command)

@@ -1,7 +1,11 @@
 """Archives on a real cluster: resumed after a failure, and read together with the topic."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from daybook import schemas
+from daybook.clients.pipelines.archive.compact import compact
+from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.manifest import ArchivedSchema, Manifest
+from daybook.clients.pipelines.archive.replay import ReplayJob, ReplayProgress, replay
 from daybook.clients.pipelines.archive.run import ArchiveJob, archive
 from daybook.clients.pipelines.archive.store import ArchiveStore
 from daybook.clients.python import blocking
+from daybook.clients.python.sink_requests import Committed, SinkRequests
 from daybook.clients.spark.schema import TYPES
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real.spark_session import spark_session
@@ -119,3 +127,114 @@ def test_a_topic_is_archived_and_read_with_its_archive(
     assert query.awaitTermination(PATIENCE_S)
     assert query.exception() is None
     assert rows(spark.read.parquet(str(tmp_path / "out"))) == expected
+
+
+def contents(spark: SparkSession, cluster: StandaloneProcess, topic: str) -> list[Any]:
+    """Return what the messages of a topic are, in order: all but where and when they are stored."""
+    kept = "partition,key,keyIsBytes,value,eventTime,properties,headers,orderingKey"
+    options = {"service.url": cluster.service_url, "topic": topic, "columns": f"{kept},offset"}
+    frame = spark.read.format("daybook").options(**options).load()
+    return [row[:-1] for row in rows(frame)]
+
+
+def test_an_archive_is_replayed_exactly_once(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        admin.create_topic(topic, partitions=2)
+    fill(cluster.service_url, topic, range(COUNT))
+    directory = tmp_path / "archive"
+    archive(spark, ArchiveJob(cluster.service_url, topic, directory, 1 << 20, 150))
+    wanted = contents(spark, cluster, topic)
+    target = f"{topic}-again"
+    job = ReplayJob(cluster.service_url, cluster.admin_url, directory, target, 200)
+
+    # The driver dies after the first commit, before it knows of it.
+    whole = SinkRequests.commit
+
+    async def die(self: SinkRequests, *arguments: Any, **more: Any) -> Committed:
+        await whole(self, *arguments, **more)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SinkRequests, "commit", die)
+        with pytest.raises(KeyboardInterrupt):
+            replay(spark, job)
+    told: list[ReplayProgress] = []
+    found = replay(spark, job, told.append)
+    assert 0 < told[0].done < told[0].total, "the run goes on behind the batch that was committed"
+    assert sum(part.messages for part in found.values()) == COUNT
+    assert contents(spark, cluster, target) == wanted
+    (last,) = told[-1:]
+    assert last.done == last.total
+    assert replay(spark, job) == found, "another run has nothing to do"
+
+    # Compaction between two runs cuts the files anew, and a longer archive is written on.
+    fill(cluster.service_url, topic, range(COUNT, COUNT + 50))
+    archive(spark, ArchiveJob(cluster.service_url, topic, directory, 1 << 20, 1000))
+    manifest = compact(directory, 1 << 20)
+    assert [len(part.files) for part in manifest.partitions.values()] == [1, 1]
+    replay(spark, job)
+    assert contents(spark, cluster, target) == contents(spark, cluster, topic)
+
+    options = {"service.url": cluster.service_url, "columns": "schemaVersion"}
+    versions = spark.read.format("daybook").options(**options, topic=target).load().distinct()
+    assert [row["schemaVersion"] for row in versions.collect()] == [bytearray(8)]
+
+    with blocking.connect(cluster.service_url) as client:
+        with client.create_producer(f"{target}-partition-1", schema=schemas.STRING) as producer:
+            producer.send("foreign")
+        with client.create_producer(f"{target}-other") as other:
+            other.send(b"foreign")
+    with pytest.raises(ArchiveError, match="partition 1 ends with a message that is not of this"):
+        replay(spark, job)
+    with pytest.raises(ArchiveError, match="has 1 partitions, and the archive 2"):
+        replay(spark, replace(job, topic=f"{target}-other"))
+
+
+def test_archive_compact_and_replay_from_the_command_line(
+    cluster: StandaloneProcess, topic: str, tmp_path: Path
+) -> None:
+    fill(cluster.service_url, topic, range(COUNT))
+    directory, target = str(tmp_path / "archive"), f"{topic}-again"
+    url = ["--service-url", cluster.service_url]
+
+    def pipeline(*arguments: str) -> tuple[list[dict[str, Any]], str]:
+        command = [sys.executable, "-m", "daybook.clients.cli.main", "pipeline", *arguments]
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "MASTER": "local[2]"}
+        done = subprocess.run(
+            [*command, "--output", "json"],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        table: list[dict[str, Any]] = json.loads(done.stdout)
+        return table, done.stderr
+
+    table, said = pipeline("archive", topic, directory, *url, "--rows-per-step", "250")
+    (row,) = table
+    assert (row["begin"], row["end"], row["rows"]) == (0, COUNT, COUNT)
+    assert row["files"] >= 3
+    assert f"Archiving {topic}: {COUNT} messages in " in said
+
+    table, said = pipeline("compact-archive", directory)
+    (row,) = table
+    assert (row["end"], row["rows"], row["files"]) == (COUNT, COUNT, 1)
+    assert f"Compacting {directory}: {COUNT} messages in " in said
+
+    again = ["replay", directory, target, *url, "--admin-url", cluster.admin_url]
+    table, said = pipeline(*again)
+    assert table == [{"partition": 0, "begin": 0, "next": COUNT, "end": COUNT, "messages": COUNT}]
+    assert f"{COUNT} messages in " in said
+    with blocking.connect(cluster.service_url) as client:
+        assert client.offsets(target).next == COUNT
+        with client.create_reader(target, start="earliest", schema=schemas.STRING) as reader:
+            values = [reader.receive(timeout_s=PATIENCE_S).value for _ in range(COUNT)]
+    assert values == [str(i) if i % 7 else None for i in range(COUNT)]

@@ -1,9 +1,15 @@
 """The archive of a topic: a directory of Parquet files that hold its offsets without a gap.
 
-manifest  which file holds which offsets; pure
-store     the directory: one writer at a time, and a manifest that is replaced as a whole
-write     a Spark task that writes files
-read      a Spark task that reads files
-run       one run of `daybook pipeline archive`
-source    what the Spark source needs of an archive for `read=archive+live`
+manifest     which file holds which offsets; pure
+files        the files of a directory: every step at which a write may stop
+store        one writer at a time, and a manifest that is replaced as a whole
+belongs      the check that an archive and a topic belong together; pure
+write        a Spark task that writes files
+read         a Spark task that reads files
+run          one run of `daybook pipeline archive`
+compact      small files become larger ones
+replay_plan  which part of an archive a replay writes next; pure
+replay_task  a Spark task that stages the messages of a file
+replay       one run of `daybook pipeline replay`
+source       what the Spark source needs of an archive for `read=archive+live`
 """

@@ -32,7 +32,7 @@ RESULT = (
 )
 ROW_GROUP_BYTES = 16 << 20  # a size in Arrow; a reader holds one row group at a time
 _DAY_US = 86_400_000_000
-_EPOCH = date(1970, 1, 1)
+EPOCH = date(1970, 1, 1)
 _RESULT = pa.schema(
     [
         ("path", pa.string()),
@@ -116,7 +116,7 @@ class NewFile:
         self.day = day
         self.partition = -1
         self.versions: set[bytes] = set()  # the versions of schemas that its rows name
-        self._text = (_EPOCH + timedelta(days=day)).isoformat()
+        self._text = (EPOCH + timedelta(days=day)).isoformat()
         self._path = f"day={self._text}/{token_hex(16)}.parquet"
         self._files = files
         self._schema = arrow_schema(COLUMNS)
