@@ -64,10 +64,10 @@ bench-peers: setup ## beside Apache BookKeeper's Java client and bookies; QUICK=
 	@sh tests/interop/fetch.sh $(or $(BOOKKEEPER),4.18.0)
 	@BOOKKEEPER=$(or $(BOOKKEEPER),4.18.0) $(BIN)/python -m bench.peers $(if $(QUICK),--quick) $(if $(SCALE),--scale $(SCALE)) $(CASES)
 
-bench-spark: setup ## Spark on Daybook beside Spark on Kafka; ROWS=200000 ROUNDS=1 in 5 minutes; CASES="read-2 stream"
+bench-spark: setup ## Spark on Daybook beside Spark on Kafka; ROWS=200000 ROUNDS=1 WARM=0 in 3 minutes; CASES="read-2 stream"
 	@sh tests/interop/fetch.sh $(or $(KAFKA),4.3.1) kafka
 	@sh tests/interop/fetch.sh $(or $(SPARK_KAFKA),4.2.0) spark-kafka
-	@KAFKA=$(or $(KAFKA),4.3.1) SPARK_KAFKA=$(or $(SPARK_KAFKA),4.2.0) $(BIN)/python -m bench.spark $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES)
+	@KAFKA=$(or $(KAFKA),4.3.1) SPARK_KAFKA=$(or $(SPARK_KAFKA),4.2.0) $(BIN)/python -m bench.spark $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(WARM),--warm $(WARM)) $(CASES)
 
 sim: setup ## the simulated cluster: SEEDS=1000 runs; SEED=7 for one, step by step; then exactly-once batches: SINKS=20 runs, and deaths at each write
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED) --trace,--seeds 1..$(or $(SEEDS),100) --jobs 2 --marks --tally docs/tally.jsonl)

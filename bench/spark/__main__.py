@@ -38,6 +38,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="messages of each topic")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each system that count")
     parser.add_argument(
+        "--warm", type=float, default=25.0, help="seconds of each kind of turn that do not count"
+    )
+    parser.add_argument(
         "cases",
         nargs="*",
         metavar="CASE",
@@ -52,7 +55,12 @@ def main() -> None:
     demands: dict[str, Demand] = {}
     with (
         tempfile.TemporaryDirectory(prefix="daybook-spark-") as directory,
-        Sides(Path(directory), rows=arguments.rows, rounds=arguments.rounds) as sides,
+        Sides(
+            Path(directory),
+            rows=arguments.rows,
+            rounds=arguments.rounds,
+            warm_s=arguments.warm,
+        ) as sides,
     ):
         for name in arguments.cases or CASES:
             began = time.monotonic()

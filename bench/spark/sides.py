@@ -7,6 +7,7 @@ with Sides(directory, rows=1_000_000, rounds=3) as sides:
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,7 +33,7 @@ VALUE = b"x" * 200
 CORES = 2
 KEYS = 1000
 _BATCH_ROWS = 10_000
-_WARM_UP_TURNS = 2
+_BATCH_BYTES, _BATCH_DELAY_S = 128 << 10, 0.01  # of the producers of both systems
 _KINDS = {"broker": "brokers", "bookie": "bookies"}
 
 
@@ -74,11 +75,13 @@ class MemoryReader(DataSourceReader):
 class Sides:
     """Both systems, which run until the block ends."""
 
-    def __init__(self, directory: Path, *, rows: int, rounds: int) -> None:
+    def __init__(self, directory: Path, *, rows: int, rounds: int, warm_s: float) -> None:
         self.rows = rows
         self.rounds = rounds
+        self._warm_s = warm_s  # for which a way is used before its turns count
         self.directory = directory
         self._filled: set[str] = set()
+        self._warmed: dict[str, float] = {}  # seconds, by kind of case and way
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -126,16 +129,20 @@ class Sides:
             **{
                 "kafka.bootstrap.servers": self.kafka.address,
                 "topic": topic,
-                # Batches as large as those of Daybook's client.
-                "kafka.batch.size": str(128 << 10),
-                "kafka.linger.ms": "10",
+                "kafka.batch.size": str(_BATCH_BYTES),
+                "kafka.linger.ms": str(int(_BATCH_DELAY_S * 1e3)),
             }
         ).save()
         with (
             blocking.connect(self.daybook.service_url) as client,
             blocking.connect_admin(self.daybook.admin_url) as admin,
         ):
-            with client.create_producer(topic) as producer:
+            with client.create_producer(
+                topic,
+                batch_bytes_max=_BATCH_BYTES,
+                batch_messages_max=_BATCH_BYTES,  # the bytes decide
+                batch_delay_s=_BATCH_DELAY_S,
+            ) as producer:
                 for number in range(self.rows):
                     producer.send_nowait(VALUE, key=f"key-{number % KEYS:03}")
                 producer.flush()
@@ -197,16 +204,28 @@ class Sides:
     def in_turns(self, lines: Mapping[str, Line], turn: Callable[[str], float]) -> None:
         """Let the ways take turns, and note the figure and the processor time of each.
 
-        The order changes each time.  The first turns are not counted: compilers have their time.
+        The order changes each time.  Turns count after those of the same kind have taken `warm_s`
+        for each way, so that compilers have had their time.
         """
-        for round_ in range(_WARM_UP_TURNS + self.rounds):
-            ways = list(lines) if round_ % 2 else list(lines)[::-1]
-            for way in ways:
+        kind = next(iter(lines.values())).case.partition(",")[0]
+        for way in lines:
+            self._warm_up(f"{kind}, {way}", way, turn)
+        for round_ in range(self.rounds):
+            for way in list(lines)[:: -1 if round_ % 2 else 1]:
                 with used(self.pids) as found:
                     figure = turn(way)
                 print(f"  {lines[way].case}, {way}: {figure:,.0f} {lines[way].unit}", flush=True)
-                if round_ >= _WARM_UP_TURNS:
-                    lines[way].add(figure, found)
+                lines[way].add(figure, found)
+
+    def _warm_up(self, key: str, way: str, turn: Callable[[str], float]) -> None:
+        """Take one turn at least, which also warms what is new in this case."""
+        while True:
+            began = time.monotonic()
+            figure = turn(way)
+            self._warmed[key] = self._warmed.get(key, 0.0) + time.monotonic() - began
+            print(f"  {key}, warming up: {figure:,.0f}", flush=True)
+            if self._warmed[key] >= self._warm_s:
+                return
 
     def pids(self) -> dict[str, list[int]]:
         """Return the processes by kind, as they are now."""

@@ -169,7 +169,9 @@ class EntryStream:
 
     def _fill(self) -> None:
         while self._next <= self._last and self._may_ask():
-            reach = self._source.reach(self._next, self._last, max_bytes=self._limits.read_bytes)
+            reach = self._source.reach(
+                self._next, self._last, max_bytes=self._limits.read_bytes * 3 // 4
+            )
             part = _Part(self._next, reach)
             self._start(part)
             self._parts.append(part)

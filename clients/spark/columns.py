@@ -110,16 +110,25 @@ class Head:
 def read_head(data: memoryview) -> Head:
     """Parse the metadata of an entry, and verify its checksum.  Raise a WireError."""
     _, last, payload = split_broker_metadata(data)
+    return head_of(last, payload)
+
+
+def head_of(last_offset: int | None, payload: memoryview) -> Head:
+    """Parse the metadata of an entry without the broker's block, as `read_head` does."""
     verify_checksum(payload)
-    return Head(last, *parse_metadata(payload))
+    return Head(last_offset, *parse_metadata(payload))
 
 
-def last_offset_of(data: memoryview) -> int | None:
-    """Return the offset of the last message of an entry, readable or not; None if unknown."""
+def split_offset(data: memoryview) -> tuple[int | None, memoryview]:
+    """Return the offset of the last message of an entry, readable or not, and what follows.
+
+    The offset is None if it is unknown; the rest is the whole entry if it cannot be split.
+    """
     try:
-        return split_broker_metadata(data)[1]
+        _, last, payload = split_broker_metadata(data)
     except WireError:
-        return None
+        return None, data
+    return last, payload
 
 
 @dataclass(slots=True)
@@ -145,18 +154,26 @@ def unpack(metadata: pb.MessageMetadata, body: memoryview) -> Messages:
 
 @dataclass(slots=True)
 class _Texts:
-    """Values of bytes, one after the other.  `nulls` is None if none of them is null."""
+    """Values of bytes, one after the other, or a matrix with a row for each value.
 
-    lengths: _Numbers
-    data: bytes | memoryview
+    `lengths` is a number if all values have the same length, as those of a matrix have.  `nulls` is
+    None if none of them is null.
+    """
+
+    lengths: _Numbers | int
+    data: bytes | _Numbers
     nulls: _Flags | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.data) if isinstance(self.data, bytes) else int(self.data.size)
 
 
 @dataclass(slots=True)
 class _Cut:
     """The messages of one entry, in columns.  None stands for a column of nulls, or of nothing."""
 
-    indexes: _Numbers  # in the entry; compaction may have removed others
+    indexes: range | _Numbers  # in the entry; compaction may have removed others
     values: _Texts | None = None
     keys: _Texts | None = None
     event_times_ms: _Numbers | None = None  # 0: none
@@ -204,12 +221,38 @@ class _Loop:
     others: dict[int, SingleMetadata] = field(default_factory=dict[int, SingleMetadata])
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The layout of all messages of a regular batch.
+
+    Messages whose metadata are `expected` where `mask` has bits differ in values only: in letters
+    of an ASCII key, and in the numbers of varints of the same length.
+    """
+
+    stride: int  # bytes of each message with its metadata
+    head_bytes: int  # the size of the metadata, and the metadata
+    mask: _Numbers
+    expected: _Numbers
+    single: SingleMetadata  # of one of the messages
+    fields: dict[int, tuple[int, int]]  # where the values are that may differ
+
+    def fits(self, rows: _Numbers) -> bool:
+        """Return True if all messages of a batch have this layout."""
+        differ = (rows[:, : self.head_bytes] & self.mask) != self.expected
+        return not np.count_nonzero(differ)
+
+
 class Cutter:
-    """Cuts entries into columns.  It remembers parsed metadata: most messages share theirs."""
+    """Cuts entries into columns.
+
+    It remembers parsed metadata and the layout of the latest regular batch: most messages share
+    theirs.
+    """
 
     def __init__(self, columns: Sequence[str], key_type: KeyType) -> None:
         self._wanted = _Wanted.by(columns, key_type)
         self._known: dict[bytes, SingleMetadata] = {}
+        self._layout: _Layout | None = None
 
     def cut(self, messages: Messages, low: int, high: int) -> _Cut:
         """Return the messages `low` to `high` - 1 of an entry.  Raise a WireError."""
@@ -229,34 +272,27 @@ class Cutter:
     def _cut_regular(self, body: memoryview, count: int, low: int, high: int) -> _Cut | None:
         """Cut a batch whose messages have the same layout; return None if it is not regular."""
         stride, left = divmod(len(body), count)
-        head_bytes = _SIZE_BYTES + (U32.unpack_from(body)[0] if stride > _SIZE_BYTES else 0)
-        if left or not _SIZE_BYTES < head_bytes <= min(stride, _REGULAR_HEAD_MAX):
-            return None
-        single = self._single(bytes(body[_SIZE_BYTES:head_bytes]))
-        if single.payload_size != stride - head_bytes or single.compacted_out:
+        if left or stride <= _SIZE_BYTES:
             return None
         rows = np.frombuffer(body, np.uint8).reshape(count, stride)
-        heads = rows[:, :head_bytes]
-        differ = (heads != heads[0]).any(axis=0)
-        fields = _fields(body, head_bytes)
-        if fields is None or not _only_values_differ(heads, differ, fields):
-            return None
-        wanted, size = self._wanted, single.payload_size
-        as_bytes = wanted.keys and wanted.key_type == "binary"
-        if single.key_is_base64 and (as_bytes or wanted.key_kinds):
-            return None
-        cut = _Cut(np.arange(low, high))
+        layout = self._layout
+        if layout is None or layout.stride != stride or not layout.fits(rows):
+            layout = self._layout_of(body, stride)
+            if layout is None or not layout.fits(rows):
+                return None
+            self._layout = layout
+        wanted, single, fields = self._wanted, layout.single, layout.fields
+        cut, taken = _Cut(range(low, high)), rows[low:high]
         if wanted.values and not single.null_value:
-            cut.values = _Texts(
-                np.full(high - low, size, np.int64), rows[low:high, head_bytes:].tobytes()
-            )
+            cut.values = _Texts(single.payload_size, taken[:, layout.head_bytes :])
         if wanted.keys and single.key is not None:
             first, last = fields[_KEY]
-            lengths = np.full(high - low, last - first, np.int64)
-            cut.keys = _Texts(lengths, heads[low:high, first:last].tobytes())
+            keys = taken[:, first:last]
+            # Keys alone must not keep the memory of large values.
+            cut.keys = _Texts(last - first, keys.copy() if cut.values is None else keys)
         if wanted.event_times and _EVENT_TIME in fields:
             first, last = fields[_EVENT_TIME]
-            cut.event_times_ms = _varints(heads[low:high, first:last])
+            cut.event_times_ms = _varints(taken[:, first:last])
         if wanted.properties and single.properties:
             cut.properties = [single.properties] * (high - low)
         if wanted.key_kinds:
@@ -264,6 +300,29 @@ class Cutter:
         if wanted.ordering_keys:  # They are equal, because the layout has no place for others.
             cut.ordering_keys = _repeated(single.ordering_key, high - low)
         return cut
+
+    def _layout_of(self, body: memoryview, stride: int) -> _Layout | None:
+        """Return the layout of the first message; None if no regular batch has it."""
+        head_bytes = _SIZE_BYTES + U32.unpack_from(body)[0]
+        if not _SIZE_BYTES < head_bytes <= min(stride, _REGULAR_HEAD_MAX):
+            return None
+        single = self._single(bytes(body[_SIZE_BYTES:head_bytes]))
+        if single.payload_size != stride - head_bytes or single.compacted_out:
+            return None
+        wanted = self._wanted
+        as_bytes = wanted.keys and wanted.key_type == "binary"
+        if single.key_is_base64 and (as_bytes or wanted.key_kinds):
+            return None
+        fields = _fields(body, head_bytes)
+        if fields is None:
+            return None
+        head = np.frombuffer(body[:head_bytes], np.uint8)
+        mask = np.full(head_bytes, 0xFF, np.uint8)
+        for number, (first, last) in fields.items():
+            # A key must be ASCII, so that it is text without another look.
+            if number != _KEY or bytes(body[first:last]).isascii():
+                mask[first:last] = 0x80
+        return _Layout(stride, head_bytes, mask, head & mask, single, fields)
 
     # -- any batch
 
@@ -374,28 +433,6 @@ def _fields(body: memoryview, end: int) -> dict[int, tuple[int, int]] | None:
             found[number] = before + 1, last
         before = last
     return found
-
-
-def _only_values_differ(
-    heads: _Numbers, differ: _Flags, fields: dict[int, tuple[int, int]]
-) -> bool:
-    """Return True if the metadata of all messages differ in values only, and not in their layout.
-
-    A key must be ASCII, so that it is text without another look.
-    """
-    if not differ.any():
-        return True
-    for number, (first, last) in fields.items():
-        if not differ[first:last].any():
-            continue
-        column = heads[:, first:last]
-        if number == _KEY:
-            if (column & 0x80).any():
-                return False
-        elif ((column ^ column[0]) & 0x80).any():
-            return False
-        differ[first:last] = False
-    return not differ.any()
 
 
 def _varints(column: _Numbers) -> _Numbers:
@@ -564,14 +601,14 @@ class RowBuilder:
         publish_ms = None if metadata is None else metadata.publish_time
         batch = metadata is not None and is_batch(metadata)
         version = None if metadata is None else _version_of(metadata)
-        cut = _Cut(np.arange(low, high))
+        cut = _Cut(range(low, high))
         self._add(_Part(place, first_offset, publish_ms, batch, cut, version))
 
     def _add(self, part: _Part) -> None:
         if len(part):
             self._parts.append(part)
             self.rows += len(part)
-            self._bytes += 0 if part.cut.values is None else len(part.cut.values.data)
+            self._bytes += 0 if part.cut.values is None else part.cut.values.size
 
     def take(self) -> pa.RecordBatch:
         """Return the rows, and begin a new batch."""
@@ -586,7 +623,7 @@ class RowBuilder:
     def _texts(self, kind: Any, column: Callable[[_Part], _Texts | None]) -> Any:  # noqa: ANN401
         offsets = np.zeros(self.rows + 1, np.int32)
         nulls = np.zeros(self.rows, np.bool_)
-        data: list[bytes | memoryview] = []
+        found: list[_Texts] = []
         at = 0
         for part in self._parts:
             texts, following = column(part), at + len(part)
@@ -594,12 +631,12 @@ class RowBuilder:
                 nulls[at:following] = True
             else:
                 offsets[at + 1 : following + 1] = texts.lengths
-                data.append(texts.data)
+                found.append(texts)
                 if texts.nulls is not None:
                     nulls[at:following] = texts.nulls
             at = following
         np.cumsum(offsets, out=offsets)
-        buffers = [_validity(nulls), pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
+        buffers = [_validity(nulls), pa.py_buffer(offsets), pa.py_buffer(_joined(found))]
         return pa.Array.from_buffers(kind, self.rows, buffers)
 
     def _numbers(self, kind: Any, parts: list[_Numbers], nulls: _Flags | None) -> Any:  # noqa: ANN401
@@ -608,9 +645,7 @@ class RowBuilder:
         return pa.Array.from_buffers(kind, self.rows, [validity, pa.py_buffer(numbers)])
 
     def _offsets(self, kind: Any) -> Any:  # noqa: ANN401
-        return self._numbers(
-            kind, [part.first_offset + part.cut.indexes for part in self._parts], None
-        )
+        return self._numbers(kind, [_offsets_of(part) for part in self._parts], None)
 
     def _timestamps(self, kind: Any) -> Any:  # noqa: ANN401
         times = [
@@ -665,7 +700,7 @@ class RowBuilder:
         for part in self._parts:
             texts = _ids(part)
             lengths.append(texts.lengths)
-            data.append(bytes(texts.data))
+            data.append(texts.data)
         offsets = np.zeros(self.rows + 1, np.int32)
         np.cumsum(np.concatenate(lengths), out=offsets[1:])
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(data))]
@@ -680,16 +715,37 @@ def _schema_versions(part: _Part) -> _Texts | None:
     return _repeated(part.schema_version, len(part))
 
 
+def _joined(parts: Sequence[_Texts]) -> _Numbers:
+    """Return the bytes of all values, one after the other: their only copy."""
+    found = np.empty(sum(part.size for part in parts), np.uint8)
+    at = 0
+    for part in parts:
+        following = at + part.size
+        if isinstance(part.data, bytes):
+            found[at:following] = np.frombuffer(part.data, np.uint8)
+        else:
+            found[at:following].reshape(part.data.shape)[:] = part.data
+        at = following
+    return found
+
+
+def _offsets_of(part: _Part) -> _Numbers:
+    indexes = part.cut.indexes
+    if isinstance(indexes, range):
+        return np.arange(part.first_offset + indexes.start, part.first_offset + indexes.stop)
+    return part.first_offset + indexes
+
+
 def _ids(part: _Part) -> _Texts:
     """Return `MessageId.encode()` of each message of an entry.
 
     The index in the batch is the last field, so the messages share the bytes before it.
     """
-    place, indexes = part.place, part.cut.indexes
+    place, indexes = part.place, list(part.cut.indexes)
     shared = MessageId(place.ledger_id, place.entry_id, -1, place.partition).encode()
     if not part.is_batch:
         return _Texts(np.full(len(indexes), len(shared), np.int64), shared * len(indexes))
-    ids = [shared + _index_field(index) for index in indexes.tolist()]
+    ids = [shared + _index_field(index) for index in indexes]
     return _Texts(np.fromiter(map(len, ids), np.int64, len(ids)), b"".join(ids))
 
 

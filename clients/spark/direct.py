@@ -66,10 +66,10 @@ class SealedLedgerReader:
         assert ledger.first <= offset < ledger.next
         first = 0 if offset == ledger.first else find_entry(self._offset_at, ledger, offset)
         before = ledger.first - 1 if first == 0 else None
+        ledger_id = ledger.ledger_id
         for entry in self._reader.read(first, ledger.entries - 1, timeout_s=READ_TIMEOUT_S):
-            stated = _last_offset(memoryview(entry.data), before)
-            yield StoredEntry(ledger.ledger_id, entry.entry_id, entry.data, stated)
-            before = stated
+            before = _last_offset(memoryview(entry.data), before)
+            yield StoredEntry(ledger_id, entry.entry_id, entry.data, before)
 
     def _offset_at(self, entry_id: int) -> int | None:
         """Return the offset of the last message of an entry; None if it states none."""

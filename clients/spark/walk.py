@@ -30,8 +30,9 @@ from daybook.clients.spark.columns import (
     Head,
     Place,
     RowBuilder,
-    last_offset_of,
+    head_of,
     read_head,
+    split_offset,
     unpack,
 )
 from daybook.clients.spark.offsets import DataLossError
@@ -110,15 +111,14 @@ class RangeWalk:
 
     def take(self, entry: StoredEntry) -> None:
         """Take the next entry.  Raise DataLossError or UnreadableMessageError."""
-        data = memoryview(entry.data)
-        last = last_offset_of(data)
-        last = entry.last_offset if last is None else last
+        stated, payload = split_offset(memoryview(entry.data))
+        last = entry.last_offset if stated is None else stated
         if last is None:
             self._refuse_unnumbered(entry)
         if last < self.expected:
             return
         try:
-            head = read_head(data)
+            head = head_of(stated, payload)
         except WireError as error:
             # The number of its messages is not known: they are all that are missing up to its end.
             self._unreadable(str(error), entry, None, self.expected, last)

@@ -13,7 +13,7 @@ from daybook.clients.python.messages import MessageId, Offset
 from daybook.clients.python.reader import DeliveredEntry
 from daybook.clients.python.reader import OffsetRange as Held
 from daybook.clients.spark import columns, worker
-from daybook.clients.spark.columns import last_offset_of
+from daybook.clients.spark.columns import split_offset
 from daybook.clients.spark.offsets import DataLossError, OffsetRange
 from daybook.clients.spark.options import OnUnreadable, ReadTask
 from daybook.clients.spark.read import ARROW_SCHEMA, read_task
@@ -63,7 +63,7 @@ class FakeClient:
         from_here = [
             each
             for each in self.entries
-            if (last := last_offset_of(memoryview(each.data))) is None or last >= start.value
+            if (last := split_offset(memoryview(each.data))[0]) is None or last >= start.value
         ]
         return FakeReader(iter(from_here))
 
