@@ -19,12 +19,24 @@ from contextlib import suppress
 from time import monotonic  # noqa: TID251  the threads of Spark have no clock of trio's
 from typing import Any, TypeAlias
 
+from daybook.bookie.ledger.bookie_client import BookieLimits
+from daybook.bookie.ledger.context import LedgerLimits
 from daybook.clients import ledgers
 from daybook.clients.python import blocking
 from daybook.clients.python.limits import ClientLimits
 
 _log = logging.getLogger(__name__)
-_READS = ledgers.Limits(read_ahead=4, reads_max=8)  # megabytes under way, so that writers go on
+_READ_BYTES = 5 << 19
+# Few megabytes are under way, so that writers go on.  Large parts, each in one answer of a bookie,
+# take little processor time for an entry, in the worker and in the bookie.
+_READS = ledgers.Limits(
+    read_bytes=_READ_BYTES,
+    read_ahead=3,
+    reads_max=4,
+    ledger=LedgerLimits(
+        bookies=BookieLimits(batch_bytes_max=_READ_BYTES, batch_entry_bytes_max=_READ_BYTES // 4)
+    ),
+)
 _CONNECT_S = 5.0
 _AWAY_S = 60.0  # ledgers that were out of reach are not tried again for so long
 
