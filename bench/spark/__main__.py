@@ -7,6 +7,7 @@ below.
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import tempfile
@@ -20,7 +21,7 @@ from rich.console import Console
 
 from bench.peers.rows import Demand
 from bench.spark import publishing, reading, streaming, writing
-from bench.spark.lines import Found, Line, asked, measured, processor
+from bench.spark.lines import Found, asked, measured, processor
 from bench.spark.sides import VALUE, Sides
 from tests.interop.apache import spark_kafka_here
 
@@ -50,8 +51,10 @@ def main() -> None:
     unknown = [name for name in arguments.cases if name not in CASES]
     if unknown:
         parser.error(f"there is no case {unknown[0]!r}: {', '.join(CASES)}")
+    # An installed package has its bytecode: no process of the measurement should compile sources.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     console = Console(width=160)
-    lines: list[Line] = []
+    results: dict[str, object] = {"rows": arguments.rows, "bytes": len(VALUE)}
     demands: dict[str, Demand] = {}
     with (
         tempfile.TemporaryDirectory(prefix="daybook-spark-") as directory,
@@ -62,28 +65,28 @@ def main() -> None:
             warm_s=arguments.warm,
         ) as sides,
     ):
+        results |= _versions(sides)
         for name in arguments.cases or CASES:
             began = time.monotonic()
             found = CASES[name](sides)
-            lines += found.lines
-            demands |= found.demands
+            for table in (measured(found.lines), processor(found.lines)):
+                if table.row_count:
+                    console.print(table)
             console.print(f"{name}: {time.monotonic() - began:.0f} s")
-        facts = {**_versions(sides), "rows": arguments.rows, "bytes": len(VALUE)}
-    for table in (measured(lines), processor(lines), asked(demands)):
-        if table.row_count:
-            console.print(table)
+            demands |= found.demands
+            results[name] = {
+                "lines": [asdict(line) for line in found.lines],
+                "asked": {what: asdict(demand) for what, demand in found.demands.items()},
+            }
+            RESULTS.parent.mkdir(parents=True, exist_ok=True)
+            RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+    console.print(asked(demands))
+    facts = {name: fact for name, fact in results.items() if isinstance(fact, str)}
     console.print(", ".join(f"{name} {fact}" for name, fact in facts.items()))
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    results = {
-        **facts,
-        "lines": [asdict(line) for line in lines],
-        "asked": {what: asdict(demand) for what, demand in demands.items()},
-    }
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     console.print(f"written to {RESULTS}")
 
 
-def _versions(sides: Sides) -> dict[str, object]:
+def _versions(sides: Sides) -> dict[str, str]:
     connector = spark_kafka_here()
     (clients,) = (path.stem for path in connector.jars.glob("kafka-clients-*.jar"))
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
