@@ -33,7 +33,8 @@ VALUE = b"x" * 200
 CORES = 2
 KEYS = 1000
 _BATCH_ROWS = 10_000
-_BATCH_BYTES, _BATCH_DELAY_S = 128 << 10, 0.01  # of the producers of both systems
+# Producers of both systems have these.
+_BATCH_BYTES, _BATCH_DELAY_S = 128 << 10, 0.01
 _KINDS = {"broker": "brokers", "bookie": "bookies"}
 
 

@@ -233,7 +233,7 @@ class _Layout:
     head_bytes: int  # the size of the metadata, and the metadata
     mask: _Numbers
     expected: _Numbers
-    single: SingleMetadata  # of one of the messages
+    single: SingleMetadata  # one message has it
     fields: dict[int, tuple[int, int]]  # where the values are that may differ
 
     def fits(self, rows: _Numbers) -> bool:

@@ -164,6 +164,33 @@ def test_rows_of_batches_are_those_of_the_client(
         assert rows_of(entries, key_type) == wanted
 
 
+@pytest.mark.parametrize("names", [ALL, ("key",), ("value", "offset")])
+def test_a_batch_of_the_same_size_has_a_layout_of_its_own(names: Sequence[str]) -> None:
+    """The layout of the batch before fits the sizes of all of these, and not their content."""
+    pair = pb.KeyValue(key="a", value="1")
+    kinds: list[dict[str, Any]] = [
+        {"partition_key": "ab"},
+        {"partition_key": "cd"},
+        {"partition_key": "\N{LATIN SMALL LETTER E WITH ACUTE}"},  # two bytes, too
+        {"partition_key": "ef", "null_value": True},
+        {"partition_key": "gh", "null_partition_key": True},
+        {"ordering_key": b"ij"},
+        {"partition_key": "kl", "event_time": 5},
+        {"partition_key": "mn", "sequence_id": 5},
+        {"partition_key": "op"},
+        {"properties": [pair]},
+        {"properties": [pb.KeyValue(key="a", value="2")]},
+        {"event_time": 300},
+        {"event_time": 301},
+    ]
+    entries, last = [], -1
+    for entry_id, own in enumerate(kinds):
+        last += 3
+        entries.append(stored(batch([(own, b"x%d" % n) for n in range(3)]), last, entry_id))
+    wanted = [expected_row(m, "binary") for entry in entries for m in messages_of(entry)]
+    assert rows_of(entries, names=names) == [{name: row[name] for name in names} for row in wanted]
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.data(), st.sampled_from(["binary", "string"]))
 def test_rows_of_single_messages_are_those_of_the_client(
