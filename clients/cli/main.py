@@ -23,7 +23,7 @@ _COMMANDS = {
     "schemas": LazyCommand("schemas", "Show, add, check and delete the schemas of topics."),
     "sinks": LazyCommand("sinks", "Show exactly-once batches; decide about blocked ones."),
     "pipeline": LazyCommand(
-        "pipelines", "Run whole jobs around topics on Spark: archives, replays."
+        "pipelines", "Run whole jobs around topics on Spark: copies, steps, archives, replays."
     ),
     "explain": LazyCommand("explain", "Say why a subscription delivers nothing."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),

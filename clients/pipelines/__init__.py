@@ -1,4 +1,9 @@
 """Whole jobs around topics: `daybook pipeline`.
 
 archive  topics in Parquet files, with a manifest that says which offsets they hold
+spec     a pipeline as a TOML file describes it, checked; and the pipeline that copies a topic
+session  the Spark session of a command
+steps    the frames of a pipeline: parse, filter, deduplicate, window, columns, dead letters
+run      the streaming queries of a pipeline, which end cleanly
+report   the progress of queries, and the final table
 """

@@ -7,6 +7,8 @@
     eventTime    timestamp            the time that the application gives the message
     topic        string               the topic of the row
     partition    int                  the partition of the row; null leaves it to the key
+    keyIsBytes   boolean              the key is given as bytes, or as a text; null leaves it to
+                                      the type of the column `key`
 
 With a value format, `value` is a struct, or all other columns together are the fields of a record.
 
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     MapType,
@@ -42,8 +45,9 @@ _WANTED = {
     "eventtime": "timestamp",
     "topic": "string",
     "partition": "int",
+    "keyisbytes": "boolean",
 }
-_NAMES = ("value", "key", "properties", "headers", "eventTime", "topic", "partition")
+_NAMES = ("value", "key", "properties", "headers", "eventTime", "topic", "partition", "keyIsBytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class RowColumns:
     event_time: int | None = None
     topic: int | None = None
     partition: int | None = None
+    key_is_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +118,10 @@ def row_columns(schema: StructType, *, topic: str | None) -> RowColumns:
         found.pop("topic", None)
     elif "topic" not in found:
         raise ValueError("the option 'topic' is missing, and the frame has no column 'topic'")
-    event_time = found.pop("eventtime", None)
-    return RowColumns(**found, event_time=event_time)
+    if "keyisbytes" in found and "key" not in found:
+        raise ValueError("the frame has the column keyIsBytes, and no column key: drop it")
+    event_time, key_is_bytes = found.pop("eventtime", None), found.pop("keyisbytes", None)
+    return RowColumns(**found, event_time=event_time, key_is_bytes=key_is_bytes)
 
 
 def _check_type(name: str, field: StructField) -> None:
@@ -147,5 +154,7 @@ def _fits(wanted: str, kind: DataType) -> bool:
             return isinstance(kind, TimestampType)
         case "string":
             return isinstance(kind, StringType)
+        case "boolean":
+            return isinstance(kind, BooleanType)
         case _:
             return isinstance(kind, IntegerType)

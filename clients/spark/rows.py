@@ -55,6 +55,7 @@ class _Waiting:
     parts: list[bytes] = field(default_factory=list[bytes])  # metadata, data, metadata, data, ...
     sizes: list[int] = field(default_factory=list[int])  # bytes of each message
     keys: list[bytes | None] = field(default_factory=list["bytes | None"])
+    keys_are_bytes: list[bool] = field(default_factory=list[bool])
 
 
 class RowEncoder:
@@ -76,7 +77,6 @@ class RowEncoder:
         self._waiting: dict[Target, _Waiting] = {}
         self._sizes = _Sizes()
         self._properties: dict[tuple[str, object], bytes] = {}
-        self._keys_are_text = True
         self._hashes_rows = hashes_rows
         self.rows = 0
         self.hash = 0  # the sum of a hash of each row modulo 2**64, in whatever order they come
@@ -176,16 +176,17 @@ class RowEncoder:
         data: list[bytes] = pc.fill_null(values, b"").to_pylist()
         fields: list[bytes] = list(map(self._sizes.__getitem__, map(len, data)))
         keys: list[bytes | None] = [None] * count
+        are_bytes = [False] * count
         if columns.key is not None:
-            self._keys_are_text = _is_text(rows.column(columns.key))
-            keys, key_fields = _keys(rows.column(columns.key))
+            are_bytes = self._are_bytes(rows)
+            keys, key_fields = _keys(rows.column(columns.key), are_bytes)
             fields = list(map(bytes.__add__, key_fields, fields))
         if columns.event_time is not None:
             fields = list(map(bytes.__add__, fields, _event_times(rows.column(columns.event_time))))
-        if not self._keys_are_text:
+        if any(are_bytes):
             fields = [
-                each if key is None else each + _IS_BASE64
-                for each, key in zip(fields, keys, strict=True)
+                each + _IS_BASE64 if key is not None and is_bytes else each
+                for each, key, is_bytes in zip(fields, keys, are_bytes, strict=True)
             ]
         if values.null_count:
             for index in pc.indices_nonzero(values.is_null()).to_pylist():
@@ -202,6 +203,16 @@ class RowEncoder:
         waiting.parts += parts
         waiting.sizes += [len(head) + len(body) for head, body in zip(heads, data, strict=True)]
         waiting.keys += keys
+        waiting.keys_are_bytes += are_bytes
+
+    def _are_bytes(self, rows: pa.RecordBatch) -> list[bool]:
+        """Return for each row whether its key is given as bytes."""
+        assert self._columns.key is not None
+        by_type = not _is_text(rows.column(self._columns.key))
+        if self._columns.key_is_bytes is None:
+            return [by_type] * rows.num_rows
+        found = pc.fill_null(rows.column(self._columns.key_is_bytes), by_type)
+        return list(found.to_pylist())
 
     def _properties_of(self, rows: pa.RecordBatch) -> list[bytes] | None:
         """Return the encoded properties of each row; None if no row has any."""
@@ -256,7 +267,6 @@ class RowEncoder:
         if not waiting.sizes:
             return
         ends = list(accumulate(waiting.sizes))
-        is_text = self._keys_are_text
         first, done = 0, 0
         while first < len(ends):
             is_full = len(ends) - first >= BATCH_MESSAGES_MAX or ends[-1] - done >= BATCH_BYTES_MAX
@@ -266,14 +276,15 @@ class RowEncoder:
             last = max(first + 1, bisect_right(ends, done + BATCH_BYTES_MAX))
             last = min(last, first + BATCH_MESSAGES_MAX)
             body = b"".join(waiting.parts[2 * first : 2 * last])
-            key = waiting.keys[first]
+            key, is_bytes = waiting.keys[first], waiting.keys_are_bytes[first]
             text = None
             if key is not None:
-                text = key.decode() if is_text else b64encode(key).decode()
-            count, is_base64 = last - first, key is not None and not is_text
+                text = b64encode(key).decode() if is_bytes else key.decode()
+            count, is_base64 = last - first, key is not None and is_bytes
             yield Batch(body, count, 0, count - 1, text, is_base64)
             done, first = ends[last - 1], last
         del waiting.parts[: 2 * first], waiting.sizes[:first], waiting.keys[:first]
+        del waiting.keys_are_bytes[:first]
 
 
 class _Sizes(dict[int, bytes]):
@@ -318,25 +329,31 @@ def _as_bytes(column: pa.Array) -> pa.Array:
     return column.cast(pa.large_binary() if large else pa.binary())
 
 
-def _keys(column: pa.Array) -> tuple[list[bytes | None], list[bytes]]:
+def _keys(column: pa.Array, are_bytes: list[bool]) -> tuple[list[bytes | None], list[bytes]]:
     """Return the key of each row, and its field."""
-    found, is_text = _as_bytes(column).dictionary_encode(), _is_text(column)
+    found = _as_bytes(column).dictionary_encode()
     known: list[bytes | None] = [*found.dictionary.to_pylist(), None]
-    fields = [_key_field(key, is_text=is_text) for key in known]
-    rows = pc.fill_null(found.indices, len(known) - 1).to_pylist()
-    return [known[row] for row in rows], [fields[row] for row in rows]
+    rows: list[int] = pc.fill_null(found.indices, len(known) - 1).to_pylist()
+    keys = [known[row] for row in rows]
+    if any(are_bytes) and not all(are_bytes):
+        kinds = list(zip(keys, are_bytes, strict=True))
+        fields = {kind: _key_field(kind[0], is_bytes=kind[1]) for kind in set(kinds)}
+        return keys, [fields[kind] for kind in kinds]
+    in_order = [_key_field(key, is_bytes=any(are_bytes)) for key in known]
+    return keys, [in_order[row] for row in rows]
 
 
-def _key_field(key: bytes | None, *, is_text: bool) -> bytes:
+def _key_field(key: bytes | None, *, is_bytes: bool) -> bytes:
     if key is None:
         return b""
-    if not is_text:
+    if is_bytes:
         return _delimited(_KEY, b64encode(key))
     try:
         key.decode()
     except UnicodeDecodeError:
         raise ValueError(
-            f"the key {key!r:.80} of a row is not UTF-8: cast the column 'key' to binary"
+            f"the key {key!r:.80} of a row is not UTF-8: cast the column 'key' to binary, without"
+            " keyIsBytes=false"
         ) from None
     return _delimited(_KEY, key)
 

@@ -53,7 +53,7 @@ class Fate(Enum):
 
 
 class Passage(Enum):
-    """What becomes of a write that has arrived at the store."""
+    """The fate of a write that has arrived at the store."""
 
     ANSWERED = auto()
     STOPPED = auto()  # not carried out, and not answered

@@ -194,7 +194,7 @@ def test_a_batch_is_not_applied_while_one_partition_waits_for_its_owner() -> Non
                 await trio.sleep(15.0)
             await real(self, *given)
 
-        TopicSinks._append = append_slowly  # type: ignore[method-assign]
+        TopicSinks._append = append_slowly  # type: ignore[method-assign, assignment]
         try:
             await driver.commit(0, shares)
             assert await driver.roll_forward() == "APPLIED"

@@ -208,3 +208,27 @@ def test_a_text_key_that_is_not_utf_8_is_refused() -> None:
     rows = pa.RecordBatch.from_arrays([pa.array([b""]), key], names=["value", "key"])
     with pytest.raises(ValueError, match="is not UTF-8: cast the column 'key' to binary"):
         encode(RowEncoder(RowColumns(0, 1), "two"), rows)
+
+
+def test_each_row_may_say_whether_its_key_is_bytes() -> None:
+    types = [pa.binary(), pa.binary(), pa.bool_()]
+    kinds = [(b"a", True), (b"a", False), (b"\xff", True), (b"\xff", None), (None, False)]
+    columns = RowColumns(0, key=1, key_is_bytes=2)
+    rows = arrow([(b"", *kind) for kind in kinds], types)
+    (made,) = encode(RowEncoder(columns, "two"), rows).values()
+    assert [(single.key, single.key_is_base64) for single, _ in messages(made)] == [
+        ("YQ==", True),
+        ("a", False),
+        ("/w==", True),
+        ("/w==", True),
+        (None, False),
+    ]
+    assert (made[0].key, made[0].key_is_base64) == ("YQ==", True)
+    later = arrow([(b"", b"b", False), (b"", b"b", True)], types)
+    (made,) = encode(RowEncoder(columns, "two"), later).values()
+    assert (made[0].key, made[0].key_is_base64) == ("b", False)
+    texts = arrow([(b"", "c", None), (b"", "c", True)], [pa.binary(), pa.string(), pa.bool_()])
+    (made,) = encode(RowEncoder(columns, "two"), texts).values()
+    assert [single.key for single, _ in messages(made)] == ["c", "Yw=="]
+    with pytest.raises(ValueError, match="is not UTF-8"):
+        encode(RowEncoder(columns, "two"), arrow([(b"", b"\xff", False)], types))

@@ -247,7 +247,7 @@ class SinkAudit:
     def left(self) -> list[str]:
         """Return the attempts whose ledgers have to go.
 
-        What another query has staged, and nobody has abandoned, stays for a week.
+        The ledgers that another query has staged, and nobody has abandoned, stay for a week.
         """
         source = None if self.record is None else self.record.source
         return [

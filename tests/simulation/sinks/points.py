@@ -44,14 +44,13 @@ from tests.simulation.sinks.run import Stage, play
 
 SEED = 1
 _BATCHES = 3
-_COPIES = 3  # of each entry
+_COPIES = 3  # Each entry has so many.
 _DOWN_S = 1.0
 _FROZEN_S = 8.0  # longer than a session
 _ON_ITS_WAY_S = 0.0045  # An entry has reached its bookies, and is stored there.
 _ROWS = re.compile(rb"<[^<>]+>")
-_OWNERS = re.compile(
-    rb'"(?:attempt|sinkId|batchId)":[^,]+'
-)  # of the end of staging, and a manifest
+# The end of staging, and a manifest, name these.
+_OWNERS = re.compile(rb'"(?:attempt|sinkId|batchId)":[^,]+')
 
 
 class Way(Enum):

@@ -1,0 +1,263 @@
+"""`daybook pipeline run`, `copy` and `mirror`: streams from topics to topics, on Spark."""
+
+import signal
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from daybook.clients.cli.errors import UserError
+from daybook.clients.cli.options import OutputFormat, cluster_options, output_option
+from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.pipelines.spec import (
+    ROWS_PER_BATCH,
+    Cluster,
+    CopySource,
+    Pipeline,
+    SpecError,
+    copy_pipeline,
+    read_pipeline,
+)
+
+if TYPE_CHECKING:
+    from daybook.clients.pipelines.run import Stop
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_LISTED = ("topic", "partition", "from", "to", "behind")
+_KAFKA = "kafka://"
+
+
+def _settings(
+    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> dict[str, str]:
+    del context, parameter
+    found: dict[str, str] = {}
+    for each in value:
+        name, equals, setting = each.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise click.BadParameter(f"{each!r}: write spark.NAME=VALUE.")
+        found[name] = setting
+    return found
+
+
+def _spark_option(function: Function) -> Function:
+    return click.option(
+        "--spark",
+        "settings",
+        multiple=True,
+        metavar="spark.NAME=VALUE",
+        callback=_settings,
+        help="A setting of Spark, such as spark.master=spark://HOST:7077; may be repeated.",
+    )(function)
+
+
+def _copy_options(function: Function) -> Function:
+    """Add what `copy` and `mirror` have in common."""
+    options = (
+        click.argument("topic"),
+        click.argument("target"),
+        click.option(
+            "--checkpoint",
+            required=True,
+            metavar="DIRECTORY",
+            help="Where Spark keeps how far it is; the next run goes on there.",
+        ),
+        click.option(
+            "--source-url",
+            metavar="URL",
+            help="Where TOPIC is: pulsar://HOST:PORT,... of another cluster, or"
+            " kafka://HOST:PORT,... [default: the cluster of TARGET]",
+        ),
+        click.option(
+            "--starting",
+            type=click.Choice(["earliest", "latest"]),
+            default="earliest",
+            show_default=True,
+            help="Where the first run begins.",
+        ),
+        click.option(
+            "--partition-by",
+            type=click.Choice(["source", "key"]),
+            default="source",
+            show_default=True,
+            help="Keep each message in the partition of its number, or hash the keys anew.",
+        ),
+        click.option(
+            "--rows-per-batch",
+            type=click.IntRange(min=1),
+            default=ROWS_PER_BATCH,
+            show_default=True,
+            help="A batch has at most so many messages.",
+        ),
+        click.option(
+            "--name",
+            help="The name of the sink in the cluster of TARGET. [default: copy-TOPIC-to-TARGET]",
+        ),
+        _spark_option,
+        cluster_options,
+        output_option,
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--available-now", is_flag=True, help="Read what is there now, and end. [default: until Ctrl-C]"
+)
+@_spark_option
+@cluster_options
+@output_option
+def run(
+    file: Path,
+    available_now: bool,
+    settings: dict[str, str],
+    service_url: str,
+    admin_url: str,
+    output: OutputFormat,
+) -> None:
+    """Run the pipeline that FILE (TOML) describes.
+
+    It goes on where its last run has ended.  Ctrl-C ends it after the batch under way.
+    """
+    with _sentences():
+        pipeline = read_pipeline(file, Cluster(service_url, admin_url))
+    _run(pipeline, settings, output, until_end=available_now)
+
+
+@click.command()
+@_copy_options
+def copy(output: OutputFormat, **options: Any) -> None:  # noqa: ANN401
+    """Copy a TOPIC to the topic TARGET, up to its present end.
+
+    Each message is copied once, with its key, properties, event time and order.  The next run with
+    the same checkpoint copies what has come since.
+    """
+    _copy(output, until_end=True, **options)
+
+
+@click.command()
+@_copy_options
+def mirror(output: OutputFormat, **options: Any) -> None:  # noqa: ANN401
+    """Copy a TOPIC to the topic TARGET, and what comes, until Ctrl-C.
+
+    It goes on where the last `mirror` or `copy` with the same checkpoint has ended.
+    """
+    _copy(output, until_end=False, **options)
+
+
+def _copy(
+    output: OutputFormat,
+    *,
+    until_end: bool,
+    topic: str,
+    target: str,
+    checkpoint: str,
+    source_url: str | None,
+    starting: str,
+    partition_by: str,
+    rows_per_batch: int,
+    name: str | None,
+    settings: dict[str, str],
+    service_url: str,
+    admin_url: str,
+) -> None:
+    with _sentences():
+        pipeline = copy_pipeline(
+            _copy_source(source_url or service_url, topic),
+            target,
+            Cluster(service_url, admin_url),
+            checkpoint,
+            name=name,
+            same_partitions=partition_by == "source",
+            starting=starting,
+            rows_per_batch=rows_per_batch,
+        )
+        from daybook.clients.pipelines.copies import prepare_target
+
+        click.echo(prepare_target(pipeline, same_partitions=partition_by == "source"), err=True)
+    _run(pipeline, settings, output, until_end=until_end)
+
+
+def _copy_source(url: str, topic: str) -> CopySource:
+    if url.startswith(_KAFKA):
+        return CopySource("kafka", url.removeprefix(_KAFKA), topic)
+    return CopySource("daybook", url, topic)
+
+
+def _run(
+    pipeline: Pipeline, settings: Mapping[str, str], output: OutputFormat, *, until_end: bool
+) -> None:
+    with _sentences():
+        from daybook.clients.pipelines.report import summary, table
+        from daybook.clients.pipelines.run import Stop
+        from daybook.clients.pipelines.run import run as run_queries
+        from daybook.clients.pipelines.session import spark_session
+
+        stop = Stop()
+        with (
+            spark_session(f"daybook {pipeline.name}", {**pipeline.spark, **settings}) as spark,
+            _asked_by_signals(stop),
+        ):
+            result = run_queries(
+                spark,
+                pipeline,
+                until_end=until_end,
+                stop=stop,
+                say=lambda line: click.echo(line, err=True),
+            )
+    sums = summary(result.rows, result.letters, result.took_s)
+    if output == "json":
+        write_record({"partitions": table(result.rows), **sums}, output)
+        return
+    write_rows(table(result.rows), _LISTED, output)
+    click.echo()
+    write_record(sums, output)
+
+
+@contextmanager
+def _asked_by_signals(stop: "Stop") -> Generator[None]:
+    """Let Ctrl-C and SIGTERM ask for a clean end; they replace the handlers of PySpark."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        stop.ask()
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _sentences() -> Generator[None]:
+    """Turn the errors that a user can correct into sentences."""
+    from daybook.clients.python.errors import BrokerError
+
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in (
+            "pyspark",
+            "pyarrow",
+            "numpy",
+        ):
+            raise
+        raise UserError(
+            f"Pipelines need {error.name}, which is not installed: install it with"
+            " pip install 'daybook-mq[spark]'."
+        ) from None
+    except (SpecError, BrokerError, ValueError) as error:
+        raise UserError(f"{str(error).rstrip('.')}.") from None
+    except Exception as error:
+        if type(error).__name__ != "PipelineError":
+            raise
+        raise UserError(f"{str(error).rstrip('.')}.") from error

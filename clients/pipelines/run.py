@@ -1,0 +1,188 @@
+"""The streaming queries of a pipeline.
+
+Rows and dead letters are two queries with a checkpoint each, so both are written exactly once: one
+query writes to one topic.  The source is read twice for that.
+
+    CHECKPOINT/rows  CHECKPOINT/dead-letters
+"""
+
+# pyright: basic
+# (the libraries underneath have no types)
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic  # noqa: TID251  Spark's driver has no clock of trio's
+from typing import TYPE_CHECKING, Any, cast
+
+from daybook.clients.pipelines.report import BatchReport, Line, Tally
+from daybook.clients.pipelines.spec import Pipeline
+from daybook.clients.pipelines.steps import first_line, frames
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_POLL_S = 0.25
+_STOP_POLL_S = 0.02
+_LINE_S = 10.0
+_WRITTEN = "written"
+_PYTHON_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Loss)): (.+)$", re.MULTILINE)
+
+
+class PipelineError(Exception):
+    """A query has failed; the message is its reason."""
+
+
+class Stop:
+    """Asks a run to end: after the micro-batches that are under way, or at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.now = False
+
+    def ask(self) -> None:
+        """The second time a run ends at once."""
+        self.now = self.asked
+        self.asked = True
+
+
+@dataclass(slots=True)
+class Result:
+    """The sums of a run that has ended."""
+
+    rows: Tally
+    letters: Tally | None
+    took_s: float
+
+
+@dataclass(slots=True)
+class _Query:
+    name: str
+    query: "StreamingQuery"
+    tally: Tally = field(default_factory=Tally)
+
+    def look(self) -> None:
+        """Add the micro-batches that have ended since the last look."""
+        for progress in self.query.recentProgress:
+            self.tally.add(_report(self.name, progress))
+
+    def wait(self, seconds: float) -> None:
+        """Wait until the query ends, but not longer than so many seconds."""
+        try:
+            self.query.awaitTermination(cast("int", seconds))  # It takes parts of a second, too.
+        except Exception as error:
+            raise PipelineError(reason_of(error)) from error
+
+    def check(self) -> None:
+        """Raise PipelineError if the query has failed."""
+        if (error := self.query.exception()) is not None:
+            raise PipelineError(reason_of(error))
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.query.isActive or not self.query.status["isTriggerActive"]
+
+
+def run(
+    spark: "SparkSession",
+    pipeline: Pipeline,
+    *,
+    until_end: bool,
+    stop: Stop,
+    say: Callable[[str], None],
+) -> Result:
+    """Run a pipeline until it has read what is there now (`until_end`), or until it is stopped.
+
+    Raise SpecError for a pipeline that Spark refuses, and PipelineError if a query fails.
+    """
+    made = frames(spark, pipeline)
+    began_s = monotonic()
+    queries = [_start(made.rows, pipeline, "rows", until_end=until_end)]
+    try:
+        if made.dead_letters is not None:
+            queries.append(_start(made.dead_letters, pipeline, "dead-letters", until_end=until_end))
+        _watch(queries, pipeline.name, stop, say)
+    finally:
+        for each in queries:
+            each.query.stop()
+    tallies = [each.tally for each in queries]
+    letters = tallies[1] if len(tallies) > 1 else None
+    return Result(tallies[0], letters, monotonic() - began_s)
+
+
+def _start(frame: "DataFrame", pipeline: Pipeline, part: str, *, until_end: bool) -> _Query:
+    from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
+
+    options = {**pipeline.sink, "checkpointLocation": f"{pipeline.checkpoint}/{part}"}
+    name = pipeline.name
+    if part != "rows":
+        name = f"{pipeline.name}-{part}"
+        options |= {"topic": pipeline.dead_letters or "", "valueFormat": "bytes"}
+    if options.get("semantics") == "exactly-once":
+        options["sinkName"] = name
+    writer = (
+        frame.observe(_WRITTEN, F.count(F.lit(1)).alias("rows"))
+        .writeStream.format("daybook")
+        .options(**options)
+        .queryName(name)
+        .outputMode("append")
+    )
+    if until_end:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=pipeline.every)
+    try:
+        return _Query(name, writer.start())
+    except Exception as error:
+        raise PipelineError(reason_of(error)) from error
+
+
+def _watch(queries: list[_Query], name: str, stop: Stop, say: Callable[[str], None]) -> None:
+    """Return when all queries have ended, or when they are idle after a stop was asked for."""
+    line, due_s = Line(name, monotonic()), monotonic() + _LINE_S
+    told = False
+    while active := [each for each in queries if each.query.isActive]:
+        if stop.asked:
+            if not told:
+                say(f"{name}: stopping after the batch under way; Ctrl-C again stops at once.")
+                told = True
+            for each in active:
+                if stop.now or each.is_idle:
+                    each.look()
+                    each.query.stop()
+        active[0].wait(_STOP_POLL_S if stop.asked else _POLL_S)
+        for each in queries:
+            each.look()
+            each.check()
+        if monotonic() >= due_s:
+            letters = queries[1].tally if len(queries) > 1 else None
+            say(line.text(queries[0].tally, letters, monotonic()))
+            due_s = monotonic() + _LINE_S
+    for each in queries:
+        each.look()
+        each.check()
+
+
+def _report(name: str, progress: Any) -> BatchReport:  # noqa: ANN401
+    source = progress.sources[0]
+    observed = progress.observedMetrics.get(_WRITTEN)
+    late = sum(each.numRowsDroppedByWatermark for each in progress.stateOperators)
+    return BatchReport(
+        name,
+        progress.batchId,
+        progress.numInputRows,
+        source.startOffset,
+        source.endOffset,
+        source.latestOffset,
+        late,
+        None if observed is None else observed["rows"],
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """Return one sentence of an error of a query: that of the Python side, if it has failed."""
+    found = _PYTHON_ERROR.findall(str(error))
+    if found:
+        return str(found[-1][1]).split(" SQLSTATE:")[0].rstrip(".")
+    return first_line(error)

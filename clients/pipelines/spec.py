@@ -1,0 +1,453 @@
+"""A pipeline: where rows come from, the steps that change them, and the topic that they go to.
+
+`read_pipeline` reads it from a TOML file (docs/pipelines.md describes the file).  Errors name the
+file, the line and the key, and say what to write.  Nothing here imports PySpark: a file is checked
+before Spark starts.
+"""
+
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, cast
+
+import msgspec
+
+SourceFormat: TypeAlias = Literal["daybook", "kafka"]
+RecordFormat: TypeAlias = Literal["json", "avro"]
+
+ROWS_PER_BATCH = 200_000
+_OPTION_ROWS = "maxOffsetsPerTrigger"
+_STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_OF_THE_PIPELINE = ("columns", "keyType", "includeHeaders")  # The steps need certain columns.
+_SINK_OF_THE_PIPELINE = ("sinkName", "checkpointLocation", "queryName")
+_DURATION = re.compile(
+    r"\s*[0-9]{1,9} *(millisecond|second|minute|hour|day|week)s?\s*", re.IGNORECASE
+)
+_DURATION_FORMS = "write a number and a unit, such as '30 seconds', '10 minutes' or '1 day'"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_SHORT = 30  # letters of a topic
+
+
+class SpecError(ValueError):
+    """The pipeline cannot be run as it is described; the message says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parse:
+    """The value of each message is a record."""
+
+    format: RecordFormat
+    schema: str  # in Spark's words: "sensor STRING NOT NULL, degrees DOUBLE"
+    avro_schema: str | None = None  # the Avro schema by which producers wrote, as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """The time of each row, and how late a row may be."""
+
+    column: str  # an SQL expression
+    late: str
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows are aggregated by windows of event time."""
+
+    size: str
+    columns: Mapping[str, str]  # the aggregates: name and SQL expression
+    slide: str | None = None
+    by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline that is checked as far as that is possible without Spark.
+
+    `source` and `sink` are the options of Spark's formats, all of them texts.
+    """
+
+    name: str
+    checkpoint: str
+    source_format: SourceFormat
+    source: Mapping[str, str]
+    sink: Mapping[str, str]
+    parse: Parse | None = None
+    where: str | None = None
+    time: EventTime | None = None
+    deduplicate: tuple[str, ...] = ()
+    window: Window | None = None
+    columns: Mapping[str, str] | None = None
+    dead_letters: str | None = None
+    every: str = "1 second"
+    spark: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where brokers are, for a pipeline that does not say it."""
+
+    service_url: str
+    admin_url: str
+
+
+def read_pipeline(path: Path, cluster: Cluster) -> Pipeline:
+    """Read a pipeline from a TOML file.  Raise SpecError."""
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SpecError(f"{path} is not a text in UTF-8") from None
+    return parse_pipeline(text, path, cluster)
+
+
+def parse_pipeline(text: str, path: Path, cluster: Cluster) -> Pipeline:
+    """Return the pipeline of the content of a file; relative paths in it begin at the file."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError(f"{path} is not TOML: {error}") from None
+    try:
+        file = msgspec.convert(found, _File)
+    except msgspec.ValidationError as error:
+        where, says = _explained(str(error))
+        raise SpecError(_at(path, text, where, says)) from None
+    try:
+        return _checked(file, path, cluster)
+    except _WrongError as error:
+        raise SpecError(_at(path, text, error.where, error.says)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """The source of a copy: a topic of a cluster of Daybook or Pulsar, or one of Kafka."""
+
+    format: SourceFormat
+    address: str  # a service URL, or HOST:PORT,... of Kafka
+    topic: str
+
+
+def copy_pipeline(
+    source: CopySource,
+    target: str,
+    cluster: Cluster,
+    checkpoint: str,
+    *,
+    name: str | None = None,
+    same_partitions: bool = True,
+    starting: str = "earliest",
+    rows_per_batch: int = ROWS_PER_BATCH,
+    spark: Mapping[str, str] | None = None,
+) -> Pipeline:
+    """Return the pipeline that copies a topic to the topic `target` of `cluster`, exactly once.
+
+    With `same_partitions` each message goes to the partition with the number of its own, and else
+    to the partition of its key.  Raise SpecError for a name that no sink can have.
+    """
+    if source.format == "kafka":
+        options = {"kafka.bootstrap.servers": source.address, "subscribe": source.topic}
+    else:
+        options = {"service.url": source.address, "topic": source.topic}
+    options |= {"startingOffsets": starting, _OPTION_ROWS: str(rows_per_batch)}
+    named = name or f"copy-{_short(source.topic)}-to-{_short(target)}"
+    if not _NAME.fullmatch(named):
+        raise SpecError(f"the name {named!r} is too long or not one word: {_NAME_FORMS}")
+    properties = "headers" if source.format == "kafka" else "properties"
+    kept = ["key", "keyIsBytes", "value", "eventTime", properties]
+    return Pipeline(
+        name=named,
+        checkpoint=absolute(checkpoint, Path()),
+        source_format=source.format,
+        source=options,
+        sink=_sink_options({"topic": target}, cluster),
+        columns={each: each for each in [*kept, *["partition"] * same_partitions]},
+        spark=spark or {},
+    )
+
+
+def absolute(path: str, base: Path) -> str:
+    """Return an absolute path; one with a scheme, such as s3://, stays."""
+    return path if "://" in path else str((base / path).absolute())
+
+
+def _short(topic: str) -> str:
+    """Return a topic as a part of a name: two topics never become the same part."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", topic.partition("://")[2] or topic)
+    if len(name) <= _SHORT:
+        return name
+    return f"{name[:_SHORT]}-{sha256(topic.encode()).hexdigest()[:8]}"
+
+
+# -- the file
+
+
+class _ParseTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    schema: str
+    format: RecordFormat = "json"
+    avro_schema: str | None = None
+
+
+class _TimeTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    late: str
+    column: str = "message.eventTime"
+
+
+class _DeduplicateTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    by: list[str]
+
+
+class _WindowTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    size: str
+    columns: dict[str, str]
+    slide: str | None = None
+    by: list[str] = []
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    checkpoint: str
+    source: dict[str, Any]
+    sink: dict[str, Any]
+    where: str | None = None
+    dead_letters: str | None = None
+    every: str = "1 second"
+    parse: _ParseTable | None = None
+    time: _TimeTable | None = None
+    deduplicate: _DeduplicateTable | None = None
+    window: _WindowTable | None = None
+    columns: dict[str, str] | None = None
+    spark: dict[str, Any] = {}
+
+
+class _WrongError(Exception):
+    def __init__(self, where: tuple[str, ...], says: str) -> None:
+        self.where = where
+        self.says = says
+
+
+_NAME_FORMS = "use up to 100 letters, digits, '.', '_' and '-'"
+
+
+def _checked(file: _File, path: Path, cluster: Cluster) -> Pipeline:
+    if not _NAME.fullmatch(file.name):
+        raise _WrongError(("name",), f"{file.name!r} is not a name: {_NAME_FORMS}")
+    if not file.checkpoint.strip():
+        raise _WrongError(("checkpoint",), "it is empty: name a directory")
+    if "spark" in file.spark or any(name.startswith("spark.") for name in file.spark):
+        raise _WrongError(("spark",), "leave 'spark.' away: master = 'local[2]', for example")
+    source_format, source = _source(file.source, cluster)
+    _check_duration(("every",), file.every)
+    parse = None if file.parse is None else _parse(file.parse, path.parent)
+    time = _time(file)
+    window = None if file.window is None else _window(file.window)
+    if file.dead_letters is not None and parse is None and time is None:
+        raise _WrongError(
+            ("dead_letters",), "every message is a row without [parse] and [time]: leave it away"
+        )
+    if file.columns is not None and not file.columns:
+        raise _WrongError(("columns",), "name a column at least, such as value = 'value'")
+    return Pipeline(
+        name=file.name,
+        checkpoint=absolute(file.checkpoint, path.parent),
+        source_format=source_format,
+        source=source,
+        sink=_sink(file, cluster),
+        parse=parse,
+        where=file.where,
+        time=time,
+        deduplicate=tuple(_deduplicate(file)),
+        window=window,
+        columns=file.columns,
+        dead_letters=file.dead_letters,
+        every=file.every,
+        spark=_flat(file.spark, ("spark",), prefix="spark."),
+    )
+
+
+def _source(table: Mapping[str, Any], cluster: Cluster) -> tuple[SourceFormat, dict[str, str]]:
+    given = dict(table)
+    format_ = given.pop("format", "daybook")
+    if format_ not in ("daybook", "kafka"):
+        raise _WrongError(("source", "format"), f"{format_!r} is neither 'daybook' nor 'kafka'")
+    options = _flat(given, ("source",))
+    names = {name.lower() for name in options}
+    for name in _OF_THE_PIPELINE:
+        if name.lower() in names:
+            raise _WrongError(("source", name), "the pipeline chooses it: leave it away")
+    if not names & {name.lower() for name in _STARTS}:
+        options["startingOffsets"] = "earliest"
+    if _OPTION_ROWS.lower() not in names:
+        options[_OPTION_ROWS] = str(ROWS_PER_BATCH)
+    if format_ == "daybook":
+        if "service.url" not in names:
+            options["service.url"] = cluster.service_url
+        _check_source(options, _flat(given, ("source",)))
+    elif "kafka.bootstrap.servers" not in names:
+        raise _WrongError(("source",), "add kafka.bootstrap.servers = 'HOST:PORT'")
+    return format_, options
+
+
+def _check_source(options: Mapping[str, str], given: Collection[str]) -> None:
+    from daybook.clients.spark.options import parse_options
+
+    try:
+        parse_options(options, streaming=True)
+    except ValueError as error:
+        raise _WrongError(("source", *_option_in(str(error), given)), f"{error}") from None
+
+
+def _sink(file: _File, cluster: Cluster) -> dict[str, str]:
+    given = dict(file.sink)
+    if given.pop("format", "daybook") != "daybook":
+        raise _WrongError(("sink", "format"), "a pipeline writes to a topic: leave it away")
+    options = _flat(given, ("sink",))
+    for name in _SINK_OF_THE_PIPELINE:
+        if name.lower() in {each.lower() for each in options}:
+            raise _WrongError(("sink", name), "the pipeline chooses it: leave it away")
+    from daybook.clients.spark.sink_options import SINK_NAMES, parse_sink_options
+
+    # The queries add options of their own, so each option has one spelling.
+    spelling = {name.lower(): name for name in SINK_NAMES}
+    own = {spelling.get(name.lower(), name): value for name, value in options.items()}
+    options = _sink_options(own, cluster)
+    if file.columns is None and (file.parse or file.window) is not None:
+        options.setdefault("valueFormat", "json")
+    try:
+        parse_sink_options({**options, "checkpointLocation": file.checkpoint}, streaming=True)
+    except ValueError as error:
+        raise _WrongError(("sink", *_option_in(str(error), own)), f"{error}") from None
+    return options
+
+
+def _sink_options(options: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
+    """Return the options of the sink: exactly once, unless they say something else."""
+    made = {"service.url": cluster.service_url, **options}
+    if made.setdefault("semantics", "exactly-once") == "exactly-once":
+        made.setdefault("admin.url", cluster.admin_url)
+    return made
+
+
+def _parse(table: _ParseTable, base: Path) -> Parse:
+    if table.format == "json":
+        if table.avro_schema is not None:
+            raise _WrongError(("parse", "avro_schema"), "it is for format = 'avro': leave it away")
+        return Parse("json", table.schema)
+    if table.avro_schema is None:
+        raise _WrongError(("parse",), "format = 'avro' needs avro_schema = 'FILE.avsc'")
+    try:
+        return Parse("avro", table.schema, (base / table.avro_schema).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise _WrongError(("parse", "avro_schema"), f"it cannot be read: {error}") from None
+
+
+def _time(file: _File) -> EventTime | None:
+    if file.time is None:
+        for step in ("deduplicate", "window"):
+            if getattr(file, step) is not None:
+                raise _WrongError(
+                    (step,), "it needs the table [time], with late = '10 minutes' for example"
+                )
+        return None
+    _check_duration(("time", "late"), file.time.late)
+    if file.deduplicate is None and file.window is None:
+        raise _WrongError(("time",), "only [deduplicate] and [window] need it: leave it away")
+    return EventTime(file.time.column, file.time.late)
+
+
+def _deduplicate(file: _File) -> list[str]:
+    if file.deduplicate is None:
+        return []
+    if not file.deduplicate.by:
+        raise _WrongError(("deduplicate", "by"), "name a column at least, such as by = ['id']")
+    return file.deduplicate.by
+
+
+def _window(table: _WindowTable) -> Window:
+    _check_duration(("window", "size"), table.size)
+    if table.slide is not None:
+        _check_duration(("window", "slide"), table.slide)
+    if not table.columns:
+        raise _WrongError(("window", "columns"), "name an aggregate, such as count = 'count(*)'")
+    return Window(table.size, table.columns, table.slide, tuple(table.by))
+
+
+def _check_duration(where: tuple[str, ...], text: str) -> None:
+    if not _DURATION.fullmatch(text):
+        raise _WrongError(where, f"{text!r} is not a time: {_DURATION_FORMS}")
+
+
+def _flat(table: Mapping[str, Any], where: tuple[str, ...], prefix: str = "") -> dict[str, str]:
+    """Return options as texts; tables become names with dots, as TOML makes tables of such."""
+    found: dict[str, str] = {}
+    for name, value in table.items():
+        match value:
+            case dict():
+                inner = cast("dict[str, Any]", value)
+                found |= _flat(inner, (*where, name), f"{prefix}{name}.")
+            case bool():
+                found[prefix + name] = str(value).lower()
+            case str() | int() | float():
+                found[prefix + name] = str(value)
+            case _:
+                raise _WrongError((*where, name), "write a text, a number, true or false")
+    return found
+
+
+# -- errors with lines
+
+
+def _option_in(message: str, options: Collection[str]) -> tuple[str, ...]:
+    """Return the key of the option that a message is about; nothing if none of them is."""
+    found = {
+        place.start(): name
+        for name in options
+        if (place := re.search(rf"\b{re.escape(name)}\b", message, re.IGNORECASE)) is not None
+    }
+    return (found[min(found)],) if found else ()
+
+
+def _explained(message: str) -> tuple[tuple[str, ...], str]:
+    """Return the key of an error of msgspec, and what is wrong there."""
+    says, _, place = message.partition(" - at `$")
+    where = tuple(re.findall(r"[^.\[\]`]+", re.sub(r"\[\.\.\.\]|\[[0-9]+\]", "", place)))
+    if found := re.fullmatch(r"Object contains unknown field `(.*)`", says):
+        return (*where, found[1]), "there is no such key"
+    if found := re.fullmatch(r"Object missing required field `(.*)`", says):
+        return where, f"the key {found[1]} is missing"
+    return where, says[:1].lower() + says[1:]
+
+
+def _at(path: Path, text: str, where: tuple[str, ...], says: str) -> str:
+    line = line_of(text, where)
+    *tables, key = where or ("",)
+    shown = f"[{'.'.join(tables)}] {key}" if tables else key
+    place = f"{path}, line {line}" if line else str(path)
+    return f"{place}: {shown}: {says}" if shown else f"{place}: {says}"
+
+
+def line_of(text: str, where: tuple[str, ...]) -> int | None:
+    """Return the number of the line with a key, or else with the table that it belongs to."""
+    table: tuple[str, ...] = ()
+    wanted = ".".join(where).lower()
+    best, best_length = None, 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.fullmatch(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(#.*)?", line):
+            table = _parts(header[1])
+            here = table
+        elif key := re.match(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*[\w-]+)*)\s*=", line):
+            here = (*table, *_parts(key[1]))
+        else:
+            continue
+        # A key with dots is written as one, or as tables: both are compared as one text.
+        text_here = ".".join(here).lower()
+        fits = f"{wanted}.".startswith(f"{text_here}.")
+        if fits and len(text_here) > best_length:
+            best, best_length = number, len(text_here)
+    return best
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip(" \t\"'") for part in re.findall(r"\"[^\"]*\"|'[^']*'|[^.]+", text))

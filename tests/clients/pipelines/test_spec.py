@@ -1,0 +1,230 @@
+"""A file that describes a pipeline: what it means, and the sentences for what is wrong in it."""
+
+from pathlib import Path
+
+import pytest
+
+from daybook.clients.pipelines.spec import (
+    ROWS_PER_BATCH,
+    Cluster,
+    CopySource,
+    EventTime,
+    Parse,
+    Pipeline,
+    SpecError,
+    Window,
+    copy_pipeline,
+    line_of,
+    parse_pipeline,
+    read_pipeline,
+)
+
+CLUSTER = Cluster("pulsar://here:6650", "http://here:8080")
+SMALL = """\
+name = "small"
+checkpoint = "state/small"
+
+[source]
+topic = "readings"
+
+[sink]
+topic = "copies"
+"""
+LARGE = """\
+name = "by-minute"
+checkpoint = "s3://bucket/by-minute"
+where = "degrees > 22"
+dead_letters = "broken"
+every = "30 seconds"
+
+[source]
+format = "kafka"
+kafka.bootstrap.servers = "kafka:9092"
+subscribe = "readings"
+maxOffsetsPerTrigger = 500
+failOnDataLoss = false
+
+[sink]
+topic = "by-minute"
+semantics = "at-least-once"
+valueformat = "avro"
+
+[parse]
+schema = "sensor STRING NOT NULL, degrees DOUBLE, at TIMESTAMP"
+
+[time]
+column = "at"
+late = "10 minutes"
+
+[deduplicate]
+by = ["sensor", "at"]
+
+[window]
+size = "1 minute"
+by = ["sensor"]
+columns.hottest = "max(degrees)"
+
+[spark]
+master = "spark://host:7077"
+sql.shuffle.partitions = 8
+"""
+
+
+def parsed(text: str) -> Pipeline:
+    return parse_pipeline(text, Path("/jobs/file.toml"), CLUSTER)
+
+
+def test_a_small_file_means_exactly_once_from_the_beginning_in_the_cluster_of_the_command() -> None:
+    assert parsed(SMALL) == Pipeline(
+        name="small",
+        checkpoint="/jobs/state/small",
+        source_format="daybook",
+        source={
+            "topic": "readings",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(ROWS_PER_BATCH),
+            "service.url": "pulsar://here:6650",
+        },
+        sink={
+            "service.url": "pulsar://here:6650",
+            "topic": "copies",
+            "semantics": "exactly-once",
+            "admin.url": "http://here:8080",
+        },
+    )
+
+
+def test_a_large_file_has_every_step() -> None:
+    assert parsed(LARGE) == Pipeline(
+        name="by-minute",
+        checkpoint="s3://bucket/by-minute",
+        source_format="kafka",
+        source={
+            "kafka.bootstrap.servers": "kafka:9092",
+            "subscribe": "readings",
+            "maxOffsetsPerTrigger": "500",
+            "failOnDataLoss": "false",
+            "startingOffsets": "earliest",
+        },
+        sink={
+            "service.url": "pulsar://here:6650",
+            "topic": "by-minute",
+            "semantics": "at-least-once",
+            "valueFormat": "avro",
+        },
+        parse=Parse("json", "sensor STRING NOT NULL, degrees DOUBLE, at TIMESTAMP"),
+        where="degrees > 22",
+        time=EventTime("at", "10 minutes"),
+        deduplicate=("sensor", "at"),
+        window=Window("1 minute", {"hottest": "max(degrees)"}, None, ("sensor",)),
+        dead_letters="broken",
+        every="30 seconds",
+        spark={"spark.master": "spark://host:7077", "spark.sql.shuffle.partitions": "8"},
+    )
+
+
+def test_own_addresses_and_starts_go_before_those_of_the_command() -> None:
+    own = SMALL.replace(
+        "[sink]", 'service.url = "pulsar://there:6650"\nstartingTimestamp = 5\n[sink]'
+    )
+    found = parsed(own + 'admin.url = "http://other:8080"\nservice.url = "pulsar://other:6650"\n')
+    assert found.source["service.url"] == "pulsar://there:6650"
+    assert "startingOffsets" not in found.source
+    assert found.sink["service.url"] == "pulsar://other:6650"
+    assert found.sink["admin.url"] == "http://other:8080"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('name = "small"', "name = ", r"file.toml is not TOML: .* line 1"),
+        ('name = "small"', "", r"^/jobs/file.toml: the key name is missing$"),
+        ('name = "small"', "name = 5", r"line 1: name: expected `str`, got `int`"),
+        ('name = "small"', 'name = "a b"', r"line 1: name: 'a b' is not a name: use up to 100"),
+        ('name = "small"', 'nam = "a"\nname = "small"', r"line 1: nam: there is no such key"),
+        ('"state/small"', '" "', r"line 2: checkpoint: it is empty"),
+        ("[source]", "[sorce]", r"file.toml: the key source is missing|line 4: sorce"),
+        ('topic = "readings"', "", r"line 4: source: .*topic"),
+        ("[sink]", "maxOffsetsPerTrigger = 0\n[sink]", r"line 7: \[source\] maxOffsetsPerTrigger"),
+        ("[sink]", 'columns = "value"\n[sink]', r"line 7: \[source\] columns: the pipeline choo"),
+        ("[sink]", 'format = "files"\n[sink]', r"line 7: \[source\] format: 'files' is neither"),
+        ("[sink]", "x = [1]\n[sink]", r"line 7: \[source\] x: write a text, a number"),
+        ('"copies"', '"copies"\nsinkName = "a"', r"line 9: \[sink\] sinkName: the pipeline"),
+        ('"copies"', '"copies"\nsemantics = "often"', r"line 9: \[sink\] semantics: .*often"),
+        ('"copies"', '"copies"\nformat = "csv"', r"line 9: \[sink\] format: a pipeline writes"),
+        ('topic = "copies"', "", r"line 7: sink: .*'topic'"),
+        ('"copies"', '"copies"\n[window]\nsize = "1 day"', r"line 9: window: the key columns"),
+        (
+            '"copies"',
+            '"copies"\n[window]\nsize = "1 day"\ncolumns.n = "count(*)"',
+            r"line 9: window: it needs the table \[time\]",
+        ),
+        ('"copies"', '"copies"\n[time]\nlate = "soon"', r"line 10: \[time\] late: 'soon' is not a"),
+        ('"copies"', '"copies"\n[time]\nlate = "1 day"', r"line 9: time: only \[deduplicate\]"),
+        (
+            '"copies"',
+            '"copies"\n[time]\nlate = "1 day"\n[deduplicate]\nby = []',
+            r"line 12: \[deduplicate\] by: name a column",
+        ),
+        ('name = "small"', 'name = "small"\ndead_letters = "x"', r"line 2: dead_letters: every"),
+        ('"copies"', '"copies"\n[spark]\nspark.master = "x"', r"line 9: spark: leave 'spark.'"),
+        ('"copies"', '"copies"\n[spark]\n"spark.master" = "x"', r"line 9: spark: leave 'spark.'"),
+        (
+            '"copies"',
+            '"copies"\n[parse]\nschema = "a INT"\nformat = "avro"',
+            r"line 9: parse: format = 'avro' needs avro_schema",
+        ),
+        (
+            '"copies"',
+            '"copies"\n[parse]\nschema = "a INT"\nformat = "xml"',
+            r"line 11: \[parse\] format: invalid enum value 'xml'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line_and_key(before: str, after: str, says: str) -> None:
+    assert before in SMALL
+    with pytest.raises(SpecError, match=says):
+        parsed(SMALL.replace(before, after, 1))
+
+
+def test_kafka_needs_an_address() -> None:
+    with pytest.raises(SpecError, match=r"line 7: source: add kafka.bootstrap.servers"):
+        parsed(LARGE.replace('kafka.bootstrap.servers = "kafka:9092"\n', ""))
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none.toml cannot be read: No such file"):
+        read_pipeline(tmp_path / "none.toml", CLUSTER)
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "line"),
+    [
+        ("a = 1\n[t]\nb = 1\n", ("t", "b"), 3),
+        ("a = 1\n[t]\nb = 1\n", ("t", "c"), 2),
+        ("a = 1\n[t]\nb = 1\n", ("b",), None),
+        ('[source]\n"service.url" = 1\n', ("source", "service.url"), 2),
+        ("[source]\nservice.url = 1\n", ("source", "service.url"), 2),
+        ("[window.columns]\nx = 1\n", ("window", "columns", "x"), 2),
+    ],
+)
+def test_the_line_of_a_key(text: str, where: tuple[str, ...], line: int | None) -> None:
+    assert line_of(text, where) == line
+
+
+def test_a_copy_keeps_partitions_or_hashes_keys() -> None:
+    source = CopySource("daybook", "pulsar://there:6650", "shop/eu/orders")
+    made = copy_pipeline(source, "copies", CLUSTER, "/state")
+    assert made.name == "copy-shop-eu-orders-to-copies"
+    assert made.source["service.url"] == "pulsar://there:6650"
+    assert made.sink["service.url"] == "pulsar://here:6650"
+    assert list(made.columns or ()) == [
+        *("key", "keyIsBytes", "value", "eventTime", "properties", "partition")
+    ]
+    hashed = copy_pipeline(source, "copies", CLUSTER, "/state", same_partitions=False)
+    assert "partition" not in (hashed.columns or ())
+    kafka = copy_pipeline(CopySource("kafka", "k:9092", "t"), "copies", CLUSTER, "/state")
+    assert kafka.source["subscribe"] == "t"
+    assert "headers" in (kafka.columns or ())
+    with pytest.raises(SpecError, match="not one word"):
+        copy_pipeline(source, "copies", CLUSTER, "/state", name="two words")

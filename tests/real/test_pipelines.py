@@ -1,0 +1,281 @@
+"""Pipelines on a real cluster: copies, steps, dead letters, a clean end, a restart."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from daybook.clients.pipelines.copies import prepare_target
+from daybook.clients.pipelines.run import PipelineError, Result, Stop, run
+from daybook.clients.pipelines.spec import (
+    Cluster,
+    CopySource,
+    Pipeline,
+    copy_pipeline,
+    read_pipeline,
+)
+from daybook.clients.python import blocking
+from daybook.clients.python.messages import Message
+from daybook.clients.testing.standalone import StandaloneProcess
+from tests.real.spark_session import spark_session
+
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
+
+PATIENCE_S = 300
+ATTEMPTS = 10
+FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # makes Spark start faster
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
+
+
+@pytest.fixture
+def client(cluster: StandaloneProcess) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.service_url) as client:
+        yield client
+
+
+@pytest.fixture
+def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        yield admin
+
+
+def there(cluster: StandaloneProcess) -> Cluster:
+    return Cluster(cluster.service_url, cluster.admin_url)
+
+
+def until_end(spark: SparkSession, pipeline: Pipeline) -> Result:
+    """Run a pipeline in this process, to the present end of its source."""
+    lines: list[str] = []
+    for _ in range(ATTEMPTS):
+        try:
+            return run(spark, pipeline, until_end=True, stop=Stop(), say=lines.append)
+        except PipelineError as error:
+            # Spark gives a Python process ten seconds to start, and a busy machine needs more.
+            if "failed to connect back" not in str(error):
+                raise
+    raise AssertionError(f"no Python process of Spark has started in {ATTEMPTS} attempts")
+
+
+def read(client: blocking.Client, topic: str) -> list[list[Message]]:
+    """Return the messages of each partition."""
+    partitions = client.partitions(topic, create=False)
+    names = [f"{topic}-partition-{index}" for index in range(partitions)] or [topic]
+    return [read_partition(client, name) for name in names]
+
+
+def read_partition(client: blocking.Client, name: str) -> list[Message]:
+    found: list[Message] = []
+    left = client.offsets(name).next
+    with client.create_reader(name, start="earliest") as reader:
+        while len(found) < left:
+            found += reader.receive_batch(timeout_s=PATIENCE_S)
+    return found
+
+
+def content(message: Message) -> tuple[Any, ...]:
+    """Return what a copy has to preserve."""
+    return (
+        *(message.is_null, message.data, message.key, message.key_is_bytes),
+        *(message.properties, message.event_time_ms),
+    )
+
+
+def fill(client: blocking.Client, topic: str, numbers: range) -> None:
+    keys: list[str | bytes | None] = ["a", "b", b"a", b"\xff", None, "\N{GREEK SMALL LETTER ALPHA}"]
+    with client.create_producer(topic) as producer:
+        for i in numbers:
+            producer.send_nowait(
+                None if i % 50 == 7 else b"%d" % i,
+                key=keys[i % len(keys)],
+                properties={"n": str(i)} if i % 2 else {},
+                event_time_ms=1000 + i if i % 3 else None,
+            )
+        producer.flush()
+
+
+def test_a_copy_has_the_messages_of_each_partition_in_order_and_a_mirror_goes_on(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    admin: blocking.Admin,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    admin.create_topic(topic, partitions=3)
+    fill(client, topic, range(1000))
+    target, checkpoint = f"{topic}-copy", str(tmp_path / "checkpoint")
+    copy = copy_pipeline(
+        CopySource("daybook", cluster.service_url, topic),
+        target,
+        there(cluster),
+        checkpoint,
+        rows_per_batch=600,
+    )
+    assert "3 partitions to 3" in prepare_target(copy, same_partitions=True)
+    done = until_end(spark, copy)
+    assert (done.rows.read, done.rows.written, done.rows.behind) == (1000, 1000, 0)
+    assert done.rows.batches >= 2
+    fill(client, topic, range(1000, 1200))
+
+    mirror = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "daybook.clients.cli.main", "pipeline", "mirror"),
+            *(topic, target, "--checkpoint", checkpoint, "--output", "json"),
+            *("--service-url", cluster.service_url, "--admin-url", cluster.admin_url),
+            *(
+                "--spark",
+                "spark.master=local[2]",
+                "--spark",
+                f"spark.driver.extraJavaOptions={FAST}",
+            ),
+            *("--spark", "spark.python.authenticate.socketTimeout=120s"),
+        ],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wanted = sum(each.next for each in client.offset_ranges(topic))
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(each.next for each in client.offset_ranges(target)) < wanted:
+            assert mirror.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        mirror.send_signal(signal.SIGINT)
+        out, err = mirror.communicate(timeout=PATIENCE_S)
+    finally:
+        mirror.kill()
+    assert mirror.returncode == 0, err
+    assert json.loads(out)["written"] == 200
+    assert "stopping after the batch under way" in err
+
+    before, after = read(client, topic), read(client, target)
+    assert [[content(m) for m in part] for part in after] == [
+        [content(m) for m in part] for part in before
+    ]
+    # A new checkpoint would copy everything again.
+    again = copy_pipeline(
+        CopySource("daybook", cluster.service_url, topic),
+        target,
+        there(cluster),
+        str(tmp_path / "x"),
+    )
+    with pytest.raises(PipelineError, match="daybook sinks forget"):
+        until_end(spark, again)
+    assert [len(part) for part in read(client, target)] == [len(part) for part in before]
+
+
+READINGS = """\
+name = "{topic}"
+checkpoint = "state"
+where = "degrees < 100"
+dead_letters = "{topic}-broken"
+
+[source]
+topic = "{topic}"
+
+[sink]
+topic = "{topic}-by-minute"
+
+[parse]
+schema = "id STRING NOT NULL, sensor STRING, degrees DOUBLE, at TIMESTAMP"
+
+[time]
+column = "at"
+late = "2 minutes"
+
+[deduplicate]
+by = ["id"]
+
+[window]
+size = "1 minute"
+by = ["sensor"]
+columns.hottest = "max(degrees)"
+columns.readings = "count(*)"
+"""
+
+
+def reading(number: int, second: int, **others: Any) -> bytes:
+    at = f"2026-01-01T10:{second // 60:02}:{second % 60:02}Z"
+    record = {"id": f"{number}", "sensor": f"s{number % 2}", "degrees": number, "at": at}
+    return json.dumps(record | others).encode()
+
+
+def test_rows_are_parsed_filtered_deduplicated_and_aggregated_and_the_others_are_dead_letters(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    broken = {
+        b"no JSON": "not an object of JSON",
+        b'{"id": "1"': "not JSON of the schema",
+        b'{"id": "1"} and more': "something behind its object",
+        b'[{"id": "1"}]': "not an object of JSON",
+        b'{"id": "\xff"}': "UTF-8",
+        b'{"id": "1", "degrees": "hot", "at": "2026-01-01T10:00:00Z"}': "not JSON of the schema",
+        reading(1, 0, id=None): "the field id is missing",
+        reading(1, 0, at=None): "the time of the row is null",
+    }
+    with client.create_producer(topic) as producer:
+        for number in range(30):
+            producer.send(reading(number, 4 * number), key="k")
+            producer.send(reading(number, 4 * number))  # the same once more
+        producer.send(reading(99, 30, degrees=1000))
+        for value in broken:
+            producer.send(value, key=b"\x01", properties={"n": "1"}, event_time_ms=5)
+        producer.send(None, key="tombstone")
+        producer.send(reading(50, 600))  # It ends the windows before it.
+    file = tmp_path / "pipeline.toml"
+    file.write_text(READINGS.format(topic=topic))
+    pipeline = read_pipeline(file, there(cluster))
+    done = until_end(spark, pipeline)
+    assert done.letters is not None
+    assert (done.rows.read, done.rows.written) == (60 + 1 + len(broken) + 2, 4)
+    assert done.letters.written == len(broken) + 1
+    (messages,) = read(client, f"{topic}-by-minute")
+    found = sorted((json.loads(m.data or b"") for m in messages), key=lambda each: str(each))
+    assert {(each["sensor"], each["window_start"][11:19]): each["readings"] for each in found} == {
+        ("s0", "10:00:00"): 8,
+        ("s1", "10:00:00"): 7,
+        ("s0", "10:01:00"): 7,
+        ("s1", "10:01:00"): 8,
+    }
+    assert {each["hottest"] for each in found} == {14.0, 13.0, 28.0, 29.0}
+    assert {m.key for m in messages} == {"s0", "s1"}
+
+    (letters,) = read(client, f"{topic}-broken")
+    assert [m.data for m in letters if not m.is_null] == list(broken)
+    for letter, (value, reason) in zip(letters, broken.items(), strict=False):
+        assert reason in letter.properties["DEAD_LETTER_REASON"], value
+        assert letter.properties["REAL_TOPIC"] == topic
+        assert letter.properties["REAL_OFFSET"].isdigit()
+        assert letter.properties["n"] == "1"
+        assert (letter.key_bytes, letter.key_is_bytes, letter.event_time_ms) == (b"\x01", True, 5)
+    assert letters[-1].is_null
+    assert letters[-1].properties["DEAD_LETTER_REASON"] == "the value is null, a tombstone"
+    assert until_end(spark, pipeline).rows.read == 0, "everything was read"
+
+    # Without a topic for them, a message that is no row stops the query.
+    file.write_text(file.read_text().replace("dead_letters =", "# ").replace('"state"', '"other"'))
+    strict = replace(read_pipeline(file, there(cluster)), name=f"{topic}-strict")
+    with pytest.raises(
+        PipelineError, match=r"offset 61 of partition 0 of .* is no row \(the value"
+    ):
+        until_end(spark, strict)
