@@ -7,7 +7,7 @@ changes nothing.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from daybook.clients.spark.checkpoint import decode_offset
 
@@ -80,7 +80,7 @@ def offsets_in(text: str | None) -> Mapping[Place, int]:
         return {}
     if not isinstance(parsed, dict):
         return {}
-    found: dict[str, Any] = parsed
+    found = cast("dict[str, Any]", parsed)
     try:
         if "version" in found:
             partitions = decode_offset(found, None).partitions
