@@ -39,6 +39,8 @@ EVENTS = ("worker", "driver", "broker", "bookie")
 STUCK_S = 900.0  # the machine may be busy with other work
 _PAUSE_S = 0.005  # between two messages of the producer
 _POLL_S = 0.02
+# A broker that gets no processor for a while on a busy machine must not lose its session each time.
+_OPTIONS = (*ANY_PORTS, "--set", "broker.session_timeout_s=10")
 _DOWN_MAX_S = 2.0
 _LATE_MAX_S = 1.5
 
@@ -290,7 +292,7 @@ def draw_events(rounds: int, seed: int) -> list[str]:
 def play(directory: Path, events: Sequence[str], seed: int) -> Outcome:
     """Play a round for each event in a new cluster; its data and all logs are in `directory`."""
     with StandaloneProcess(
-        directory=directory / "cluster", bookies=4, brokers=3, options=ANY_PORTS
+        directory=directory / "cluster", bookies=4, brokers=3, options=_OPTIONS
     ) as cluster:
         one = Play(cluster, directory, seed)
         try:

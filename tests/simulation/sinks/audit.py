@@ -247,13 +247,16 @@ class SinkAudit:
     def left(self) -> list[str]:
         """Return the attempts whose ledgers have to go.
 
-        The ledgers that another query has staged, and nobody has abandoned, stay for a week.
+        Staging that nobody has abandoned stays for a week if another query has written it, or if
+        the record is not at its batch.
         """
-        source = None if self.record is None else self.record.source
+        record = self.record
         return [
             owner.attempt
             for owner in self.ledgers.values()
-            if source is None or owner.query_id == source.query_id
+            if record is None
+            or record.source is None
+            or (owner.query_id == record.source.query_id and owner.batch_id <= record.batch_id)
         ]
 
     def _share(self, topic: str, sink_id: str) -> _Share:

@@ -21,7 +21,7 @@ from tests.simulation.sinks.run import BOOKIES, BROKERS, LIMIT_S, Stage, play
 
 BATCHES = 6
 FAULTS = 9
-_BATCHES_AFTER = 3  # The query that follows when the sink was forgotten writes so many.
+_BATCHES_AFTER = 3  # The query that follows when the sink was forgotten has so many.
 _STRANGER_S = 60.0
 
 Act = Callable[[], Awaitable[None]]
