@@ -49,7 +49,7 @@ _DOWN_S = 1.0
 _FROZEN_S = 8.0  # longer than a session
 _ON_ITS_WAY_S = 0.0045  # An entry has reached its bookies, and is stored there.
 _ROWS = re.compile(rb"<[^<>]+>")
-# The end of staging, and a manifest, name these.
+# The end of a staging ledger, and a manifest, are known by these.
 _OWNERS = re.compile(rb'"(?:attempt|sinkId|batchId)":[^,]+')
 
 
