@@ -314,7 +314,7 @@ MUTANTS = [
         module=_TOPIC,
         name="TopicSinks._apply",
         replacement=Edit("await known.wait_confirmed()\n    if known.refused", "if known.refused"),
-        caught_by=f"{_BY_POINTS} -k each_name",
+        caught_by=f"{_BY_STORIES} -k slow_disks",
     ),
     Mutant(
         id="SK35",

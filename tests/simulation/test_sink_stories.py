@@ -26,7 +26,7 @@ from tests.simulation.sinks.drivers import (
     partition,
     rows_of,
 )
-from tests.simulation.sinks.run import Stage, play
+from tests.simulation.sinks.run import BOOKIES, Stage, play
 
 ROWS = 12
 HERE = Checkpoint("query", "/checkpoint")
@@ -200,6 +200,20 @@ def test_a_batch_is_not_applied_while_one_partition_waits_for_its_owner() -> Non
             assert await driver.roll_forward() == "APPLIED"
         finally:
             TopicSinks._append = real  # type: ignore[method-assign]
+
+    tell(story)
+
+
+def test_a_batch_is_not_applied_before_slow_disks_have_it() -> None:
+    async def story(stage: Stage) -> None:
+        driver = Driver(stage, 1)
+        shares = await driver.stage(0)
+        for name in BOOKIES:
+            stage.cluster.platter(name).slowness = 1000.0
+        await driver.commit(0, shares)
+        assert await driver.roll_forward() == "APPLIED"
+        for name in BOOKIES:
+            stage.cluster.platter(name).slowness = 1.0
 
     tell(story)
 
