@@ -71,6 +71,7 @@ ALLOWED: dict[str, set[str]] = {
         "bookie.ledger",
         "bookie.registry",
     },
+    "clients/pipelines": {"wire", "clients", "managed_ledger.sinks"},
     "clients/spark": {
         "wire",
         "clients",
