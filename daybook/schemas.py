@@ -42,7 +42,7 @@ from daybook.clients.python.schemas.primitive import (
     TIMESTAMP,
 )
 from daybook.clients.python.schemas.protobuf import ProtobufSchema
-from daybook.clients.python.schemas.schema import Schema, SchemaInfo
+from daybook.clients.python.schemas.schema import Schema, SchemaInfo, SchemaVersion
 
 __all__ = [
     "AUTO",
@@ -63,6 +63,7 @@ __all__ = [
     "Int32",
     "Schema",
     "SchemaInfo",
+    "SchemaVersion",
     "avro",
     "avro_dict",
     "json",

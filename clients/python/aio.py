@@ -47,7 +47,7 @@ from daybook.clients.python.listener import Call, Listener, check_listener
 from daybook.clients.python.messages import EARLIEST, LATEST, Message, MessageId, Offset, ValueT
 from daybook.clients.python.portal import Block, like
 from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers
-from daybook.clients.python.schemas.schema import Schema, SchemaInfo
+from daybook.clients.python.schemas.schema import Schema, SchemaVersion
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats, ProducerStats
 from daybook.clients.python.topic_choice import Topics
@@ -162,7 +162,7 @@ class Client:
         return await self._guest.call(self._client.topics, namespace)
 
     @like(trio_client.Client.schema)
-    async def schema(self, topic: str, version: bytes) -> SchemaInfo:
+    async def schema(self, topic: str, version: bytes | None = None) -> SchemaVersion:
         return await self._guest.call(self._client.schema, topic, version)
 
     @like(trio_client.Client.last_message_id)

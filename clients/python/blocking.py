@@ -64,7 +64,7 @@ from daybook.clients.python.messages import (
 from daybook.clients.python.portal import Block, Closing, Portal, like
 from daybook.clients.python.protocol.letters import DeadLetterPolicy
 from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedgers
-from daybook.clients.python.schemas.schema import Schema, SchemaInfo
+from daybook.clients.python.schemas.schema import Schema, SchemaVersion
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats
 from daybook.clients.python.topic_choice import Topics
@@ -207,7 +207,7 @@ class Client(Closing):
         return self._portal.call(self._client.topics, namespace)
 
     @like(trio_client.Client.schema)
-    def schema(self, topic: str, version: bytes) -> SchemaInfo:
+    def schema(self, topic: str, version: bytes | None = None) -> SchemaVersion:
         return self._portal.call(self._client.schema, topic, version)
 
     @like(trio_client.Client.last_message_id)

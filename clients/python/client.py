@@ -54,7 +54,7 @@ from daybook.clients.python.protocol.letters import RETRIES_MAX, DeadLetterPolic
 from daybook.clients.python.protocol.retry import Backoff
 from daybook.clients.python.protocol.routing import Router
 from daybook.clients.python.reader import OffsetRange, Reader, TopicLedgers
-from daybook.clients.python.schemas.schema import Schema, SchemaInfo, check_schema
+from daybook.clients.python.schemas.schema import Schema, SchemaVersion, check_schema
 from daybook.clients.python.schemas.versions import SchemaVersions
 from daybook.clients.python.start_position import Start, parse_start
 from daybook.clients.python.statistics import ClientStats, SendCounts
@@ -172,10 +172,10 @@ class Client:
             raise ValueError(str(error)) from None
         return await self._persist(lambda: self._lookups.topics(namespace))
 
-    async def schema(self, topic: str, version: bytes) -> SchemaInfo:
-        """Return the schema that messages of a topic name by this version.
+    async def schema(self, topic: str, version: bytes | None = None) -> SchemaVersion:
+        """Return the schema that messages of a topic name by this version, or the newest one.
 
-        Raise TopicNotFoundError if the topic has no such version.
+        Raise TopicNotFoundError if the topic has no schema, or no such version.
         """
         name = topic_name(topic).base
         return await self._persist(lambda: self._lookups.schema(name, version))

@@ -18,7 +18,7 @@ from daybook.clients.python.errors import (
 )
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.pool import ConnectionPool
-from daybook.clients.python.schemas.schema import SchemaInfo
+from daybook.clients.python.schemas.schema import SchemaInfo, SchemaVersion
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import TopicName
 
@@ -126,12 +126,17 @@ class Lookups:
         )
         return sorted(answer.topics)
 
-    async def schema(self, topic: TopicName, version: bytes) -> SchemaInfo:
-        """Return a version of the schema of a topic.  Raise TopicNotFoundError if there is none."""
+    async def schema(self, topic: TopicName, version: bytes | None) -> SchemaVersion:
+        """Return a version of the schema of a topic, or the newest one (None).
+
+        Raise TopicNotFoundError if there is none.
+        """
         service = await self._pool.service()
-        request = pb.CommandGetSchema(topic=topic.full, schema_version=version)
+        request = pb.CommandGetSchema(topic=topic.full)
+        if version is not None:
+            request.schema_version = version
         answer = await self._ask(service, request, service)
-        return SchemaInfo.from_wire(answer.schema)
+        return SchemaVersion(answer.schema_version, SchemaInfo.from_wire(answer.schema))
 
     async def _ask(
         self,

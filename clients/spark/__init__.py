@@ -8,6 +8,10 @@ checkpoint   the offsets of a stream as Spark stores them; pure
 topics       the driver's questions to the brokers
 sizes        what a stream knows about the sizes of messages that it has not read
 cursors      the subscription that follows a stream
+typed_schema the columns of a topic that has a schema; pure
+typed_decoders decode messages of a version of a schema
+typed_values decoded values become Arrow columns
+typed_rows   raw rows become typed ones
 read         runs a task: reads messages as Arrow batches
 short_errors leaves the tracebacks of workers away from errors for users
 source       implements Spark's interfaces: the format, the batch reader and the stream reader

@@ -18,11 +18,13 @@ from daybook.clients.spark.offsets import (
 )
 from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
 from daybook.clients.spark.selection import Selection, parse_selection
+from daybook.clients.spark.typed_schema import Mode, TypedColumns
 
 OnUnreadable: TypeAlias = Literal["fail", "null", "skip"]
 ReadFrom: TypeAlias = Literal["auto", "bookies", "brokers", "archive+live"]
+SchemaMode: TypeAlias = Literal["raw", "topic"]
 
-_Choice = TypeVar("_Choice", OnUnreadable, ReadFrom)
+_Choice = TypeVar("_Choice", OnUnreadable, ReadFrom, SchemaMode)
 _NAMES = (
     "service.url",
     "topic",
@@ -46,6 +48,8 @@ _NAMES = (
     "columns",
     "includeHeaders",
     "keyType",
+    "schemaMode",
+    "mode",
     "onUnreadable",
     "read",
     "archive",
@@ -82,6 +86,16 @@ Bounds: TypeAlias = OffsetSpec | AtTimes
 
 
 @dataclass(frozen=True, slots=True)
+class TypedOptions:
+    """The options of typed columns (`schemaMode=topic`)."""
+
+    mode: Mode
+    columns: tuple[str, ...] | None  # None: all
+    key_type: KeyType
+    headers: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     streaming: bool
     service_url: str
@@ -101,6 +115,8 @@ class SourceOptions:
     outage_timeout_s: float
     on_unreadable: OnUnreadable
     read_from: ReadFrom
+    typed: TypedOptions | None  # None: schemaMode=raw
+    typed_columns: TypedColumns | None = None  # as the brokers know the schema
     archive: str | None = None  # the directory, with read=archive+live
 
 
@@ -129,6 +145,7 @@ class ReadTask:
     read_from: ReadFrom = "auto"
     ledgers: TaskLedgers | None = None  # None: the brokers have everything
     files: tuple[str, ...] | None = None  # files of an archive that hold the whole range
+    typed: TypedColumns | None = None  # the columns of each row are made of `columns`
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -148,12 +165,12 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         if name.lower() in given:
             why = "is for batch queries; a stream has no end"
             raise ValueError(f"{name} {why if streaming else 'is for streams, not for batches'}")
-    if not given.get("service.url", "").strip():
-        raise ValueError("the option 'service.url' is missing: name the brokers")
+    service_url = _service_url(given)
     selection = parse_selection(given)
+    typed = _typed(given)
     return SourceOptions(
         streaming=streaming,
-        service_url=given["service.url"].strip(),
+        service_url=service_url,
         selection=selection,
         starting=_bounds(given, "starting", selection.only_topic),
         ending=_bounds(given, "ending", selection.only_topic) or "latest",
@@ -164,12 +181,13 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         partitions_min=_positive(given, "minPartitions") or 1,
         records_per_partition_max=_positive(given, "maxRecordsPerPartition"),
         fail_on_data_loss=_boolean(given, "failOnDataLoss", default=True),
-        columns=_columns(given),
+        columns=Columns() if typed else _columns(given),
         key_type_given="keytype" in given,
         subscription=_subscription(given),
         outage_timeout_s=_seconds(given, "outageTimeout", _OUTAGE_S),
         on_unreadable=_choice(given, "onUnreadable", OnUnreadable, "fail"),
         read_from=_choice(given, "read", ReadFrom, "auto"),
+        typed=typed,
         archive=_archive(given),
     )
 
@@ -177,6 +195,17 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
 def parse_column_options(options: Mapping[str, str]) -> Columns:
     """Parse the options that decide the columns, which are for both kinds of queries."""
     return _columns({name.lower(): value for name, value in options.items()})
+
+
+def parse_typed_options(options: Mapping[str, str]) -> TypedOptions | None:
+    """Parse the options of typed columns; return None for `schemaMode=raw`."""
+    return _typed({name.lower(): value for name, value in options.items()})
+
+
+def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection]:
+    """Parse the options that name the brokers and the topics."""
+    given = {name.lower(): value for name, value in options.items()}
+    return _service_url(given), parse_selection(given)
 
 
 def _bounds(given: Mapping[str, str], side: str, topic: str | None) -> Bounds | None:
@@ -237,6 +266,8 @@ def _archive(given: Mapping[str, str]) -> str | None:
         raise ValueError("read=archive+live needs the option 'archive': name its directory")
     if "topic" not in given:
         raise ValueError("read=archive+live needs the option 'topic': an archive has one topic")
+    if _typed(given) is not None:
+        raise ValueError("read=archive+live has no typed columns: use schemaMode=raw")
     for side in ("starting", "ending"):
         for name in (f"{side}Timestamp", f"{side}OffsetsByTimestamp"):
             if name.lower() in given:
@@ -253,12 +284,38 @@ def _columns(given: Mapping[str, str]) -> Columns:
         names = parse_columns(given["columns"], "columns")
     if _boolean(given, "includeHeaders", default=False) and "headers" not in names:
         names = (*names, "headers")
-    key_type = given.get("keytype", "binary").strip().lower()
-    if key_type == "string":
-        return Columns(names, "string")
-    if key_type != "binary":
+    return Columns(names, _key_type(given))
+
+
+def _typed(given: Mapping[str, str]) -> TypedOptions | None:
+    if _choice(given, "schemaMode", SchemaMode, "raw") == "raw":
+        if "mode" in given:
+            raise ValueError("mode needs schemaMode=topic; onUnreadable is for schemaMode=raw, too")
+        return None
+    mode = given.get("mode", "FAILFAST").strip().upper()
+    if mode not in get_args(Mode):
+        raise ValueError(f"mode={given['mode']!r} is neither FAILFAST nor PERMISSIVE")
+    names: tuple[str, ...] | None = None
+    if "columns" in given:
+        names = tuple(name.strip() for name in given["columns"].split(","))
+        if len(set(names)) < len(names):
+            raise ValueError(f"columns={given['columns']!r} names a column twice")
+    headers = _boolean(given, "includeHeaders", default=False)
+    return TypedOptions(cast("Mode", mode), names, _key_type(given), headers)
+
+
+def _service_url(given: Mapping[str, str]) -> str:
+    found = given.get("service.url", "").strip()
+    if not found:
+        raise ValueError("the option 'service.url' is missing: name the brokers")
+    return found
+
+
+def _key_type(given: Mapping[str, str]) -> KeyType:
+    found = given.get("keytype", "binary").strip().lower()
+    if found not in get_args(KeyType):
         raise ValueError(f"keyType={given['keytype']!r} is neither binary nor string")
-    return Columns(names)
+    return cast("KeyType", found)
 
 
 def _choice(given: Mapping[str, str], name: str, choices: object, default: _Choice) -> _Choice:

@@ -26,6 +26,7 @@ from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.direct import SealedLedgerReader
 from daybook.clients.spark.offsets import is_another_topic
 from daybook.clients.spark.options import ReadTask
+from daybook.clients.spark.typed_rows import TypedRows
 from daybook.clients.spark.walk import RangeWalk, StoredEntry
 from daybook.wire.topics import TopicName
 
@@ -68,17 +69,31 @@ class _TaskReader:
         self._client = client
         self._topic = task.stored_in or partition_topic(client, task.topic, task.part.partition)
         self._walk = RangeWalk(task, self._topic, self._look_back)
+        self._typed = self._typed_rows()
 
     def run(self) -> Iterator[pa.RecordBatch]:
         walk = self._walk
         for entry in self._entries():
             walk.take(entry)
             if walk.rows.full:
-                yield walk.rows.take()
+                yield self._take()
             if walk.done:
                 break
         if walk.rows.rows:
-            yield walk.rows.take()
+            yield self._take()
+
+    def _take(self) -> pa.RecordBatch:
+        raw = self._walk.rows.take()
+        return raw if self._typed is None else self._typed.typed(raw)
+
+    def _typed_rows(self) -> TypedRows | None:
+        if self._task.typed is None:
+            return None
+        topic = TopicName.parse(self._topic).base.full
+        where = f"{self._topic}, partition {self._task.part.partition}"
+        return TypedRows(
+            self._task.typed, topic, where, lambda version: self._client.schema(topic, version).info
+        )
 
     def _entries(self) -> Iterator[StoredEntry]:
         """Return the entries from the expected offset on, which the walk moves meanwhile."""

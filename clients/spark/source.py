@@ -55,12 +55,22 @@ from daybook.clients.spark.options import (
     PATIENCE_S,
     ReadTask,
     SourceOptions,
+    TypedOptions,
     parse_column_options,
     parse_options,
+    parse_topics,
+    parse_typed_options,
 )
 from daybook.clients.spark.schema import columns_of_schema
 from daybook.clients.spark.short_errors import each_in_one_sentence, in_one_sentence
 from daybook.clients.spark.sink import batch_writer, stream_writer
+from daybook.clients.spark.typed_schema import (
+    TopicSchema,
+    TypedColumns,
+    check_given,
+    spark_schema,
+    typed_columns,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,13 +93,18 @@ class TaskPartition(InputPartition):
 class DaybookDataSource(DataSource):
     """The format `daybook`, for `read`, `readStream`, `write` and `writeStream`."""
 
+    _topic_schema: TopicSchema | None = None
+
     @classmethod
     def name(cls) -> str:
         return "daybook"
 
     @in_one_sentence
-    def schema(self) -> str:
+    def schema(self) -> StructType | str:
         # The kind of the query is not known yet, and what both kinds have decides the columns.
+        typed = parse_typed_options(self.options)
+        if typed is not None:
+            return spark_schema(self._typed_columns(typed))
         return parse_column_options(self.options).ddl
 
     @in_one_sentence
@@ -101,7 +116,7 @@ class DaybookDataSource(DataSource):
     ) -> "StreamReader | RefusedStreamReader":
         try:
             return StreamReader(self._options(schema, streaming=True))
-        except ValueError as error:
+        except Exception as error:
             return RefusedStreamReader(error)
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
@@ -113,9 +128,36 @@ class DaybookDataSource(DataSource):
                     f"the schema says that {field.name} is NOT NULL, which this source does not"
                     " promise: leave that out"
                 )
+        if options.typed is not None:
+            typed = check_given(self._typed_columns(options.typed), schema)
+            raw = replace(options.columns, names=typed.raw, key_type=typed.raw_key_type)
+            return replace(options, columns=raw, typed_columns=typed)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         columns = columns_of_schema(fields, options.columns, key_type_given=options.key_type_given)
         return replace(options, columns=columns)
+
+    def _typed_columns(self, options: TypedOptions) -> TypedColumns:
+        """Return the typed columns that the options name.
+
+        The brokers are asked once, when the table or the stream is loaded.  Spark keeps this object
+        with it, so that all its queries have the same columns.
+        """
+        if self._topic_schema is None:
+            from daybook.clients.python.limits import ClientLimits
+            from daybook.clients.spark.topics import TopicOffsets
+
+            topics = TopicOffsets(*parse_topics(self.options), ClientLimits())
+            try:
+                self._topic_schema = topics.schema()
+            finally:
+                topics.close()
+        return typed_columns(
+            self._topic_schema,
+            options.columns,
+            options.mode,
+            key_type=options.key_type,
+            headers=options.headers,
+        )
 
     @in_one_sentence
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -395,7 +437,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     reader to stop then.
     """
 
-    def __init__(self, error: ValueError) -> None:
+    def __init__(self, error: Exception) -> None:
         self._error = error
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
@@ -518,6 +560,7 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         held.partitions[partition].created,
         on_unreadable=options.on_unreadable,
         read_from="auto" if options.read_from == "archive+live" else options.read_from,
+        typed=options.typed_columns,
     )
 
 

@@ -24,6 +24,7 @@ from daybook.clients.python.errors import (
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import Offset
 from daybook.clients.python.reader import TopicLedgers
+from daybook.clients.python.schemas.schema import SchemaInfo, SchemaVersion
 from daybook.clients.python.topic_choice import TopicPattern
 from daybook.clients.spark.offsets import (
     Partition,
@@ -34,6 +35,7 @@ from daybook.clients.spark.offsets import (
 )
 from daybook.clients.spark.options import AtTimes, Bounds
 from daybook.clients.spark.selection import Selection
+from daybook.clients.spark.typed_schema import TopicSchema, contents
 from daybook.wire.batch import num_messages, parse_metadata, split_broker_metadata
 from daybook.wire.errors import WireError
 
@@ -122,6 +124,35 @@ class TopicOffsets:
         (found,) = self.client.ledgers(topic)
         return found
 
+    def schema(self) -> TopicSchema:
+        """Return the newest schema of the topics, which all of them share.
+
+        Raise ValueError if they have none, or different ones, and BrokerError.
+        """
+        found: dict[str, SchemaVersion] = {}
+        for topic in self._topics():
+            try:
+                self.client.partitions(topic, create=False)
+            except TopicNotFoundError as error:
+                raise ValueError(str(error)) from None
+            try:
+                found[topic] = self.client.schema(topic)
+            except TopicNotFoundError:
+                raise ValueError(
+                    f"{topic} has no schema: read it with schemaMode=raw, or send its messages with"
+                    " a schema"
+                ) from None
+        if not found:
+            raise ValueError("no topic matches, so there is no schema: create one of the topics")
+        first, *others = found
+        for topic in others:
+            if not _same_columns(found[first].info, found[topic].info):
+                raise ValueError(
+                    f"{first} and {topic} have different schemas: read them one by one, or with"
+                    " schemaMode=raw"
+                )
+        return TopicSchema(found[first].info, {name: each.number for name, each in found.items()})
+
     def bytes_of_message(self, topic: str, offset: int) -> float:
         """Return the mean size of the messages in the entry that has the offset."""
         with self.client.create_reader(
@@ -199,6 +230,13 @@ class TopicOffsets:
             if not reader.has_message_available():
                 return None
             return reader.receive(timeout_s=_RECEIVE_S).offset
+
+
+def _same_columns(one: SchemaInfo, other: SchemaInfo) -> bool:
+    """Return True if messages of two schemas have the same columns."""
+    if one.type != other.type or one.properties != other.properties:
+        return False
+    return one.data == other.data or contents(one) == contents(other)
 
 
 def _text_of(time_ms: int) -> str:

@@ -4,6 +4,8 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from daybook import schemas
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import MessageId
 from daybook.clients.spark import LagListener
@@ -401,6 +404,78 @@ def test_a_schema_and_sql_choose_columns(
     spark.sql(f"CREATE TEMPORARY VIEW numbers USING daybook OPTIONS ({given}, keyType 'string')")
     found = spark.sql("SELECT count(*), max(key), max(string(value)) FROM numbers").first()
     assert found == (20, "k9", "9")
+
+
+@dataclass
+class Sale:
+    number: int
+    tags: list[str]
+    at: datetime
+
+
+@dataclass
+class SaleWithShop(Sale):
+    shop: str = "unknown"
+
+
+def test_topics_with_a_schema_are_typed_columns(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    old, new = schemas.avro(Sale, name="Sale"), schemas.avro(SaleWithShop, name="Sale")
+    with client.create_producer(topic, schema=old) as producer:
+        for number in range(50):
+            producer.send_nowait(Sale(number, ["a"], at))
+        producer.flush()
+    typed = {"schemaMode": "topic"}
+    begun = read(spark, cluster, topic, **typed)
+    assert "shop" not in begun.columns
+    with client.create_producer(topic, schema=new) as producer:
+        producer.send(SaleWithShop(50, [], at, "north"))
+    # The table that was loaded before reads the new message with the columns that it has.
+    assert sorted(row["number"] for row in begun.select("number").collect()) == list(range(51))
+    frame = read(spark, cluster, topic, **typed)
+    assert frame.drop("__messageId", "__properties").schema.simpleString() == (
+        "struct<number:bigint,tags:array<string>,at:timestamp,shop:string,__key:binary,"
+        "__topic:string,__partition:int,__offset:bigint,__timestamp:timestamp,__eventTime:timestamp>"
+    )
+    counts = {row["shop"]: row["count"] for row in frame.groupBy("shop").count().collect()}
+    assert counts == {"unknown": 50, "north": 1}
+    with client.create_producer(topic) as producer:
+        producer.send(b"no sale")
+    # A table keeps the bounds of its first query, and a new one has the message.
+    assert frame.count() == 51
+    frame = read(spark, cluster, topic, **typed)
+    told = lines_of(lambda: frame.collect())
+    assert told[-1].endswith("set mode=PERMISSIVE to have such messages in the column _corrupt")
+    assert "the message at offset 51 is not of the schema" in told[-1]
+    stream = (
+        spark.readStream.format("daybook")
+        .options(**{"service.url": cluster.service_url, "topic": topic, **typed})
+        .options(mode="PERMISSIVE", columns="shop,__offset,_corrupt", startingOffsets="earliest")
+        .load()
+        .writeStream.format("parquet")
+        .options(path=str(tmp_path / "out"), checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert stream.awaitTermination(PATIENCE_S)
+    assert stream.exception() is None
+    rows = {row["__offset"]: row for row in spark.read.parquet(str(tmp_path / "out")).collect()}
+    assert sorted(rows) == list(range(52))
+    assert (rows[50]["shop"], rows[50]["_corrupt"]) == ("north", None)
+    assert (rows[51]["shop"], bytes(rows[51]["_corrupt"])) == (None, b"no sale")
+
+
+def test_a_topic_without_a_schema_has_no_typed_columns(
+    spark: SparkSession, cluster: StandaloneProcess, filled: str
+) -> None:
+    told = lines_of(lambda: read(spark, cluster, filled, schemaMode="topic"))
+    assert f"{filled} has no schema: read it with schemaMode=raw" in told[0]
 
 
 def test_the_driver_receives_no_payload(

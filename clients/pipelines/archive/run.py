@@ -134,7 +134,7 @@ class _Run:
 
     def _schema(self, version: bytes) -> ArchivedSchema | None:
         try:
-            found = self._topics.client.schema(self._job.topic, version)
+            found = self._topics.client.schema(self._job.topic, version).info
         except TopicNotFoundError:
             return None  # It was deleted before its messages were archived.
         return ArchivedSchema(found.type, found.name, found.data, dict(found.properties))

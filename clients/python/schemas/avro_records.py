@@ -38,7 +38,7 @@ class AvroSchema(Schema[T]):
         name: str | None = None,
         namespace: str | None = None,
     ) -> None:
-        self._fastavro = _load()
+        self._fastavro = load_fastavro()
         definition: dict[str, Any]
         self._class: type[Any] | None = None
         self._codec: Codec[T] | None = None
@@ -143,7 +143,7 @@ def _plain(value: object) -> Any:  # noqa: ANN401
     return msgspec.to_builtins(value, builtin_types=_KEPT)
 
 
-def _load() -> "ModuleType":
+def load_fastavro() -> "ModuleType":
     try:
         import fastavro
     except ImportError:

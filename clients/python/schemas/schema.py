@@ -38,6 +38,22 @@ class SchemaInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class SchemaVersion:
+    """A version of the schema of a topic, as its broker stores it.
+
+    `version` is what messages name in `message.entry.schema_version`.
+    """
+
+    version: bytes
+    info: SchemaInfo
+
+    @property
+    def number(self) -> int:
+        """The version as a number, like `message.schema_version`."""
+        return int.from_bytes(self.version, "big")
+
+
+@dataclass(frozen=True, slots=True)
 class PairDecoder(Generic[T]):
     """Decodes messages whose key is a part of their value."""
 

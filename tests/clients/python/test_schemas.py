@@ -341,8 +341,12 @@ async def test_a_client_gets_the_schema_that_messages_name(autojump_clock: MockC
             producer = await client.create_producer("t", schema=schema)
             version = producer.schema_version
             assert version is not None
-            found = await client.schema("t", version.to_bytes(8, "big"))
-            assert (found.type, found.data) == (schema.info.type, schema.info.data)
+            for found in (
+                await client.schema("t", version.to_bytes(8, "big")),
+                await client.schema("t"),  # the newest one
+            ):
+                assert (found.number, found.version) == (version, version.to_bytes(8, "big"))
+                assert (found.info.type, found.info.data) == (schema.info.type, schema.info.data)
         with pytest.raises(TopicNotFoundError):
             await client.schema("t", b"\0" * 7 + b"\7")
 

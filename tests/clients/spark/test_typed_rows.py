@@ -1,0 +1,332 @@
+"""Typed rows: messages of all versions in the columns of one, and those of no schema."""
+
+import json
+import logging
+from collections.abc import Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from daybook.clients.python.errors import TopicNotFoundError, UnavailableError
+from daybook.clients.python.schemas.avro_records import AvroSchema
+from daybook.clients.python.schemas.key_value import KeyValueSchema
+from daybook.clients.python.schemas.primitive import BY_TYPE, INT64, STRING
+from daybook.clients.python.schemas.schema import SchemaInfo
+from daybook.clients.spark import typed_rows
+from daybook.clients.spark.typed_rows import TypedRows
+from daybook.clients.spark.typed_schema import Mode, TopicSchema, TypedColumns
+from daybook.clients.spark.walk import UnreadableMessageError
+from daybook.wire.proto import pulsar_pb2 as pb
+
+T = "persistent://public/default/t"
+
+
+def defined(fields: dict[str, Any], name: str = "R") -> dict[str, Any]:
+    """Return the definition of a record; a field is a type, or a type and a default."""
+    listed = [
+        {"name": field, "type": kind[0], "default": kind[1]}
+        if isinstance(kind, tuple)
+        else {"name": field, "type": kind}
+        for field, kind in fields.items()
+    ]
+    return {"type": "record", "name": name, "fields": listed}
+
+
+def avro(fields: dict[str, Any], name: str = "R") -> SchemaInfo:
+    return SchemaInfo(pb.Schema.Avro, json.dumps(defined(fields, name)).encode())
+
+
+def as_json(fields: dict[str, Any]) -> SchemaInfo:
+    return SchemaInfo(pb.Schema.Json, json.dumps(defined(fields)).encode())
+
+
+def encoded(info: SchemaInfo, value: dict[str, Any]) -> bytes:
+    return AvroSchema[Any](json.loads(info.data)).encode(value)
+
+
+class Versions(dict[int, SchemaInfo]):
+    """The answers of a broker: version 404 was deleted, and for 503 it does not answer."""
+
+    def ask(self, version: bytes) -> SchemaInfo:
+        number = int.from_bytes(version, "big")
+        if number == 404:
+            raise TopicNotFoundError(0, "no version 404")
+        if number == 503:
+            raise UnavailableError("no broker")
+        return self[number]
+
+
+Message = tuple[int | None, bytes | None] | tuple[int | None, bytes | None, bytes | None]
+
+
+def read(
+    messages: Sequence[Message],
+    names: str,
+    *versions: SchemaInfo,
+    mode: Mode = "FAILFAST",
+    query: int = -1,
+) -> list[dict[str, Any]]:
+    """Return the rows of messages: each has the number of its version, its data and its key."""
+    known = Versions(enumerate(versions))
+    info = versions[query]
+    wanted = TypedColumns(TopicSchema(info, {T: len(versions) - 1}), tuple(names.split(",")), mode)
+    raw = pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([each[1] for each in messages], pa.binary()),
+            "offset": pa.array(range(7, 7 + len(messages)), pa.int64()),
+            "schemaVersion": pa.array(
+                [None if each[0] is None else each[0].to_bytes(8, "big") for each in messages],
+                pa.binary(),
+            ),
+            "key": pa.array([each[2] if len(each) > 2 else None for each in messages], pa.binary()),
+        }
+    )
+    found = TypedRows(wanted, T, "t", known.ask).typed(raw)
+    found.validate(full=True)
+    return [dict(row) for row in found.to_pylist()]
+
+
+OLD = avro({"id": "int", "gone": "string"})
+NEW = avro({"id": "long", "more": (["null", "string"], None), "rate": ("double", 2.5)}, "Renamed")
+
+
+def test_messages_of_all_versions_have_the_columns_of_the_newest() -> None:
+    messages = [
+        (0, encoded(OLD, {"id": 1, "gone": "x"})),
+        (1, encoded(NEW, {"id": 2, "more": "y", "rate": 1.0})),
+        (0, encoded(OLD, {"id": 3, "gone": "x"})),
+    ]
+    assert read(messages, "more,id,rate,__offset", OLD, NEW) == [
+        {"more": None, "id": 1, "rate": 2.5, "__offset": 7},
+        {"more": "y", "id": 2, "rate": 1.0, "__offset": 8},
+        {"more": None, "id": 3, "rate": 2.5, "__offset": 9},
+    ]
+
+
+def test_a_newer_version_is_read_with_that_of_the_query_and_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typed_rows, "_told", set())
+    newer = avro({"id": "int", "gone": ("string", "-"), "more": ("int", 0)})
+    versions = Versions(enumerate([OLD, newer]))
+    wanted = TypedColumns(TopicSchema(OLD, {T: 0}), ("id", "gone"), "FAILFAST")
+    message = encoded(newer, {"id": 4, "gone": "g", "more": 5})
+    raw = pa.RecordBatch.from_pydict(
+        {"value": [message], "offset": [0], "schemaVersion": [(1).to_bytes(8, "big")]}
+    )
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):  # two tasks of one process
+            rows = TypedRows(wanted, T, "t", versions.ask).typed(raw).to_pylist()
+            assert rows == [{"id": 4, "gone": "g"}]
+    (told,) = caplog.messages
+    assert "version 1 of its schema, and this query began with version 0" in told
+    assert "without more" in told
+
+
+WRONG = [
+    ("no Avro", 0, b"\xff\xff\xff"),
+    ("longer than a message of its schema", 0, encoded(OLD, {"id": 1, "gone": "x"}) + b"x"),
+    ("version 404 of the schema, which was deleted", 404, b""),
+    ("schema of type Json, and the query reads Avro", 1, b"{}"),
+]
+
+
+@pytest.mark.parametrize(("why", "version", "data"), WRONG)
+def test_a_wrong_message_fails_or_goes_to_its_column(why: str, version: int, data: bytes) -> None:
+    good = (0, encoded(OLD, {"id": 1, "gone": "x"}))
+    messages: list[Message] = [good, (version, data), (0, None)]
+    versions = (OLD, as_json({"id": "int"}))
+    with pytest.raises(UnreadableMessageError, match=rf"t: .* offset 8 .*{why}.*mode=PERMISSIVE"):
+        read(messages, "id,gone", *versions, query=0)
+    assert read(messages, "id,_corrupt,gone", *versions, mode="PERMISSIVE", query=0) == [
+        {"id": 1, "_corrupt": None, "gone": "x"},
+        {"id": None, "_corrupt": data, "gone": None},
+        {"id": None, "_corrupt": None, "gone": None},
+    ]
+
+
+def test_a_broker_that_does_not_answer_makes_no_message_wrong() -> None:
+    with pytest.raises(UnavailableError):
+        read([(503, b"")], "id", OLD, mode="PERMISSIVE")
+
+
+def test_a_message_without_a_version_is_read_as_the_newest() -> None:
+    assert read([(None, encoded(NEW, {"id": 2}))], "id", OLD, NEW) == [{"id": 2}]
+
+
+def test_a_time_in_other_units_is_wrong_and_not_a_thousand_times_too_early() -> None:
+    millis = avro({"at": {"type": "long", "logicalType": "timestamp-millis"}})
+    micros = avro({"at": {"type": "long", "logicalType": "timestamp-micros"}})
+    message = encoded(millis, {"at": datetime(2020, 1, 1, tzinfo=UTC)})
+    with pytest.raises(UnreadableMessageError, match="field at counts in other units"):
+        read([(0, message)], "at", millis, micros)
+    assert read([(0, message)], "at", millis) == [{"at": datetime(2020, 1, 1, tzinfo=UTC)}]
+
+
+def test_a_value_that_does_not_fit_its_column_is_a_wrong_message() -> None:
+    """A decimal has as many digits as its bytes; the schema says how many there may be."""
+    info = avro({"d": {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}})
+    messages = [(0, b"\x04\x04\xd2"), (0, b"\x08\x7f\xff\xff\xff"), (0, b"\x02\xff")]
+    rows = read(messages, "d,_corrupt", info, mode="PERMISSIVE")
+    assert rows == [
+        {"d": Decimal("12.34"), "_corrupt": None},
+        {"d": None, "_corrupt": messages[1][1]},
+        {"d": Decimal("-0.01"), "_corrupt": None},
+    ]
+
+
+EVERY = {
+    "i": "int",
+    "l": "long",
+    "s": "string",
+    "b": "bytes",
+    "o": ["null", "boolean"],
+    "e": {"type": "enum", "name": "E", "symbols": ["A", "B"]},
+    "e2": ["null", "E"],
+    "day": {"type": "int", "logicalType": "date"},
+    "at": {"type": "long", "logicalType": "timestamp-micros"},
+    "ms": {"type": "long", "logicalType": "timestamp-millis"},
+    "n": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10},
+    "a": {"type": "array", "items": ["null", defined({"x": "long"}, "In")]},
+    "m": {"type": "map", "values": {"type": "array", "items": "string"}},
+    "r": ["null", "In"],
+}
+LONG = st.integers(-(1 << 63), (1 << 63) - 1)
+NEW_YEAR = datetime(2200, 1, 1)  # noqa: DTZ001  Hypothesis adds the zone
+MOMENT = st.datetimes(max_value=NEW_YEAR, timezones=st.just(UTC))
+INNER = st.fixed_dictionaries({"x": LONG})
+SYMBOLS = st.sampled_from("AB")
+VALUES = st.fixed_dictionaries(
+    {
+        "i": st.integers(-(1 << 31), (1 << 31) - 1),
+        "l": LONG,
+        "s": st.text(st.characters(exclude_categories=["Cs"])),
+        "b": st.binary(),
+        "o": st.none() | st.booleans(),
+        "e": SYMBOLS,
+        "e2": st.none() | SYMBOLS,
+        "day": st.dates(date(1900, 1, 1), date(2200, 1, 1)),
+        "at": MOMENT,
+        "ms": MOMENT.map(lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000)),
+        "n": st.integers(-(10**38) + 1, 10**38 - 1).map(lambda n: Decimal(f"{n}E-10")),
+        "a": st.lists(st.none() | INNER, max_size=3),
+        "m": st.dictionaries(st.text("xyz"), st.lists(st.text("xyz"), max_size=2), max_size=3),
+        "r": st.none() | INNER,
+    }
+)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(VALUES, min_size=1, max_size=4), st.data())
+def test_every_type_is_what_fastavro_says(
+    records: list[dict[str, Any]], data: st.DataObject
+) -> None:
+    info = avro(EVERY)
+    schema = AvroSchema[Any](json.loads(info.data))
+    messages = [(0, schema.encode(each)) for each in records]
+    names = data.draw(st.lists(st.sampled_from(list(EVERY)), min_size=1, unique=True))
+    rows = read(messages, ",".join(names), info)
+    assert len(rows) == len(records)
+    for row, (_, message) in zip(rows, messages, strict=True):
+        wanted = schema.decode(message)
+        if row.get("m") is not None:
+            row["m"] = dict(row["m"])
+        assert row == {name: wanted[name] for name in names}
+
+
+def test_json_is_strict_and_fills_what_is_missing() -> None:
+    fields: dict[str, Any] = {
+        "n": "int",
+        "o": ["null", "string"],
+        "d": ("long", 5),
+        "b": ("bytes", "\u00ff"),
+        "class": (["null", defined({"x": ("float", 1)}, "In")], None),
+        "e": ({"type": "enum", "name": "E", "symbols": ["A", "Z"], "default": "Z"}, "A"),
+    }
+    info = as_json(fields)
+    names = "n,o,d,b,class,e,_corrupt"
+    good = b'{"n": 1, "unknown": [1], "class": {"x": 2}, "e": "Q", "b": "AAE="}'
+    wrong = [
+        b'{"n": 1.5}',
+        b'{"n": true}',
+        b'{"n": "1"}',
+        b'{"n": 4294967296}',
+        b"{}",
+        b"[]",
+        b'{"n": 1, "b": "no base64"}',
+        b'{"n": 1} x',
+        b"",
+    ]
+    rows = read(
+        [(0, good), (0, b'{"n":2}'), *((0, each) for each in wrong)], names, info, mode="PERMISSIVE"
+    )
+    assert rows[:2] == [
+        {"n": 1, "o": None, "d": 5, "b": b"\0\1", "class": {"x": 2.0}, "e": "Z", "_corrupt": None},
+        {"n": 2, "o": None, "d": 5, "b": b"\xff", "class": None, "e": "A", "_corrupt": None},
+    ]
+    assert [row["_corrupt"] for row in rows[2:]] == wrong
+    assert all(row[name] is None for row in rows[2:] for name in fields)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (pb.Schema.String, "é"),
+        (pb.Schema.Bool, True),
+        (pb.Schema.Int8, -3),
+        (pb.Schema.Int16, -300),
+        (pb.Schema.Int32, 70000),
+        (pb.Schema.Int64, 1 << 40),
+        (pb.Schema.Float, 0.5),
+        (pb.Schema.Double, 0.1),
+        (pb.Schema.Timestamp, datetime(2020, 1, 2, 3, 4, 5, 6000, tzinfo=UTC)),
+        (pb.Schema.Instant, datetime(1960, 1, 2, 3, 4, 5, 6, tzinfo=UTC)),
+        (pb.Schema.LocalDate, date(1960, 1, 2)),
+        (pb.Schema.LocalDateTime, datetime(1960, 1, 2, 3, 4, 5, 6)),  # noqa: DTZ001
+    ],
+)
+def test_single_values_are_those_of_the_python_client(type_: int, value: Any) -> None:
+    schema = BY_TYPE[type_]
+    rows = read([(0, schema.encode(value)), (0, None)], "value", schema.info)
+    assert rows == [{"value": value}, {"value": None}]
+    wrong = b"\xff" * 3
+    rows = read([(0, wrong)], "value,_corrupt", schema.info, mode="PERMISSIVE")
+    assert rows == [{"value": None, "_corrupt": wrong}]
+
+
+def test_pairs_in_the_data_and_with_the_key_of_the_message() -> None:
+    inner = AvroSchema[Any](defined({"x": "int"}))
+    together = KeyValueSchema(STRING, inner)
+    rows = read(
+        [(0, together.encode(("k", {"x": 1}))), (0, b"\0")],
+        "value,key,_corrupt",
+        together.info,
+        mode="PERMISSIVE",
+    )
+    assert rows == [
+        {"value": {"x": 1}, "key": "k", "_corrupt": None},
+        {"value": None, "key": None, "_corrupt": b"\0"},
+    ]
+    apart = KeyValueSchema(STRING, INT64, separated=True)
+    key, data = apart.encode_pair(("k", 5))
+    rows = read([(0, data, key), (0, None, key), (0, data, None)], "key,value", apart.info)
+    assert rows == [
+        {"key": "k", "value": 5},
+        {"key": "k", "value": None},
+        {"key": None, "value": 5},
+    ]
+    with pytest.raises(UnreadableMessageError, match="another kind of pair"):
+        read([(0, data, key)], "key,value", together.info, apart.info)
+
+
+def test_columns_about_the_message_alone_look_at_no_content() -> None:
+    assert read([(404, b"x")], "__offset", OLD) == [{"__offset": 7}]
+    rows = read(
+        [(0, b"\xff"), (0, encoded(OLD, {"id": 1, "gone": ""}))], "_corrupt", OLD, mode="PERMISSIVE"
+    )
+    assert rows == [{"_corrupt": b"\xff"}, {"_corrupt": None}]
