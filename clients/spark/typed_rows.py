@@ -93,8 +93,8 @@ class TypedRows:
         data = raw.column("value").to_pylist()
         separated = self._wanted.schema.is_separated
         keys = raw.column("key").to_pylist() if separated else [None] * len(data)
-        versions = raw.column("schemaVersion").to_pylist()
-        for version, rows in groupby(range(len(data)), versions.__getitem__):
+        versions: list[bytes | None] = raw.column("schemaVersion").to_pylist()
+        for version, rows in groupby(range(len(data)), lambda row: versions[row]):
             decode = self._decoder(version)
             for row in rows:
                 if data[row] is None and keys[row] is None:
@@ -141,7 +141,7 @@ class TypedRows:
             return lambda key, data: (decode(data),)  # type: ignore[arg-type]
         if writer.type != info.type or is_separated(writer) != self._wanted.schema.is_separated:
             raise ValueError("it was written with a schema that is another kind of pair, or none")
-        writers = dict(zip(("key", "value"), parts_of(writer), strict=True))
+        writers: dict[str, SchemaInfo] = dict(zip(("key", "value"), parts_of(writer), strict=True))
         decoders = {name: part.decoder(writers[name]) for name, part in parts.items()}
         separated = is_separated(writer)
 

@@ -108,13 +108,13 @@ class Field:
 def parse_definition(info: SchemaInfo) -> tuple[tuple[str, "Field | Refused"], ...]:
     """Return the fields of a record.  Raise ValueError if it is not one."""
     try:
-        definition = json.loads(info.data)
+        loaded = json.loads(info.data)
     except ValueError:
         raise ValueError(f"the schema is no Avro definition: {info.data!r:.80}") from None
-    if not isinstance(definition, dict) or definition.get("type") != "record":
+    definition = cast("dict[str, Any]", loaded if isinstance(loaded, dict) else {})
+    if definition.get("type") != "record":
         raise ValueError("the schema is no record: read the topic with schemaMode=raw")
-    parser = _Parser()
-    found = parser.fields(cast("dict[str, Any]", definition), "", _namespace(definition, ""), 0)
+    found = _Parser().fields(definition, "", _namespace(definition, ""), 0)
     if not found:
         raise ValueError("the record has no fields: read the topic with schemaMode=raw")
     return tuple(found)
@@ -160,8 +160,9 @@ class _Parser:
         if depth > _DEPTH_MAX:
             raise _RefusedError(f"{where} has more than {_DEPTH_MAX} levels")
         if isinstance(found, list):
-            return self._union(found, where, space, depth)
-        definition: dict[str, Any] = found if isinstance(found, dict) else {"type": found}
+            return self._union(found, where, space, depth)  # pyright: ignore[reportUnknownArgumentType]
+        is_plain = not isinstance(found, dict)
+        definition = cast("dict[str, Any]", {"type": found} if is_plain else found)
         name = definition["type"]
         if isinstance(name, dict | list):  # {"type": {"type": ...}}
             return self._type(name, where, space, depth + 1)

@@ -110,7 +110,9 @@ def _leaves(leaf: Leaf, values: Sequence[Any]) -> Any:  # noqa: ANN401
         case "timestamp" | "timestamp_ntz":
             numbers = pa.array(values, pa.int64())
             if leaf.micros != 1:
-                numbers = pc.multiply_checked(numbers, leaf.micros)
+                numbers = pc.multiply_checked(  # pyright: ignore[reportAttributeAccessIssue]
+                    numbers, leaf.micros
+                )
             return numbers.cast(kind)
         case "decimal":
             return pa.array([_decimal(each, leaf.digits[1]) for each in values], kind)
