@@ -23,6 +23,7 @@ BATCHES = 6
 FAULTS = 9
 _BATCHES_AFTER = 3  # The query that follows when the sink was forgotten has so many.
 _STRANGER_S = 60.0
+_REQUEST_S = 30.0  # A broker has done what a dead driver has asked for.
 
 Act = Callable[[], Awaitable[None]]
 
@@ -49,6 +50,7 @@ class Story:
         self._forgets = forgets
         self._calm = False  # No driver is killed any more.
         self._lives: list[Life] = []
+        self._free = False  # The sink belongs to nobody, or soon will.
 
     async def play(self) -> None:
         self.audit.owners = {self.checkpoint.source}
@@ -65,6 +67,7 @@ class Story:
             await self._forget()
             self.checkpoint, self.batches = Checkpoint("other", "/other"), _BATCHES_AFTER
             self.audit.owners = {self.checkpoint.source}
+            self._free = False
             await self._run_query()
         self._end_drivers()
 
@@ -103,8 +106,13 @@ class Story:
         self._lives.clear()
 
     async def _forget(self) -> None:
-        """Forget the sink, as an operator who knows that the query never runs again."""
+        """Forget the sink, as an operator who knows that nobody writes to it any more.
+
+        A free sink belongs to the next one who commits.
+        """
+        self._free = True
         self._end_drivers()
+        await trio.sleep(_REQUEST_S)
         requests = self.stage.drivers.requests("operator")
         while True:
             try:
@@ -115,13 +123,15 @@ class Story:
                 await trio.sleep(1.0)
             else:
                 self.stage.say("the sink is forgotten")
-                return
+                break
 
     async def _stranger(self, checkpoint: Checkpoint) -> None:
         """Start a driver that does not own the sink; the audit knows whose batches may come."""
-        if self.audit.record is None or self.audit.record.source is None:
+        record = self.audit.record
+        if self._free or record is None or record.source not in self.audit.owners:
             return
         life = await self.stage.drivers.start(checkpoint, checkpoint.done + 2)
+        self._lives.append(life)
         with trio.move_on_after(_STRANGER_S):
             await life.ended.wait()
         self.stage.drivers.kill(life)
