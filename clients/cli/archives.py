@@ -1,8 +1,7 @@
 """`daybook pipeline archive`, `compact-archive` and `replay`."""
 
 import re
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -20,12 +19,11 @@ from daybook.clients.cli.options import (
 from daybook.clients.cli.output import counted, write_rows
 from daybook.clients.cli.progress import open_progress
 from daybook.clients.cli.run import run_async, until_signal
+from daybook.clients.cli.spark import open_spark, spark_installed, spark_option
 from daybook.clients.python.arguments import Compression, compression_type
 from daybook.clients.python.errors import BrokerError, Remedy
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from daybook.clients.pipelines.archive.manifest import Manifest
     from daybook.clients.pipelines.archive.replay import ReplayedPartition
 
@@ -81,6 +79,7 @@ def _file_size_option(function: Function) -> Function:
     metavar="SECONDS",
     help="With --follow: the pause before the next look at the topic.",
 )
+@spark_option
 @output_option
 def archive(
     topic: str,
@@ -91,6 +90,7 @@ def archive(
     compact: bool,
     follow: bool,
     interval: float,
+    settings: dict[str, str],
     output: OutputFormat,
 ) -> None:
     """Bring the archive of a TOPIC in DIRECTORY up to the end of the topic.
@@ -99,7 +99,7 @@ def archive(
     stopped, run it again: it goes on where the manifest ends.
     """
     path = _path(directory)
-    with _session() as spark:
+    with open_spark("archive", settings) as spark:
         from daybook.clients.pipelines.archive import compact as compaction
         from daybook.clients.pipelines.archive import run
 
@@ -128,7 +128,7 @@ def compact_archive(directory: str, file_size: int, output: OutputFormat) -> Non
     at any time.
     """
     path = _path(directory)
-    with _spark_installed():
+    with spark_installed():
         from daybook.clients.pipelines.archive import compact as compaction
 
     def work(report: Report) -> "Manifest":
@@ -164,6 +164,7 @@ def compact_archive(directory: str, file_size: int, output: OutputFormat) -> Non
     is_flag=True,
     help="Write the bytes of typed messages, and give the topic no schema.",
 )
+@spark_option
 @output_option
 def replay(
     directory: str,
@@ -173,6 +174,7 @@ def replay(
     rows_per_step: int,
     compression: Compression,
     without_schemas: bool,
+    settings: dict[str, str],
     output: OutputFormat,
 ) -> None:
     """Write the archive in DIRECTORY into a TOPIC, each message exactly once.
@@ -181,7 +183,7 @@ def replay(
     command is stopped, run it again.
     """
     path = _path(directory)
-    with _session() as spark:
+    with open_spark("replay", settings) as spark:
         from daybook.clients.pipelines.archive import replay as replaying
 
         job = replaying.ReplayJob(
@@ -346,34 +348,3 @@ def _cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
     own = [line for line in lines if re.match(r"(daybook|pyspark|builtins)?[\w.]*Error: ", line)]
     return (own or lines)[-1]
-
-
-@contextmanager
-def _spark_installed() -> "Generator[None]":
-    """Raise UserError if the block lacks a module of the extra `spark`."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"Archives need {error.name}: install it with pip install 'daybook-mq[spark]'."
-        ) from None
-
-
-@contextmanager
-def _session() -> "Generator[SparkSession]":
-    """Open Spark as its own settings say, or on this machine."""
-    with _spark_installed():
-        from pyspark.sql import SparkSession
-
-        from daybook.clients.spark import DaybookDataSource
-    spark = (
-        SparkSession.builder.appName("daybook archive")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    spark.dataSource.register(DaybookDataSource)
-    try:
-        yield spark
-    finally:
-        spark.stop()

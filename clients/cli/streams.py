@@ -1,17 +1,23 @@
 """`daybook pipeline run`, `copy` and `mirror`: streams from topics to topics, on Spark."""
 
 import signal
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import OutputFormat, cluster_options, output_option
+from daybook.clients.cli.options import (
+    Function,
+    OutputFormat,
+    cluster_options,
+    output_option,
+)
 from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.spark import open_spark, spark_installed, spark_option
 from daybook.clients.pipelines.spec import (
     ROWS_PER_BATCH,
     Cluster,
@@ -25,34 +31,8 @@ from daybook.clients.pipelines.spec import (
 if TYPE_CHECKING:
     from daybook.clients.pipelines.run import Stop
 
-Function = TypeVar("Function", bound=Callable[..., object])
-
 _LISTED = ("topic", "partition", "from", "to", "behind")
 _KAFKA = "kafka://"
-
-
-def _settings(
-    context: click.Context, parameter: click.Parameter, value: tuple[str, ...]
-) -> dict[str, str]:
-    del context, parameter
-    found: dict[str, str] = {}
-    for each in value:
-        name, equals, setting = each.partition("=")
-        if not equals or not name.startswith("spark."):
-            raise click.BadParameter(f"{each!r}: write spark.NAME=VALUE.")
-        found[name] = setting
-    return found
-
-
-def _spark_option(function: Function) -> Function:
-    return click.option(
-        "--spark",
-        "settings",
-        multiple=True,
-        metavar="spark.NAME=VALUE",
-        callback=_settings,
-        help="A setting of Spark, such as spark.master=spark://HOST:7077; may be repeated.",
-    )(function)
 
 
 def _copy_options(function: Function) -> Function:
@@ -97,7 +77,7 @@ def _copy_options(function: Function) -> Function:
             "--name",
             help="The name of the sink in the cluster of TARGET. [default: copy-TOPIC-to-TARGET]",
         ),
-        _spark_option,
+        spark_option,
         cluster_options,
         output_option,
     )
@@ -111,7 +91,7 @@ def _copy_options(function: Function) -> Function:
 @click.option(
     "--available-now", is_flag=True, help="Read what is there now, and end. [default: until Ctrl-C]"
 )
-@_spark_option
+@spark_option
 @cluster_options
 @output_option
 def run(
@@ -198,11 +178,10 @@ def _run(
         from daybook.clients.pipelines.report import summary, table
         from daybook.clients.pipelines.run import Stop
         from daybook.clients.pipelines.run import run as run_queries
-        from daybook.clients.pipelines.session import spark_session
 
         stop = Stop()
         with (
-            spark_session(f"daybook {pipeline.name}", {**pipeline.spark, **settings}) as spark,
+            open_spark(pipeline.name, {**pipeline.spark, **settings}) as spark,
             _asked_by_signals(stop),
         ):
             result = run_queries(
@@ -243,18 +222,8 @@ def _sentences() -> Generator[None]:
     from daybook.clients.python.errors import BrokerError
 
     try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in (
-            "pyspark",
-            "pyarrow",
-            "numpy",
-        ):
-            raise
-        raise UserError(
-            f"Pipelines need {error.name}, which is not installed: install it with"
-            " pip install 'daybook-mq[spark]'."
-        ) from None
+        with spark_installed():
+            yield
     except (SpecError, BrokerError, ValueError) as error:
         raise UserError(f"{str(error).rstrip('.')}.") from None
     except Exception as error:

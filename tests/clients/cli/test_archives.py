@@ -1,8 +1,8 @@
 """The commands for archives, without a cluster: their options, reports, errors and tables."""
 
 import json
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from daybook.clients.cli import archives
 from daybook.clients.cli.main import main
+from daybook.clients.cli.spark import spark_installed
 from daybook.clients.pipelines.archive import compact as compaction
 from daybook.clients.pipelines.archive import replay, run
 from daybook.clients.pipelines.archive.errors import ArchiveError
@@ -41,11 +42,22 @@ class Work:
         return outcome
 
 
+@pytest.fixture
+def opened() -> list[tuple[str, Mapping[str, str]]]:
+    """Return the names and settings of the sessions that a test has opened."""
+    return []
+
+
 @pytest.fixture(autouse=True)
-def spark(monkeypatch: pytest.MonkeyPatch) -> object:
+def spark(monkeypatch: pytest.MonkeyPatch, opened: list[tuple[str, Mapping[str, str]]]) -> object:
     """Put a session that does nothing in the place of Spark's."""
     session = object()
-    monkeypatch.setattr(archives, "_session", lambda: nullcontext(session))
+
+    def open_spark(name: str, settings: Mapping[str, str]) -> AbstractContextManager[object]:
+        opened.append((name, settings))
+        return nullcontext(session)
+
+    monkeypatch.setattr(archives, "open_spark", open_spark)
     return session
 
 
@@ -226,9 +238,26 @@ def test_replay_shows_how_much_the_topic_has(
     )
 
 
-def test_a_missing_module_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_spark_reach_the_session(
+    monkeypatch: pytest.MonkeyPatch, opened: list[tuple[str, Mapping[str, str]]], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run, "archive", Work(WHOLE))
+    monkeypatch.setattr(replay, "replay", Work({}))
+    master = ("--spark", "spark.master=local[1]")
+    assert invoke("archive", "orders", str(tmp_path), *master).exit_code == 0
+    assert invoke("replay", str(tmp_path), "again", *master).exit_code == 0
+    settings = {"spark.master": "local[1]"}
+    assert opened == [("archive", settings), ("replay", settings)]
+    wrong = invoke("archive", "orders", str(tmp_path), "--spark", "master=local")
+    assert wrong.exit_code == 2
+    assert "write spark.NAME=VALUE" in wrong.stderr
+
+
+def test_a_missing_module_is_named() -> None:
     with (
-        pytest.raises(click.ClickException, match="Archives need pyarrow: install it with pip"),
-        archives._spark_installed(),
+        pytest.raises(
+            click.ClickException, match="Pipelines need pyarrow, which is not installed: install it"
+        ),
+        spark_installed(),
     ):
         raise ModuleNotFoundError("no", name="pyarrow")
