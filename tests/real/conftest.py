@@ -2,10 +2,15 @@
 
 from collections.abc import Iterator
 from itertools import count
+from typing import TYPE_CHECKING
 
 import pytest
 
+from daybook.clients.python import blocking
 from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _serial = count()
 
@@ -29,6 +34,27 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProce
         running = StandaloneProcess(directory=directory, brokers=3, options=ANY_PORTS)
     with running:
         yield running
+
+
+@pytest.fixture
+def client(cluster: StandaloneProcess) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.service_url) as client:
+        yield client
+
+
+@pytest.fixture
+def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
+    with blocking.connect_admin(cluster.admin_url) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """Run Spark in this process, without repetitions of tasks that fail."""
+    from tests.real.spark_session import spark_session
+
+    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
+        yield session
 
 
 @pytest.fixture

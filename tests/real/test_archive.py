@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,18 +22,11 @@ from daybook.clients.python import blocking
 from daybook.clients.python.sink_requests import Committed, SinkRequests
 from daybook.clients.spark.schema import TYPES
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.real.spark_session import spark_session
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 COUNT = 600
 PATIENCE_S = 300
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
-        yield session
 
 
 def fill(service_url: str, topic: str, numbers: range) -> None:

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,31 +25,12 @@ from daybook.clients.pipelines.spec import (
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import Message
 from daybook.clients.testing.standalone import StandaloneProcess
-from tests.real.spark_session import spark_session
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 PATIENCE_S = 300
 ATTEMPTS = 10
 FAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # makes Spark start faster
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
-        yield session
-
-
-@pytest.fixture
-def client(cluster: StandaloneProcess) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.service_url) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
-    with blocking.connect_admin(cluster.admin_url) as admin:
-        yield admin
 
 
 def there(cluster: StandaloneProcess) -> Cluster:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,31 +23,12 @@ from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.read import read_task
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.real import spark_accounting
-from tests.real.spark_session import spark_session
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 COUNT = 2000
 TRIGGER_MAX = 700
 PATIENCE_S = 300  # the machine may be busy with other work
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with spark_session(tmp_path_factory.mktemp("warehouse")) as session:
-        yield session
-
-
-@pytest.fixture
-def client(cluster: StandaloneProcess) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.service_url) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
-    with blocking.connect_admin(cluster.admin_url) as admin:
-        yield admin
 
 
 @pytest.fixture

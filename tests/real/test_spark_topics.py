@@ -22,18 +22,6 @@ from daybook.clients.testing.standalone import StandaloneProcess
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("cluster")]
 
 
-@pytest.fixture
-def client(cluster: StandaloneProcess) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.service_url) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
-    with blocking.connect_admin(cluster.admin_url) as admin:
-        yield admin
-
-
 def full(topic: str) -> str:
     return f"persistent://public/default/{topic}"
 

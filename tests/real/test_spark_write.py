@@ -40,18 +40,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
-@pytest.fixture
-def client(cluster: StandaloneProcess) -> Iterator[blocking.Client]:
-    with blocking.connect(cluster.service_url) as client:
-        yield client
-
-
-@pytest.fixture
-def admin(cluster: StandaloneProcess) -> Iterator[blocking.Admin]:
-    with blocking.connect_admin(cluster.admin_url) as admin:
-        yield admin
-
-
 def numbers(spark: SparkSession, count: int, *, tasks: int = 2) -> DataFrame:
     """Return rows with all columns: the value is the number."""
     row = spark.range(0, count, 1, tasks)
