@@ -12,6 +12,9 @@ typed_schema the columns of a topic that has a schema; pure
 typed_decoders decode messages of a version of a schema
 typed_values decoded values become Arrow columns
 typed_rows   raw rows become typed ones
+entry        splits stored entries: offsets, metadata, messages
+cutter       cuts the messages of an entry into columns
+columns      the columns of many entries become Arrow batches
 read         runs a task: reads messages as Arrow batches
 short_errors leaves the tracebacks of workers away from errors for users
 source       implements Spark's interfaces: the format, the batch reader and the stream reader

@@ -25,11 +25,10 @@ from enum import Enum, auto
 from typing import NoReturn
 
 from daybook.clients.python.protocol.chunks import Chunks
-from daybook.clients.spark.columns import (
+from daybook.clients.spark.columns import Place, RowBuilder
+from daybook.clients.spark.entry import (
     DECOMPRESSED_MAX,
     Head,
-    Place,
-    RowBuilder,
     head_of,
     read_head,
     split_offset,

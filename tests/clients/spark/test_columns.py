@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from daybook.clients.python.entries import EntryReader
 from daybook.clients.python.messages import Message
 from daybook.clients.spark import columns
-from daybook.clients.spark.columns import Place, RowBuilder, arrow_schema, read_head, unpack
+from daybook.clients.spark.columns import Place, RowBuilder, arrow_schema
+from daybook.clients.spark.cutter import Cutter
+from daybook.clients.spark.entry import read_head, unpack
 from daybook.clients.spark.schema import TYPES, KeyType
 from daybook.clients.spark.walk import StoredEntry
 from daybook.wire.batch import encode_payload
@@ -237,7 +239,7 @@ def test_a_regular_batch_is_cut_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> 
     def loop(*_: object) -> None:
         raise AssertionError("a regular batch was cut one by one")
 
-    monkeypatch.setattr(columns.Cutter, "_cut_one_by_one", loop)
+    monkeypatch.setattr(Cutter, "_cut_one_by_one", loop)
     messages = [
         ({"partition_key": f"key-{n:03}", "event_time": 200 + n, "sequence_id": n}, b"%05d" % n)
         for n in range(100)

@@ -13,7 +13,7 @@ from daybook.clients.python.messages import MessageId, Offset
 from daybook.clients.python.reader import DeliveredEntry
 from daybook.clients.python.reader import OffsetRange as Held
 from daybook.clients.spark import columns, worker
-from daybook.clients.spark.columns import split_offset
+from daybook.clients.spark.entry import split_offset
 from daybook.clients.spark.offsets import DataLossError, OffsetRange
 from daybook.clients.spark.options import OnUnreadable, ReadTask
 from daybook.clients.spark.read import ARROW_SCHEMA, read_task
