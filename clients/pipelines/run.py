@@ -61,6 +61,7 @@ class _Query:
     name: str
     query: "StreamingQuery"
     tally: Tally = field(default_factory=Tally)
+    last: int | None = None  # A stop was asked for when so many micro-batches had ended.
 
     def look(self) -> None:
         """Add the micro-batches that have ended since the last look."""
@@ -79,9 +80,13 @@ class _Query:
         if (error := self.query.exception()) is not None:
             raise PipelineError(reason_of(error))
 
-    @property
-    def is_idle(self) -> bool:
-        return not self.query.isActive or not self.query.status["isTriggerActive"]
+    def may_stop(self) -> bool:
+        """Return True once the micro-batch that was under way at the first call has ended."""
+        self.look()
+        if self.last is None:
+            self.last = self.tally.batches
+        # One trigger has all micro-batches of a run that ends, so an active one says nothing.
+        return not self.query.status["isTriggerActive"] or self.tally.batches > self.last
 
 
 def run(
@@ -148,8 +153,7 @@ def _watch(queries: list[_Query], name: str, stop: Stop, say: Callable[[str], No
                 say(f"{name}: stopping after the batch under way; Ctrl-C again stops at once.")
                 told = True
             for each in active:
-                if stop.now or each.is_idle:
-                    each.look()
+                if each.may_stop() or stop.now:
                     each.query.stop()
         active[0].wait(_STOP_POLL_S if stop.asked else _POLL_S)
         for each in queries:
@@ -181,8 +185,11 @@ def _report(name: str, progress: Any) -> BatchReport:  # noqa: ANN401
 
 
 def reason_of(error: BaseException) -> str:
-    """Return one sentence of an error of a query: that of the Python side, if it has failed."""
+    """Return one sentence of an error of a query: that of the Python side, if it has failed.
+
+    Other errors are Spark's own, such as a lost task, which may not come again.
+    """
     found = _PYTHON_ERROR.findall(str(error))
     if found:
         return str(found[-1][1]).split(" SQLSTATE:")[0].rstrip(".")
-    return first_line(error)
+    return f"{first_line(error)}: run the pipeline again, which goes on behind its last batch"

@@ -222,6 +222,15 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spark: dict[str, Any] = {}
 
 
+_TABLES: dict[tuple[str, ...], type[msgspec.Struct]] = {
+    (): _File,
+    ("parse",): _ParseTable,
+    ("time",): _TimeTable,
+    ("deduplicate",): _DeduplicateTable,
+    ("window",): _WindowTable,
+}
+
+
 class _WrongError(Exception):
     def __init__(self, where: tuple[str, ...], says: str) -> None:
         self.where = where
@@ -414,7 +423,8 @@ def _explained(message: str) -> tuple[tuple[str, ...], str]:
     says, _, place = message.partition(" - at `$")
     where = tuple(re.findall(r"[^.\[\]`]+", re.sub(r"\[\.\.\.\]|\[[0-9]+\]", "", place)))
     if found := re.fullmatch(r"Object contains unknown field `(.*)`", says):
-        return (*where, found[1]), "there is no such key"
+        names = ", ".join(each.encode_name for each in msgspec.structs.fields(_TABLES[where]))
+        return (*where, found[1]), f"there is no such key; there are: {names}"
     if found := re.fullmatch(r"Object missing required field `(.*)`", says):
         return where, f"the key {found[1]} is missing"
     return where, says[:1].lower() + says[1:]

@@ -13,7 +13,7 @@ query fails and names it.
 # (the libraries underneath have no types)
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructField, StructType
 from daybook.clients.pipelines.spec import Parse, Pipeline, SpecError, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 READ = ("key", "keyIsBytes", "value", "topic", "partition", "offset", "timestamp", "eventTime")
 _REASON, _TIME, _BY = "__reason", "__time", "__by"
@@ -43,7 +43,7 @@ def frames(spark: SparkSession, pipeline: Pipeline) -> Frames:
     opened = _opened(spark, pipeline)
     if pipeline.time is not None:
         time = _expression(pipeline.time.column, "[time] column").cast("timestamp")
-        opened = _checked(opened.withColumn(_TIME, time), "[time] column")
+        opened = _with_columns(opened, {_TIME: time}, "[time] column")
         missing = F.when(F.col(_TIME).isNull(), F.lit("the time of the row is null"))
         opened = opened.withColumn(_REASON, F.coalesce(F.col(_REASON), missing))
     letters = None
@@ -197,21 +197,23 @@ def _dead_letters(found: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 def _steps(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
     if pipeline.where is not None:
-        rows = _checked(rows.where(_expression(pipeline.where, "where")), "where")
+        wanted, all_rows = _expression(pipeline.where, "where"), rows
+        rows = _checked("where", lambda: all_rows.where(wanted))
     if pipeline.time is not None:
         rows = rows.withWatermark(_TIME, pipeline.time.late)
     if pipeline.deduplicate:
         names = [f"{_BY}{index}" for index in range(len(pipeline.deduplicate))]
         where = "[deduplicate] by"
         keys = [_expression(text, where) for text in pipeline.deduplicate]
-        rows = _checked(rows.withColumns(dict(zip(names, keys, strict=True))), where)
-        rows = rows.dropDuplicatesWithinWatermark(names).drop(*names)
+        keyed = _with_columns(rows, dict(zip(names, keys, strict=True)), where)
+        rows = keyed.dropDuplicatesWithinWatermark(names).drop(*names)
     by: Sequence[str] = ()
     if pipeline.window is not None:
         rows, by = _aggregated(rows, pipeline.window)
     if pipeline.columns is not None:
         chosen = [_expression(text, "[columns]").alias(n) for n, text in pipeline.columns.items()]
-        return _checked(rows, "[columns]", lambda: rows.select(*chosen))
+        found = rows
+        return _checked("[columns]", lambda: found.select(*chosen))
     return _default_columns(rows, pipeline, by)
 
 
@@ -219,10 +221,10 @@ def _aggregated(rows: DataFrame, window: Window) -> tuple[DataFrame, list[str]]:
     """Return one row for each window and key, and the names of the keys."""
     span = F.window(_TIME, window.size, window.slide or window.size)
     keys = [_expression(text, "[window] by") for text in window.by]
-    names = _checked(rows, "[window] by", lambda: rows.select(*keys)).columns if keys else []
+    names = _checked("[window] by", lambda: rows.select(*keys)).columns if keys else []
     sums = [_expression(text, "[window.columns]").alias(n) for n, text in window.columns.items()]
     grouped = rows.groupBy(span.alias("window"), *keys)
-    found = _checked(rows, "[window.columns]", lambda: grouped.agg(*sums))
+    found = _checked("[window.columns]", lambda: grouped.agg(*sums))
     ends = [F.col(f"window.{end}").alias(f"window_{end}") for end in ("start", "end")]
     return found.select(*ends, *names, *window.columns), names
 
@@ -251,10 +253,17 @@ def _expression(text: str, where: str) -> Column:
         raise SpecError(f"{where}: {text!r} is not SQL: {first_line(error)}") from None
 
 
-def _checked(rows: DataFrame, where: str, make: Any = None) -> DataFrame:  # noqa: ANN401
-    """Return a frame whose columns Spark has resolved."""
+def _with_columns(rows: DataFrame, columns: dict[str, Column], where: str) -> DataFrame:
+    return _checked(where, lambda: rows.withColumns(columns))
+
+
+def _checked(where: str, make: "Callable[[], DataFrame]") -> DataFrame:
+    """Return a frame whose columns Spark has resolved.  Raise SpecError for wrong expressions.
+
+    Spark reads the text of an expression when a frame is made of it, and not before.
+    """
     try:
-        made = rows if make is None else make()
+        made = make()
         made.schema  # noqa: B018  resolves the names
     except SpecError:
         raise

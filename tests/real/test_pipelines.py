@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,11 @@ from daybook.clients.pipelines.spec import (
     Cluster,
     CopySource,
     Pipeline,
+    SpecError,
     copy_pipeline,
     read_pipeline,
 )
+from daybook.clients.pipelines.steps import frames
 from daybook.clients.python import blocking
 from daybook.clients.python.messages import Message
 from daybook.clients.testing.standalone import StandaloneProcess
@@ -188,6 +191,71 @@ by = ["sensor"]
 columns.hottest = "max(degrees)"
 columns.readings = "count(*)"
 """
+
+
+def test_a_copy_that_is_asked_to_stop_ends_after_the_batch_under_way(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    admin: blocking.Admin,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """One trigger of Spark has all batches of a copy, and only the present batch is waited for."""
+    admin.create_topic(topic, partitions=1)
+    fill(client, topic, range(1000))
+    pipeline = copy_pipeline(
+        CopySource("daybook", cluster.service_url, topic),
+        f"{topic}-copy",
+        there(cluster),
+        str(tmp_path / "checkpoint"),
+        rows_per_batch=50,
+    )
+    prepare_target(pipeline, same_partitions=True)
+    stop = Stop()
+
+    def ask_when_begun() -> None:
+        while not client.offset_ranges(f"{topic}-copy-partition-0")[0].next:
+            time.sleep(0.05)
+        stop.ask()
+
+    asking = threading.Thread(target=ask_when_begun)
+    asking.start()
+    done = run(spark, pipeline, until_end=True, stop=stop, say=lambda _: None)
+    asking.join()
+    assert 0 < done.rows.written < 1000
+    until_end(spark, pipeline)
+    (messages,) = read(client, f"{topic}-copy")
+    assert [content(each) for each in messages] == [content(m) for m in read(client, topic)[0]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ('where = "', 'where = "degrees >> > 1 and ', "where: .*[Ss]yntax"),
+        ('where = "', 'where = "degres > 1 and ', "where: .*degres"),
+        ('column = "at"', 'column = "att"', r"\[time\] column: .*att"),
+        ('by = ["id"]', 'by = ["ident"]', r"\[deduplicate\] by: .*ident"),
+    ],
+)
+def test_wrong_sql_is_named_with_its_step(
+    spark: SparkSession,
+    cluster: StandaloneProcess,
+    client: blocking.Client,
+    topic: str,
+    tmp_path: Path,
+    before: str,
+    after: str,
+    says: str,
+) -> None:
+    with client.create_producer(topic) as producer:
+        producer.send(reading(1, 0))
+    text = READINGS.format(topic=topic)
+    assert before in text
+    file = tmp_path / "pipeline.toml"
+    file.write_text(text.replace(before, after))
+    with pytest.raises(SpecError, match=says):
+        frames(spark, read_pipeline(file, there(cluster)))
 
 
 def reading(number: int, second: int, **others: Any) -> bytes:

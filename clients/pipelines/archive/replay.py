@@ -112,7 +112,9 @@ def replay(
     files = ArchiveFiles(job.directory)
     manifest = load(files)
     if manifest is None:
-        raise ArchiveError(f"{job.directory} has no archive")
+        raise ArchiveError(
+            f"{job.directory} has no archive: make one with `daybook pipeline archive`"
+        )
     topic = full_topic_name(job.topic, "topic")
     topics = TopicOffsets(job.service_url, parse_selection({"topic": job.topic}), ClientLimits())
     try:

@@ -141,7 +141,11 @@ def test_own_addresses_and_starts_go_before_those_of_the_command() -> None:
         ('name = "small"', "", r"^/jobs/file.toml: the key name is missing$"),
         ('name = "small"', "name = 5", r"line 1: name: expected `str`, got `int`"),
         ('name = "small"', 'name = "a b"', r"line 1: name: 'a b' is not a name: use up to 100"),
-        ('name = "small"', 'nam = "a"\nname = "small"', r"line 1: nam: there is no such key"),
+        (
+            'name = "small"',
+            'nam = "a"\nname = "small"',
+            r"line 1: nam: there is no such key; there are: name, ",
+        ),
         ('"state/small"', '" "', r"line 2: checkpoint: it is empty"),
         ("[source]", "[sorce]", r"file.toml: the key source is missing|line 4: sorce"),
         ('topic = "readings"', "", r"line 4: source: .*topic"),
