@@ -8,7 +8,9 @@ checkpoint   the offsets of a stream as Spark stores them; pure
 topics       the driver's questions to the brokers
 sizes        what a stream knows about the sizes of messages that it has not read
 cursors      the subscription that follows a stream
+typed_names  the types of an Avro definition by their names, within limits; pure
 typed_schema the columns of a topic that has a schema; pure
+typed_units  compares the units of two versions of a schema; pure
 typed_decoders decode messages of a version of a schema
 typed_values decoded values become Arrow columns
 typed_rows   raw rows become typed ones

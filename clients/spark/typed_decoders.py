@@ -2,13 +2,16 @@
 
 Avro's rules map the fields of a message to those of the query: by fastavro for Avro, by the names
 of fields for JSON.  Times and decimals stay numbers and bytes here (`typed_values` makes columns of
-them).  So the two definitions must not count a time in different units.
+them).  So the two definitions must not count a time in different units (`typed_units`).
+
+A message must not end its reader or keep it busy either: a version of Avro whose messages have no
+limit is refused, see `Names.check_bounded`.
 """
 
 # pyright: basic
 # (the libraries underneath have no types)
 
-import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -20,6 +23,14 @@ import msgspec
 
 from daybook.clients.python.schemas.avro_records import load_fastavro
 from daybook.clients.python.schemas.schema import SchemaInfo
+from daybook.clients.spark.typed_names import (
+    PRIMITIVES,
+    Names,
+    aliases_of,
+    full_name,
+    load_definition,
+    skips_blindly,
+)
 from daybook.clients.spark.typed_schema import (
     RECORDS,
     Field,
@@ -28,15 +39,14 @@ from daybook.clients.spark.typed_schema import (
     Listed,
     Mapped,
     Record,
-    Refused,
     kind_of,
     parse_definition,
 )
+from daybook.clients.spark.typed_units import check_units
 from daybook.clients.spark.typed_values import Getters, by_name, by_number
 from daybook.wire.proto import pulsar_pb2 as pb
 
 Decode: TypeAlias = Callable[[bytes], Any]
-_PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +75,13 @@ class Part:
             )
         if not isinstance(self.kind, Record):
             return _single(self.info.type)
-        _check_units(self.kind, writer)
-        if writer.type == pb.Schema.Avro:
-            return _avro(self.info, self.kind, writer)
-        return _json(self.kind)
+        written = Names(load_definition(writer.data))
+        if writer.type == pb.Schema.Json:
+            check_units(self.kind, written, aliases=False)
+            return _json(self.kind)
+        written.check_bounded()
+        check_units(self.kind, written, aliases=True)
+        return _avro(self.info, self.kind, written)
 
 
 def part_of(info: SchemaInfo, names: frozenset[str] | None = None) -> Part:
@@ -82,23 +95,27 @@ def part_of(info: SchemaInfo, names: frozenset[str] | None = None) -> Part:
 # -- Avro
 
 
-def _avro(reader: SchemaInfo, kind: Record, writer: SchemaInfo) -> Decode:
+def _avro(reader: SchemaInfo, kind: Record, writer: Names) -> Decode:
     fastavro = load_fastavro()
     try:
-        written = _Plain(json.loads(writer.data)).record(None)
+        written = _Plain(writer).record(None)
         names = frozenset(each.name for each in kind.fields)
-        wanted = _Plain(json.loads(reader.data)).record(names)
+        wanted = _Plain(Names(load_definition(reader.data))).record(names)
         # The names of two records do not matter to Pulsar, and fastavro compares them.
         wanted["aliases"] = [written["name"], written["name"].rpartition(".")[2]]
         parsed: Any = fastavro.parse_schema(written)
         parsed_wanted: Any = fastavro.parse_schema(wanted)
-    except (ValueError, KeyError, TypeError, AttributeError) as failure:
+    except Exception as failure:
+        # fastavro raises errors of many classes for definitions that are not right.
         raise ValueError(f"its schema cannot be parsed: {failure!r}") from None
     read = fastavro.schemaless_reader
+    is_blind = skips_blindly(writer)
 
     def decode(data: bytes) -> Any:  # noqa: ANN401
         buffer = BytesIO(data)
         try:
+            if is_blind:  # Read all of it first, which notices where it ends.
+                read(BytesIO(data), parsed)
             found = read(buffer, parsed, parsed_wanted)
         except Exception as failure:
             # fastavro raises errors of many classes for bytes that are no message.
@@ -113,41 +130,25 @@ def _avro(reader: SchemaInfo, kind: Record, writer: SchemaInfo) -> Decode:
 class _Plain:
     """Makes a definition without logical types, in which each type has its full name."""
 
-    def __init__(self, definition: dict[str, Any]) -> None:
-        self._definition = definition
-        self._named: dict[str, tuple[dict[str, Any], str]] = {}
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self._defined: set[str] = set()
-        self._collect(definition, "")
 
     def record(self, names: frozenset[str] | None) -> dict[str, Any]:
         """Return the definition of the record, with these fields only."""
-        definition = self._definition
-        if names is not None:
-            fields = [each for each in definition["fields"] if each["name"] in names]
-            definition = {**definition, "fields": fields}
-        return self._record(definition, "")
+        return self._record(self._names.definition, "", names)
 
-    def _collect(self, found: Any, space: str) -> None:  # noqa: ANN401
-        if isinstance(found, list):
-            for each in found:
-                self._collect(each, space)
-        elif isinstance(found, dict):
-            if found["type"] in ("record", "error", "enum", "fixed"):
-                name = _full_name(found, space)
-                self._named[name] = found, space
-                space = name.rpartition(".")[0]
-            for each in found.get("fields", ()):
-                self._collect(each["type"], space)
-            for inner in ("items", "values", "type"):
-                if isinstance(found.get(inner), dict | list):
-                    self._collect(found[inner], space)
-
-    def _record(self, definition: dict[str, Any], space: str) -> dict[str, Any]:
-        name = _full_name(definition, space)
+    def _record(
+        self, definition: dict[str, Any], space: str, names: frozenset[str] | None = None
+    ) -> dict[str, Any]:
+        name = full_name(definition, space)
         self._defined.add(name)
         space = name.rpartition(".")[0]
+        aliases = aliases_of(definition)  # those of all fields: one that is left out has its name
         fields = [
-            {**each, "type": self._type(each["type"], space)} for each in definition["fields"]
+            {**each, "type": self._type(each["type"], space), "aliases": [*aliases[each["name"]]]}
+            for each in definition["fields"]
+            if names is None or each["name"] in names
         ]
         return {"type": "record", "name": name, "fields": fields}
 
@@ -155,7 +156,7 @@ class _Plain:
         if isinstance(found, list):
             return [self._type(each, space) for each in found]
         if isinstance(found, str):
-            return found if found in _PRIMITIVES else self._reference(found, space)
+            return found if found in PRIMITIVES else self._reference(found, space)
         kind = found["type"]
         if isinstance(kind, dict | list):
             return self._type(kind, space)
@@ -167,7 +168,7 @@ class _Plain:
             case "map":
                 return {"type": "map", "values": self._type(found["values"], space)}
             case "enum" | "fixed":
-                name = _full_name(found, space)
+                name = full_name(found, space)
                 self._defined.add(name)
                 kept = ("type", "symbols", "default", "size")
                 return {"name": name, **{each: found[each] for each in kept if each in found}}
@@ -175,18 +176,12 @@ class _Plain:
                 return self._type(kind, space)
 
     def _reference(self, name: str, space: str) -> Any:  # noqa: ANN401
-        full = name if "." in name or not space else f"{space}.{name}"
-        full = full if full in self._named else name
-        if full in self._defined:
-            return full
-        definition, outer = self._named[full]
-        return self._type(definition, outer)
-
-
-def _full_name(definition: dict[str, Any], space: str) -> str:
-    name = str(definition["name"])
-    space = str(definition.get("namespace", space))
-    return name if "." in name or not space else f"{space}.{name}"
+        found = self._names.find(name, space)
+        if found is None:
+            raise ValueError(f"the type {name!r} is not known")
+        definition, outer = found
+        full = full_name(definition, outer)
+        return full if full in self._defined else self._type(definition, outer)
 
 
 # -- JSON
@@ -195,6 +190,17 @@ _BOUNDED = {
     "int": Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)],
     "bigint": Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)],
 }
+_NUMERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
+_INT_END = 10**99
+_NUMERAL_CHARS_MAX = 100  # Arrow and Decimal do much work, or fail, for longer ones
+
+
+class _Numeral(Decimal):
+    """A decimal in JSON: a number, or a text that is one."""
+
+    __slots__ = ()
+
+
 _HINTS: dict[str, Any] = {
     "string": str,
     "binary": bytes,  # as base64
@@ -205,20 +211,33 @@ _HINTS: dict[str, Any] = {
     "date": _BOUNDED["int"],
     "timestamp": _BOUNDED["bigint"],
     "timestamp_ntz": _BOUNDED["bigint"],
-    "decimal": Decimal,
+    "decimal": _Numeral,
 }
 
 
 def _json(kind: Record) -> Decode:
-    decode = msgspec.json.Decoder(_hint(kind)).decode
+    # Numbers with a fraction stay texts (`str`), so that a decimal loses no digit.
+    decode = msgspec.json.Decoder(_hint(kind), dec_hook=_numeral, float_hook=str).decode
 
     def checked(data: bytes) -> Any:  # noqa: ANN401
         try:
             return decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as failure:
+        except (ValueError, RecursionError) as failure:
             raise ValueError(f"it is no JSON of its schema: {failure}") from None
 
     return checked
+
+
+def _numeral(_: type, found: Any) -> _Numeral:  # noqa: ANN401
+    """Return a decimal of JSON.  Raise ValueError."""
+    text = found
+    if isinstance(found, int) and not isinstance(found, bool):
+        text = str(found) if abs(found) < _INT_END else None
+    if not isinstance(text, str):
+        raise ValueError("it is no decimal")
+    if len(text) > _NUMERAL_CHARS_MAX or not _NUMERAL.fullmatch(text):
+        raise ValueError(f"{text!r:.40} is no decimal, or has too many digits")
+    return _Numeral(text)
 
 
 def _hint(kind: Kind) -> Any:  # noqa: ANN401
@@ -259,7 +278,7 @@ def _default(kind: Kind, value: Any) -> Any:  # noqa: ANN401
     """Return the default of a definition as `decode` would; bytes are texts there."""
     if isinstance(kind, Leaf):
         return float(value) if kind.kind in ("float", "double") else value
-    return msgspec.convert(value, _hint(kind))
+    return msgspec.convert(value, _hint(kind), dec_hook=_numeral)
 
 
 # -- single values
@@ -310,46 +329,3 @@ def _single(type_: int) -> Decode:
             raise ValueError(f"it is no value of its schema: {failure}") from None
 
     return checked
-
-
-# -- units
-
-
-def _check_units(kind: Record, writer: SchemaInfo) -> None:
-    """Raise ValueError if a time or a decimal was written in other units than the query reads."""
-    written = dict(parse_definition(writer))
-    for each in kind.fields:
-        other = written.get(each.name)
-        if other is not None and not isinstance(other, Refused):
-            _compare(each.name, each.kind, other.kind)
-
-
-def _compare(where: str, wanted: Kind, written: Kind) -> None:
-    match wanted, written:
-        case Leaf(), Leaf():
-            if _has_units(wanted) and _has_units(written) and _units(wanted) != _units(written):
-                raise ValueError(
-                    f"its field {where} counts in other units than that of the query:"
-                    f" {_units(written)} and {_units(wanted)}"
-                )
-        case Record(), Record():
-            others = {each.name: each.kind for each in written.fields}
-            for each in wanted.fields:
-                if each.name in others:
-                    _compare(f"{where}.{each.name}", each.kind, others[each.name])
-        case Listed(), Listed():
-            _compare(f"{where}[]", wanted.item.kind, written.item.kind)
-        case Mapped(), Mapped():
-            _compare(f"{where}[]", wanted.value.kind, written.value.kind)
-        case _:
-            pass
-
-
-def _has_units(leaf: Leaf) -> bool:
-    return leaf.kind in ("date", "timestamp", "timestamp_ntz", "decimal")
-
-
-def _units(leaf: Leaf) -> str:
-    if leaf.kind == "decimal":
-        return f"decimal with {leaf.digits[1]} digits behind the point"
-    return leaf.kind if leaf.kind == "date" else f"{leaf.kind} of {leaf.micros} µs"

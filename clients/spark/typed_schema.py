@@ -17,9 +17,9 @@ of their schema.
     a union with null                       the type of the other branch
 
 Each column may be null.  A field that Spark cannot hold is refused unless the query leaves it out.
+A definition of Avro whose messages have no limit has no columns, see `Names.check_bounded`.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
@@ -29,6 +29,13 @@ from pyspark.sql import types as spark
 from daybook.clients.python.schemas.key_value import is_separated, parts_of
 from daybook.clients.python.schemas.schema import SchemaInfo
 from daybook.clients.spark.schema import DEFAULT, TYPES, KeyType
+from daybook.clients.spark.typed_names import (
+    TYPES_MAX,
+    Names,
+    aliases_of,
+    full_name,
+    load_definition,
+)
 from daybook.wire.proto import pulsar_pb2 as pb
 
 Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
@@ -39,6 +46,7 @@ META: Mapping[str, str] = {f"__{name}": name for name in TYPES if name != "value
 
 _DIGITS_MAX = 38
 _DEPTH_MAX = 32
+_STEPS_MAX = 10 * TYPES_MAX
 _TYPES_SPARK: Mapping[str, spark.DataType] = {
     "string": spark.StringType(),
     "binary": spark.BinaryType(),
@@ -100,6 +108,7 @@ class Field:
     nullable: bool
     has_default: bool = False
     default: Any = None  # in the words of the definition
+    aliases: tuple[str, ...] = ()  # Avro takes a field with such a name for this one
 
 
 # -- Avro definitions
@@ -107,58 +116,60 @@ class Field:
 
 def parse_definition(info: SchemaInfo) -> tuple[tuple[str, "Field | Refused"], ...]:
     """Return the fields of a record.  Raise ValueError if it is not one."""
-    try:
-        loaded = json.loads(info.data)
-    except ValueError:
-        raise ValueError(f"the schema is no Avro definition: {info.data!r:.80}") from None
-    definition = cast("dict[str, Any]", loaded if isinstance(loaded, dict) else {})
-    if definition.get("type") != "record":
-        raise ValueError("the schema is no record: read the topic with schemaMode=raw")
-    found = _Parser().fields(definition, "", _namespace(definition, ""), 0)
+    found = _Parser(Names(load_definition(info.data))).columns()
     if not found:
         raise ValueError("the record has no fields: read the topic with schemaMode=raw")
     return tuple(found)
 
 
-def _namespace(definition: Mapping[str, Any], outer: str) -> str:
-    name = str(definition.get("name", ""))
-    return name.rpartition(".")[0] if "." in name else str(definition.get("namespace", outer))
-
-
 class _Parser:
-    """Parses one definition, whose types may be named and used again."""
+    """Parses one definition.
 
-    def __init__(self) -> None:
-        self._named: dict[str, tuple[Any, str]] = {}
+    A type that is used again is parsed again, so the columns have a limit of their own.  A field
+    beyond it is refused and leaves its place to others, up to `_STEPS_MAX`.
+    """
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
         self._open: list[int] = []  # the records that are being parsed
+        self._types = 0  # those that the columns have
+        self._steps = 0
 
-    def fields(
-        self, definition: dict[str, Any], where: str, space: str, depth: int
-    ) -> list[tuple[str, Field | Refused]]:
-        self._name(definition, space)
-        self._open.append(id(definition))
+    def columns(self) -> list[tuple[str, Field | Refused]]:
+        """Return the fields of the record; one that is refused does not keep others out."""
+        definition = self._names.definition
+        space = full_name(definition, "").rpartition(".")[0]
+        aliases = aliases_of(definition)
         found: list[tuple[str, Field | Refused]] = []
-        for each in definition.get("fields", ()):
-            name = str(each["name"])
+        for each in definition["fields"]:
+            types, self._open = self._types, [id(definition)]
             try:
-                kind, nullable = self._type(each["type"], f"{where}{name}", space, depth)
-            except _RefusedError as refused:
-                found.append((name, Refused(str(refused))))
-                continue
-            has = "default" in each
-            found.append((name, Field(name, kind, nullable, has, each.get("default"))))
-        self._open.pop()
+                found.append((each["name"], self._field(each, aliases, "", space, 0)))
+            except RefusedTypeError as refused:
+                found.append((each["name"], Refused(str(refused))))
+                self._types = types
         return found
 
-    def _name(self, definition: dict[str, Any], space: str) -> None:
-        name = str(definition.get("name", ""))
-        self._named[name.rpartition(".")[2]] = definition, space
-        self._named[name if "." in name else f"{space}.{name}"] = definition, space
+    def _field(
+        self,
+        found: dict[str, Any],
+        aliases: Mapping[str, tuple[str, ...]],
+        where: str,
+        space: str,
+        depth: int,
+    ) -> Field:
+        name = str(found["name"])
+        kind, nullable = self._type(found["type"], f"{where}{name}", space, depth)
+        return Field(name, kind, nullable, "default" in found, found.get("default"), aliases[name])
 
     def _type(self, found: Any, where: str, space: str, depth: int) -> tuple[Kind, bool]:  # noqa: ANN401
         """Return a type, and True if it may be null."""
+        self._types += 1
+        self._steps += 1
+        if self._types > TYPES_MAX or self._steps > _STEPS_MAX:
+            raise RefusedTypeError(f"{where} makes the columns have more than {TYPES_MAX:,} types")
         if depth > _DEPTH_MAX:
-            raise _RefusedError(f"{where} has more than {_DEPTH_MAX} levels")
+            raise RefusedTypeError(f"{where} has more than {_DEPTH_MAX} levels")
         if isinstance(found, list):
             return self._union(found, where, space, depth)  # pyright: ignore[reportUnknownArgumentType]
         is_plain = not isinstance(found, dict)
@@ -167,7 +178,7 @@ class _Parser:
         if isinstance(name, dict | list):  # {"type": {"type": ...}}
             return self._type(name, where, space, depth + 1)
         if name == "null":
-            raise _RefusedError(f"{where} is always null")
+            raise RefusedTypeError(f"{where} is always null")
         if name in ("record", "error"):
             return self._record(definition, where, space, depth), False
         if name == "array":
@@ -176,14 +187,12 @@ class _Parser:
         if name == "map":
             kind, nullable = self._type(definition["values"], f"{where}[]", space, depth + 1)
             return Mapped(Field("", kind, nullable)), False
-        if name in ("enum", "fixed"):
-            self._name(definition, _namespace(definition, space))
         if name == "enum":
             symbols = tuple(map(str, definition["symbols"]))
             return Leaf("string", symbols=symbols, otherwise=definition.get("default")), False
         if name not in _PLAIN:
             return self._known(str(name), where, space, depth), False
-        return _leaf(str(name), definition, where), False
+        return leaf_of(str(name), definition, where), False
 
     def _union(self, branches: list[Any], where: str, space: str, depth: int) -> tuple[Kind, bool]:
         others = [each for each in branches if each != "null"]
@@ -192,29 +201,33 @@ class _Parser:
             if names == both:
                 return Leaf(wider), len(others) < len(branches)
         if len(others) != 1:
-            raise _RefusedError(f"{where} is a union of {len(others)} types")
+            raise RefusedTypeError(f"{where} is a union of {len(others)} types")
         kind, _ = self._type(others[0], where, space, depth + 1)
         return kind, len(others) < len(branches)
 
     def _record(self, definition: dict[str, Any], where: str, space: str, depth: int) -> Kind:
         if id(definition) in self._open:
-            raise _RefusedError(f"{where} is a record inside of itself")
-        inner = self.fields(definition, f"{where}.", _namespace(definition, space), depth + 1)
-        for _, each in inner:
-            if isinstance(each, Refused):
-                raise _RefusedError(each.why)
-        if not inner:
-            raise _RefusedError(f"{where} is a record without fields")
-        return Record(tuple(cast("Field", each) for _, each in inner))
+            raise RefusedTypeError(f"{where} is a record inside of itself")
+        self._open.append(id(definition))
+        inner = full_name(definition, space).rpartition(".")[0]
+        aliases = aliases_of(definition)
+        fields = [
+            self._field(each, aliases, f"{where}.", inner, depth + 1)
+            for each in definition["fields"]
+        ]
+        self._open.pop()
+        if not fields:
+            raise RefusedTypeError(f"{where} is a record without fields")
+        return Record(tuple(fields))
 
     def _known(self, name: str, where: str, space: str, depth: int) -> Kind:
-        known = self._named.get(name if "." in name else f"{space}.{name}") or self._named.get(name)
+        known = self._names.find(name, space)
         if known is None:
-            raise _RefusedError(f"{where} has the type {name!r}, which is not known")
+            raise RefusedTypeError(f"{where} has the type {name!r}, which is not known")
         return self._type(known[0], where, known[1], depth + 1)[0]
 
 
-class _RefusedError(Exception):
+class RefusedTypeError(Exception):
     """Spark has no type for this one."""
 
 
@@ -246,14 +259,17 @@ _WITHOUT_TYPE = {
 }
 
 
-def _leaf(name: str, definition: Mapping[str, Any], where: str) -> Leaf:
+def leaf_of(name: str, definition: Mapping[str, Any], where: str) -> Leaf:
+    """Return a type without parts, by its name in Avro.  Raise RefusedTypeError."""
     logical = str(definition.get("logicalType", ""))
     if logical in _WITHOUT_TYPE:
-        raise _RefusedError(f"{where} is {_WITHOUT_TYPE[logical]} ({logical})")
+        raise RefusedTypeError(f"{where} is {_WITHOUT_TYPE[logical]} ({logical})")
     if logical == "decimal" and name in ("bytes", "fixed"):
-        digits, behind = int(definition.get("precision", 0)), int(definition.get("scale", 0))
+        digits, behind = definition.get("precision"), definition.get("scale", 0)
+        if not isinstance(digits, int) or not isinstance(behind, int):
+            raise RefusedTypeError(f"{where} is a decimal whose digits are no numbers")
         if not 0 < digits <= _DIGITS_MAX or not 0 <= behind <= digits:
-            raise _RefusedError(f"{where} is a decimal with {digits} digits")
+            raise RefusedTypeError(f"{where} is a decimal with {digits} digits")
         return Leaf("decimal", digits=(digits, behind))
     return _TIMES.get((name, logical), Leaf(_PLAIN[name]))
 
@@ -392,6 +408,8 @@ def typed_columns(
                 f"{each.why}, which Spark cannot hold: leave {name} out with the option columns, or"
                 " use schemaMode=raw"
             )
+    if schema.info.type == pb.Schema.Avro and (found.keys() | {CORRUPT}) & set(names):
+        Names(load_definition(schema.info.data)).check_bounded()
     return TypedColumns(schema, names, mode, key_type)
 
 

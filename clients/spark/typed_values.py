@@ -10,6 +10,7 @@ those of JSON structures.
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from itertools import accumulate, chain
+from math import isinf
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
@@ -34,6 +35,7 @@ _LEAVES: dict[str, Any] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+_EXPONENT_MAX = 38  # all digits that a decimal may have
 WRONG = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
 """The errors of `column` for a value that its type does not hold."""
 
@@ -116,6 +118,8 @@ def _leaves(leaf: Leaf, values: Sequence[Any]) -> Any:  # noqa: ANN401
             return numbers.cast(kind)
         case "decimal":
             return pa.array([_decimal(each, leaf.digits[1]) for each in values], kind)
+        case "float":
+            return _floats(values, kind)
         case "binary":
             return pa.array([_binary(each) for each in values], kind)
         case "string" if leaf.otherwise is not None:
@@ -125,11 +129,36 @@ def _leaves(leaf: Leaf, values: Sequence[Any]) -> Any:  # noqa: ANN401
             return pa.array(values, kind)
 
 
+def _floats(values: Sequence[Any], kind: Any) -> Any:  # noqa: ANN401
+    """Return numbers as floats.  Raise ValueError for one that is too large, and not infinite."""
+    found = pa.array(values, kind)
+    infinite = pc.is_inf(found)  # pyright: ignore[reportAttributeAccessIssue]
+    if pc.any(infinite).as_py():  # pyright: ignore[reportAttributeAccessIssue]
+        for value, is_infinite in zip(values, infinite.to_pylist(), strict=True):
+            if is_infinite and not isinf(value):
+                raise ValueError(f"{value} is too large for a float")
+    return found
+
+
 def _decimal(value: bytes | str | Decimal | None, scale: int) -> Decimal | None:
-    if value is None or isinstance(value, Decimal):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, Decimal):
+        return _exact(value, scale)
     unscaled = int.from_bytes(_binary(value) or b"", "big", signed=True)
     return Decimal(f"{unscaled}E-{scale}")
+
+
+def _exact(value: Decimal, scale: int) -> Decimal:
+    """Return a decimal that Arrow stores as it is: Arrow makes 0 of some very small ones."""
+    _, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int), "a decimal of a message is a number"
+    if not any(digits):
+        return Decimal(0)
+    behind = -exponent - scale
+    if (behind > 0 and any(digits[-behind:])) or exponent > _EXPONENT_MAX:
+        raise ValueError(f"{value} has more digits than its column")
+    return value
 
 
 def _binary(value: bytes | str | None) -> bytes | None:

@@ -330,3 +330,250 @@ def test_columns_about_the_message_alone_look_at_no_content() -> None:
         [(0, b"\xff"), (0, encoded(OLD, {"id": 1, "gone": ""}))], "_corrupt", OLD, mode="PERMISSIVE"
     )
     assert rows == [{"_corrupt": b"\xff"}, {"_corrupt": None}]
+
+
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+MILLIS = {"type": "long", "logicalType": "timestamp-millis"}
+NANOS = {"type": "long", "logicalType": "timestamp-nanos"}
+TIME = {"type": "long", "logicalType": "time-micros"}
+
+
+def money(precision: int, scale: int) -> dict[str, Any]:
+    return {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
+
+
+def renamed(kind: Any, alias: str) -> dict[str, Any]:
+    """Return the definition of a record whose field `t` has an alias."""
+    field = {"name": "t", "type": kind, "aliases": [alias]}
+    return {"type": "record", "name": "R", "fields": [field]}
+
+
+SIX = b"\xc0\xc4\x07"  # 61,728 as Avro has it
+OTHER_UNITS = [
+    ({"t": NANOS}, {"t": MICROS}, SIX),
+    ({"t": TIME}, {"t": MICROS}, SIX),
+    ({"t": "long"}, {"t": MICROS}, SIX),
+    ({"t": MICROS}, {"t": "long"}, SIX),
+    ({"t": money(40, 2)}, {"t": money(20, 4)}, b"\x04\x04\xd2"),
+    ({"t": money(20, 2)}, {"t": money(20, 4)}, b"\x04\x04\xd2"),
+    ({"t": "bytes"}, {"t": money(20, 4)}, b"\x04\x04\xd2"),
+    ({"t": ["null", MILLIS, "string"]}, {"t": ["null", MICROS]}, b"\x02" + SIX),
+    ({"t": ["null", MILLIS]}, {"t": ["null", MICROS]}, b"\x02" + SIX),
+    ({"t": {"type": MILLIS}}, {"t": MICROS}, SIX),
+    (
+        {"t": defined({"u": ["int", "string"], "at": MILLIS}, "In")},
+        {"t": defined({"at": MICROS}, "In")},
+        b"\x00\x02" + SIX,
+    ),
+    (
+        {"u": defined({"at": MILLIS}, "In"), "t": {"type": "array", "items": ["null", "In"]}},
+        {"t": {"type": "array", "items": ["null", defined({"at": MICROS}, "In")]}},
+        SIX + b"\x02\x02" + SIX + b"\x00",
+    ),
+    ({"old": MILLIS}, renamed(MICROS, "old"), SIX),
+]
+
+
+@pytest.mark.parametrize(("written", "wanted", "data"), OTHER_UNITS)
+def test_units_that_are_not_those_of_the_query_make_a_message_wrong(
+    written: dict[str, Any], wanted: dict[str, Any], data: bytes
+) -> None:
+    reader = wanted if "fields" in wanted else defined(wanted)
+    query = SchemaInfo(pb.Schema.Avro, json.dumps(reader).encode())
+    with pytest.raises(UnreadableMessageError, match="its field t"):
+        read([(0, data)], "t", avro(written), query)
+    rows = read([(0, data)], "t,_corrupt", avro(written), query, mode="PERMISSIVE")
+    assert rows == [{"t": None, "_corrupt": data}]
+
+
+@pytest.mark.parametrize("unit", [NANOS, TIME, MILLIS, "long", ["null", MILLIS, "string"]])
+def test_json_in_other_units_is_wrong(unit: Any) -> None:
+    data = b'{"t": 5}'
+    rows = read(
+        [(0, data)],
+        "t,_corrupt",
+        as_json({"t": unit}),
+        as_json({"t": MICROS}),
+        mode="PERMISSIVE",
+    )
+    assert rows == [{"t": None, "_corrupt": data}]
+
+
+def test_versions_with_other_names_and_branches_in_the_same_units_are_read() -> None:
+    old = avro({"old": ["null", MICROS], "left": NANOS, "u": ["int", "string"]})
+    query = SchemaInfo(pb.Schema.Avro, json.dumps(renamed(["null", MICROS], "old")).encode())
+    at = datetime(1970, 1, 1, 0, 0, 0, 61728, tzinfo=UTC)
+    assert read([(0, b"\x02" + SIX + SIX + b"\x00\x02")], "t", old, query) == [{"t": at}]
+
+
+def test_an_alias_that_is_the_name_of_another_field_means_that_field() -> None:
+    fields = [
+        {"name": "t", "type": MICROS, "aliases": ["old"]},
+        {"name": "old", "type": MILLIS, "default": 0},
+    ]
+    definition = {"type": "record", "name": "R", "fields": fields}
+    query = SchemaInfo(pb.Schema.Avro, json.dumps(definition).encode())
+    written = avro({"t": MICROS, "old": MILLIS})
+    at = datetime(1970, 1, 1, 0, 0, 0, 61728, tzinfo=UTC)
+    for names in ("t", "t,old"):
+        assert read([(0, SIX + b"\x02")], names, written, query)[0]["t"] == at
+
+
+def test_two_fields_that_are_one_by_an_alias_are_wrong() -> None:
+    query = SchemaInfo(pb.Schema.Avro, json.dumps(renamed(MICROS, "old")).encode())
+    with pytest.raises(UnreadableMessageError, match="two of its fields are t of the query"):
+        read([(0, SIX + b"\x02")], "t", avro({"t": MICROS, "old": MICROS}), query)
+
+
+@pytest.mark.parametrize("info", [avro, as_json])
+def test_a_record_with_a_thousand_fields_is_read(info: Any) -> None:
+    wide = info({f"f{number}": "int" for number in range(1000)})
+    names = ",".join(f"f{number}" for number in range(1000))
+    values = {f"f{number}": number for number in range(1000)}
+    data = json.dumps(values).encode() if info is as_json else encoded(wide, values)
+    assert read([(0, data)], names, wide) == [values]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12.34", Decimal("12.34")),
+        ('"12.34"', Decimal("12.34")),
+        ("-5", Decimal(-5)),
+        ("1.2e1", Decimal(12)),
+        ("null", None),
+        ('"1_0"', ...),
+        ('" 1 "', ...),
+        ('"+1"', ...),
+        ('"NaN"', ...),
+        ('"٣"', ...),
+        ("1.239", ...),
+        ("true", ...),
+        ("[1]", ...),
+        ("0E-99", Decimal(0)),
+        ("1.2000", Decimal("1.2")),
+        ("99999999.99", Decimal("99999999.99")),
+        ("100000000", ...),
+        ("1e-99", ...),
+        ("1e999", ...),
+        ("1e-999", ...),
+        ("1e-999999999", ...),
+        ("1e999999999", ...),
+        ('"0E-999999"', ...),
+        ("9" * 5000, ...),
+        ("9" * 99, ...),
+        ("0." + "1" * 5000, ...),
+    ],
+)
+def test_a_decimal_in_json_is_a_plain_numeral_that_fits(text: str, value: Any) -> None:
+    info = as_json({"t": ["null", money(10, 2)]})
+    data = f'{{"t": {text}}}'.encode()
+    (row,) = read([(0, data)], "t,_corrupt", info, mode="PERMISSIVE")
+    assert row == (
+        {"t": None, "_corrupt": data} if value is ... else {"t": value, "_corrupt": None}
+    )
+
+
+def test_a_number_that_is_too_large_for_its_float_is_wrong() -> None:
+    info = as_json({"f": ("float", 1e39), "d": "double"})
+    good = b'{"f": 3.4028235e38, "d": 1e39}'
+    wrong = [b'{"f": 1e39, "d": 1}', b'{"f": 1, "d": 1e400}', b'{"d": 1}']
+    rows = read([(0, each) for each in (good, *wrong)], "f,d,_corrupt", info, mode="PERMISSIVE")
+    assert rows[0]["f"] == pytest.approx(3.4028235e38)
+    assert [row["_corrupt"] for row in rows] == [None, *wrong]
+    infinite = avro({"f": "float"})
+    assert read([(0, b"\0\0\x80\x7f")], "f", infinite) == [{"f": float("inf")}]
+
+
+def varint(number: int) -> bytes:
+    found, number = b"", number << 1
+    while number > 0x7F:
+        found, number = found + bytes([number & 0x7F | 0x80]), number >> 7
+    return found + bytes([number])
+
+
+EMPTY = {"type": "record", "name": "E", "fields": []}
+NOTHING = {"type": "fixed", "name": "F", "size": 0}
+FOUR = {"type": "fixed", "name": "F", "size": 4}
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+@pytest.mark.parametrize(
+    "items",
+    ["null", EMPTY, NOTHING, defined({"a": NOTHING}, "N"), "boolean", "float", "double", FOUR],
+)
+def test_an_array_that_claims_more_items_than_it_has_bytes_is_wrong(
+    items: Any, left_out: bool
+) -> None:
+    """These would be read for days: what has no bytes, and what fastavro skips blindly."""
+    written = avro({"x": "int", "a": {"type": "array", "items": items}})
+    wanted = avro({"x": "int"}) if left_out else written
+    data = b"\x02" + varint(10**12) + b"\x00"
+    rows = read([(0, data)], "x,_corrupt", written, wanted, mode="PERMISSIVE")
+    assert rows == [{"x": None, "_corrupt": data}]
+
+
+def test_arrays_that_are_left_out_are_skipped() -> None:
+    written = avro({"a": {"type": "array", "items": "float"}, "x": "int"})
+    assert read([(0, b"\x02" + b"\0" * 4 + b"\0\x02")], "x", written) == [{"x": 1}]
+
+
+@pytest.mark.parametrize("link", [["null", "R"], {"type": "array", "items": "R"}, "R"])
+def test_a_version_with_a_record_inside_of_itself_is_wrong(link: Any) -> None:
+    written = avro({"x": "int", "n": link})
+    data = b"\x02\x02" * 100_000 + b"\x02\x00"
+    rows = read([(0, data)], "x,_corrupt", written, avro({"x": "int"}), mode="PERMISSIVE")
+    assert rows == [{"x": None, "_corrupt": data}]
+    with pytest.raises(UnreadableMessageError, match="the record R inside of itself"):
+        read([(0, data)], "x", written, avro({"x": "int"}))
+
+
+def bomb(levels: int) -> Any:
+    """Return a record that has 2 to the power of `levels` fields when names are expanded."""
+    found = defined({"x": "int"}, f"L{levels}")
+    for level in reversed(range(levels)):
+        found = defined({"a": found, "b": f"L{level + 1}"}, f"L{level}")
+    return found
+
+
+def nested(levels: int) -> bytes:
+    head, tail = b'{"type":"array","items":' * levels, b"}" * levels
+    field = b'{"name":"x","type":' + head + b'"int"' + tail + b"}"
+    return b'{"type":"record","name":"R","fields":[' + field + b"]}"
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [
+        (json.dumps(defined({"x": bomb(30)})).encode(), "its field x"),
+        (nested(3000), "more than 64 levels"),
+        (nested(100), "more than 64 levels"),
+        (json.dumps(defined({f"f{i}": "int" for i in range(10_001)})).encode(), "10,000 types"),
+        (json.dumps(defined({"x": {"type": "array"}})).encode(), "array without right items"),
+        (json.dumps(defined({"x": "Nothing"})).encode(), "'Nothing', which is not known"),
+    ],
+)
+@pytest.mark.parametrize("type_", [pb.Schema.Avro, pb.Schema.Json])
+def test_a_version_whose_definition_is_too_large_or_wrong_makes_its_messages_wrong(
+    definition: bytes, why: str, type_: int
+) -> None:
+    query = SchemaInfo(type_, json.dumps(defined({"x": "int"})).encode())
+    written = SchemaInfo(type_, definition)
+    with pytest.raises(UnreadableMessageError, match=why):
+        read([(0, b"\x02")], "x", written, query)
+
+
+def test_a_union_of_many_records_is_not_compared_without_end() -> None:
+    def records(level: int) -> Any:
+        return "int" if level == 20 else defined({"a": records(level + 1)}, f"A{level}")
+
+    def branches(level: int) -> Any:
+        if level == 20:
+            return "int"
+        first = defined({"a": branches(level + 1)}, f"A{level}")
+        names = [f"A{level + 1}", f"B{level + 1}"] if level < 19 else "int"
+        return [first, defined({"a": names}, f"B{level}")]
+
+    written, query = avro({"x": branches(0)}), avro({"x": records(0)})
+    with pytest.raises(UnreadableMessageError, match="too large to be compared"):
+        read([(0, b"\0")], "x", written, query)

@@ -92,17 +92,19 @@ def test_a_named_type_is_known_where_it_is_used_again() -> None:
         (logical("long", "timestamp-nanos"), "a is a time in nanoseconds"),
         (logical("bytes", "decimal", precision=39), "a is a decimal with 39 digits"),
         (["null", "int", "string"], "a is a union of 2 types"),
-        (["null", "R"], "a is a record inside of itself"),
         ("null", "a is always null"),
-        ("nothing.Known", "a has the type 'nothing.Known', which is not known"),
         ({"type": "record", "name": "N", "fields": []}, "a is a record without fields"),
         ({"type": "array", "items": logical("int", "time-millis")}, r"a\[\] is a time of day"),
+        (["null", "R"], "a is a record inside of itself"),
+        ("nothing.Known", "a has the type 'nothing.Known', which is not known"),
     ],
 )
 def test_a_type_that_spark_cannot_hold_is_refused_unless_it_is_left_out(
     kind: Any, why: str
 ) -> None:
     info = avro(("a", kind), ("b", "int"))
+    if kind in (["null", "R"], "nothing.Known"):  # Avro has no columns at all then.
+        info = SchemaInfo(pb.Schema.Json, info.data)
     with pytest.raises(ValueError, match=f"{why}.*leave a out with the option columns"):
         columns(info)
     assert spark_schema(columns(info, "b")).simpleString() == "struct<b:int>"
@@ -146,6 +148,60 @@ def test_wrong_columns_are_refused(fields: tuple[str, ...], asked: str, says: st
 def test_a_schema_without_columns_is_refused(info: SchemaInfo, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         columns(info)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b'{"type":"record","name":"R","fields":' + b"[" * 3000 + b"]" * 3000 + b"}", "64 levels"),
+        (b'{"type":"record","name":"R","fields":[{"name":"a"}]}', "record without right fields"),
+        (b'{"type":"record","fields":[]}', "record without right name"),
+    ],
+)
+def test_a_definition_that_is_none_is_refused(data: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        columns(SchemaInfo(pb.Schema.Avro, data))
+    with pytest.raises(ValueError, match="array without right items"):
+        columns(avro(("a", {"type": "array"})))
+    twice = {"type": "fixed", "name": "F", "size": 4}, {"type": "fixed", "name": "F", "size": 5}
+    with pytest.raises(ValueError, match=r"type shop\.F twice"):
+        columns(avro(("a", twice[0]), ("b", twice[1])))
+
+
+def laughs(levels: int) -> dict[str, Any]:
+    """Return a record that has 2 to the power of `levels` fields when names are expanded."""
+    found: dict[str, Any] = {"type": "record", "name": f"L{levels}"}
+    found["fields"] = [{"name": "x", "type": "int"}]
+    for level in reversed(range(levels)):
+        fields = [{"name": "a", "type": found}, {"name": "b", "type": f"L{level + 1}"}]
+        found = {"type": "record", "name": f"L{level}", "fields": fields}
+    return found
+
+
+def test_a_field_with_too_many_types_when_names_are_expanded_is_refused() -> None:
+    small, large = laughs(8), json.loads(json.dumps(laughs(20)).replace('"L', '"K'))
+    info = avro(("a", small), ("b", large), ("c", "int"))
+    with pytest.raises(ValueError, match=r"more than 10,000 types.*leave b out"):
+        columns(info, "a,b,c")
+    assert columns(info, "a,c").names == ("a", "c")
+
+
+ENDLESS = [
+    (["null", "R"], "the record R inside of itself"),
+    ({"type": "array", "items": "null"}, "an array whose items take no bytes"),
+    ({"type": "map", "values": {"type": "fixed", "name": "F", "size": 0}}, "take no bytes"),
+]
+
+
+@pytest.mark.parametrize(("kind", "why"), ENDLESS)
+def test_avro_without_a_limit_has_no_columns_of_its_content(kind: Any, why: str) -> None:
+    info = avro(("a", kind), ("b", "int"))
+    for names in ("b", "_corrupt"):
+        with pytest.raises(ValueError, match=f"{why}.*use schemaMode=raw"):
+            columns(info, names, mode="PERMISSIVE")
+    assert columns(info, "__offset").names == ("__offset",)
+    as_json = SchemaInfo(pb.Schema.Json, info.data)
+    assert columns(as_json, "b").names == ("b",)
 
 
 def test_single_values_and_pairs() -> None:

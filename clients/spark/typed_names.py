@@ -1,0 +1,260 @@
+"""The types of an Avro definition by their names, within limits.  Pure.
+
+A definition comes from the network, so it may be wrong, or large on purpose.  It has at most 10,000
+types and 64 levels as it is written.  One of Avro's messages must also end: types without an end,
+and items of arrays and maps that take no bytes, are found by `check_bounded`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, cast
+
+TYPES_MAX = 10_000
+_LEVELS_MAX = 64
+PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+RECORD_TYPES = ("record", "error")
+_UNBOUNDED = "use schemaMode=raw"
+
+Definition: TypeAlias = dict[str, Any]
+
+
+def load_definition(data: bytes) -> Definition:
+    """Return the definition of a record.  Raise ValueError if it is none."""
+    try:
+        loaded = json.loads(data)
+    except RecursionError:
+        raise ValueError(f"the schema has more than {_LEVELS_MAX} levels") from None
+    except ValueError:
+        raise ValueError(f"the schema is no Avro definition: {data!r:.80}") from None
+    definition = cast("Definition", loaded if isinstance(loaded, dict) else {})
+    if definition.get("type") != "record":
+        raise ValueError("the schema is no record: read the topic with schemaMode=raw")
+    return definition
+
+
+def full_name(definition: Mapping[str, Any], space: str) -> str:
+    name = definition["name"]
+    space = str(definition.get("namespace") or space)
+    return str(name) if "." in name or not space else f"{space}.{name}"
+
+
+def aliases_of(definition: Definition) -> dict[str, tuple[str, ...]]:
+    """Return the aliases of each field of a record, if no other field has the name.
+
+    Of several fields with the same alias, the last one has it.
+    """
+    fields: list[Definition] = definition["fields"]
+    owners = {alias: each["name"] for each in fields for alias in each.get("aliases", ())}
+    found: dict[str, tuple[str, ...]] = {each["name"]: () for each in fields}
+    for alias, name in owners.items():
+        if alias not in found:
+            found[name] += (alias,)
+    return found
+
+
+class Names:
+    """Finds the types of one definition.  Raises ValueError if it is none, or is too large."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self._found: dict[str, tuple[Definition, str]] = {}
+        self._types = 0
+        self._collect(definition, "", 0)
+
+    def find(self, name: str, space: str) -> tuple[Definition, str] | None:
+        """Return a named type, and the namespace in which it is defined."""
+        found = self._found.get(name if "." in name or not space else f"{space}.{name}")
+        return self._found.get(name) if found is None else found
+
+    def check_bounded(self) -> None:
+        """Raise ValueError if a short message could be nested without end, or have endless items.
+
+        Such a message of Avro could end its reader, or keep it busy for days.
+        """
+        _Bounds(self).check()
+
+    def _collect(self, found: Any, space: str, level: int) -> None:  # noqa: ANN401
+        self._types += 1
+        if self._types > TYPES_MAX:
+            raise ValueError(f"the schema has more than {TYPES_MAX:,} types")
+        if level > _LEVELS_MAX:
+            raise ValueError(f"the schema has more than {_LEVELS_MAX} levels")
+        if isinstance(found, str):
+            return
+        if isinstance(found, list):
+            for each in found:
+                self._collect(each, space, level + 1)
+            return
+        definition = _checked(found)
+        kind = definition["type"]
+        if not isinstance(kind, str):
+            self._collect(kind, space, level + 1)
+            return
+        if kind in (*RECORD_TYPES, "enum", "fixed"):
+            name = full_name(definition, space)
+            known = self._found.setdefault(name, (definition, space))[0]
+            if known is not definition and known != definition:
+                raise ValueError(f"the schema defines the type {name} twice")
+            space = name.rpartition(".")[0]
+        if kind in RECORD_TYPES:
+            for each in definition["fields"]:
+                self._collect(each["type"], space, level + 1)
+        for part in _PARTS.get(kind, ()):
+            self._collect(definition[part], space, level + 1)
+
+
+_PARTS: Mapping[str, tuple[str, ...]] = {"array": ("items",), "map": ("values",)}
+
+
+def _is_name(found: Any) -> bool:  # noqa: ANN401
+    return isinstance(found, str) and found != ""
+
+
+def _is_field(found: Any) -> bool:  # noqa: ANN401
+    if not isinstance(found, dict):
+        return False
+    field = cast("Definition", found)
+    return _is_name(field.get("name")) and "type" in field and _are_texts(field.get("aliases", []))
+
+
+def _are_texts(found: Any) -> bool:  # noqa: ANN401
+    return isinstance(found, list) and all(isinstance(each, str) for each in found)
+
+
+def _are_fields(found: Any) -> bool:  # noqa: ANN401
+    if not isinstance(found, list) or not all(map(_is_field, found)):
+        return False
+    names = [each["name"] for each in cast("list[Definition]", found)]
+    return len(set(names)) == len(names)
+
+
+def _is_size(found: Any) -> bool:  # noqa: ANN401
+    return isinstance(found, int) and not isinstance(found, bool) and found >= 0
+
+
+_NEEDED: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "record": {"name": _is_name, "fields": _are_fields},
+    "error": {"name": _is_name, "fields": _are_fields},
+    "enum": {"name": _is_name, "symbols": _are_texts},
+    "fixed": {"name": _is_name, "size": _is_size},
+    "array": {"items": lambda found: found is not None},
+    "map": {"values": lambda found: found is not None},
+}
+
+
+def _checked(found: Any) -> Definition:  # noqa: ANN401
+    """Return a type that is an object, if it has what its kind needs.  Raise ValueError."""
+    if not isinstance(found, dict):
+        raise ValueError(f"the schema has the type {found!r:.40}, which Avro does not know")
+    definition = cast("Definition", found)
+    kind = definition.get("type")
+    if not isinstance(kind, str | dict | list):
+        raise ValueError(f"the schema has a type without a kind: {definition!r:.80}")
+    for part, is_right in _NEEDED.get(kind, {}).items() if isinstance(kind, str) else ():
+        if not is_right(definition.get(part)):
+            raise ValueError(f"the schema has a type {kind} without right {part}")
+    return definition
+
+
+class _Bounds:
+    """Looks at each type of a definition once."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._open: set[int] = set()
+        self._takes_bytes: dict[int, bool] = {}  # by the id of the definition of a record
+
+    def check(self) -> None:
+        self._takes(self._names.definition, "")
+
+    def _takes(self, found: Any, space: str) -> bool:  # noqa: ANN401
+        """Return True if each value of a type takes a byte or more."""
+        if isinstance(found, list):
+            for each in found:
+                self._takes(each, space)
+            return True
+        if isinstance(found, str):
+            return self._named(found, space)
+        definition = cast("Definition", found)
+        kind = definition["type"]
+        if not isinstance(kind, str):
+            return self._takes(kind, space)
+        if kind in RECORD_TYPES:
+            return self._record(definition, space)
+        if kind == "fixed":
+            return bool(definition["size"])
+        for part in _PARTS.get(kind, ()):
+            if not self._takes(definition[part], space):
+                raise ValueError(
+                    f"the schema has an {kind} whose items take no bytes, so a short message may"
+                    f" have any number of them: {_UNBOUNDED}"
+                )
+        return kind in _PARTS or kind == "enum" or self._named(kind, space)
+
+    def _named(self, name: str, space: str) -> bool:
+        if name in PRIMITIVES:
+            return name != "null"
+        found = self._names.find(name, space)
+        if found is None:
+            raise ValueError(f"the schema has the type {name!r}, which is not known")
+        return self._takes(*found)
+
+    def _record(self, definition: Definition, space: str) -> bool:
+        own = id(definition)
+        if own in self._open:
+            raise ValueError(
+                f"the schema has the record {definition['name']} inside of itself, so a message may"
+                f" have any number of levels: {_UNBOUNDED}"
+            )
+        if own not in self._takes_bytes:
+            self._open.add(own)
+            inner = full_name(definition, space).rpartition(".")[0]
+            takes = [self._takes(each["type"], inner) for each in definition["fields"]]
+            self._takes_bytes[own] = any(takes)
+            self._open.discard(own)
+        return self._takes_bytes[own]
+
+
+def skips_blindly(names: Names) -> bool:
+    """Return True if fastavro does not notice that items of an array are missing that it skips.
+
+    It notices the end of a message at what begins with a number: texts, unions, arrays and so on.
+    """
+    return _Blind(names).any()
+
+
+class _Blind:
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._known: dict[int, bool] = {}
+        self._found = False
+
+    def any(self) -> bool:
+        self._notices(self._names.definition, "")
+        return self._found
+
+    def _notices(self, found: Any, space: str) -> bool:  # noqa: ANN401
+        if isinstance(found, list):
+            for each in found:
+                self._notices(each, space)
+            return True
+        if isinstance(found, str):
+            if found in PRIMITIVES:
+                return found in ("int", "long", "bytes", "string")
+            named = self._names.find(found, space)
+            return named is not None and self._notices(*named)
+        definition = cast("Definition", found)
+        kind = definition["type"]
+        if kind in RECORD_TYPES:
+            own = id(definition)
+            if own not in self._known:
+                self._known[own] = False
+                inner = full_name(definition, space).rpartition(".")[0]
+                notices = [self._notices(each["type"], inner) for each in definition["fields"]]
+                self._known[own] = any(notices)
+            return self._known[own]
+        if kind in _PARTS:
+            if not self._notices(definition[_PARTS[kind][0]], space) and kind == "array":
+                self._found = True
+            return True
+        return kind == "enum" or (kind != "fixed" and self._notices(kind, space))
