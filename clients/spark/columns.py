@@ -37,6 +37,7 @@ from daybook.clients.spark.schema import DEFAULT, KeyType
 from daybook.wire.batch import (
     is_batch,
 )
+from daybook.wire.errors import MalformedError
 from daybook.wire.fields import encode_varint
 from daybook.wire.proto import pulsar_pb2 as pb
 
@@ -44,6 +45,8 @@ _TIME_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999
 _BATCH_INDEX_TAG = b"\x20"  # field 4 of a message id, a varint
 BATCH_ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 8 << 20
+_PAIR_BYTES = 8  # a property has two offsets, beside its name and text
+_VERSION_BYTES_MAX = 1024  # brokers give versions of 8 bytes
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 _TYPES: dict[str, Any] = {
@@ -92,6 +95,20 @@ class _Part:
     def __len__(self) -> int:
         return len(self.cut.indexes)
 
+    @property
+    def size(self) -> int:
+        """The bytes of the columns whose values may have any length.
+
+        Offsets in Arrow have 32 bits.  The others have few bytes for each row, and rows are
+        limited too.
+        """
+        cut = self.cut
+        texts = sum(
+            each.size for each in (cut.values, cut.keys, cut.ordering_keys) if each is not None
+        )
+        pairs = sum(map(_size_of, cut.properties)) if cut.properties else 0
+        return texts + pairs + len(self.schema_version or b"") * len(self)
+
 
 class RowBuilder:
     """Collects rows until there are enough for an Arrow batch."""
@@ -103,6 +120,7 @@ class RowBuilder:
         self._topic = topic
         self._partition = partition
         self._cutter = Cutter(columns, key_type)
+        self._has_versions = "schemaVersion" in columns
         self._parts: list[_Part] = []
         self.rows = 0
         self._bytes = 0
@@ -132,8 +150,11 @@ class RowBuilder:
         Raise a WireError, and add none, if they cannot be read.
         """
         metadata = messages.metadata
+        version = self._version_of(metadata)
+        if version is not None and len(version) > _VERSION_BYTES_MAX:
+            raise MalformedError(f"the version of the schema has {len(version):,} bytes")
         cut = self._cutter.cut(messages, low, high)
-        publish_ms, version = metadata.publish_time, _version_of(metadata)
+        publish_ms = metadata.publish_time
         self._add(_Part(place, first_offset, publish_ms, is_batch(metadata), cut, version))
 
     def add_nulls(
@@ -150,15 +171,21 @@ class RowBuilder:
         """
         publish_ms = None if metadata is None else metadata.publish_time
         batch = metadata is not None and is_batch(metadata)
-        version = None if metadata is None else _version_of(metadata)
+        version = None if metadata is None else self._version_of(metadata)
+        if version is not None and len(version) > _VERSION_BYTES_MAX:
+            version = None
         cut = Cut(range(low, high))
         self._add(_Part(place, first_offset, publish_ms, batch, cut, version))
+
+    def _version_of(self, metadata: pb.MessageMetadata) -> bytes | None:
+        has_version = self._has_versions and metadata.HasField("schema_version")
+        return metadata.schema_version if has_version else None
 
     def _add(self, part: _Part) -> None:
         if len(part):
             self._parts.append(part)
             self.rows += len(part)
-            self._bytes += 0 if part.cut.values is None else part.cut.values.size
+            self._bytes += part.size
 
     def take(self) -> pa.RecordBatch:
         """Return the rows, and begin a new batch."""
@@ -257,8 +284,8 @@ class RowBuilder:
         return pa.Array.from_buffers(kind, self.rows, buffers)
 
 
-def _version_of(metadata: pb.MessageMetadata) -> bytes | None:
-    return metadata.schema_version if metadata.HasField("schema_version") else None
+def _size_of(pairs: Properties) -> int:
+    return sum(len(name) + len(text) + _PAIR_BYTES for name, text in pairs)
 
 
 def _schema_versions(part: _Part) -> Texts | None:

@@ -41,7 +41,7 @@ def full_name(definition: Mapping[str, Any], space: str) -> str:
 def aliases_of(definition: Definition) -> dict[str, tuple[str, ...]]:
     """Return the aliases of each field of a record, if no other field has the name.
 
-    Of several fields with the same alias, the last one has it.
+    If several fields have the same alias, it is that of the last one.
     """
     fields: list[Definition] = definition["fields"]
     owners = {alias: each["name"] for each in fields for alias in each.get("aliases", ())}

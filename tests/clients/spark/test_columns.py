@@ -281,6 +281,72 @@ def test_the_last_time_that_spark_holds_is_kept() -> None:
     assert shown.year == 9999
 
 
+LONG = "x" * (1 << 20)
+PAIRS = [pb.KeyValue(key=LONG, value="")]
+LARGE: dict[str, tuple[dict[str, Any], bytes]] = {
+    "value": ({}, LONG.encode()),
+    "key": ({"partition_key": LONG}, b""),
+    "orderingKey": ({"ordering_key": LONG.encode()}, b""),
+    "properties": ({"properties": PAIRS}, b""),
+    "headers": ({"properties": PAIRS}, b""),
+}
+
+
+@pytest.mark.parametrize("form", ["alone", "batch", "several"])
+@pytest.mark.parametrize("name", LARGE)
+def test_rows_are_full_when_any_column_has_many_bytes(name: str, form: str) -> None:
+    """Arrow's offsets have 32 bits, so 2,048 keys of 1 MB would overflow them."""
+    own, data = LARGE[name]
+    other: tuple[dict[str, Any], bytes] = ({"event_time": 5}, b"")
+    payload = {
+        "alone": lambda: single(data, **own),
+        "batch": lambda: batch([(own, data)]),
+        "several": lambda: batch([(own, data), other]),
+    }[form]()
+    assert entries_until_full([name], payload) == columns.BATCH_BYTES_MAX >> 20
+
+
+def entries_until_full(names: Sequence[str], payload: bytes) -> int:
+    """Return how many entries make the rows full; at most 20 are tried."""
+    rows = RowBuilder(names, "binary", "t", 3)
+    head = read_head(memoryview(stored(payload, 50).data))
+    for count in range(1, 21):
+        rows.add(unpack(head.metadata, head.body), Place(1, count, 3), 0, 0, head.messages)
+        if rows.full:
+            rows.take().validate(full=True)
+            assert not rows.full
+            return count
+    return 0
+
+
+def test_many_empty_properties_fill_rows_and_those_that_nobody_asks_for_do_not() -> None:
+    payload = single(b"", properties=[pb.KeyValue(key="", value="")] * 200_000)
+    assert 0 < entries_until_full(["properties"], payload) < 20
+    assert entries_until_full(["offset"], payload) == 0
+
+
+def test_versions_of_schemas_fill_rows_and_numbers_do_not() -> None:
+    payload = batch([({}, b"")] * 500, schema_version=b"v" * 1024)
+    assert entries_until_full(["schemaVersion"], payload) == 17
+    assert entries_until_full(["offset", "timestamp"], payload) == 20  # 10,000 rows
+
+
+def test_a_version_of_a_schema_that_is_too_long_is_an_error_of_the_wire() -> None:
+    """It would be there once for each message of its batch."""
+    payload = batch([({}, b"")] * 10, schema_version=b"v" * 1025)
+    head = read_head(memoryview(stored(payload, 9).data))
+    rows = RowBuilder(["schemaVersion"], "binary", "t", 3)
+    messages = unpack(head.metadata, head.body)
+    with pytest.raises(WireError, match="version of the schema has 1,025 bytes"):
+        rows.add(messages, Place(1, 2, 3), 0, 0, 10)
+    assert rows.rows == 0
+    rows.add_nulls(head.metadata, Place(1, 2, 3), 0, 0, 1)
+    assert rows.take().to_pylist() == [{"schemaVersion": None}]
+    others = RowBuilder(["value"], "binary", "t", 3)
+    others.add(messages, Place(1, 2, 3), 0, 0, 10)
+    assert others.rows == 10
+
+
 @settings(deadline=None, max_examples=80)
 @given(st.one_of(irregular, regular()), st.data())
 def test_a_damaged_batch_is_an_error_of_the_wire_or_rows_that_arrow_accepts(
