@@ -105,11 +105,11 @@ def _avro(reader: SchemaInfo, kind: Record, writer: Names) -> Decode:
         wanted["aliases"] = [written["name"], written["name"].rpartition(".")[2]]
         parsed: Any = fastavro.parse_schema(written)
         parsed_wanted: Any = fastavro.parse_schema(wanted)
+        is_blind = skips_blindly(writer)
     except Exception as failure:
         # fastavro raises errors of many classes for definitions that are not right.
         raise ValueError(f"its schema cannot be parsed: {failure!r}") from None
     read = fastavro.schemaless_reader
-    is_blind = skips_blindly(writer)
 
     def decode(data: bytes) -> Any:  # noqa: ANN401
         buffer = BytesIO(data)

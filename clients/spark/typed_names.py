@@ -1,18 +1,20 @@
 """The types of an Avro definition by their names, within limits.  Pure.
 
 A definition comes from the network, so it may be wrong, or large on purpose.  It has at most 10,000
-types and 64 levels as it is written.  One of Avro's messages must also end: types without an end,
-and items of arrays and maps that take no bytes, are found by `check_bounded`.
+types and 64 levels as it is written.  One of Avro's messages must also end: a type without
+an end, and many values that take no bytes, are found by `check_bounded`.
 """
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 TYPES_MAX = 10_000
 _LEVELS_MAX = 64
+_VALUES_PER_BYTE = 64
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 RECORD_TYPES = ("record", "error")
+_TOO_DEEP = f"the schema has more than {_LEVELS_MAX} levels"
 _UNBOUNDED = "use schemaMode=raw"
 
 Definition: TypeAlias = dict[str, Any]
@@ -23,7 +25,7 @@ def load_definition(data: bytes) -> Definition:
     try:
         loaded = json.loads(data)
     except RecursionError:
-        raise ValueError(f"the schema has more than {_LEVELS_MAX} levels") from None
+        raise ValueError(_TOO_DEEP) from None
     except ValueError:
         raise ValueError(f"the schema is no Avro definition: {data!r:.80}") from None
     definition = cast("Definition", loaded if isinstance(loaded, dict) else {})
@@ -59,7 +61,10 @@ class Names:
         self.definition = definition
         self._found: dict[str, tuple[Definition, str]] = {}
         self._types = 0
-        self._collect(definition, "", 0)
+        try:
+            self._collect(definition, "", 0)
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
 
     def find(self, name: str, space: str) -> tuple[Definition, str] | None:
         """Return a named type, and the namespace in which it is defined."""
@@ -77,8 +82,7 @@ class Names:
         self._types += 1
         if self._types > TYPES_MAX:
             raise ValueError(f"the schema has more than {TYPES_MAX:,} types")
-        if level > _LEVELS_MAX:
-            raise ValueError(f"the schema has more than {_LEVELS_MAX} levels")
+        _check_levels(level)
         if isinstance(found, str):
             return
         if isinstance(found, list):
@@ -156,63 +160,118 @@ def _checked(found: Any) -> Definition:  # noqa: ANN401
     return definition
 
 
+class _Size(NamedTuple):
+    """How many values a value of a type can have beyond `_VALUES_PER_BYTE` for each of its bytes.
+
+    `most` is the same for any part from its beginning: bytes that follow may be missing.
+    """
+
+    whole: int
+    most: int
+    levels: int  # with names expanded
+
+
+_BYTE = _Size(1 - _VALUES_PER_BYTE, 1 - _VALUES_PER_BYTE, 0)  # a value that takes a byte or more
+_NOTHING = _Size(1, 1, 0)
+
+
 class _Bounds:
-    """Looks at each type of a definition once."""
+    """Looks at each type of a definition once.
+
+    Items of arrays and maps must not have more than `_VALUES_PER_BYTE` values for each byte, so a
+    message has at most `TYPES_MAX` values more than that, and ends.
+    """
 
     def __init__(self, names: Names) -> None:
         self._names = names
         self._open: set[int] = set()
-        self._takes_bytes: dict[int, bool] = {}  # by the id of the definition of a record
+        self._known: dict[int, _Size] = {}  # by the id of the definition of a record
 
     def check(self) -> None:
-        self._takes(self._names.definition, "")
+        try:
+            size = self._size(self._names.definition, "")
+        except RecursionError:
+            raise ValueError(_TOO_DEEP) from None
+        if size.most > TYPES_MAX:
+            raise ValueError(
+                f"the schema has more than {TYPES_MAX:,} values that take no bytes: {_UNBOUNDED}"
+            )
 
-    def _takes(self, found: Any, space: str) -> bool:  # noqa: ANN401
-        """Return True if each value of a type takes a byte or more."""
+    def _size(self, found: Any, space: str) -> _Size:  # noqa: ANN401
         if isinstance(found, list):
-            for each in found:
-                self._takes(each, space)
-            return True
+            return _union([self._size(each, space) for each in found])
         if isinstance(found, str):
             return self._named(found, space)
         definition = cast("Definition", found)
         kind = definition["type"]
         if not isinstance(kind, str):
-            return self._takes(kind, space)
+            return self._size(kind, space)
         if kind in RECORD_TYPES:
             return self._record(definition, space)
-        if kind == "fixed":
-            return bool(definition["size"])
-        for part in _PARTS.get(kind, ()):
-            if not self._takes(definition[part], space):
-                raise ValueError(
-                    f"the schema has an {kind} whose items take no bytes, so a short message may"
-                    f" have any number of them: {_UNBOUNDED}"
-                )
-        return kind in _PARTS or kind == "enum" or self._named(kind, space)
+        if kind in _PARTS:
+            return _several(kind, self._size(definition[_PARTS[kind][0]], space))
+        if kind in ("enum", "fixed"):
+            return _BYTE if definition.get("size", 1) else _NOTHING
+        return self._named(kind, space)
 
-    def _named(self, name: str, space: str) -> bool:
+    def _named(self, name: str, space: str) -> _Size:
         if name in PRIMITIVES:
-            return name != "null"
+            return _NOTHING if name == "null" else _BYTE
         found = self._names.find(name, space)
         if found is None:
             raise ValueError(f"the schema has the type {name!r}, which is not known")
-        return self._takes(*found)
+        return self._size(*found)
 
-    def _record(self, definition: Definition, space: str) -> bool:
+    def _record(self, definition: Definition, space: str) -> _Size:
         own = id(definition)
         if own in self._open:
             raise ValueError(
                 f"the schema has the record {definition['name']} inside of itself, so a message may"
                 f" have any number of levels: {_UNBOUNDED}"
             )
-        if own not in self._takes_bytes:
+        if own not in self._known:
+            _check_levels(len(self._open))
             self._open.add(own)
             inner = full_name(definition, space).rpartition(".")[0]
-            takes = [self._takes(each["type"], inner) for each in definition["fields"]]
-            self._takes_bytes[own] = any(takes)
+            fields = [self._size(each["type"], inner) for each in definition["fields"]]
+            whole = most = 1
+            for each in fields:
+                most = max(most, whole + each.most)
+                whole += each.whole
+            self._known[own] = _Size(whole, most, _levels(fields))
             self._open.discard(own)
-        return self._takes_bytes[own]
+        return self._known[own]
+
+
+def _union(branches: list[_Size]) -> _Size:
+    """Return the size of a union: the number of the branch is in front."""
+    whole, most = (max((each[of] for each in branches), default=0) for of in (0, 1))
+    return _Size(whole - _VALUES_PER_BYTE, most - _VALUES_PER_BYTE, _levels(branches))
+
+
+def _several(kind: str, item: _Size) -> _Size:
+    """Return the size of an array or a map: a number is in front of the items.
+
+    In front of each item of a map is its name.
+    """
+    name_bytes = 1 if kind == "map" else 0
+    if item.whole > _VALUES_PER_BYTE * name_bytes:
+        raise ValueError(
+            f"the schema has an {kind} whose items may have more than {_VALUES_PER_BYTE} values in"
+            f" a byte, so a short message may have any number of them: {_UNBOUNDED}"
+        )
+    return _Size(_BYTE.whole, _BYTE.whole + max(0, item.most), _levels([item]))
+
+
+def _levels(parts: list[_Size]) -> int:
+    levels = 1 + max((each.levels for each in parts), default=0)
+    _check_levels(levels)
+    return levels
+
+
+def _check_levels(levels: int) -> None:
+    if levels > _LEVELS_MAX:
+        raise ValueError(_TOO_DEEP)
 
 
 def skips_blindly(names: Names) -> bool:

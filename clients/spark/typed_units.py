@@ -21,6 +21,7 @@ from daybook.clients.spark.typed_schema import (
 )
 
 _STEPS_MAX = 100_000
+_TOO_LARGE = "its schema is too large to be compared with that of the query"
 _NULLS: tuple[Any, ...] = ("null", {"type": "null"})
 
 
@@ -29,7 +30,10 @@ def check_units(kind: Record, written: Names, *, aliases: bool) -> None:
 
     With `aliases`, a field is also found by an alias of the query's field, as in Avro.
     """
-    _Comparison(written, aliases=aliases).record("", kind, written.definition, "")
+    try:
+        _Comparison(written, aliases=aliases).record("", kind, written.definition, "")
+    except RecursionError:
+        raise ValueError(_TOO_LARGE) from None
 
 
 class _Comparison:
@@ -100,7 +104,7 @@ class _Comparison:
     def _step(self) -> None:
         self._steps += 1
         if self._steps > _STEPS_MAX:
-            raise ValueError("its schema is too large to be compared with that of the query")
+            raise ValueError(_TOO_LARGE)
 
 
 _COMPLEX = frozenset((*RECORD_TYPES, "array", "map", "enum", "fixed"))

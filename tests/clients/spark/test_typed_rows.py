@@ -536,6 +536,66 @@ def bomb(levels: int) -> Any:
     return found
 
 
+def chained(count: int, leaf: str, *, forward: bool) -> dict[str, Any]:
+    """Return the fields of a record: each is a record with two of the one before or behind it."""
+    found: dict[str, Any] = {}
+    for number in range(count):
+        other = number + 1 if forward else number - 1
+        kind = f"N{other}" if 0 <= other < count else leaf
+        found[f"f{number}"] = defined({"a": kind, "b": kind}, f"N{number}")
+    return found
+
+
+@pytest.mark.parametrize("left_out", [True, False])
+@pytest.mark.parametrize("forward", [True, False])
+@pytest.mark.parametrize(("count", "leaf"), [(3000, "int"), (3000, "null"), (40, "null")])
+def test_a_version_whose_names_hide_many_levels_or_values_is_wrong(
+    count: int, leaf: str, forward: bool, left_out: bool
+) -> None:
+    written = avro({**chained(count, leaf, forward=forward), "x": "int"})
+    wanted = avro({"x": "int"} | ({} if left_out else {"f0": ("int", 0)}))
+    data = b"\x02" * 20_000
+    rows = read([(0, data)], "x,_corrupt", written, wanted, mode="PERMISSIVE")
+    assert rows == [{"x": None, "_corrupt": data}]
+
+
+@pytest.mark.parametrize("info", [avro, as_json])
+@pytest.mark.parametrize("wrap", ["arrays", "types"])
+def test_names_below_many_levels_are_wrong(info: Any, wrap: str) -> None:
+    """The levels of each definition are few; with names expanded there are thousands."""
+
+    def wrapped(kind: Any) -> Any:
+        for _ in range(50):
+            kind = {"type": "array", "items": kind} if wrap == "arrays" else {"type": kind}
+        return kind
+
+    def read_as(levels: int) -> Any:
+        return "int" if levels == 0 else defined({"a": read_as(levels - 1)}, f"N{30 - levels}")
+
+    names = [f"N{number + 1}" if number < 29 else "int" for number in range(30)]
+    kinds = [defined({"a": wrapped(name)}, f"N{number}") for number, name in enumerate(names)]
+    written = info({f"f{number}": kind for number, kind in enumerate(kinds)})
+    data = b"\x02" * 40
+    rows = read([(0, data)], "f0,_corrupt", written, info({"f0": read_as(30)}), mode="PERMISSIVE")
+    assert rows == [{"f0": None, "_corrupt": data}]
+
+
+def test_items_with_many_values_in_a_byte_are_wrong() -> None:
+    """Five megabytes of such items would be billions of values."""
+    many = defined({"i": "boolean"} | {f"n{number}": "null" for number in range(200)}, "N")
+    written = avro({"x": "int", "a": {"type": "array", "items": many}})
+    with pytest.raises(UnreadableMessageError, match="more than 64 values in a byte"):
+        read([(0, b"\x02\x02\x01\x00")], "x", written)
+
+
+def test_values_that_take_no_bytes_are_read_where_they_are_few() -> None:
+    empty = {"type": "map", "values": {"type": "fixed", "name": "F", "size": 0}}
+    kinds = {"x": "int", "m": empty, "e": ["null", EMPTY], "n": "null"}
+    assert read([(0, b"\x02\x02\x02k\x00\x02")], "x,m", avro(kinds)) == [
+        {"x": 1, "m": [("k", b"")]}
+    ]
+
+
 def nested(levels: int) -> bytes:
     head, tail = b'{"type":"array","items":' * levels, b"}" * levels
     field = b'{"name":"x","type":' + head + b'"int"' + tail + b"}"
