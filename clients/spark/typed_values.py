@@ -150,15 +150,15 @@ def _decimal(value: bytes | str | Decimal | None, scale: int) -> Decimal | None:
 
 
 def _exact(value: Decimal, scale: int) -> Decimal:
-    """Return a decimal that Arrow stores as it is: Arrow makes 0 of some very small ones."""
-    _, digits, exponent = value.as_tuple()
+    """Return a decimal that Arrow stores as it is: it makes 0 of some very small ones."""
+    sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int), "a decimal of a message is a number"
     if not any(digits):
         return Decimal(0)
-    behind = -exponent - scale
-    if (behind > 0 and any(digits[-behind:])) or exponent > _EXPONENT_MAX:
+    behind = max(0, -exponent - scale)
+    if any(digits[-behind:] if behind else ()) or exponent > _EXPONENT_MAX:
         raise ValueError(f"{value} has more digits than its column")
-    return value
+    return Decimal((sign, digits[:-behind], -scale)) if behind else value
 
 
 def _binary(value: bytes | str | None) -> bytes | None:

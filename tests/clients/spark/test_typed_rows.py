@@ -452,6 +452,8 @@ def test_a_record_with_a_thousand_fields_is_read(info: Any) -> None:
         ("[1]", ...),
         ("0E-99", Decimal(0)),
         ("1.2000", Decimal("1.2")),
+        ("-1.2" + "0" * 90, Decimal("-1.2")),
+        ("12" + "0" * 40 + "e-40", Decimal(12)),
         ("99999999.99", Decimal("99999999.99")),
         ("100000000", ...),
         ("1e-99", ...),
