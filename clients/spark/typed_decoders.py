@@ -112,7 +112,8 @@ def _avro(reader: SchemaInfo, kind: Record, writer: Names) -> Decode:
     read = fastavro.schemaless_reader
 
     def decode(data: bytes) -> Any:  # noqa: ANN401
-        buffer = BytesIO(data)
+        # What is skipped may be cut off: then the byte behind the message is skipped too.
+        buffer = BytesIO(data + b"\0")
         try:
             if is_blind:  # Read all of it first, which notices where it ends.
                 read(BytesIO(data), parsed)
@@ -120,7 +121,9 @@ def _avro(reader: SchemaInfo, kind: Record, writer: Names) -> Decode:
         except Exception as failure:
             # fastavro raises errors of many classes for bytes that are no message.
             raise ValueError(f"it is no Avro of its schema: {failure!r}") from None
-        if buffer.tell() != len(data):
+        if buffer.tell() > len(data):
+            raise ValueError("it is cut off")
+        if buffer.tell() < len(data):
             raise ValueError("it is longer than a message of its schema")
         return found
 
@@ -275,9 +278,17 @@ def _member(field: Field) -> Any:  # noqa: ANN401
 
 
 def _default(kind: Kind, value: Any) -> Any:  # noqa: ANN401
-    """Return the default of a definition as `decode` would; bytes are texts there."""
+    """Return the default of a definition as `decode` would; bytes are texts there.
+
+    Raise ValueError if the type does not hold it.
+    """
     if isinstance(kind, Leaf):
-        return float(value) if kind.kind in ("float", "double") else value
+        if kind.kind not in ("float", "double"):
+            return value
+        try:
+            return float(value)
+        except (TypeError, OverflowError):
+            raise ValueError(f"the default {value!r:.40} is no {kind.kind}") from None
     return msgspec.convert(value, _hint(kind), dec_hook=_numeral)
 
 

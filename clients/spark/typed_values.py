@@ -36,7 +36,14 @@ _LEAVES: dict[str, Any] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _EXPONENT_MAX = 38  # all digits that a decimal may have
-WRONG = (pa.ArrowException, ValueError, TypeError, OverflowError, ArithmeticError)
+WRONG = (
+    pa.ArrowException,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    LookupError,  # such as a record that lacks a field, as the default of another field
+    AttributeError,
+)
 """The errors of `column` for a value that its type does not hold."""
 
 

@@ -520,6 +520,47 @@ def test_arrays_that_are_left_out_are_skipped() -> None:
     assert read([(0, b"\x02" + b"\0" * 4 + b"\0\x02")], "x", written) == [{"x": 1}]
 
 
+@pytest.mark.parametrize("kind", ["string", "bytes", "double", "boolean", FOUR])
+def test_a_message_that_is_cut_off_in_a_field_that_is_left_out_is_wrong(kind: Any) -> None:
+    written = avro({"x": "int", "a": kind})
+    whole = encoded(
+        written,
+        {"x": 1, "a": {"string": "text", "double": 1.0, "boolean": True}.get(str(kind), b"four")},
+    )
+    cut = [whole[:-1], b"\x02"]
+    if kind in ("string", "bytes"):
+        cut += [b"\x02" + varint(10**12), b"\x02" + varint(10**12) + b"xyz"]
+    rows = read([(0, each) for each in (whole, *cut)], "x,_corrupt", written, mode="PERMISSIVE")
+    assert rows == [{"x": 1, "_corrupt": None}, *({"x": None, "_corrupt": each} for each in cut)]
+
+
+PART = {"type": "record", "name": "I", "fields": [{"name": "a", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("double", [1]),
+        pytest.param("float", 10**400, id="huge"),
+        ("float", "x"),
+        ("string", 5),
+        ("bytes", "\u1234"),
+        (PART, {}),
+        (defined({"m": {"type": "map", "values": "int"}}, "I"), {"m": 5}),
+        (defined({"l": {"type": "array", "items": "int"}}, "I"), {"l": 5}),
+        ({"type": "array", "items": PART}, [{}]),
+    ],
+)
+@pytest.mark.parametrize("info", [avro, as_json])
+def test_a_default_that_its_column_does_not_hold_makes_messages_wrong(
+    info: Any, kind: Any, default: Any
+) -> None:
+    data = b"\x02" if info is avro else b'{"x": 1}'
+    query = info({"x": "int", "t": (kind, default)})
+    rows = read([(0, data)], "x,t,_corrupt", info({"x": "int"}), query, mode="PERMISSIVE")
+    assert rows == [{"x": None, "t": None, "_corrupt": data}]
+
+
 @pytest.mark.parametrize("link", [["null", "R"], {"type": "array", "items": "R"}, "R"])
 def test_a_version_with_a_record_inside_of_itself_is_wrong(link: Any) -> None:
     written = avro({"x": "int", "n": link})
