@@ -112,7 +112,7 @@ def _avro(reader: SchemaInfo, kind: Record, writer: Names) -> Decode:
     read = fastavro.schemaless_reader
 
     def decode(data: bytes) -> Any:  # noqa: ANN401
-        # What is skipped may be cut off: then the byte behind the message is skipped too.
+        # The byte at the end is skipped too if a field that is skipped is cut off.
         buffer = BytesIO(data + b"\0")
         try:
             if is_blind:  # Read all of it first, which notices where it ends.

@@ -86,7 +86,7 @@ class Names:
         if isinstance(found, str):
             return
         if isinstance(found, list):
-            for each in cast("list[Any]", found):
+            for each in cast("list[object]", found):
                 self._collect(each, space, level + 1)
             return
         definition = _checked(found)
@@ -123,12 +123,12 @@ def _is_field(found: Any) -> bool:  # noqa: ANN401
 
 def _are_texts(found: Any) -> bool:  # noqa: ANN401
     return isinstance(found, list) and all(
-        isinstance(each, str) for each in cast("list[Any]", found)
+        isinstance(each, str) for each in cast("list[object]", found)
     )
 
 
 def _are_fields(found: Any) -> bool:  # noqa: ANN401
-    if not isinstance(found, list) or not all(map(_is_field, cast("list[Any]", found))):
+    if not isinstance(found, list) or not all(map(_is_field, cast("list[object]", found))):
         return False
     names = [each["name"] for each in cast("list[Definition]", found)]
     return len(set(names)) == len(names)
@@ -201,7 +201,7 @@ class _Bounds:
 
     def _size(self, found: Any, space: str) -> _Size:  # noqa: ANN401
         if isinstance(found, list):
-            return _union([self._size(each, space) for each in cast("list[Any]", found)])
+            return _union([self._size(each, space) for each in cast("list[object]", found)])
         if isinstance(found, str):
             return self._named(found, space)
         definition = cast("Definition", found)
@@ -296,7 +296,7 @@ class _Blind:
 
     def _notices(self, found: Any, space: str) -> bool:  # noqa: ANN401
         if isinstance(found, list):
-            for each in cast("list[Any]", found):
+            for each in cast("list[object]", found):
                 self._notices(each, space)
             return True
         if isinstance(found, str):

@@ -66,7 +66,7 @@ class _Comparison:
         if found in _NULLS:
             return
         if isinstance(found, list):
-            for branch in cast("list[Any]", found):
+            for branch in cast("list[object]", found):
                 self._compare(where, wanted, branch, space)
             return
         definition = cast("Definition", {"type": found} if isinstance(found, str) else found)
