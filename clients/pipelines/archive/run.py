@@ -124,13 +124,24 @@ class _Run:
                     break
                 step_rows *= 2
                 continue
-            manifest = with_schemas(manifest, found.versions, self._schema)
-            manifest = self._store.replace(with_step(manifest, found.files))
+            grown = with_step(with_schemas(manifest, found.versions, self._schema), found.files)
+            self._check_still_belongs(grown)
+            manifest = self._store.replace(grown)
             rows += found.rows
         if self._store.manifest is None:
             manifest = self._store.replace(manifest)
         self._store.clean()
         return self._store.manifest or manifest
+
+    def _check_still_belongs(self, grown: Manifest) -> None:
+        """Raise an error unless the topic is the archived one after all its parts were read.
+
+        A topic that was deleted and made anew meanwhile has given other messages for the offsets of
+        the step, or other definitions for the versions of its schemas.
+        """
+        held = self._topics.held()
+        held.check_complete()
+        check_belongs(grown, held, str(self._job.directory), _REMEDY)
 
     def _schema(self, version: bytes) -> ArchivedSchema | None:
         try:
