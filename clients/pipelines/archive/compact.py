@@ -78,7 +78,7 @@ def compact_store(
     rows, done, total = 0, 0, sum(each.bytes for each in found)
     report(CompactProgress(rows, done, total))
     for group in found:
-        new = merge(store.files, group.files)
+        new = merge(store.files, manifest.id, group.files)
         manifest = store.replace(
             manifest.with_merged(group.partition, group.files, new, int(now()))
         )
@@ -117,9 +117,9 @@ def _is_worth_it(group: Sequence[ArchivedFile]) -> bool:
     return len(sizes) > 1 and (sum(sizes) - max(sizes)) * _SMALL_SHARE >= max(sizes)
 
 
-def merge(files: ArchiveFiles, old: Sequence[ArchivedFile]) -> ArchivedFile:
+def merge(files: ArchiveFiles, archive: str, old: Sequence[ArchivedFile]) -> ArchivedFile:
     """Write the rows of files into a new one, and return it."""
-    new = NewFile(files, (date.fromisoformat(old[0].day) - EPOCH).days)
+    new = NewFile(files, archive, (date.fromisoformat(old[0].day) - EPOCH).days)
     for each in old:
         rows = 0
         for batch in _rows(files, each):

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from daybook.clients.pipelines.archive.manifest import PATH
+
 
 class ArchiveFiles:
     """The files in one directory.  It can be sent to the workers of Spark."""
@@ -52,6 +54,24 @@ class ArchiveFiles:
         return (self.directory / path).open("rb")
 
     def parquet(self) -> Iterator[tuple[str, float]]:
-        """Return the Parquet files, named or not, each with the time of its last change."""
+        """Return the files that an archiver wrote, named or not, with the times of their changes.
+
+        Files of other names, symbolic links, and what is behind these are not among them.
+        """
         for full in sorted(self.directory.glob("day=*/*.parquet")):
-            yield full.relative_to(self.directory).as_posix(), full.stat().st_mtime
+            path = full.relative_to(self.directory).as_posix()
+            linked = full.is_symlink() or full.parent.is_symlink()
+            if PATH.fullmatch(path) and not linked and full.is_file():
+                yield path, full.stat().st_mtime
+
+    def size(self, path: str) -> int | None:
+        """Return the bytes of a file; None if it is not there."""
+        try:
+            return (self.directory / path).stat().st_size
+        except FileNotFoundError:
+            return None
+
+    def has_tables(self) -> bool:
+        """Return True if the directory has a day of an archive, or a Parquet file."""
+        patterns = ("day=*", "*.parquet", "*/*.parquet")
+        return any(True for pattern in patterns for _ in self.directory.glob(pattern))

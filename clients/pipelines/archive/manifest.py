@@ -17,6 +17,8 @@ T = TypeVar("T")
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _ID = re.compile(r"[0-9a-f]{32}")
+PATH = re.compile(r"day=[0-9]{4}-[0-9]{2}-[0-9]{2}/[0-9a-f]{32}\.parquet")
+"""The path of a file, as the archiver names it.  No other file is ever deleted."""
 _HEX = re.compile(r"([0-9a-f]{2})+")
 
 

@@ -108,6 +108,9 @@ class _Run:
 
     def up_to(self, end: Mapping[int, int], manifest: Manifest) -> Manifest:
         """Archive up to an end of each partition, and return the manifest."""
+        if self._store.manifest is None:
+            # Before the first file: files without a manifest are those of a manifest that was lost.
+            manifest = self._store.replace(manifest)
         total = sum(end[number] - part.end for number, part in manifest.partitions.items())
         rows, step_rows = 0, self._job.rows_per_step
         while True:
@@ -117,7 +120,7 @@ class _Run:
             if not behind:
                 break
             until = limit_numbers(start, end, step_rows)
-            found = _step(self._spark, self._job, start, until)
+            found = _step(self._spark, self._job, manifest.id, start, until)
             if not found.files:
                 # Offsets without rows are the first chunks of a message: look further for its last.
                 if until == end:
@@ -128,8 +131,6 @@ class _Run:
             self._check_still_belongs(grown)
             manifest = self._store.replace(grown)
             rows += found.rows
-        if self._store.manifest is None:
-            manifest = self._store.replace(manifest)
         self._store.clean()
         return self._store.manifest or manifest
 
@@ -200,7 +201,11 @@ def limit_numbers(start: Mapping[int, int], end: Mapping[int, int], rows: int) -
 
 
 def _step(
-    spark: SparkSession, job: ArchiveJob, start: Mapping[int, int], until: Mapping[int, int]
+    spark: SparkSession,
+    job: ArchiveJob,
+    archive_id: str,
+    start: Mapping[int, int],
+    until: Mapping[int, int],
 ) -> StepFiles:
     """Write the files of a step, and return them with their own offsets."""
     frame = (
@@ -215,7 +220,7 @@ def _step(
             }
         )
         .load()
-        .mapInArrow(FileWriter(ArchiveFiles(job.directory), job.file_bytes).run, RESULT)
+        .mapInArrow(FileWriter(ArchiveFiles(job.directory), archive_id, job.file_bytes).run, RESULT)
     )
     found = StepFiles()
     for row in frame.collect():

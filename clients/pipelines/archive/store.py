@@ -4,10 +4,12 @@
     DIR/lock                 locked by the one process that writes
     DIR/day=YYYY-MM-DD/*.parquet
 
-A file that no manifest names is litter of a task that failed; it is deleted after a day.
+A file that no manifest names is litter of a task that failed.  It is deleted after a day, if files
+that the manifest names hold all its offsets.
 """
 
 import fcntl
+import logging
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,12 +20,15 @@ from time import time  # noqa: TID251  the ages of files are those of the file s
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.manifest import Manifest, ManifestError, encode, parse
+from daybook.clients.pipelines.archive.parquet import read_label
 
 MANIFEST = "manifest.json"
 _TEMPORARY = "manifest.json.new"
 _LOCK = "lock"
 KEPT_S = 24 * 3600.0
 """Readers that have read an older manifest may use a retired file for so long."""
+
+_log = logging.getLogger("daybook.archive")
 
 
 def directory_of(text: str) -> Path:
@@ -79,30 +84,68 @@ class ArchiveStore:
         return manifest
 
     def clean(self, now_s: float | None = None) -> list[str]:
-        """Delete litter and retired files that are older than a day; return their paths."""
+        """Delete litter and retired files that are older than a day; return their paths.
+
+        A file stays, and the log says why, if nobody knows that the archive has all its offsets.
+        """
         if self.manifest is None:
             return []
-        now_s = time() if now_s is None else now_s
+        before_s = (time() if now_s is None else now_s) - KEPT_S
         named = self.manifest.paths()
+        found = dict(self.files.parquet())
         deleted: list[str] = []
-        for path, changed_s in self.files.parquet():
-            if path not in named and changed_s < now_s - KEPT_S:
+        for path, changed_s in found.items():
+            if path not in named and changed_s < before_s and self._is_held(path):
                 self.files.delete(path)
                 deleted.append(path)
-        old = [each for each in self.manifest.retired if each.at_s < now_s - KEPT_S]
+        old = {each.path for each in self.manifest.retired if each.at_s < before_s}
+        old = {path for path in old if path not in found or self._is_held(path)}
         if old:
             # The files go first: a crash leaves their names in the manifest, to be deleted again.
-            for each in old:
-                self.files.delete(each.path)
-                deleted.append(each.path)
-            kept = tuple(each for each in self.manifest.retired if each not in old)
+            for path in sorted(old & set(found)):
+                self.files.delete(path)
+                deleted.append(path)
+            kept = tuple(each for each in self.manifest.retired if each.path not in old)
             self.replace(replace(self.manifest, retired=kept))
         return deleted
+
+    def _is_held(self, path: str) -> bool:
+        """Return True if the archive has all offsets of a file, so that the file may go."""
+        why = self._why_kept(path)
+        if why:
+            _log.warning("%s is kept: %s", self.files.directory / path, why)
+        return not why
+
+    def _why_kept(self, path: str) -> str:
+        """Return why an unnamed or retired file must stay; "" if it may go."""
+        assert self.manifest is not None
+        if not self.files.size(path):
+            return ""
+        with self.files.open(path) as source:
+            label = read_label(source)
+        if label is None:
+            return "nobody can read what it holds; delete it if it is not needed"
+        if label.archive != self.manifest.id:
+            return f"it belongs to the archive {label.archive}, and not to this one"
+        part = self.manifest.partitions.get(label.partition)
+        if part is None or label.first < part.begin or label.next > part.end:
+            return (
+                f"it has the offsets {label.first} to {label.next} of partition"
+                f" {label.partition}, and the manifest does not: restore the newest manifest, or"
+                " archive these offsets again"
+            )
+        for each in part.overlapping(label.first, label.next):
+            if self.files.size(each.path) != each.bytes:
+                return f"{each.path}, which has offsets of it, is missing or damaged"
+        return ""
 
 
 @contextmanager
 def open_store(directory: Path) -> Generator[ArchiveStore]:
-    """Open an archive for writing.  Raise ArchiveError if another process writes to it."""
+    """Open an archive, or an empty directory, for writing.
+
+    Raise ArchiveError if another process writes to it, or if it has files and no manifest.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         handle = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -115,6 +158,13 @@ def open_store(directory: Path) -> Generator[ArchiveStore]:
             raise ArchiveError(
                 f"another process archives into {directory}: wait for its end, or stop it"
             ) from None
-        yield ArchiveStore(ArchiveFiles(directory))
+        files = ArchiveFiles(directory)
+        store = ArchiveStore(files)
+        if store.manifest is None and files.has_tables():
+            raise ArchiveError(
+                f"{directory} has files and no {MANIFEST}: restore the manifest from a copy, or"
+                " name an empty directory"
+            )
+        yield store
     finally:
         os.close(handle)

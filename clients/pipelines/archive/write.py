@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.manifest import ArchivedFile
+from daybook.clients.pipelines.archive.parquet import Label
 from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.schema import TYPES
 
@@ -52,8 +53,9 @@ _RESULT = pa.schema(
 class FileWriter:
     """Writes the files of one task."""
 
-    def __init__(self, files: ArchiveFiles, file_bytes: int) -> None:
+    def __init__(self, files: ArchiveFiles, archive: str, file_bytes: int) -> None:
         self._files = files
+        self._archive = archive  # the id of the archive
         self._file_bytes = file_bytes
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -65,7 +67,7 @@ class FileWriter:
                     yield _row(file)
                     file = None
                 if file is None:
-                    file = NewFile(self._files, day)
+                    file = NewFile(self._files, self._archive, day)
                 file.write(rows)
         if file is not None:
             yield _row(file)
@@ -112,8 +114,9 @@ def by_day(batch: pa.RecordBatch, day: int | None) -> Iterator[tuple[int, pa.Rec
 class NewFile:
     """A Parquet file that is being written.  Its rows are of one partition, in order."""
 
-    def __init__(self, files: ArchiveFiles, day: int) -> None:
+    def __init__(self, files: ArchiveFiles, archive: str, day: int) -> None:
         self.day = day
+        self._archive = archive
         self.partition = -1
         self.versions: set[bytes] = set()  # the versions of schemas that its rows name
         self._text = (EPOCH + timedelta(days=day)).isoformat()
@@ -168,6 +171,8 @@ class NewFile:
     def close(self) -> ArchivedFile:
         """Make the file durable, with its name, and return what it holds."""
         self._flush()
+        label = Label(self._archive, self.partition, self._first, self._last + 1)
+        self._writer.add_key_value_metadata(label.metadata())
         self._writer.close()
         self._files.sync(self._file)
         size = self._file.tell()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from daybook.clients.pipelines.archive.files import ArchiveFiles
+from daybook.clients.pipelines.archive.manifest import PATH
 
 
 class StoppedError(Exception):
@@ -117,5 +118,8 @@ class MemoryFiles(ArchiveFiles):
 
     def parquet(self) -> Iterator[tuple[str, float]]:
         for path, inode in sorted(self._names.items()):
-            if path.endswith(".parquet"):
+            if PATH.fullmatch(path):
                 yield path, inode.changed_s
+
+    def size(self, path: str) -> int | None:
+        return len(self._names[path].data) if path in self._names else None

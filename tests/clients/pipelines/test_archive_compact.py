@@ -33,7 +33,7 @@ DAY_S = 24 * 3600.0
 def sized(*sizes: int, day: str = "2026-11-27", first: int = 0) -> ArchivedPartition:
     """Return a partition with files of these sizes."""
     files = [
-        replace(a_file(n, n + 1), bytes=size, day=day, path=f"day={day}/{n}.parquet")
+        replace(a_file(n, n + 1), bytes=size, day=day, path=f"day={day}/{n:032x}.parquet")
         for n, size in enumerate(sizes, first)
     ]
     return ArchivedPartition(7, first, tuple(files))
@@ -96,7 +96,7 @@ def with_files(files: MemoryFiles) -> MemoryFiles:
     manifest = a_manifest(ArchivedPartition(7, 0))
     for offsets, hour in [((2, 3), 1), ((4, 7), 2), ((8,), 25), ((9, 12), 26)]:
         batch = a_batch(*[a_row(offset, hour=hour, orderingKey=b"o") for offset in offsets])
-        written = [archived(row) for row in FileWriter(files, 1 << 30).run(iter([batch]))]
+        written = [archived(row) for row in FileWriter(files, ID, 1 << 30).run(iter([batch]))]
         manifest = with_step(manifest, {0: written})
     ArchiveStore(files).replace(manifest)
     return files
@@ -191,10 +191,10 @@ def test_a_file_that_lacks_rows_is_not_merged() -> None:
     assert manifest is not None
     first, second, *_ = manifest.partitions[0].files
     with pytest.raises(ArchiveError, match=re.escape(f"{first.path} has 2 rows, and the manifest")):
-        merge(files, [replace(first, rows=1), second])
+        merge(files, ID, [replace(first, rows=1), second])
     files.delete(second.path)
     with pytest.raises(ArchiveError, match="is in the manifest, and is not there"):
-        merge(files, [first, second])
+        merge(files, ID, [first, second])
     assert load(files) == manifest
 
 

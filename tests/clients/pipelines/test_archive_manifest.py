@@ -24,8 +24,12 @@ ID = "0123456789abcdef0123456789abcdef"
 DAY = "2026-11-27"
 
 
+def a_path(number: int) -> str:
+    return f"day={DAY}/{number:032x}.parquet"
+
+
 def a_file(first: int, following: int) -> ArchivedFile:
-    return ArchivedFile(f"day={DAY}/{first}.parquet", first, following, following - first, 9, DAY)
+    return ArchivedFile(a_path(first), first, following, following - first, 9, DAY)
 
 
 def a_manifest(*files: ArchivedFile) -> Manifest:
@@ -95,18 +99,16 @@ def test_files_are_added_behind_the_end() -> None:
 
 
 def test_a_merged_file_takes_the_place_of_others() -> None:
-    merged = ArchivedFile(f"day={DAY}/m.parquet", 5, 12, 7, 15, DAY)
+    merged = ArchivedFile(a_path(0xFF), 5, 12, 7, 15, DAY)
     manifest = WHOLE.with_merged(0, WHOLE.partitions[0].files, merged, 100)
     assert manifest.partitions[0].files == (merged,)
-    assert manifest.retired == tuple(Retired(f"day={DAY}/{first}.parquet", 100) for first in (5, 9))
+    assert manifest.retired == tuple(Retired(a_path(first), 100) for first in (5, 9))
     assert parse(encode(manifest)) == manifest
 
 
-@pytest.mark.parametrize(
-    "change", [{"first": 4}, {"next": 13}, {"rows": 6}, {"path": f"day={DAY}/5.parquet"}]
-)
+@pytest.mark.parametrize("change", [{"first": 4}, {"next": 13}, {"rows": 6}, {"path": a_path(5)}])
 def test_a_merged_file_that_holds_something_else_is_refused(change: dict[str, Any]) -> None:
-    merged = replace(ArchivedFile(f"day={DAY}/m.parquet", 5, 12, 7, 15, DAY), **change)
+    merged = replace(ArchivedFile(a_path(0xFF), 5, 12, 7, 15, DAY), **change)
     with pytest.raises(ManifestError):
         parse(encode(WHOLE.with_merged(0, WHOLE.partitions[0].files, merged, 100)))
 

@@ -1,6 +1,6 @@
 """A run of the archiver without Spark: each step is of the topic with which the run began."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,10 +52,16 @@ Play = Callable[..., Manifest]
 
 
 @pytest.fixture
-def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Play]:
+def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     """Return a function that archives with these brokers, 10 offsets in a step."""
 
-    def step(spark: object, job: object, start: Mapping[int, int], until: Mapping[int, int]) -> Any:
+    def step(
+        spark: object,
+        job: object,
+        archive_id: str,
+        start: Mapping[int, int],
+        until: Mapping[int, int],
+    ) -> Any:
         return StepFiles({0: [a_file(start[0], until[0])]}, {b"v"})
 
     def play(topics: Topics) -> Manifest:
@@ -63,7 +69,7 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Play]:
         return archive(None, ArchiveJob("pulsar://x", TOPIC, tmp_path, 1, 10))  # type: ignore[arg-type]
 
     monkeypatch.setattr(run, "_step", step)
-    yield play
+    return play
 
 
 def end(directory: Path) -> int:

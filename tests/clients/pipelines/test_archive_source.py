@@ -26,7 +26,7 @@ from daybook.clients.spark.offsets import DataLossError, Partition, Progress, Re
 from daybook.clients.spark.options import parse_options
 from daybook.clients.spark.source import StreamReader, plan
 from daybook.clients.spark.topics import Held
-from tests.clients.pipelines.test_archive_manifest import DAY, ID, TOPIC, a_file
+from tests.clients.pipelines.test_archive_manifest import DAY, ID, TOPIC, a_file, a_path
 
 T0, T1 = Partition(TOPIC, 0), Partition(TOPIC, 1)
 STORED = {T0: f"{TOPIC}-partition-0", T1: f"{TOPIC}-partition-1"}
@@ -93,8 +93,12 @@ def tasks(
         files: tuple[str, ...] = task.files or ("",)
         assert len(files) == 1
         assert task.read_from == "auto"
-        shown.append((task.part.partition, task.part.start, task.part.end, Path(files[0]).stem))
+        shown.append((task.part.partition, task.part.start, task.part.end, _name(files[0])))
     return shown
+
+
+def _name(path: str) -> str:
+    return str(int(Path(path).stem, 16)) if path else ""
 
 
 HELD = holding(Retained(15, 40, 7), Retained(0, 9, 8))
@@ -340,7 +344,7 @@ def test_a_stream_plans_with_the_archive_that_it_read_with_the_offsets(tmp_path:
     last = stream.latestOffset(first, ReadAllAvailable())
     assert last["topics"][TOPIC]["0"]["next"] == 40
     # Compaction and a longer archive come between the two calls of a trigger.
-    merged = ArchivedFile(f"day={DAY}/m.parquet", 2, 25, 23, 9, DAY)
+    merged = ArchivedFile(a_path(0xFF), 2, 25, 23, 9, DAY)
     store = ArchiveStore(ArchiveFiles(tmp_path))
     store.replace(
         replace(MANIFEST, partitions={0: ArchivedPartition(7, 2, (merged, a_file(25, 38)))})

@@ -5,16 +5,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
-from daybook.clients.pipelines.archive.manifest import Manifest, Retired
-from daybook.clients.pipelines.archive.store import ArchiveStore, directory_of, load, open_store
+from daybook.clients.pipelines.archive.manifest import ArchivedFile, Manifest, Retired, encode
+from daybook.clients.pipelines.archive.store import (
+    KEPT_S,
+    ArchiveStore,
+    directory_of,
+    load,
+    open_store,
+)
 from daybook.clients.pipelines.archive.write import FileWriter
 from tests.clients.pipelines.memory_files import MemoryFiles, StoppedError
 from tests.clients.pipelines.rows import a_batch, a_row
-from tests.clients.pipelines.test_archive_manifest import DAY, WHOLE, a_file, a_manifest
+from tests.clients.pipelines.test_archive_manifest import (
+    DAY,
+    ID,
+    WHOLE,
+    a_file,
+    a_manifest,
+    a_path,
+)
+from tests.clients.pipelines.test_archive_write import archived, written
 
 Left = Callable[[MemoryFiles], MemoryFiles]
 CRASHES: dict[str, Left] = {
@@ -76,9 +91,8 @@ def test_a_manifest_never_names_a_file_that_a_crash_takes(crash: str) -> None:
 
     def archive(files: MemoryFiles) -> None:
         from daybook.clients.pipelines.archive.run import with_step
-        from tests.clients.pipelines.test_archive_write import archived
 
-        written = [archived(row) for row in FileWriter(files, 1 << 20).run(iter([batch]))]
+        written = [archived(row) for row in FileWriter(files, ID, 1 << 20).run(iter([batch]))]
         ArchiveStore(files).replace(with_step(a_manifest(), {0: written}))
 
     seen: list[MemoryFiles] = []
@@ -143,29 +157,132 @@ def test_a_path_with_a_scheme_is_refused() -> None:
 def test_litter_and_retired_files_are_deleted_after_a_day(tmp_path: Path) -> None:
     directory = tmp_path / f"day={DAY}"
     directory.mkdir()
-    for name in ("5", "old", "retired", "young"):
-        (directory / f"{name}.parquet").touch()
-        os.utime(directory / f"{name}.parquet", (0, 0))
-    os.utime(directory / "young.parquet", (100_000, 100_000))
-    retired = (Retired(f"day={DAY}/retired.parquet", 100),)
+    held, old, gone, young = map(a_path, (5, 1, 2, 3))
+    for path in (held, old, gone, young):
+        (tmp_path / path).touch()
+        os.utime(tmp_path / path, (0, 0))
+    os.utime(tmp_path / young, (100_000, 100_000))
+    manifest = replace(a_manifest(a_file(5, 9)), retired=(Retired(gone, 100),))
+    ArchiveStore(ArchiveFiles(tmp_path)).replace(manifest)
     with open_store(tmp_path) as store:
-        store.replace(replace(a_manifest(a_file(5, 9)), retired=retired))
-        assert store.clean(86_450) == [f"day={DAY}/old.parquet"]
-        assert store.clean(100_000) == [f"day={DAY}/retired.parquet"]
+        assert store.clean(86_450) == [old]
+        assert store.clean(100_000) == [gone]
     found = load(ArchiveFiles(tmp_path))
     assert found is not None
     assert found.retired == ()
-    assert sorted(path.name for path in directory.iterdir()) == ["5.parquet", "young.parquet"]
+    assert {path.name for path in directory.iterdir()} == {Path(held).name, Path(young).name}
+
+
+def kept(directory: Path, *ranges: tuple[int, int], partition: int = 0) -> list[ArchivedFile]:
+    """Write files with these offsets, two days old; return them."""
+    files = ArchiveFiles(directory)
+    found: list[ArchivedFile] = []
+    for low, high in ranges:
+        batch = a_batch(*[a_row(n, partition=partition) for n in range(low, high)])
+        found += written(batch, files=files)
+        os.utime(directory / found[-1].path, (0, 0))
+    return found
+
+
+def cleaned(directory: Path, manifest: Manifest) -> list[str]:
+    """Put a manifest into the directory, and return what is deleted a day later."""
+    (directory / "manifest.json").write_bytes(encode(manifest))
+    with open_store(directory) as store:
+        return store.clean(KEPT_S + 1)
+
+
+def test_files_without_a_manifest_are_not_taken_for_a_new_archive(tmp_path: Path) -> None:
+    for name in ("day=2026-11-27/x.parquet", "day=x/y", "table.parquet", "part/table.parquet"):
+        directory = tmp_path / name.replace("/", "_")
+        (directory / name).parent.mkdir(parents=True)
+        (directory / name).touch()
+        words = "has files and no manifest.json: restore the manifest .* or name an empty directory"
+        with pytest.raises(ArchiveError, match=words), open_store(directory):
+            pass
+        assert (directory / name).exists()
+    with open_store(tmp_path / "new") as store:
+        assert store.manifest is None
+
+
+def test_only_files_that_an_archiver_named_are_deleted(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    archive = tmp_path / "archive"
+    name = a_path(1).partition("/")[2]
+    for path in (
+        outside / name,
+        archive / f"day={DAY}" / "part-0.parquet",
+        archive / f"day={DAY}" / f"{'A' * 32}.parquet",
+        archive / "day=x" / name,
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (0, 0))
+    (archive / "day=2026-11-28").symlink_to(outside)
+    (archive / a_path(2)).symlink_to(outside / name)
+    retired = (Retired(f"day=2026-11-28/{name}", 0), Retired(a_path(2), 0))
+    assert cleaned(archive, replace(a_manifest(), retired=retired)) == []
+    assert (outside / name).exists()
+    assert (archive / a_path(2)).is_symlink()
+    assert len(list(archive.glob("day=*/*.parquet"))) == 5
+
+
+def test_an_older_manifest_never_deletes_newer_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, third = kept(tmp_path, (5, 9), (9, 12), (12, 20))
+    assert cleaned(tmp_path, a_manifest(first, second)) == []
+    assert f"{third.path} is kept: it has the offsets 12 to 20 of partition 0" in caplog.text
+    # The offsets were archived again.
+    (again,) = kept(tmp_path, (12, 21))
+    assert cleaned(tmp_path, a_manifest(first, second, again)) == [third.path]
+
+
+def test_a_merged_file_stays_if_a_restored_manifest_names_files_that_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second, merged = kept(tmp_path, (5, 9), (9, 12), (5, 12))
+    (tmp_path / first.path).unlink()
+    assert cleaned(tmp_path, a_manifest(first, second)) == []
+    assert f"{first.path}, which has offsets of it, is missing or damaged" in caplog.text
+    retired = (Retired(second.path, 0),)
+    assert cleaned(tmp_path, replace(a_manifest(merged), retired=retired)) == [second.path]
+
+
+def test_a_retired_file_stays_if_the_file_in_its_place_is_gone(tmp_path: Path) -> None:
+    first, merged = kept(tmp_path, (5, 9), (5, 12))
+    (tmp_path / merged.path).unlink()
+    assert cleaned(tmp_path, replace(a_manifest(merged), retired=(Retired(first.path, 0),))) == []
+    found = load(ArchiveFiles(tmp_path))
+    assert found is not None
+    assert found.retired == (Retired(first.path, 0),)
+
+
+def test_a_file_of_which_nobody_knows_what_it_holds_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    held, cut, plain = kept(tmp_path, (5, 20), (5, 9), (5, 9))
+    (other,) = kept(tmp_path, (0, 4), partition=1)
+    data = (tmp_path / cut.path).read_bytes()
+    (tmp_path / cut.path).write_bytes(data[:-9])
+    pq.write_table(pq.read_table(tmp_path / plain.path), tmp_path / plain.path)
+    for each in (cut, plain):
+        os.utime(tmp_path / each.path, (0, 0))
+    assert cleaned(tmp_path, a_manifest(held)) == []
+    assert caplog.text.count("nobody can read what it holds") == 2
+    assert f"{other.path} is kept: it has the offsets 0 to 4 of partition 1" in caplog.text
+    caplog.clear()
+    assert cleaned(tmp_path, replace(a_manifest(held), id="f" * 32)) == []
+    assert "it belongs to the archive 0123456789abcdef" in caplog.text
 
 
 @pytest.mark.parametrize("crash", CRASHES)
 def test_a_crash_while_files_are_deleted_loses_none_that_the_manifest_holds(crash: str) -> None:
-    manifest = replace(WHOLE, retired=(Retired(f"day={DAY}/retired.parquet", 100),))
+    manifest = replace(WHOLE, retired=(Retired(a_path(2), 100),))
     seen: list[MemoryFiles] = []
 
     def files(step: int) -> MemoryFiles:
         before = MemoryFiles()
-        for path in sorted({*manifest.paths(), f"day={DAY}/litter.parquet"}):
+        for path in sorted({*manifest.paths(), a_path(3)}):
             with before.create(path) as file:
                 before.sync(file)
         before.sync_directory(f"day={DAY}")

@@ -18,6 +18,7 @@ from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.schema import KeyType
 from tests.clients.pipelines.memory_files import MemoryFiles
 from tests.clients.pipelines.rows import DAY, a_batch, a_row
+from tests.clients.pipelines.test_archive_manifest import ID
 
 START_MS = int(DAY.timestamp() * 1000)
 HOUR_MS = 3_600_000
@@ -41,7 +42,7 @@ def archived(row: pa.RecordBatch) -> ArchivedFile:
 def written(
     *batches: pa.RecordBatch, files: ArchiveFiles | None = None, file_bytes: int = 1 << 30
 ) -> list[ArchivedFile]:
-    writer = FileWriter(files or MemoryFiles(), file_bytes)
+    writer = FileWriter(files or MemoryFiles(), ID, file_bytes)
     return [archived(row) for row in writer.run(iter(batches))]
 
 
@@ -103,7 +104,7 @@ def test_rows_wait_for_a_row_group(tmp_path: Path) -> None:
 
 def test_versions_of_schemas_are_told() -> None:
     rows = [a_row(n, schemaVersion=each) for n, each in enumerate([b"b", None, b"a", b"b"])]
-    (row,) = FileWriter(MemoryFiles(), 1 << 30).run(iter([a_batch(*rows)]))
+    (row,) = FileWriter(MemoryFiles(), ID, 1 << 30).run(iter([a_batch(*rows)]))
     assert row.to_pylist()[0]["versions"] == [b"a", b"b"]
 
 
