@@ -6,7 +6,7 @@ The names are those of Spark's Kafka source where it has the same option.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
 from daybook.clients.python.reader import SealedLedger
 from daybook.clients.spark.offsets import (
@@ -19,6 +19,9 @@ from daybook.clients.spark.offsets import (
 from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
 from daybook.clients.spark.selection import Selection, parse_selection
 from daybook.clients.spark.typed_schema import Mode, TypedColumns
+
+if TYPE_CHECKING:
+    from daybook.clients.pipelines.archive.checked import NamedFile
 
 OnUnreadable: TypeAlias = Literal["fail", "null", "skip"]
 ReadFrom: TypeAlias = Literal["auto", "bookies", "brokers", "archive+live"]
@@ -144,7 +147,7 @@ class ReadTask:
     on_unreadable: OnUnreadable = "fail"
     read_from: ReadFrom = "auto"
     ledgers: TaskLedgers | None = None  # None: the brokers have everything
-    files: tuple[str, ...] | None = None  # files of an archive that hold the whole range
+    files: "tuple[NamedFile, ...] | None" = None  # files of an archive that hold the whole range
     typed: TypedColumns | None = None  # the columns of each row are made of `columns`
 
 

@@ -75,6 +75,7 @@ from daybook.clients.spark.typed_schema import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from daybook.clients.pipelines.archive.checked import NamedFile
     from daybook.clients.python.reader import TopicLedgers
     from daybook.clients.spark.cursors import Cursors
     from daybook.clients.spark.sizes import KnownSizes
@@ -519,11 +520,11 @@ def plan(
 
 def _cut(
     ranges: list[OffsetRange], held: "Held", losses: list[str]
-) -> tuple[list[tuple[OffsetRange, tuple[str, ...]]], list[OffsetRange]]:
+) -> tuple[list[tuple[OffsetRange, "tuple[NamedFile, ...]"]], list[OffsetRange]]:
     """Return the ranges that files of an archive hold, and those that the topic holds."""
     if held.archived is None:
         return [], ranges
-    from_files: list[tuple[OffsetRange, tuple[str, ...]]] = []
+    from_files: list[tuple[OffsetRange, tuple[NamedFile, ...]]] = []
     from_topic: list[OffsetRange] = []
     for whole in ranges:
         parts, lost = held.archived.cut(whole)

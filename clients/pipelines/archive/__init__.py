@@ -4,6 +4,8 @@ manifest     which file holds which offsets; pure
 files        the files of a directory: every step at which a write may stop
 store        one writer at a time, and a manifest that is replaced as a whole
 belongs      the check that an archive and a topic belong together; pure
+parquet      the label of a file, and how files are opened
+checked      the one way in which rows are read: a file that differs from its manifest is an error
 write        a Spark task that writes files
 read         a Spark task that reads files
 run          one run of `daybook pipeline archive`

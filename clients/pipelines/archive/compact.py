@@ -14,14 +14,12 @@ from datetime import date
 from pathlib import Path
 from time import time  # noqa: TID251  the ages of files are those of the file system
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from daybook.clients.pipelines.archive.checked import NamedFile, open_file
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.manifest import ArchivedFile, Manifest
 from daybook.clients.pipelines.archive.store import ArchiveStore, open_store
-from daybook.clients.pipelines.archive.write import EPOCH, NewFile
+from daybook.clients.pipelines.archive.write import COLUMNS, EPOCH, NewFile
 
 _SMALL_SHARE = 4
 """A file is written again if the others of its group have a quarter of its size together.  So a
@@ -78,7 +76,7 @@ def compact_store(
     rows, done, total = 0, 0, sum(each.bytes for each in found)
     report(CompactProgress(rows, done, total))
     for group in found:
-        new = merge(store.files, manifest.id, group.files)
+        new = merge(store.files, manifest.id, group.partition, group.files)
         manifest = store.replace(
             manifest.with_merged(group.partition, group.files, new, int(now()))
         )
@@ -117,30 +115,14 @@ def _is_worth_it(group: Sequence[ArchivedFile]) -> bool:
     return len(sizes) > 1 and (sum(sizes) - max(sizes)) * _SMALL_SHARE >= max(sizes)
 
 
-def merge(files: ArchiveFiles, archive: str, old: Sequence[ArchivedFile]) -> ArchivedFile:
+def merge(
+    files: ArchiveFiles, archive: str, partition: int, old: Sequence[ArchivedFile]
+) -> ArchivedFile:
     """Write the rows of files into a new one, and return it."""
     new = NewFile(files, archive, (date.fromisoformat(old[0].day) - EPOCH).days)
     for each in old:
-        rows = 0
-        for batch in _rows(files, each):
-            new.write(batch)
-            rows += batch.num_rows
-        if rows != each.rows:
-            raise ArchiveError(
-                f"{files.directory / each.path} has {rows} rows, and the manifest says"
-                f" {each.rows}: restore the file from a copy"
-            )
+        with open_file(NamedFile(files, archive, partition, each)) as opened:
+            for batch in opened.rows(COLUMNS, each.first, each.next):
+                new.write(batch)
     # Offsets without rows before its first row belong to a file, too.
     return replace(new.close(), first=old[0].first, next=old[-1].next)
-
-
-def _rows(files: ArchiveFiles, file: ArchivedFile) -> Iterator[pa.RecordBatch]:
-    try:
-        source = files.open(file.path)
-    except FileNotFoundError:
-        raise ArchiveError(
-            f"{files.directory / file.path} is in the manifest, and is not there: restore it from"
-            " a copy"
-        ) from None
-    with source:
-        yield from pq.ParquetFile(source).iter_batches()

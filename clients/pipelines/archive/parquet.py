@@ -1,4 +1,4 @@
-"""What a Parquet file of an archive says of itself, in the metadata of its footer.
+"""The label of a Parquet file of an archive, in the metadata of its footer.
 
 A file has the id of its archive, its partition, the offset of its first row, and the offset behind
 its last one.  So a file that no manifest names still says what would be lost with it.
@@ -61,5 +61,5 @@ def read_label(source: BinaryIO) -> Label | None:
 
 
 def opened(source: BinaryIO) -> Any:  # noqa: ANN401  a ParquetFile
-    """Open a file.  All readers of archives open files here."""
-    return pq.ParquetFile(source)
+    """Open a file, whose pages are compared with their checksums.  All readers open files here."""
+    return pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)

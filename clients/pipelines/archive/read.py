@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
+from daybook.clients.pipelines.archive.checked import open_file
 from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.options import ReadTask
 
@@ -18,19 +17,15 @@ from daybook.clients.spark.options import ReadTask
 def read_files(task: ReadTask) -> Iterator[pa.RecordBatch]:
     """Read the rows of the range as the topic would give them.
 
-    Row groups without an offset of the range are not read.
+    Raise ArchiveError for a file that differs from its manifest.
     """
     start, end = task.part.start, task.part.end
     schema = arrow_schema(task.columns, task.key_type)
-    needed = tuple(dict.fromkeys((*task.columns, "offset", "key", "keyIsBytes")))
-    wanted = (pc.field("offset") >= start) & (pc.field("offset") < end)
     as_text = "key" in task.columns and task.key_type == "string"
     names = [*dict.fromkeys((*task.columns, *(("keyIsBytes",) if as_text else ())))]
-    for path in task.files or ():
-        # The schema is given, so that types are those of the source and not those of the file.
-        found = ds.dataset(path, schema=arrow_schema(needed))
-        for batch in found.to_batches(columns=names, filter=wanted):
-            if batch.num_rows:
+    for each in task.files or ():
+        with open_file(each) as opened:
+            for batch in opened.rows(names, start, end):
                 columns = [_column(task, name, batch) for name in task.columns]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 

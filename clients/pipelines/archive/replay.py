@@ -19,15 +19,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import trio
 from pyspark.sql import SparkSession
 
 from daybook.clients.pipelines.archive.belongs import is_partitioned, known_created, known_instance
+from daybook.clients.pipelines.archive.checked import NamedFile, open_file
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
-from daybook.clients.pipelines.archive.manifest import ArchivedSchema, Manifest
+from daybook.clients.pipelines.archive.manifest import ArchivedFile, ArchivedSchema, Manifest
 from daybook.clients.pipelines.archive.replay_plan import (
     MARK,
     Mark,
@@ -38,7 +38,7 @@ from daybook.clients.pipelines.archive.replay_plan import (
     positions,
     rows_left,
 )
-from daybook.clients.pipelines.archive.replay_task import RESULT, ReplayTask, rows_before
+from daybook.clients.pipelines.archive.replay_task import RESULT, ReplayTask
 from daybook.clients.pipelines.archive.store import load
 from daybook.clients.python import blocking
 from daybook.clients.python.errors import NotFoundError, TopicNotFoundError
@@ -227,8 +227,9 @@ class _Replay:
         # The first one has the offset; others may have come since the partition was asked.
         return mark_of(entries[0].data) if entries else None
 
-    def _rows_before(self, file: Any, offset: int) -> int:  # noqa: ANN401
-        return rows_before(self._files, file.path, offset)
+    def _rows_before(self, number: int, file: ArchivedFile, offset: int) -> int:
+        with open_file(NamedFile(self._files, self._manifest.id, number, file)) as opened:
+            return opened.rows_before(offset)
 
     # -- schemas
 

@@ -71,12 +71,12 @@ def positions(
     manifest: Manifest,
     topic: str,
     found: Mapping[int, Written],
-    rows_before: Callable[[ArchivedFile, int], int],
+    rows_before: Callable[[int, ArchivedFile, int], int],
 ) -> dict[int, int]:
     """Return the archive's offset at which each partition goes on.
 
-    `rows_before` counts the rows of a file before an offset.  Raise ArchiveError if the topic holds
-    something else than a beginning of this archive.
+    `rows_before` counts the rows of a file of a partition before an offset.  Raise ArchiveError if
+    the topic holds something else than a beginning of this archive.
     """
     return {
         number: _position(manifest, f"{topic} partition {number}", number, written, rows_before)
@@ -89,7 +89,7 @@ def _position(
     name: str,
     number: int,
     written: Written,
-    rows_before: Callable[[ArchivedFile, int], int],
+    rows_before: Callable[[int, ArchivedFile, int], int],
 ) -> int:
     part, mark = manifest.partitions[number], written.mark
     if not written.messages:
@@ -105,7 +105,7 @@ def _position(
             f" {part.begin} to {part.end}: use the newest copy of the archive"
         )
     rows = sum(
-        each.rows if each.next <= mark.next else rows_before(each, mark.next)
+        each.rows if each.next <= mark.next else rows_before(number, each, mark.next)
         for each in part.overlapping(part.begin, mark.next)
     )
     if rows != written.messages:

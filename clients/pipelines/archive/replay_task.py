@@ -13,17 +13,13 @@ from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import trio
 
-from daybook.clients.pipelines.archive.errors import ArchiveError
+from daybook.clients.pipelines.archive.checked import NamedFile, open_file
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.replay_plan import MARK, Mark, Piece
-from daybook.clients.pipelines.archive.write import COLUMNS
 from daybook.clients.python.sink_requests import Batch, SinkRequests
 from daybook.clients.python.topic_producer import COMPRESSION_ON_THE_WIRE
-from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.rows import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from daybook.clients.spark.stage import rotated
 from daybook.managed_ledger.sinks.staging import staged_entry
@@ -169,27 +165,15 @@ def _key_text(row: Mapping[str, Any]) -> str:
     return b64encode(key).decode() if row["keyIsBytes"] else key.decode()
 
 
-def rows_of(files: ArchiveFiles, piece: Piece) -> Iterator[pa.RecordBatch]:
-    """Return the rows of a piece, in order, with times as microseconds."""
-    path = str(files.directory / piece.file.path)
-    found = ds.dataset(path, schema=arrow_schema(COLUMNS))
-    wanted = pc.field("offset") >= piece.start
-    before = piece.start - 1
-    for batch in found.to_batches(columns=list(_NEEDED), filter=wanted, batch_size=_READ_ROWS):
-        if not batch.num_rows:
-            continue
-        offsets: list[int] = batch.column("offset").to_pylist()
-        if offsets[0] <= before or offsets != sorted(set(offsets)):
-            raise ArchiveError(f"{path} does not have its rows in the order of their offsets")
-        before = offsets[-1]
-        index = batch.schema.get_field_index("eventTime")
-        yield batch.set_column(index, "eventTime", batch.column(index).cast(pa.int64()))
+def rows_of(named: NamedFile, start: int) -> Iterator[pa.RecordBatch]:
+    """Return the rows of a file from an offset on, in order, with times as microseconds.
 
-
-def rows_before(files: ArchiveFiles, path: str, offset: int) -> int:
-    """Return how many rows of a file lie before an offset."""
-    found = ds.dataset(str(files.directory / path), schema=arrow_schema(("offset",)))
-    return int(found.count_rows(filter=pc.field("offset") < offset))
+    Raise ArchiveError for a file that differs from its manifest.
+    """
+    with open_file(named) as opened:
+        for batch in opened.rows(_NEEDED, start, named.file.next, _READ_ROWS):
+            index = batch.schema.get_field_index("eventTime")
+            yield batch.set_column(index, "eventTime", batch.column(index).cast(pa.int64()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +197,9 @@ class ReplayTask:
                 row = trio.run(self._stage, index)
                 yield pa.RecordBatch.from_pylist([row], schema=_RESULT)
 
+    def _named(self, piece: Piece) -> NamedFile:
+        return NamedFile(self.files, self.archive, piece.partition, piece.file)
+
     async def _stage(self, index: int) -> dict[str, Any]:
         piece = self.pieces[index]
         encoder = EntryEncoder(self.archive, self.versions, self.compression)
@@ -221,7 +208,7 @@ class ReplayTask:
         try:
             held: list[bytes] = []
             size = 0
-            for batch in rows_of(self.files, piece):
+            for batch in rows_of(self._named(piece), piece.start):
                 for entry in encoder.add(batch):
                     held.append(entry)
                     size += len(entry)
@@ -230,11 +217,6 @@ class ReplayTask:
                         held, size = [], 0
             held += encoder.rest()
             await attempt.append(topic, held)
-            if piece.start == piece.file.first and encoder.rows != piece.file.rows:
-                raise ArchiveError(
-                    f"{piece.file.path} has {encoder.rows} rows, and the manifest says"
-                    f" {piece.file.rows}: restore the file from a copy"
-                )
             share = await attempt.close(rows=encoder.rows, hash_=encoder.hash)
         except Exception:
             await attempt.give_up()

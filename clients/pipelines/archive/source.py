@@ -9,9 +9,9 @@ its files, and the others from the topic.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from daybook.clients.pipelines.archive.belongs import check_belongs
+from daybook.clients.pipelines.archive.checked import NamedFile
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.manifest import ArchivedPartition, Manifest
@@ -27,11 +27,12 @@ _REMEDY = "read the topic without read=archive+live, or name the archive of this
 class Archived:
     """An archive in front of a topic: its files, and the offsets that the topic itself holds."""
 
-    directory: Path
+    files: ArchiveFiles
+    id: str
     partitions: Mapping[Partition, ArchivedPartition]
     live: Mapping[Partition, Retained]
 
-    def cut(self, part: OffsetRange) -> tuple[list[tuple[OffsetRange, tuple[str, ...]]], str]:
+    def cut(self, part: OffsetRange) -> tuple[list[tuple[OffsetRange, tuple[NamedFile, ...]]], str]:
         """Return the parts of a range, each with the files that hold it (none: the topic does).
 
         The text names the offsets that neither side holds, and is empty if there are none.
@@ -40,12 +41,12 @@ class Archived:
         archived = self.partitions.get(partition)
         if archived is None:
             return [(part, ())], ""
-        found: list[tuple[OffsetRange, tuple[str, ...]]] = []
+        found: list[tuple[OffsetRange, tuple[NamedFile, ...]]] = []
         until = min(part.end, archived.end)
         for each in archived.overlapping(part.start, until):
             low, high = max(part.start, each.first), min(until, each.next)
-            path = str(self.directory / each.path)
-            found.append((replace(part, start=low, end=high), (path,)))
+            named = NamedFile(self.files, self.id, partition.number, each)
+            found.append((replace(part, start=low, end=high), (named,)))
         low, first = max(part.start, archived.end), self.live[partition].first
         begin = max(low, first)
         if begin < part.end:
@@ -53,7 +54,7 @@ class Archived:
         lost = ""
         if low < min(first, part.end):
             lost = (
-                f"{partition}: neither the archive {self.directory}, which ends at offset"
+                f"{partition}: neither the archive {self.files.directory}, which ends at offset"
                 f" {archived.end}, nor the topic, which begins at offset {first}, holds the offsets"
                 f" {low} to {min(first, part.end)}"
             )
@@ -84,7 +85,7 @@ def held_with_archive(ask: Callable[[], Held], directory: str) -> Held:
         if newer.generation == manifest.generation or not _has_gap(manifest, held):
             break
         manifest = newer
-    return _together(manifest, held, files.directory)
+    return _together(manifest, held, files)
 
 
 def _load(files: ArchiveFiles) -> Manifest:
@@ -104,7 +105,7 @@ def _has_gap(manifest: Manifest, held: Held) -> bool:
     )
 
 
-def _together(manifest: Manifest, held: Held, directory: Path) -> Held:
+def _together(manifest: Manifest, held: Held, files: ArchiveFiles) -> Held:
     partitions: dict[Partition, ArchivedPartition] = {}
     together = dict(held.partitions)
     for partition, live in held.partitions.items():
@@ -112,5 +113,5 @@ def _together(manifest: Manifest, held: Held, directory: Path) -> Held:
         if archived is not None:
             partitions[partition] = archived
             together[partition] = replace(live, first=min(archived.begin, live.first))
-    found = Archived(directory, partitions, held.partitions)
+    found = Archived(files, manifest.id, partitions, held.partitions)
     return replace(held, partitions=together, archived=found)

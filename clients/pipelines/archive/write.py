@@ -124,7 +124,9 @@ class NewFile:
         self._files = files
         self._schema = arrow_schema(COLUMNS)
         self._file = files.create(self._path)
-        self._writer = pq.ParquetWriter(self._file, self._schema, compression="zstd")
+        self._writer = pq.ParquetWriter(
+            self._file, self._schema, compression="zstd", write_page_checksum=True
+        )
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
         self._first = self._last = -1

@@ -191,10 +191,10 @@ def test_a_file_that_lacks_rows_is_not_merged() -> None:
     assert manifest is not None
     first, second, *_ = manifest.partitions[0].files
     with pytest.raises(ArchiveError, match=re.escape(f"{first.path} has 2 rows, and the manifest")):
-        merge(files, ID, [replace(first, rows=1), second])
+        merge(files, ID, 0, [replace(first, rows=1), second])
     files.delete(second.path)
     with pytest.raises(ArchiveError, match="is in the manifest, and is not there"):
-        merge(files, ID, [first, second])
+        merge(files, ID, 0, [first, second])
     assert load(files) == manifest
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
+from daybook.clients.pipelines.archive.checked import NamedFile, open_file
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.manifest import (
@@ -22,14 +22,13 @@ from daybook.clients.pipelines.archive.replay import mark_of, sink_name
 from daybook.clients.pipelines.archive.replay_plan import (
     PIECES_MAX,
     Mark,
-    Piece,
     Written,
     check_partitions,
     next_pieces,
     positions,
     rows_left,
 )
-from daybook.clients.pipelines.archive.replay_task import EntryEncoder, rows_before, rows_of
+from daybook.clients.pipelines.archive.replay_task import EntryEncoder, rows_of
 from daybook.clients.spark.offsets import Retained
 from daybook.clients.spark.rows import BATCH_MESSAGES_MAX
 from daybook.managed_ledger.sinks.staging import applied_entry, check_staged
@@ -57,9 +56,9 @@ MANIFEST = Manifest(
 )
 
 
-def half(file: ArchivedFile, offset: int) -> int:
+def half(number: int, file: ArchivedFile, offset: int) -> int:
     """Count the rows of the middle file, which are at the offsets 12, 15 and 19."""
-    assert (file.first, file.next) == (10, 20)
+    assert (number, file.first, file.next) == (0, 10, 20)
     return sum(each < offset for each in (12, 15, 19))
 
 
@@ -88,8 +87,8 @@ def test_a_replay_goes_on_behind_the_last_mark(found: Written, offset: int) -> N
     if offset < 10:
         part = MANIFEST.partitions[0]
 
-        def count(file: ArchivedFile, until: int) -> int:
-            assert file == part.files[0]
+        def count(number: int, file: ArchivedFile, until: int) -> int:
+            assert (number, file) == (0, part.files[0])
             return until - file.first
 
         assert positions(MANIFEST, "t", {0: found, 1: Written(0)}, count)[0] == offset
@@ -290,16 +289,9 @@ def test_the_rows_of_a_piece_begin_at_its_offset(tmp_path: Path) -> None:
     files = ArchiveFiles(tmp_path)
     rows = [a_row(n, eventTime=DAY) for n in (2, 5, 9)]
     (file,) = written(a_batch(*rows), files=files)
-    found = [row for batch in rows_of(files, Piece(0, file, 4)) for row in batch.to_pylist()]
+    named = NamedFile(files, ID, 0, file)
+    found = [row for batch in rows_of(named, 4) for row in batch.to_pylist()]
     assert [row["offset"] for row in found] == [5, 9]
     assert [row["eventTime"] for row in found] == [int(DAY.timestamp() * 1_000_000)] * 2
-    assert [rows_before(files, file.path, at) for at in (2, 3, 6, 9, 10)] == [0, 1, 2, 2, 3]
-
-
-def test_rows_that_are_not_in_order_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "day=2026-11-27").mkdir()
-    file = a_file(0, 9)
-    table = pa.Table.from_batches([a_batch(a_row(5), a_row(4))])
-    pq.write_table(table, tmp_path / file.path)
-    with pytest.raises(ArchiveError, match="does not have its rows in the order"):
-        list(rows_of(ArchiveFiles(tmp_path), Piece(0, file, 0)))
+    with open_file(named) as opened:
+        assert [opened.rows_before(at) for at in (2, 3, 6, 9, 10)] == [0, 1, 2, 2, 3]

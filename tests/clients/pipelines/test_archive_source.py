@@ -23,7 +23,7 @@ from daybook.clients.pipelines.archive.source import held_with_archive
 from daybook.clients.pipelines.archive.store import ArchiveStore
 from daybook.clients.python.reader import TopicLedgers
 from daybook.clients.spark.offsets import DataLossError, Partition, Progress, Retained, Stored
-from daybook.clients.spark.options import parse_options
+from daybook.clients.spark.options import ReadTask, parse_options
 from daybook.clients.spark.source import StreamReader, plan
 from daybook.clients.spark.topics import Held
 from tests.clients.pipelines.test_archive_manifest import DAY, ID, TOPIC, a_file, a_path
@@ -90,15 +90,17 @@ def tasks(
     shown = []
     for each in found:
         task = each.value
-        files: tuple[str, ...] = task.files or ("",)
-        assert len(files) == 1
         assert task.read_from == "auto"
-        shown.append((task.part.partition, task.part.start, task.part.end, _name(files[0])))
+        shown.append((task.part.partition, task.part.start, task.part.end, _name(task)))
     return shown
 
 
-def _name(path: str) -> str:
-    return str(int(Path(path).stem, 16)) if path else ""
+def _name(task: ReadTask) -> str:
+    if task.files is None:
+        return ""
+    (named,) = task.files
+    assert (named.archive, named.partition) == (ID, task.part.partition)
+    return str(int(Path(named.file.path).stem, 16))
 
 
 HELD = holding(Retained(15, 40, 7), Retained(0, 9, 8))

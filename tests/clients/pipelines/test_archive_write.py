@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from daybook.clients.pipelines.archive.checked import NamedFile
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.manifest import ArchivedFile
 from daybook.clients.pipelines.archive.read import read_files
@@ -141,7 +142,7 @@ def read(
     path: Path, file: ArchivedFile, start: int, end: int, *names: str, key_type: KeyType = "binary"
 ) -> list[dict[str, Any]]:
     part = OffsetRange(0, start, end, "t")
-    files = (str(path / file.path),)
+    files = (NamedFile(ArchiveFiles(path), ID, 0, file),)
     task = ReadTask("", "asked", part, True, names or COLUMNS, key_type, files=files)
     found: list[dict[str, Any]] = []
     for batch in read_files(task):
