@@ -33,6 +33,7 @@ from daybook.clients.pipelines.archive.replay_plan import (
     Mark,
     Piece,
     Written,
+    check_moved,
     check_partitions,
     next_pieces,
     positions,
@@ -159,6 +160,7 @@ class _Replay:
         total = rows_left(self._manifest, {n: part.begin for n, part in partitions.items()})
         rows = 0
         versions: Mapping[bytes, bytes] | None = None
+        before: tuple[int, Mapping[int, int]] | None = None
         while True:
             last = trio.run(self._rolled_forward, sink)
             held = self._held()
@@ -173,6 +175,9 @@ class _Replay:
                     " it: replay into a topic that holds none"
                 )
             start = positions(self._manifest, self._topic, found, self._rows_before)
+            if before is not None and before[0] < last:
+                check_moved(self._topic, last, before[1], start)
+            before = (last, start)
             report(ReplayProgress(rows, total - rows_left(self._manifest, start), total))
             pieces = next_pieces(self._manifest, start, self._job.rows_per_step)
             if not pieces:

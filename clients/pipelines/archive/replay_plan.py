@@ -116,6 +116,25 @@ def _position(
     return mark.next
 
 
+def check_moved(
+    topic: str,
+    batch_id: int,
+    before: Mapping[int, int],
+    now: Mapping[int, int],
+) -> None:
+    """Raise ArchiveError if the positions after a batch are those before it.
+
+    Such a batch would be written again and again, without an end.
+    """
+    if before == now:
+        offsets = ", ".join(str(each) for _, each in sorted(now.items()))
+        raise ArchiveError(
+            f"the batch {batch_id} of the replay into {topic} has added no message, and the archive"
+            f" has messages behind the offsets {offsets}: restore the files of the archive from a"
+            " copy"
+        )
+
+
 def next_pieces(manifest: Manifest, start: Mapping[int, int], rows: int) -> list[Piece]:
     """Return the next pieces, of about so many rows in all; none at the end of the archive.
 

@@ -47,17 +47,21 @@ class Archived:
             low, high = max(part.start, each.first), min(until, each.next)
             named = NamedFile(self.files, self.id, partition.number, each)
             found.append((replace(part, start=low, end=high), (named,)))
-        low, first = max(part.start, archived.end), self.live[partition].first
-        begin = max(low, first)
-        if begin < part.end:
-            found.append((replace(part, start=begin), ()))
-        lost = ""
-        if low < min(first, part.end):
-            lost = (
-                f"{partition}: neither the archive {self.files.directory}, which ends at offset"
-                f" {archived.end}, nor the topic, which begins at offset {first}, holds the offsets"
-                f" {low} to {min(first, part.end)}"
-            )
+        first, gone = self.live[partition].first, list[str]()
+        before = (part.start, min(part.end, archived.begin))
+        behind = (max(part.start, archived.end), part.end)
+        for low, high in (before, behind):
+            if max(low, first) < high:
+                found.append((replace(part, start=max(low, first), end=high), ()))
+            if low < min(first, high):
+                gone.append(f"{low} to {min(first, high)}")
+        lost = (
+            f"{partition}: neither the archive {self.files.directory}, which has the offsets"
+            f" {archived.begin} to {archived.end}, nor the topic, which begins at offset {first},"
+            f" holds the offsets {' and '.join(gone)}"
+            if gone
+            else ""
+        )
         return found, lost
 
     def sizes(self, partition: Partition) -> tuple[Stored, ...]:

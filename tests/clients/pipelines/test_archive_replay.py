@@ -5,11 +5,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from daybook.clients.pipelines.archive import replay as replaying
 from daybook.clients.pipelines.archive.checked import NamedFile, open_file
 from daybook.clients.pipelines.archive.errors import ArchiveError
 from daybook.clients.pipelines.archive.files import ArchiveFiles
@@ -22,6 +24,7 @@ from daybook.clients.pipelines.archive.replay import mark_of, sink_name
 from daybook.clients.pipelines.archive.replay_plan import (
     PIECES_MAX,
     Mark,
+    Piece,
     Written,
     check_partitions,
     next_pieces,
@@ -163,6 +166,46 @@ def test_a_sink_belongs_to_one_archive_and_one_topic() -> None:
     ):
         with pytest.raises(ArchiveError, match="do not tell"):
             sink_name(MANIFEST, TOPIC, unknown)
+
+
+# -- a run
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_step_that_moves_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """A batch without rows would be committed again and again, without an end."""
+    held = holding(Retained(0, 8, 7), Retained(0, 0, 8))
+    topics: Any = SimpleNamespace(held=lambda: held, client=None)
+    job: Any = SimpleNamespace(admin_url="http://x:1", rows_per_step=1000, with_schemas=False)
+    run = replaying._Replay(cast("Any", None), job, ArchiveFiles(tmp_path), MANIFEST, topics, "t")
+    batches = [3]
+    written: list[list[Piece]] = []
+
+    async def rolled_forward(sink: str) -> int:
+        return batches[-1]
+
+    def write(sink: str, batch_id: int, pieces: list[Piece], *_: Any) -> int:
+        assert len(written) < 5, "it would go on for ever"
+        if not committed and not written:
+            # An earlier batch was applied first, so this one has to be staged again.
+            written.append(pieces)
+            return 0
+        written.append(pieces)
+        batches.append(batch_id)
+        return 0
+
+    monkeypatch.setattr(run, "_rolled_forward", rolled_forward)
+    monkeypatch.setattr(run, "_written", lambda _: {0: at(8, 10), 1: Written(0)})
+    monkeypatch.setattr(run, "_write", write)
+    words = (
+        r"the batch 4 of the replay into t has added no message, and the archive has messages"
+        r" behind the offsets 10, 0: restore the files of the archive from a copy"
+    )
+    with pytest.raises(ArchiveError, match=words):
+        run.run(lambda _: None)
+    assert len(written) == (1 if committed else 2)
 
 
 # -- entries

@@ -19,10 +19,17 @@ from daybook.clients.pipelines.archive.manifest import (
     Manifest,
 )
 from daybook.clients.pipelines.archive.run import begin, limit_numbers, with_schemas, with_step
-from daybook.clients.pipelines.archive.source import held_with_archive
+from daybook.clients.pipelines.archive.source import Archived, held_with_archive
 from daybook.clients.pipelines.archive.store import ArchiveStore
 from daybook.clients.python.reader import TopicLedgers
-from daybook.clients.spark.offsets import DataLossError, Partition, Progress, Retained, Stored
+from daybook.clients.spark.offsets import (
+    DataLossError,
+    OffsetRange,
+    Partition,
+    Progress,
+    Retained,
+    Stored,
+)
 from daybook.clients.spark.options import ReadTask, parse_options
 from daybook.clients.spark.source import StreamReader, plan
 from daybook.clients.spark.topics import Held
@@ -147,8 +154,8 @@ def test_a_gap_is_an_error_that_names_it(tmp_path: Path, caplog: pytest.LogCaptu
     directory = kept(tmp_path, MANIFEST)
     trimmed = holding(Retained(30, 40, 7))
     words = (
-        rf"{T0}: neither the archive {directory}, which ends at offset 25, nor the topic, which"
-        r" begins at offset 30, holds the offsets 25 to 30: set failOnDataLoss=false"
+        rf"{T0}: neither the archive {directory}, which has the offsets 2 to 25, nor the topic,"
+        r" which begins at offset 30, holds the offsets 25 to 30: set failOnDataLoss=false"
     )
     with pytest.raises(DataLossError, match=words):
         tasks(directory, trimmed, {T0: 2}, {T0: 40})
@@ -161,6 +168,36 @@ def test_a_gap_is_an_error_that_names_it(tmp_path: Path, caplog: pytest.LogCaptu
     assert found == [(0, 20, 25, "20"), (0, 30, 40, "")]
     assert "holds the offsets 25 to 30; the query goes on" in caplog.text
     assert tasks(directory, trimmed, {T0: 26}, {T0: 29}, failOnDataLoss="false") == []
+
+
+def test_offsets_before_an_archive_that_begins_late_come_from_the_topic(tmp_path: Path) -> None:
+    directory = kept(tmp_path, archived(a_partition(10, 20)))
+    held = holding(Retained(4, 40, 7))
+    assert tasks(directory, held, {T0: 4}, {T0: 40}) == [
+        (0, 10, 20, "10"),
+        (0, 4, 10, ""),
+        (0, 20, 40, ""),
+    ]
+    assert tasks(directory, held, {T0: 5}, {T0: 9}) == [(0, 5, 9, "")]
+    with pytest.raises(DataLossError, match="the offsets 2 to 4 are no longer retained"):
+        tasks(directory, held, {T0: 2}, {T0: 40})
+
+
+def test_an_archive_without_files_holds_no_offset(tmp_path: Path) -> None:
+    directory = kept(tmp_path, archived(ArchivedPartition(7, 10)))
+    held = holding(Retained(4, 40, 7))
+    assert tasks(directory, held, {T0: 4}, {T0: 40}) == [(0, 4, 10, ""), (0, 10, 40, "")]
+
+
+def test_offsets_that_neither_side_holds_are_named_on_both_sides_of_an_archive() -> None:
+    part = a_partition(10, 20)
+    found = Archived(ArchiveFiles(Path("d")), ID, {T0: part}, {T0: Retained(30, 40, 7)})
+    parts, lost = found.cut(OffsetRange(0, 5, 35, TOPIC))
+    assert [(each.start, each.end, len(files)) for each, files in parts] == [
+        (10, 20, 1),
+        (30, 35, 0),
+    ]
+    assert "the offsets 5 to 10 and 20 to 30" in lost
 
 
 def test_offsets_before_the_archive_are_a_loss_that_is_named(tmp_path: Path) -> None:
