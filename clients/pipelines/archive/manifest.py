@@ -9,17 +9,19 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from typing import Any, TypeAlias, TypeVar
 
 VERSION = 1
 Json: TypeAlias = Any
 T = TypeVar("T")
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _ID = re.compile(r"[0-9a-f]{32}")
 PATH = re.compile(r"day=[0-9]{4}-[0-9]{2}-[0-9]{2}/[0-9a-f]{32}\.parquet")
 """The path of a file, as the archiver names it.  No other file is ever deleted."""
 _HEX = re.compile(r"([0-9a-f]{2})+")
+_MOST = (1 << 63) - 1
 
 
 class ManifestError(Exception):
@@ -192,31 +194,36 @@ def encode(manifest: Manifest) -> bytes:
 def parse(data: bytes) -> Manifest:
     """Parse and check a manifest.  Raise ManifestError."""
     try:
-        found: Json = json.loads(data)
+        found: Json = json.loads(
+            data.decode(), object_pairs_hook=_object, parse_float=_float, parse_constant=_float
+        )
     except (ValueError, RecursionError):
         raise ManifestError("the manifest is not JSON") from None
     try:
-        if found["version"] != VERSION:
+        if _typed(found, dict)["version"] != VERSION or type(found["version"]) is not int:
             raise ManifestError(f"the manifest does not have the version {VERSION}")
         manifest = Manifest(
             _like(found["id"], _ID),
-            _typed(found["topic"], str),
+            _text(found["topic"]),
             _typed(found["partitioned"], bool),
-            _typed(found["instance"], str),
+            _text(found["instance"]),
             _count(found["generation"]),
             {
                 bytes.fromhex(_like(version, _HEX)): None if data is None else _schema(data)
-                for version, data in found["schemas"].items()
+                for version, data in _typed(found["schemas"], dict).items()
             },
             {
                 int(_like(number, _NUMBER)): _partition(part)
-                for number, part in found["partitions"].items()
+                for number, part in _typed(found["partitions"], dict).items()
             },
-            tuple(Retired(_path(each["path"]), _count(each["at"])) for each in found["retired"]),
+            tuple(
+                Retired(_path(each["path"]), _count(each["at"]))
+                for each in _typed(found["retired"], list)
+            ),
         )
     except ManifestError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ManifestError(
             f"the manifest lacks a part, or has one of another type: {error}"
         ) from None
@@ -224,7 +231,8 @@ def parse(data: bytes) -> Manifest:
         raise ManifestError("the topic is not partitioned, and the manifest has several partitions")
     for number, part in manifest.partitions.items():
         _check_covered(number, part)
-        if part.end != found["partitions"][str(number)]["end"]:
+        end = found["partitions"][str(number)].get("end")
+        if part.end != end or type(end) is not int:
             raise ManifestError(f"the files of partition {number} do not end at its end")
     held = [each.path for part in manifest.partitions.values() for each in part.files]
     held += [each.path for each in manifest.retired]
@@ -245,7 +253,7 @@ def _partition(data: Json) -> ArchivedPartition:
             None if each["earliest"] is None else _count(each["earliest"]),
             None if each["latest"] is None else _count(each["latest"]),
         )
-        for each in data["files"]
+        for each in _typed(data["files"], list)
     )
     return ArchivedPartition(_count(data["created"]), _count(data["begin"]), files)
 
@@ -253,9 +261,9 @@ def _partition(data: Json) -> ArchivedPartition:
 def _schema(data: Json) -> ArchivedSchema:
     given: Json = data["properties"]
     _typed(given, dict)
-    properties = {str(name): _typed(value, str) for name, value in given.items()}
+    properties = {_text(name): _text(value) for name, value in given.items()}
     definition = b64decode(_typed(data["data"], str), validate=True)
-    return ArchivedSchema(_count(data["type"]), _typed(data["name"], str), definition, properties)
+    return ArchivedSchema(_count(data["type"]), _text(data["name"]), definition, properties)
 
 
 def _check_covered(number: int, part: ArchivedPartition) -> None:
@@ -275,8 +283,10 @@ def _check_covered(number: int, part: ArchivedPartition) -> None:
             raise ManifestError(
                 f"{each.path} has {each.rows} rows for the offsets {each.first} to {each.next}"
             )
-        if not _DAY.fullmatch(each.day):
+        if not _is_day(each.day):
             raise ManifestError(f"{each.path} has the day {each.day!r}, which is none")
+        if not each.path.startswith(f"day={each.day}/"):
+            raise ManifestError(f"{each.path} is in the directory of another day than {each.day}")
         if (each.earliest_ms is None) != (each.latest_ms is None) or (
             each.earliest_ms is not None
             and each.latest_ms is not None
@@ -288,18 +298,47 @@ def _check_covered(number: int, part: ArchivedPartition) -> None:
         expected = each.next
 
 
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Return an object of JSON.  Raise ManifestError if a key is there twice."""
+    found: dict[str, Json] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ManifestError(f"an object of the manifest has the key {key!r} twice")
+        found[key] = value
+    return found
+
+
+def _float(text: str) -> Json:
+    raise ManifestError(f"{text} is not a number of the manifest")
+
+
 def _path(value: Json) -> str:
-    text = _typed(value, str)
-    parts = text.split("/")
-    if "\\" in text or "\0" in text or any(part in ("", ".", "..") for part in parts):
-        raise ManifestError(f"the path {text!r} does not stay in the directory of the archive")
+    text = _text(value)
+    # Only such a file may be deleted.
+    if not PATH.fullmatch(text) or not _is_day(text[4:14]):
+        raise ManifestError(f"{text!r} is not the path of a file of an archive")
     return text
 
 
+def _is_day(text: str) -> bool:
+    try:
+        return bool(_DAY.fullmatch(text) and date.fromisoformat(text))
+    except ValueError:
+        return False
+
+
 def _count(value: Json) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _MOST:
         raise ManifestError(f"{value!r} is not a number of the manifest")
     return value
+
+
+def _text(value: Json) -> str:
+    """Return a text that can be encoded.  JSON has escapes for halves of characters, too."""
+    text = _typed(value, str)
+    if any("\ud800" <= each <= "\udfff" for each in text):
+        raise ManifestError(f"{text!r} is not a text")
+    return text
 
 
 def _typed(value: Json, kind: type[T]) -> T:

@@ -121,9 +121,11 @@ def test_a_merged_file_that_holds_something_else_is_refused(change: dict[str, An
         ([a_file(5, 9), a_file(8, 12)], "overlap"),
         ([replace(a_file(5, 9), rows=5)], "5 rows"),
         ([replace(a_file(5, 9), rows=0)], "0 rows"),
-        ([replace(a_file(5, 9), path="../x.parquet")], "does not stay"),
-        ([replace(a_file(5, 9), path="/x.parquet")], "does not stay"),
-        ([replace(a_file(5, 9), day="today")], "day"),
+        ([replace(a_file(5, 9), path="../x.parquet")], "is not the path of a file of an archive"),
+        ([replace(a_file(5, 9), path="/x.parquet")], "is not the path of a file of an archive"),
+        ([replace(a_file(5, 9), path=f"{a_path(5)}\n")], "is not the path of a file of an archive"),
+        ([replace(a_file(5, 9), day="today")], "the day 'today', which is none"),
+        ([replace(a_file(5, 9), day="2026-11-28")], "is in the directory of another day"),
         ([replace(a_file(5, 9), earliest_ms=5, latest_ms=4)], "publish times 5 to 4"),
         ([replace(a_file(5, 9), earliest_ms=5)], "publish times 5 to None"),
         ([a_file(5, 9), replace(a_file(9, 12), path=a_file(5, 9).path)], "twice"),
@@ -138,6 +140,25 @@ def test_a_manifest_that_is_not_whole_is_refused(files: list[ArchivedFile], word
     "change",
     [
         {"version": 2},
+        {"version": True},
+        {"version": 1.0},
+        {"generation": 1.0},
+        {"generation": 2**63},
+        {"another": 0.5},
+        {"another": float("nan")},
+        {"topic": "\ud800"},
+        {"instance": "\udfff"},
+        {"retired": {}},
+        {"retired": ""},
+        {"retired": [{"path": "day=2026-11-27/x.parquet", "at": 1}]},
+        {"retired": [{"path": "other.parquet", "at": 1}]},
+        {"retired": [{"path": "day=2026-02-30/" + "0" * 32 + ".parquet", "at": 1}]},
+        {"retired": [{"path": a_path(1), "at": True}]},
+        {"schemas": []},
+        {"schemas": {"00": {"type": 1, "name": "\ud800", "data": "", "properties": {}}}},
+        {"schemas": {"00": {"type": 1, "name": "n", "data": "", "properties": {"\ud800": ""}}}},
+        {"schemas": {"00": {"type": 1, "name": "n", "data": "", "properties": {"a": "\ud800"}}}},
+        {"schemas": {"00": {"type": 1, "name": "n", "data": "", "properties": []}}},
         {"partitions": []},
         {"partitions": {"0": None}},
         {"partitions": {"00": {"created": 7, "begin": 0, "end": 0, "files": []}}},
@@ -156,6 +177,56 @@ def test_a_manifest_that_is_not_whole_is_refused(files: list[ArchivedFile], word
 def test_json_that_is_no_manifest_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ManifestError):
         parse(json.dumps({**json.loads(encode(WHOLE)), **change}).encode())
+
+
+def test_the_numbers_of_a_manifest_fit_into_64_bits() -> None:
+    largest = replace(WHOLE, generation=2**63 - 1)
+    assert parse(encode(largest)) == largest
+
+
+@pytest.mark.parametrize(
+    "day", ["2026-02-30", "0000-01-01", "2026-13-01", "\uff12026-11-27", "2026-W01-1"]
+)
+def test_a_day_that_is_not_in_the_calendar_is_refused(day: str) -> None:
+    file = replace(a_file(5, 9), day=day, path=a_path(5).replace(DAY, day))
+    with pytest.raises(ManifestError):
+        parse(encode(a_manifest(file)))
+
+
+@pytest.mark.parametrize("files", [{}, "", None, 0, {"path": 1}, [[]], ["path"], [None]])
+def test_files_that_are_no_list_of_files_are_refused(files: Any) -> None:
+    data = json.loads(encode(WHOLE))
+    data["partitions"]["0"] |= {"files": files, "end": 5}
+    with pytest.raises(ManifestError):
+        parse(json.dumps(data).encode())
+
+
+@pytest.mark.parametrize("end", [12.0, True, "12", None])
+def test_an_end_of_another_type_is_refused(end: Any) -> None:
+    data = json.loads(encode(WHOLE))
+    data["partitions"]["0"]["end"] = end
+    with pytest.raises(ManifestError):
+        parse(json.dumps(data).encode())
+
+
+def test_a_key_that_is_there_twice_is_refused() -> None:
+    text = encode(WHOLE).decode()
+    for key in ('"generation": 1', '"next": 9', '"created": 7', '"retired": []'):
+        assert key in text
+        name = key.partition('"')[2].partition('"')[0]
+        with pytest.raises(ManifestError, match=f"has the key '{name}' twice"):
+            parse(text.replace(key, f"{key}, {key}", 1).encode())
+
+
+def test_a_manifest_is_utf_8() -> None:
+    text = encode(WHOLE).decode()
+    assert parse(text.encode()) == WHOLE
+    for data in (text.encode("utf-16"), text.encode("utf-32"), b"\xef\xbb\xbf" + text.encode()):
+        with pytest.raises(ManifestError, match="the manifest is not JSON"):
+            parse(data)
+    raw = text.replace("instance", "in\ud800stance").encode("utf-8", "surrogatepass")
+    with pytest.raises(ManifestError, match="the manifest is not JSON"):
+        parse(raw)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b"\xff", b"[" * 100_000])
