@@ -339,12 +339,15 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, BrokerError | ValueError | OSError):
         return f"{error}."
     if type(error).__module__.startswith("pyspark."):
-        return f"A task of Spark failed: {_cause(error)}"
+        return _cause(error)
     return None
 
 
 def _cause(error: Exception) -> str:
-    """Return the last line of the traceback of a Python worker, which is its own error."""
+    """Return the sentence of the Python worker that failed, or the best line that Spark has."""
     lines = [line.strip() for line in str(error).splitlines()]
-    own = [line for line in lines if re.match(r"(daybook|pyspark|builtins)?[\w.]*Error: ", line)]
-    return (own or lines)[-1]
+    for line in reversed(lines):
+        if match := re.match(r"daybook\.[\w.]+: (.+)", line):
+            return f"{match[1].rstrip('.')}."
+    own = [line for line in lines if re.match(r"[\w.]*Error: ", line)]
+    return f"A task of Spark failed: {(own or lines or [''])[-1]}"

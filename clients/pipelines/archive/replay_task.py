@@ -21,6 +21,7 @@ from daybook.clients.pipelines.archive.replay_plan import MARK, Mark, Piece
 from daybook.clients.python.sink_requests import Batch, SinkRequests
 from daybook.clients.python.topic_producer import COMPRESSION_ON_THE_WIRE
 from daybook.clients.spark.rows import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from daybook.clients.spark.short_errors import each_in_one_sentence
 from daybook.clients.spark.stage import rotated
 from daybook.managed_ledger.sinks.staging import staged_entry
 from daybook.wire.compression import CompressionType, compress
@@ -192,6 +193,9 @@ class ReplayTask:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the pieces whose indexes are in the batches; this is what `mapInArrow` calls."""
+        return each_in_one_sentence(self._run(batches))
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 row = trio.run(self._stage, index)

@@ -25,6 +25,7 @@ from daybook.clients.pipelines.archive.manifest import ArchivedFile
 from daybook.clients.pipelines.archive.parquet import Label
 from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.schema import TYPES
+from daybook.clients.spark.short_errors import each_in_one_sentence
 
 COLUMNS = tuple(TYPES)
 RESULT = (
@@ -60,6 +61,9 @@ class FileWriter:
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Write all batches; this is what `mapInArrow` calls."""
+        return each_in_one_sentence(self._run(batches))
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         file: NewFile | None = None
         for batch in batches:
             for day, rows in by_day(batch, None if file is None else file.day):

@@ -144,21 +144,32 @@ def test_an_error_is_a_sentence(
     assert shown.stdout == ""
 
 
-def test_the_error_of_a_worker_is_the_cause() -> None:
-    class PythonError(Exception):
-        __module__ = "pyspark.errors.exceptions.captured"
+class PythonError(Exception):
+    """An error of Spark, with the text of an error of a worker."""
 
+    __module__ = "pyspark.errors.exceptions.captured"
+
+
+SENTENCE: Callable[[Exception], str | None] = archives._sentence
+
+
+@pytest.mark.parametrize("before", ["", 'Traceback (most recent call last):\n  File "x.py"\n'])
+@pytest.mark.parametrize("name", ["spark.walk.UnreadableMessageError", "x.DataLossError"])
+def test_the_error_of_a_worker_is_its_sentence(before: str, name: str) -> None:
     error = PythonError(
-        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
-        '  File "x.py", line 1\ndaybook.clients.spark.walk.UnreadableMessageError: t: the message'
-        " at offset 5 cannot be read\n\n\tat org.apache.spark.X"
+        f"An exception was thrown from the Python worker:\n{before}"
+        f"daybook.clients.{name}: t: the message at offset 5: restore it\n\n\tat org.apache.spark.X"
     )
-    found: Callable[[Exception], str | None] = archives._sentence
-    assert found(error) == (
-        "A task of Spark failed: daybook.clients.spark.walk.UnreadableMessageError: t: the message"
-        " at offset 5 cannot be read"
+    assert SENTENCE(error) == "t: the message at offset 5: restore it."
+
+
+def test_a_defect_of_a_worker_has_its_type() -> None:
+    error = PythonError(
+        "Traceback (most recent call last):\nKeyError: 'x'\n\n\tat org.apache.spark.X\n\t... 1 more"
     )
-    assert found(KeyError("x")) is None
+    assert SENTENCE(error) == "A task of Spark failed: KeyError: 'x'"
+    assert SENTENCE(PythonError("lost a task")) == "A task of Spark failed: lost a task"
+    assert SENTENCE(KeyError("x")) is None
 
 
 def test_follow_goes_on_until_an_error_that_stays(

@@ -4,13 +4,20 @@ import io
 import os
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from pyspark.serializers import SpecialLengths
 from pyspark.util import handle_worker_exception
 
+from daybook.clients.pipelines.archive import write as archive_write
+from daybook.clients.pipelines.archive.errors import ArchiveError
+from daybook.clients.pipelines.archive.files import ArchiveFiles
+from daybook.clients.pipelines.archive.replay_task import ReplayTask
+from daybook.clients.pipelines.archive.write import FileWriter
 from daybook.clients.python.errors import UnavailableError
 from daybook.clients.spark import short_errors
 from daybook.clients.spark.offsets import DataLossError
@@ -20,7 +27,10 @@ from daybook.clients.spark.short_errors import each_in_one_sentence, in_one_sent
 from daybook.clients.spark.source import DaybookDataSource
 from daybook.clients.spark.topics import _text_of
 from daybook.clients.spark.walk import UnreadableMessageError
+from daybook.wire.compression import CompressionType
+from tests.clients.pipelines.rows import a_batch, a_row
 
+NO_COMPRESSION = CompressionType.NONE
 HIDE = "SPARK_HIDE_TRACEBACK"
 
 
@@ -81,6 +91,29 @@ def test_a_task_that_fails_in_the_middle_says_one_sentence(in_worker: None) -> N
     (line,) = sent_to_user(lambda: got.extend(each_in_one_sentence(rows())))
     assert got == [1]
     assert line.endswith("DataLossError: the offsets 0 to 7 are gone")
+
+
+def test_tasks_of_archives_say_one_sentence(
+    in_worker: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise ArchiveError("d/x.parquet cannot be read: restore the file from a copy")
+
+    files = ArchiveFiles(Path("d"))
+    monkeypatch.setattr(archive_write, "NewFile", fail)
+    monkeypatch.setattr(ReplayTask, "_stage", fail)
+    batches = [a_batch(a_row(0))]
+    replay: Any = ReplayTask(files, (), {}, "", None, "", "", cast("Any", None), NO_COMPRESSION)
+    indexes = [pa.record_batch({"id": [0]})]
+    for call in (
+        lambda: list(FileWriter(files, "", 1).run(iter(batches))),
+        lambda: list(replay.run(iter(indexes))),
+    ):
+        monkeypatch.setenv(HIDE, "")
+        (line,) = sent_to_user(call)
+        assert line.endswith(
+            "ArchiveError: d/x.parquet cannot be read: restore the file from a copy"
+        )
 
 
 def test_a_wrong_option_is_one_sentence(in_worker: None) -> None:
