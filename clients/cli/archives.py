@@ -19,7 +19,14 @@ from daybook.clients.cli.options import (
 from daybook.clients.cli.output import counted, write_rows
 from daybook.clients.cli.progress import open_progress
 from daybook.clients.cli.run import run_async, until_signal
-from daybook.clients.cli.spark import open_spark, spark_installed, spark_option
+from daybook.clients.cli.spark import (
+    EndedBySignalError,
+    check_cluster,
+    ended_by_signals,
+    open_spark,
+    spark_installed,
+    spark_option,
+)
 from daybook.clients.python.arguments import Compression, compression_type
 from daybook.clients.python.errors import BrokerError, Remedy
 
@@ -99,7 +106,8 @@ def archive(
     stopped, run it again: it goes on where the manifest ends.
     """
     path = _path(directory)
-    with open_spark("archive", settings) as spark:
+    check_cluster(service_url, "--service-url")
+    with ended_by_signals(), open_spark("archive", settings) as spark:
         from daybook.clients.pipelines.archive import compact as compaction
         from daybook.clients.pipelines.archive import run
 
@@ -137,7 +145,8 @@ def compact_archive(directory: str, file_size: int, output: OutputFormat) -> Non
 
         return compaction.compact(path, file_size, tell)
 
-    manifest = run_reported(f"Compacting {directory}", work, "byte")
+    with ended_by_signals():
+        manifest = run_reported(f"Compacting {directory}", work, "byte")
     write_rows(_table(manifest), _COLUMNS, output)
 
 
@@ -183,7 +192,8 @@ def replay(
     command is stopped, run it again.
     """
     path = _path(directory)
-    with open_spark("replay", settings) as spark:
+    check_cluster(service_url, "--service-url")
+    with ended_by_signals(), open_spark("replay", settings) as spark:
         from daybook.clients.pipelines.archive import replay as replaying
 
         job = replaying.ReplayJob(
@@ -282,8 +292,8 @@ class _Reported:
 def run_reported(what: str, work: Callable[[Report], T], unit: str = "offset") -> T:
     """Run `work` in a thread, and report its progress and rate on standard error.
 
-    A signal ends the command at once.  `work` may be stopped anywhere, and goes on when the command
-    is run again.
+    A signal raises EndedBySignalError at once.  `work` may be stopped anywhere, and goes on when
+    the command is run again.
     """
     done: list[T] = []
     reported = _Reported(what, unit)
@@ -293,8 +303,7 @@ def run_reported(what: str, work: Callable[[Report], T], unit: str = "offset") -
 
     received = run_async(lambda: until_signal(finish), _sentence)
     if received is not None:
-        click.echo("Stopped. Run the command again to go on.", err=True)
-        raise SystemExit(128 + received)
+        raise EndedBySignalError(received)
     click.echo(reported.line, err=True)
     return done[0]
 
@@ -323,8 +332,7 @@ def _follow(what: str, work: "Callable[[Report], Manifest]", interval_s: float) 
     received = run_async(lambda: until_signal(repeat), _sentence)
     assert received is not None, "only a signal or an error ends it"
     if not done:
-        click.echo("Stopped. Run the command again to go on.", err=True)
-        raise SystemExit(128 + received)
+        raise EndedBySignalError(received)
     return done[-1]
 
 

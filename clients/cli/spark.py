@@ -1,17 +1,25 @@
-"""The parts that commands on Spark share: the option `--spark`, and the session."""
+"""The parts that commands on Spark share: the option `--spark`, the session, and its signals."""
 
+import signal
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from daybook.clients.cli.broker_client import LIMITS, error_sentence
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import Function
+from daybook.clients.cli.run import run_async, until_signal
+from daybook.clients.python.connect import FIRST_CONTACT_S, connect
+from daybook.clients.python.errors import UnavailableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_CONTACT_S = FIRST_CONTACT_S
 _EXTRA = ("pyspark", "pyarrow", "numpy")
 
 
@@ -57,8 +65,95 @@ def spark_installed() -> "Generator[None]":
 @contextmanager
 def open_spark(name: str, settings: Mapping[str, str]) -> "Generator[SparkSession]":
     """Open the session of a command.  Raise UserError without PySpark."""
-    with spark_installed():
-        from daybook.clients.pipelines.session import spark_session
+    with spark_installed(), ExitStack() as stack:
+        from daybook.clients.pipelines.session import silence, spark_session
 
-        with spark_session(f"daybook {name}", settings) as spark:
+        with _held_signals():
+            spark = stack.enter_context(spark_session(f"daybook {name}", settings))
+        try:
             yield spark
+        except (EndedBySignalError, KeyboardInterrupt):
+            silence(spark)
+            raise
+
+
+def check_cluster(service_url: str, option: str) -> None:
+    """Raise UserError if no broker answers in the time of a first contact.
+
+    Spark takes half a minute to start, so a command asks before.  `option` sets the address.
+    """
+
+    async def ask() -> None:
+        try:
+            async with connect(service_url, timeout_s=_CONTACT_S, limits=LIMITS):
+                pass
+        except UnavailableError as error:
+            raise UnavailableError(without_advice(error)) from None
+
+    with ended_by_signals():
+        received = run_async(
+            lambda: until_signal(ask), lambda error: error_sentence(error, service_url, option)
+        )
+        if received is not None:
+            raise EndedBySignalError(received)
+
+
+def without_advice(error: Exception) -> str:
+    """Return an error of `connect` without the advice for programs, which follows two spaces."""
+    return str(error).partition(".  ")[0]
+
+
+class EndedBySignalError(BaseException):
+    """Ctrl-C or SIGTERM ends the command; `ended_by_signals` says so."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def ended_by_signals() -> Generator[None]:
+    """Let Ctrl-C and SIGTERM end a command with a sentence, also before its work begins.
+
+    The sentence is the last line, after the end of Spark.
+    """
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        raise EndedBySignalError(number)
+
+    before = {each: signal.signal(each, end) for each in _SIGNALS}
+    received: int
+    try:
+        yield
+        return
+    except KeyboardInterrupt:  # from the handler of PySpark
+        received = signal.SIGINT
+    except EndedBySignalError as error:
+        received = error.number
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    click.echo("Stopped. Run the command again to go on.", err=True)
+    raise SystemExit(128 + received)
+
+
+@contextmanager
+def _held_signals() -> Generator[None]:
+    """Let signals take effect at the end of the block: half a start would leave a Java process."""
+    received: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        del frame
+        if not received:
+            click.echo("Stopping as soon as Spark has started.", err=True)
+        received.append(number)
+
+    before = {each: signal.signal(each, hold) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])

@@ -17,7 +17,15 @@ from daybook.clients.cli.options import (
     output_option,
 )
 from daybook.clients.cli.output import write_record, write_rows
-from daybook.clients.cli.spark import open_spark, spark_installed, spark_option
+from daybook.clients.cli.spark import (
+    check_cluster,
+    ended_by_signals,
+    open_spark,
+    spark_installed,
+    spark_option,
+    without_advice,
+)
+from daybook.clients.pipelines.session import is_remote
 from daybook.clients.pipelines.spec import (
     ROWS_PER_BATCH,
     Cluster,
@@ -108,7 +116,10 @@ def run(
     """
     with _sentences():
         pipeline = read_pipeline(file, Cluster(service_url, admin_url))
-    _run(pipeline, settings, output, until_end=available_now)
+    if not is_remote({**pipeline.spark, **settings}):  # The driver may see other brokers.
+        _check_clusters(pipeline, f"--service-url, or with service.url in {file}")
+    with ended_by_signals():
+        _run(pipeline, settings, output, until_end=available_now)
 
 
 @click.command()
@@ -159,10 +170,26 @@ def _copy(
             starting=starting,
             rows_per_batch=rows_per_batch,
         )
-        from daybook.clients.pipelines.copies import prepare_target
+    _check_clusters(pipeline, "--service-url" if source_url is None else "--source-url")
+    with ended_by_signals():
+        with _sentences():
+            from daybook.clients.pipelines.copies import prepare_target
 
-        click.echo(prepare_target(pipeline, same_partitions=partition_by == "source"), err=True)
-    _run(pipeline, settings, output, until_end=until_end)
+            click.echo(prepare_target(pipeline, same_partitions=partition_by == "source"), err=True)
+        _run(pipeline, settings, output, until_end=until_end)
+
+
+def _check_clusters(pipeline: Pipeline, source_option: str) -> None:
+    """Raise UserError if no broker answers: that of the target, or that of a Daybook source."""
+    target = _service_url(pipeline.sink)
+    if pipeline.source_format == "daybook" and _service_url(pipeline.source) != target:
+        check_cluster(_service_url(pipeline.source), source_option)
+    check_cluster(target, "--service-url")
+
+
+def _service_url(options: Mapping[str, str]) -> str:
+    """Return the address among options, whose names may have any case."""
+    return next(value for name, value in options.items() if name.lower() == "service.url")
 
 
 def _copy_source(url: str, topic: str) -> CopySource:
@@ -225,7 +252,7 @@ def _sentences() -> Generator[None]:
         with spark_installed():
             yield
     except (SpecError, BrokerError, ValueError) as error:
-        raise UserError(f"{str(error).rstrip('.')}.") from None
+        raise UserError(f"{without_advice(error).rstrip('.')}.") from None
     except Exception as error:
         if type(error).__name__ != "PipelineError":
             raise

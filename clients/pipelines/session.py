@@ -3,10 +3,11 @@
 # pyright: basic
 # (the libraries underneath have no types)
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ _LOCAL_DEFAULTS = {
 }
 
 
+def is_remote(settings: Mapping[str, str]) -> bool:
+    """Return True if another process has the driver, which is that of Spark Connect."""
+    return bool(settings.get("spark.remote") or os.environ.get("SPARK_REMOTE"))
+
+
 @contextmanager
 def spark_session(name: str, settings: Mapping[str, str]) -> Iterator["SparkSession"]:
     """Open a session that knows the format `daybook`, and close it in the end.
@@ -31,10 +37,9 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator["SparkSess
 
     from daybook.clients.spark import DaybookDataSource
 
-    remote = settings.get("spark.remote") or os.environ.get("SPARK_REMOTE")
     builder = SparkSession.builder.appName(name)
     made = dict(settings)
-    if not remote:
+    if not is_remote(settings):
         made = {**_DEFAULTS, **_local_defaults(settings), **settings}
     for setting, value in made.items():
         builder = builder.config(setting, value)
@@ -44,6 +49,13 @@ def spark_session(name: str, settings: Mapping[str, str]) -> Iterator["SparkSess
         yield spark
     finally:
         spark.stop()
+
+
+def silence(spark: "SparkSession") -> None:
+    """Let a session say nothing more: what is under way fails, because the user ends it."""
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    with suppress(Exception):  # A session of Spark Connect has no context.
+        spark.sparkContext.setLogLevel("OFF")
 
 
 def _local_defaults(settings: Mapping[str, str]) -> Mapping[str, str]:

@@ -58,6 +58,7 @@ def spark(monkeypatch: pytest.MonkeyPatch, opened: list[tuple[str, Mapping[str, 
         return nullcontext(session)
 
     monkeypatch.setattr(archives, "open_spark", open_spark)
+    monkeypatch.setattr(archives, "check_cluster", lambda *_: None)
     return session
 
 
