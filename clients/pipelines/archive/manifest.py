@@ -210,15 +210,14 @@ def parse(data: bytes) -> Manifest:
             _count(found["generation"]),
             {
                 bytes.fromhex(_like(version, _HEX)): None if data is None else _schema(data)
-                for version, data in _typed(found["schemas"], dict).items()
+                for version, data in _dict(found["schemas"]).items()
             },
             {
                 int(_like(number, _NUMBER)): _partition(part)
-                for number, part in _typed(found["partitions"], dict).items()
+                for number, part in _dict(found["partitions"]).items()
             },
             tuple(
-                Retired(_path(each["path"]), _count(each["at"]))
-                for each in _typed(found["retired"], list)
+                Retired(_path(each["path"]), _count(each["at"])) for each in _list(found["retired"])
             ),
         )
     except ManifestError:
@@ -253,7 +252,7 @@ def _partition(data: Json) -> ArchivedPartition:
             None if each["earliest"] is None else _count(each["earliest"]),
             None if each["latest"] is None else _count(each["latest"]),
         )
-        for each in _typed(data["files"], list)
+        for each in _list(data["files"])
     )
     return ArchivedPartition(_count(data["created"]), _count(data["begin"]), files)
 
@@ -310,6 +309,16 @@ def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
 
 def _float(text: str) -> Json:
     raise ManifestError(f"{text} is not a number of the manifest")
+
+
+def _dict(value: Json) -> Json:
+    _typed(value, dict)
+    return value
+
+
+def _list(value: Json) -> Json:
+    _typed(value, list)
+    return value
 
 
 def _path(value: Json) -> str:
