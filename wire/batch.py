@@ -41,6 +41,7 @@ BATCH_MAX = 1 << 18  # messages in one entry
 _MESSAGE_BYTES_MIN = _SIZE_BYTES + 2  # in a batch: the metadata hold at least the size of the data
 # How far each compression can shrink equal bytes; zstd may write 128 KiB in 4 bytes.
 _RATIO_MAX = {pb.LZ4: 255, pb.ZLIB: 1032, pb.ZSTD: 1 << 15, pb.SNAPPY: 64}
+_STRINGS = {str}  # the type of a text that is UTF-8; protobuf returns others as bytes
 _REPEATED_BYTES_MAX = 64  # Longer metadata are not compared across all messages of a batch.
 
 # -- the broker's block
@@ -86,14 +87,29 @@ def _producer_part(payload: memoryview) -> memoryview:
 
 def verify_checksum(payload: memoryview) -> None:
     """Raise ChecksumError if the payload has a checksum and does not match it."""
+    _verified(payload)
+
+
+def verified_metadata(payload: memoryview) -> tuple[pb.MessageMetadata, memoryview]:
+    """Verify the checksum, if there is one, and return the metadata and the body of an entry.
+
+    This is `verify_checksum` and `parse_metadata` in one, for readers of many entries.
+    """
+    return _split_metadata(_verified(payload))
+
+
+def _verified(payload: memoryview) -> memoryview:
+    """Return what follows the checksum, if there is one and it matches."""
     payload = _producer_part(payload)
     if payload[:_MAGIC_BYTES].tobytes() != _CHECKSUM_MAGIC:
-        return
+        return payload
     if len(payload) < _CHECKSUM_END:
         raise TruncatedError("the checksum of an entry is cut off")
     (checksum,) = U32.unpack_from(payload, _MAGIC_BYTES)
-    if crc32c(payload[_CHECKSUM_END:]) != checksum:
+    rest = payload[_CHECKSUM_END:]
+    if crc32c(rest) != checksum:
         raise ChecksumError("the entry does not match its checksum")
+    return rest
 
 
 def without_checksum(payload: memoryview) -> memoryview:
@@ -109,7 +125,10 @@ def parse_metadata(payload: memoryview) -> tuple[pb.MessageMetadata, memoryview]
 
     Raise MalformedError unless all strings are readable and `num_messages_in_batch` is at least 1.
     """
-    payload = without_checksum(payload)
+    return _split_metadata(without_checksum(payload))
+
+
+def _split_metadata(payload: memoryview) -> tuple[pb.MessageMetadata, memoryview]:
     if len(payload) < _SIZE_BYTES:
         raise TruncatedError("an entry has no metadata")
     end = _SIZE_BYTES + U32.unpack_from(payload)[0]
@@ -138,7 +157,7 @@ def _check_metadata(metadata: pb.MessageMetadata) -> None:
         texts += _texts(metadata.properties)
     if metadata.replicate_to or metadata.replicated_from:
         texts += [*metadata.replicate_to, metadata.replicated_from]
-    if not all(isinstance(text, str) for text in texts):
+    if {*map(type, texts)} != _STRINGS:
         raise MalformedError("the metadata of an entry have a text that is not UTF-8")
 
 

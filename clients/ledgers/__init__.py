@@ -22,7 +22,7 @@ from daybook.bookie.ledger.racks import Placement, RackFile, RackScript, RackTab
 from daybook.clients.ledgers import blocking
 from daybook.clients.ledgers.client import Client, Digest, LedgerOptions, connect
 from daybook.clients.ledgers.deferred import DeferredWriter
-from daybook.clients.ledgers.entries import Entry, EntryStream
+from daybook.clients.ledgers.entries import Entry, EntryStream, EntryView
 from daybook.clients.ledgers.errors import (
     ClusterError,
     CutShortError,
@@ -65,6 +65,7 @@ __all__ = [
     "EntryNotSentError",
     "EntryStream",
     "EntryTooLargeError",
+    "EntryView",
     "Fragment",
     "InDoubtError",
     "LedgerClosedError",

@@ -17,7 +17,7 @@ has the same effect as a cancelled call of the trio client.
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import Self, TypeVar, Unpack
+from typing import Generic, Protocol, Self, TypeVar, Unpack
 
 import trio
 
@@ -30,7 +30,7 @@ from daybook.clients.ledgers.blocking_writer import DeferredWriter as DeferredWr
 from daybook.clients.ledgers.blocking_writer import Writer as Writer
 from daybook.clients.ledgers.blocking_writer import call_within, new_portal
 from daybook.clients.ledgers.client import LedgerOptions
-from daybook.clients.ledgers.entries import Entry, EntryStream
+from daybook.clients.ledgers.entries import Entry, EntryT, EntryView
 from daybook.clients.ledgers.limits import Limits
 from daybook.clients.python.portal import Block, Closing, Portal
 
@@ -210,6 +210,12 @@ class Reader:
         """
         return _Entries(self._portal, self._reader.read(first, last), timeout_s)
 
+    def read_views(
+        self, first: int = 0, last: int | None = None, *, timeout_s: float | None = None
+    ) -> Iterator[EntryView]:
+        """Read as `read` does, without a copy of each entry: for those who keep none of them."""
+        return _Entries(self._portal, self._reader.read_views(first, last), timeout_s)
+
     def tail(self, first: int = 0, *, timeout_s: float | None = None) -> Iterator[Entry]:
         """Read the entries from `first` on, each as it is confirmed, until the ledger is closed.
 
@@ -218,26 +224,32 @@ class Reader:
         return _Entries(self._portal, self._reader.tail(first), timeout_s)
 
 
-class _Entries:
+class _Source(Protocol[EntryT]):
+    """A range of a ledger, or its tail."""
+
+    async def next_batch(self) -> list[EntryT]: ...
+
+
+class _Entries(Generic[EntryT]):
     """An iterator that continues with the next entry after an error, and in any thread."""
 
     def __init__(
         self,
         portal: Portal,
-        source: EntryStream | trio_reader.Tail,
+        source: "_Source[EntryT]",
         timeout_s: float | None,
     ) -> None:
         self._portal = portal
-        self._source = source
+        self._source: _Source[EntryT] = source
         self._timeout_s = timeout_s
         self._fetching = trio.Lock()
-        self._fetched: deque[Entry] = deque()
+        self._fetched: deque[EntryT] = deque()
         self._ended = False
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Entry:
+    def __next__(self) -> EntryT:
         while True:
             try:
                 return self._fetched.popleft()

@@ -33,7 +33,7 @@ from daybook.clients.ledgers.limits import Limits
 from daybook.clients.ledgers.reader import Reader
 from daybook.clients.ledgers.turns import Turns
 from daybook.clients.ledgers.writer import AdvancedWriter, LedgerHandle, Writer
-from daybook.wire.arena import ArenaPool
+from daybook.wire.arena import ARENA_BYTES, LITTLE_BYTES, ArenaPool
 from daybook.wire.clock import SystemClock, WallClock
 from daybook.wire.digest import DigestType
 from daybook.wire.metadata.store import MetadataStore
@@ -293,7 +293,7 @@ async def open_client(
                 network=network,
                 rng=rng,
                 clock=clock,
-                arenas=ArenaPool(),
+                arenas=ArenaPool(arena_bytes=_arena_bytes(limits)),
                 flusher=flusher,
                 limits=limits.ledger,
                 root=root,
@@ -311,3 +311,9 @@ async def open_client(
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+def _arena_bytes(limits: Limits) -> int:
+    """Return a size that holds the largest answer of a bookie, so that its memory is recycled."""
+    largest = limits.ledger.bookies.batch_bytes_max + 2 * LITTLE_BYTES
+    return max(ARENA_BYTES, -(-largest // ARENA_BYTES) * ARENA_BYTES)

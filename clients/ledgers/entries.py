@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 import trio
 
@@ -31,6 +31,29 @@ class Entry:
     entry_id: int
     data: bytes
     length: int  # bytes of the ledger up to and including this entry
+
+
+@dataclass(slots=True)
+class EntryView:
+    """An entry that was not copied.
+
+    `data` is a view into the memory into which the client receives.  It stays as it is, and keeps
+    that memory, a few megabytes, from being used again: who keeps a part of it for long copies it.
+    """
+
+    entry_id: int
+    data: memoryview
+
+
+EntryT = TypeVar("EntryT", Entry, EntryView)
+
+
+def copied(entry: StoredEntry) -> Entry:
+    return Entry(entry.entry_id, bytes(entry.payload), entry.length)
+
+
+def viewed(entry: StoredEntry) -> EntryView:
+    return EntryView(entry.entry_id, entry.payload)
 
 
 class ClientScope:
@@ -93,18 +116,18 @@ class Turn:
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
+class _Part(Generic[EntryT]):
     """The entries first..last of a stream, which are being read."""
 
     first: int
     last: int
-    entries: list[Entry] = field(default_factory=list[Entry])  # those that have arrived: a prefix
+    entries: list[EntryT] = field(default_factory=list[EntryT])  # that have arrived: a prefix
     failure: LedgerError | None = None
     asked_s: float = 0.0
     arrived: trio.Event = field(default_factory=trio.Event)
 
 
-class EntryStream:
+class EntryStream(Generic[EntryT]):
     """The entries of a range, in order: `async for entry in reader.read(...)`.
 
     The stream reads some entries ahead, bounded by `Limits.read_bytes`, `read_ahead` and
@@ -117,29 +140,36 @@ class EntryStream:
     """
 
     def __init__(
-        self, scope: ClientScope, source: Source, first: int, last: int, limits: Limits
+        self,
+        scope: ClientScope,
+        source: Source,
+        first: int,
+        last: int,
+        limits: Limits,
+        make: Callable[[StoredEntry], EntryT],
     ) -> None:
         self._scope = scope
         self._source = source
         self._next = first
         self._last = last
         self._limits = limits
-        self._parts: deque[_Part] = deque()  # bookies were asked for all of them
+        self._make: Callable[[StoredEntry], EntryT] = make
+        self._parts: deque[_Part[EntryT]] = deque()  # bookies were asked for all of them
         self._parts_max = 1  # `_adapt` changes it
-        self._entries: deque[Entry] = deque()  # the rest of the present batch
+        self._entries: deque[EntryT] = deque()  # the rest of the present batch
         self._turn = Turn()
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Entry:
+    async def __anext__(self) -> EntryT:
         if not self._entries:
             self._entries.extend(await self.next_batch())
         if not self._entries:
             raise StopAsyncIteration
         return self._entries.popleft()
 
-    async def next_batch(self) -> list[Entry]:
+    async def next_batch(self) -> list[EntryT]:
         """Return the next entries, about `Limits.read_bytes` of them; [] behind the last one."""
         if self._entries:
             batch = list(self._entries)
@@ -148,7 +178,7 @@ class EntryStream:
         with self._turn.taken():
             return await self._next_batch()
 
-    async def _next_batch(self) -> list[Entry]:
+    async def _next_batch(self) -> list[EntryT]:
         self._scope.check()
         self._fill()
         if not self._parts:
@@ -172,7 +202,7 @@ class EntryStream:
             reach = self._source.reach(
                 self._next, self._last, max_bytes=self._limits.read_bytes * 3 // 4
             )
-            part = _Part(self._next, reach)
+            part = _Part[EntryT](self._next, reach)
             self._start(part)
             self._parts.append(part)
             self._next = reach + 1
@@ -182,12 +212,12 @@ class EntryStream:
         parts = len(self._parts)
         return not parts or (parts < self._parts_max and self._scope.reads < self._limits.reads_max)
 
-    def _start(self, part: _Part) -> None:
+    def _start(self, part: _Part[EntryT]) -> None:
         self._scope.start(partial(self._read, part))
         self._scope.reads += 1
         part.asked_s, part.arrived = trio.current_time(), trio.Event()
 
-    def _adapt(self, part: _Part) -> None:
+    def _adapt(self, part: _Part[EntryT]) -> None:
         """Adapt the number of parts to the link, and to large entries."""
         quick_s = self._limits.ledger.slow_read_s / 4
         if part.first <= part.last:
@@ -197,14 +227,13 @@ class EntryStream:
         else:
             self._parts_max = min(self._parts_max + 1, self._limits.read_ahead)
 
-    async def _read(self, part: _Part) -> None:
+    async def _read(self, part: _Part[EntryT]) -> None:
         try:
             with translated():
                 found = await self._source.read(
                     part.first, part.last, max_bytes=self._limits.read_bytes
                 )
-            # A copy: an application that keeps a payload must not keep the receive memory.
-            part.entries = [Entry(e.entry_id, bytes(e.payload), e.length) for e in found]
+            part.entries = [self._make(entry) for entry in found]
             part.first = found[-1].entry_id + 1
             self._adapt(part)
         except LedgerError as error:

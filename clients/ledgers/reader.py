@@ -18,9 +18,19 @@ from daybook.bookie.errors import NoSuchEntryError
 from daybook.bookie.ledger.lac import TailingReader
 from daybook.bookie.ledger.metadata import LedgerMetadata
 from daybook.bookie.ledger.reader import LedgerReader
-from daybook.clients.ledgers.entries import ClientScope, Entry, EntryStream, Turn
+from daybook.clients.ledgers.entries import (
+    ClientScope,
+    Entry,
+    EntryStream,
+    EntryT,
+    EntryView,
+    Turn,
+    copied,
+    viewed,
+)
 from daybook.clients.ledgers.errors import translated
 from daybook.clients.ledgers.limits import Limits
+from daybook.wire.entry import Entry as StoredEntry
 
 
 class Reader:
@@ -76,7 +86,7 @@ class Reader:
         with translated(), self._scope.while_open():
             return await self._follower().look()
 
-    def read(self, first: int = 0, last: int | None = None) -> EntryStream:
+    def read(self, first: int = 0, last: int | None = None) -> EntryStream[Entry]:
         """Read the entries `first` to `last`, both included, in order; some are read ahead.
 
         If `last` is None, reading ends at the present `last_add_confirmed`; there are no entries if
@@ -86,6 +96,15 @@ class Reader:
         While entries are read: NoSuchEntryError, ReadUnknownError (continue from that entry later),
         NoSuchLedgerError.
         """
+        return self._stream(first, last, copied)
+
+    def read_views(self, first: int = 0, last: int | None = None) -> EntryStream[EntryView]:
+        """Read as `read` does, without a copy of each entry: for those who keep none of them."""
+        return self._stream(first, last, viewed)
+
+    def _stream(
+        self, first: int, last: int | None, make: Callable[[StoredEntry], EntryT]
+    ) -> EntryStream[EntryT]:
         newest = self.last_add_confirmed
         if first < 0 or (last is not None and last < first):
             raise ValueError(
@@ -97,7 +116,7 @@ class Reader:
         if last > newest and (last >= first or first > newest + 1):
             what = "the last one is" if self.closed else "confirmed are those up to"
             raise NoSuchEntryError(self.ledger_id, max(last, first), f"{what} {newest}")
-        return EntryStream(self._scope, self._reader, first, last, self._limits)
+        return EntryStream(self._scope, self._reader, first, last, self._limits, make)
 
     def tail(self, first: int = 0) -> "Tail":
         """Read the entries from `first` on: those that exist, then each as it is confirmed.
@@ -126,7 +145,7 @@ class Tail:
         self._scope = scope
         self._reader = reader
         self._follower = follower
-        self._stream: EntryStream | None = None
+        self._stream: EntryStream[Entry] | None = None
         self._entries: deque[Entry] = deque()
         self._turn = Turn()
 

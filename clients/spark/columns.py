@@ -1,8 +1,9 @@
 """Turn stored entries into Arrow columns.
 
     rows = RowBuilder(columns, key_type, topic, partition)
-    entry = read_head(data)                              # offsets and metadata
-    rows.add(unpack(entry), place, first_offset, low, high)     # messages low..high-1 of the entry
+    head = read_head(entry.payload)
+    messages = unpack(head.metadata, head.body)
+    rows.add(messages, place, first_offset, low, high)     # messages low..high-1 of the entry
     batch = rows.take()
 
 A column that was not asked for is not computed.  A time that Spark cannot hold (after the year
@@ -72,7 +73,7 @@ def arrow_schema(columns: Sequence[str] = DEFAULT, key_type: KeyType = "binary")
     return pa.schema([(name, key if name == "key" else _TYPES[name]) for name in columns])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
     """Where an entry is, and the partition in the ids of its messages: -1 for none."""
 
@@ -103,11 +104,16 @@ class _Part:
         limited too.
         """
         cut = self.cut
-        texts = sum(
-            each.size for each in (cut.values, cut.keys, cut.ordering_keys) if each is not None
-        )
-        pairs = sum(map(_size_of, cut.properties)) if cut.properties else 0
-        return texts + pairs + len(self.schema_version or b"") * len(self)
+        size = cut.values.size if cut.values is not None else 0
+        if cut.keys is not None:
+            size += cut.keys.size
+        if cut.ordering_keys is not None:
+            size += cut.ordering_keys.size
+        if cut.properties:
+            size += sum(map(_size_of, cut.properties))
+        if self.schema_version is not None:
+            size += len(self.schema_version) * len(self)
+        return size
 
 
 class RowBuilder:
@@ -294,6 +300,9 @@ def _schema_versions(part: _Part) -> Texts | None:
 
 def _joined(parts: Sequence[Texts]) -> Numbers:
     """Return the bytes of all values, one after the other: their only copy."""
+    matrices = [part.data for part in parts if not isinstance(part.data, bytes)]
+    if len(matrices) == len(parts) and len({each.shape[1] for each in matrices}) == 1:
+        return np.concatenate(matrices).reshape(-1)
     found = np.empty(sum(part.size for part in parts), np.uint8)
     at = 0
     for part in parts:

@@ -58,7 +58,8 @@ class Texts:
 
     @property
     def size(self) -> int:
-        return len(self.data) if isinstance(self.data, bytes) else int(self.data.size)
+        data = self.data
+        return len(data) if isinstance(data, bytes) else data.nbytes
 
 
 @dataclass(slots=True)

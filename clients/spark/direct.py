@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator
 from daybook.bookie.errors import LedgerError, NoSuchEntryError, Remedy
 from daybook.clients.ledgers import blocking as ledgers
 from daybook.clients.python.reader import SealedLedger
-from daybook.clients.spark.walk import StoredEntry
+from daybook.clients.spark.entry import StoredEntry, split_offset
 from daybook.managed_ledger.records import LedgerOwner
-from daybook.wire.batch import num_messages, parse_metadata, split_broker_metadata
+from daybook.wire.batch import num_messages, parse_metadata
 from daybook.wire.errors import WireError
 from daybook.wire.topics import TopicName
 
@@ -67,17 +67,17 @@ class SealedLedgerReader:
         first = 0 if offset == ledger.first else find_entry(self._offset_at, ledger, offset)
         before = ledger.first - 1 if first == 0 else None
         ledger_id = ledger.ledger_id
-        for entry in self._reader.read(first, ledger.entries - 1, timeout_s=READ_TIMEOUT_S):
-            before = _last_offset(memoryview(entry.data), before)
-            yield StoredEntry(ledger_id, entry.entry_id, entry.data, before)
+        for entry in self._reader.read_views(first, ledger.entries - 1, timeout_s=READ_TIMEOUT_S):
+            last, payload = split_offset(entry.data)
+            if last is None and before is not None:
+                last = _counted(payload, before)
+            before = last
+            yield StoredEntry(ledger_id, entry.entry_id, last, payload)
 
     def _offset_at(self, entry_id: int) -> int | None:
         """Return the offset of the last message of an entry; None if it states none."""
-        (entry,) = self._reader.read(entry_id, entry_id, timeout_s=READ_TIMEOUT_S)
-        try:
-            return split_broker_metadata(memoryview(entry.data))[1]
-        except WireError:
-            return None
+        (entry,) = self._reader.read_views(entry_id, entry_id, timeout_s=READ_TIMEOUT_S)
+        return split_offset(entry.data)[0]
 
 
 def find_entry(offset_at: Callable[[int], int | None], ledger: SealedLedger, offset: int) -> int:
@@ -106,12 +106,9 @@ def find_entry(offset_at: Callable[[int], int | None], ledger: SealedLedger, off
     return low
 
 
-def _last_offset(data: memoryview, before: int | None) -> int | None:
-    """Return the offset of the last message of an entry behind the offset `before`, if known."""
+def _counted(payload: memoryview, before: int) -> int | None:
+    """Return the offset of the last message of an entry behind the offset `before`."""
     try:
-        _, stated, payload = split_broker_metadata(data)
-        if stated is not None or before is None:
-            return stated
         return before + num_messages(parse_metadata(payload)[0])
     except WireError:
         # The entry has no number.  Entries behind it have none either, unless they state offsets.

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from daybook.wire.batch import (
     num_messages,
-    parse_metadata,
     split_broker_metadata,
-    verify_checksum,
+    verified_metadata,
 )
 from daybook.wire.compression import decompress
 from daybook.wire.errors import MalformedError, WireError
@@ -19,13 +18,31 @@ DECOMPRESSED_MAX = 128 << 20  # the Python client has the same limit
 
 
 @dataclass(slots=True)
-class Head:
-    """The offset and the metadata that an entry states.
+class StoredEntry:
+    """An entry as it is stored, without the block of its broker.
 
-    `last_offset` is that of its last message; None if no broker numbered the entry.
+    `last_offset` is that of its last message; None if no broker numbered the entry, and its reader
+    has not counted.
     """
 
+    ledger_id: int
+    entry_id: int
     last_offset: int | None
+    payload: memoryview
+
+    @classmethod
+    def of(cls, ledger_id: int, entry_id: int, data: bytes) -> "StoredEntry":
+        return cls(ledger_id, entry_id, *split_offset(memoryview(data)))
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.ledger_id, self.entry_id
+
+
+@dataclass(slots=True)
+class Head:
+    """The metadata and the body of an entry."""
+
     metadata: pb.MessageMetadata
     body: memoryview
 
@@ -39,16 +56,9 @@ class Head:
         return self.metadata.num_chunks_from_msg > 1
 
 
-def read_head(data: memoryview) -> Head:
+def read_head(payload: memoryview) -> Head:
     """Parse the metadata of an entry, and verify its checksum.  Raise a WireError."""
-    _, last, payload = split_broker_metadata(data)
-    return head_of(last, payload)
-
-
-def head_of(last_offset: int | None, payload: memoryview) -> Head:
-    """Parse the metadata of an entry without the broker's block, as `read_head` does."""
-    verify_checksum(payload)
-    return Head(last_offset, *parse_metadata(payload))
+    return Head(*verified_metadata(payload))
 
 
 def split_offset(data: memoryview) -> tuple[int | None, memoryview]:

@@ -24,10 +24,11 @@ from daybook.clients.python.reader import SealedLedger
 from daybook.clients.spark import worker
 from daybook.clients.spark.columns import arrow_schema
 from daybook.clients.spark.direct import SealedLedgerReader
+from daybook.clients.spark.entry import StoredEntry
 from daybook.clients.spark.offsets import is_another_topic
 from daybook.clients.spark.options import ReadTask
 from daybook.clients.spark.typed_rows import TypedRows
-from daybook.clients.spark.walk import RangeWalk, StoredEntry
+from daybook.clients.spark.walk import RangeWalk
 from daybook.wire.topics import TopicName
 
 QUEUE_MESSAGES = 20_000  # The broker may send so many ahead.
@@ -179,14 +180,14 @@ class _TaskReader:
                         f" {self._task.patience_s:g} s"
                     )
                 for each in got:
-                    yield StoredEntry(each.ledger_id, each.entry_id, each.data)
+                    yield StoredEntry.of(each.ledger_id, each.entry_id, each.data)
 
     def _look_back(self, offset: int, until: tuple[int, int]) -> Iterator[StoredEntry]:
         """Return the entries from an offset on, or the first one, up to the one at a position."""
         with self._client.create_reader(self._topic, start=Offset(offset)) as reader:
             while got := reader.receive_entries(self._task.patience_s):
                 for each in got:
-                    entry = StoredEntry(each.ledger_id, each.entry_id, each.data)
+                    entry = StoredEntry.of(each.ledger_id, each.entry_id, each.data)
                     if entry.position > until:
                         return
                     yield entry

@@ -20,7 +20,6 @@ Messages that are encrypted, damaged, or too large when decompressed cannot be r
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NoReturn
 
@@ -29,9 +28,8 @@ from daybook.clients.spark.columns import Place, RowBuilder
 from daybook.clients.spark.entry import (
     DECOMPRESSED_MAX,
     Head,
-    head_of,
+    StoredEntry,
     read_head,
-    split_offset,
     unpack,
 )
 from daybook.clients.spark.offsets import DataLossError
@@ -49,24 +47,6 @@ _LOOK_BACK_MAX = 1 << 20
 
 class UnreadableMessageError(Exception):
     """A message of the query cannot be read."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
-    """An entry as it is stored.
-
-    `last_offset` is the offset of its last message if the entry does not state it and its reader
-    has counted.
-    """
-
-    ledger_id: int
-    entry_id: int
-    data: bytes
-    last_offset: int | None = None
-
-    @property
-    def position(self) -> tuple[int, int]:
-        return self.ledger_id, self.entry_id
 
 
 LookBack = Callable[[int, tuple[int, int]], Iterable[StoredEntry]]
@@ -110,14 +90,13 @@ class RangeWalk:
 
     def take(self, entry: StoredEntry) -> None:
         """Take the next entry.  Raise DataLossError or UnreadableMessageError."""
-        stated, payload = split_offset(memoryview(entry.data))
-        last = entry.last_offset if stated is None else stated
+        last = entry.last_offset
         if last is None:
             self._refuse_unnumbered(entry)
         if last < self.expected:
             return
         try:
-            head = head_of(stated, payload)
+            head = read_head(entry.payload)
         except WireError as error:
             # The number of its messages is not known: they are all that are missing up to its end.
             self._unreadable(str(error), entry, None, self.expected, last)
@@ -211,7 +190,7 @@ class RangeWalk:
             chunks = Chunks(DECOMPRESSED_MAX, 1)
             for each in self._look_back(start, entry.position):
                 try:
-                    chunk = read_head(memoryview(each.data))
+                    chunk = read_head(each.payload)
                 except WireError:
                     continue
                 if chunk.metadata.uuid != uuid or not chunk.is_chunk:

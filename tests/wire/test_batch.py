@@ -19,6 +19,7 @@ from daybook.wire.batch import (
     parse_metadata,
     publish_time,
     split_broker_metadata,
+    verified_metadata,
     verify_checksum,
     without_checksum,
 )
@@ -60,6 +61,7 @@ def metadata(**fields: int) -> pb.MessageMetadata:
 def test_an_entry_is_that_of_other_implementations() -> None:
     assert encode_payload(metadata(), b"hello") == GOLDEN
     verify_checksum(memoryview(GOLDEN))
+    assert verified_metadata(memoryview(GOLDEN)) == parse_metadata(memoryview(GOLDEN))
     parsed, body = parse_metadata(memoryview(GOLDEN))
     assert (parsed, bytes(body)) == (metadata(), b"hello")
     assert publish_time(memoryview(GOLDEN)) == NOW
@@ -73,6 +75,7 @@ def test_the_brokers_block_is_that_of_other_implementations() -> None:
     assert (timestamp, index, bytes(rest)) == (NOW, 9, GOLDEN)
     assert split_broker_metadata(memoryview(GOLDEN)) == (None, None, memoryview(GOLDEN))
     verify_checksum(entry)
+    assert verified_metadata(entry) == parse_metadata(entry)
     assert parse_metadata(entry)[0] == metadata()
     assert bytes(without_checksum(entry)) == GOLDEN[6:]
 
@@ -85,8 +88,9 @@ def test_a_changed_byte_is_noticed(index: int) -> None:
         with pytest.raises(WireError):
             parse_metadata(memoryview(changed))
     else:
-        with pytest.raises(ChecksumError):
-            verify_checksum(memoryview(changed))
+        for verify in (verify_checksum, verified_metadata):
+            with pytest.raises(ChecksumError):
+                verify(memoryview(changed))
 
 
 def test_a_batch_of_one_is_a_batch() -> None:
@@ -184,7 +188,13 @@ def test_batches_of_one_metadata_are_read_as_others_are(
 @given(st.binary(max_size=60), st.sampled_from([b"", b"\x0e\x01", b"\x0e\x02", GOLDEN_BLOCK]))
 def test_a_garbage_entry_is_a_wire_error_or_metadata(garbage: bytes, head: bytes) -> None:
     entry = memoryview(head + garbage)
-    for decode in (verify_checksum, parse_metadata, split_broker_metadata, publish_time):
+    for decode in (
+        verify_checksum,
+        verified_metadata,
+        parse_metadata,
+        split_broker_metadata,
+        publish_time,
+    ):
         with suppress(WireError):
             decode(entry)
 

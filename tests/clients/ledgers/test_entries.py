@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.abc import Clock
 
-from daybook.clients.ledgers.entries import ClientScope, EntryStream
+from daybook.clients.ledgers.entries import ClientScope, EntryStream, copied
 from daybook.clients.ledgers.errors import LedgerClosedError
 from daybook.clients.ledgers.limits import Limits
 from daybook.wire.entry import Entry
@@ -45,7 +45,7 @@ async def test_nothing_waits_so_long_behind_others_that_it_seems_slow(
 ) -> None:
     link = Link(mb_per_s)
     async with trio.open_nursery() as nursery:
-        stream = EntryStream(ClientScope(nursery), link, 0, 100 * _PART - 1, LIMITS)
+        stream = EntryStream(ClientScope(nursery), link, 0, 100 * _PART - 1, LIMITS, copied)
         assert [entry.entry_id async for entry in stream] == list(range(100 * _PART))
     assert max(link.took_s) < LIMITS.ledger.slow_read_s
     assert link.most == LIMITS.read_ahead or mb_per_s < 20
@@ -56,7 +56,7 @@ async def test_a_stream_of_a_client_that_was_closed_says_so_each_time(
 ) -> None:
     async with trio.open_nursery() as nursery:
         scope = ClientScope(nursery)
-        stream = EntryStream(scope, Link(700), 0, 100 * _PART - 1, LIMITS)
+        stream = EntryStream(scope, Link(700), 0, 100 * _PART - 1, LIMITS, copied)
         await stream.next_batch()
         await trio.sleep(1)
         scope.end()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from functools import partial
+from typing import TypeAlias
 
 import pytest
 import trio
@@ -40,7 +41,10 @@ def expected(numbers: range) -> list[tuple[int, bytes]]:
     return [(number, b"%100d" % number) for number in numbers]
 
 
-async def told(source: ledgers.EntryStream | ledgers.Tail) -> list[tuple[int, bytes]]:
+Source: TypeAlias = ledgers.EntryStream[ledgers.Entry] | ledgers.Tail
+
+
+async def told(source: Source) -> list[tuple[int, bytes]]:
     return [(entry.entry_id, entry.data) async for entry in source]
 
 
@@ -78,6 +82,21 @@ async def test_a_range_is_given_whole_and_in_order(
             return
         end = 100 if last is None else last + 1
         assert await told(reader.read(first, last)) == expected(range(first, end))
+
+
+async def test_views_have_the_same_bytes_and_keep_them_while_more_is_read(
+    world: World, autojump_clock: Clock
+) -> None:
+    async with world.client(SMALL) as client:
+        ledger_id = await written(client, 100)
+        reader = await client.open(ledger_id, recover=False)
+        views = [entry async for entry in reader.read_views(10, 89)]
+        for _ in range(5):  # This would overwrite the memory of the views, if nobody kept it.
+            assert await told(reader.read()) == expected(range(100))
+        assert all(isinstance(each.data, memoryview) for each in views)
+        assert [(each.entry_id, bytes(each.data)) for each in views] == expected(range(10, 90))
+        with pytest.raises(ledgers.NoSuchEntryError, match="the last one is 99"):
+            reader.read_views(50, 100)
 
 
 async def test_what_is_not_confirmed_is_not_there(world: World, autojump_clock: Clock) -> None:
@@ -190,7 +209,7 @@ async def test_a_second_task_is_told_and_takes_nothing_from_the_first(
     seen: list[tuple[int, bytes]] = []
     refused: list[trio.BusyResourceError] = []
 
-    async def follow(source: ledgers.EntryStream | ledgers.Tail) -> None:
+    async def follow(source: Source) -> None:
         try:
             seen.extend(await told(source))
         except trio.BusyResourceError as error:

@@ -16,29 +16,29 @@ from daybook.clients.python.messages import Message
 from daybook.clients.spark import columns
 from daybook.clients.spark.columns import Place, RowBuilder, arrow_schema
 from daybook.clients.spark.cutter import Cutter
-from daybook.clients.spark.entry import read_head, unpack
+from daybook.clients.spark.entry import unpack
 from daybook.clients.spark.schema import TYPES, KeyType
-from daybook.clients.spark.walk import StoredEntry
 from daybook.wire.batch import encode_payload
 from daybook.wire.compression import CompressionType, compress
 from daybook.wire.errors import WireError
 from daybook.wire.messages.consumer import Delivery
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.clients.spark.entries import batch, metadata, single, stored
+from tests.clients.spark.entries import Stored, batch, metadata, single, stored
 
 ALL = tuple(TYPES)
 TOPIC = "persistent://public/default/t-partition-3"
 
 
 def rows_of(
-    entries: Sequence[StoredEntry], key_type: KeyType = "binary", names: Sequence[str] = ALL
+    entries: Sequence[Stored], key_type: KeyType = "binary", names: Sequence[str] = ALL
 ) -> list[dict[str, Any]]:
     """Return the rows that are cut from whole entries."""
     rows = RowBuilder(names, key_type, "t", 3)
     for entry in entries:
-        head = read_head(memoryview(entry.data))
-        assert head.last_offset is not None
-        first = head.last_offset - head.messages + 1
+        head = entry.head
+        last = entry.split.last_offset
+        assert last is not None
+        first = last - head.messages + 1
         place = Place(entry.ledger_id, entry.entry_id, 3)
         rows.add(unpack(head.metadata, head.body), place, first, 0, head.messages)
     found = rows.take()
@@ -57,7 +57,7 @@ def raw(found: pa.RecordBatch) -> list[dict[str, Any]]:
     return list(found.to_pylist())
 
 
-def messages_of(entry: StoredEntry) -> list[Message]:
+def messages_of(entry: Stored) -> list[Message]:
     """Return the messages as a reader of the Python client has them."""
 
     class Source:
@@ -309,7 +309,7 @@ def test_rows_are_full_when_any_column_has_many_bytes(name: str, form: str) -> N
 def entries_until_full(names: Sequence[str], payload: bytes) -> int:
     """Return how many entries make the rows full; at most 20 are tried."""
     rows = RowBuilder(names, "binary", "t", 3)
-    head = read_head(memoryview(stored(payload, 50).data))
+    head = stored(payload, 50).head
     for count in range(1, 21):
         rows.add(unpack(head.metadata, head.body), Place(1, count, 3), 0, 0, head.messages)
         if rows.full:
@@ -334,7 +334,7 @@ def test_versions_of_schemas_fill_rows_and_numbers_do_not() -> None:
 def test_a_version_of_a_schema_that_is_too_long_is_an_error_of_the_wire() -> None:
     """It would be there once for each message of its batch."""
     payload = batch([({}, b"")] * 10, schema_version=b"v" * 1025)
-    head = read_head(memoryview(stored(payload, 9).data))
+    head = stored(payload, 9).head
     rows = RowBuilder(["schemaVersion"], "binary", "t", 3)
     messages = unpack(head.metadata, head.body)
     with pytest.raises(WireError, match="version of the schema has 1,025 bytes"):
@@ -353,7 +353,7 @@ def test_a_damaged_batch_is_an_error_of_the_wire_or_rows_that_arrow_accepts(
     messages: list[tuple[dict[str, Any], bytes]], data: st.DataObject
 ) -> None:
     payload = batch(messages)
-    head = read_head(memoryview(stored(payload, 20).data))
+    head = stored(payload, 20).head
     body = bytearray(head.body)
     for _ in range(data.draw(st.integers(1, 3))):
         if body:

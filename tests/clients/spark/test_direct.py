@@ -19,10 +19,9 @@ from daybook.clients.spark import worker
 from daybook.clients.spark.offsets import DataLossError, OffsetRange
 from daybook.clients.spark.options import ReadFrom, ReadTask, TaskLedgers
 from daybook.clients.spark.read import LedgerUnreadableError, read_task
-from daybook.clients.spark.walk import StoredEntry
 from daybook.managed_ledger.records import custom_metadata
 from tests.clients.ledgers.world import World, open_world
-from tests.clients.spark.entries import batch, numbered, single, stored
+from tests.clients.spark.entries import Stored, batch, numbered, single, stored
 from tests.clients.spark.test_read import FakeClient
 
 TOPIC = "persistent://public/default/t-partition-3"
@@ -33,7 +32,7 @@ URL = "zk://zookeeper:2181/ledgers"
 class Owner(FakeClient):
     """The broker that owns the partition; it counts who asks for what."""
 
-    def __init__(self, entries: list[StoredEntry], held: Held) -> None:
+    def __init__(self, entries: list[Stored], held: Held) -> None:
         super().__init__(entries, held)
         self.sealed: list[SealedLedger] = []
         self.asked_for_ledgers = 0
@@ -52,7 +51,7 @@ class Topic:
     run_there: Callable[[Callable[[World], None]], None]  # in the thread of the bookies
     owner: Owner = field(default_factory=lambda: Owner([], Held(0, 0)))
 
-    def seal(self, entries: list[StoredEntry], first: int, following: int, **options: Any) -> int:
+    def seal(self, entries: list[Stored], first: int, following: int, **options: Any) -> int:
         """Store entries as one sealed ledger, and return its id."""
         custom = options.pop("custom", custom_metadata(LOG))
         with self.bookies.create(custom=custom) as writer:
@@ -62,7 +61,7 @@ class Topic:
         self.note(writer.ledger_id, entries, first, following)
         return writer.ledger_id
 
-    def note(self, ledger_id: int, entries: list[StoredEntry], first: int, following: int) -> None:
+    def note(self, ledger_id: int, entries: list[Stored], first: int, following: int) -> None:
         """Let the owner have the ledger."""
         size = sum(len(entry.data) for entry in entries)
         sealed = SealedLedger(ledger_id, first, following, len(entries), size)
@@ -70,10 +69,7 @@ class Topic:
         known = len(self.owner.entries)
         self.owner.entries = [
             *self.owner.entries,
-            *(
-                StoredEntry(ledger_id, known + index, entry.data)
-                for index, entry in enumerate(entries)
-            ),
+            *(Stored(ledger_id, known + index, entry.data) for index, entry in enumerate(entries)),
         ]
         self.owner.held = Held(0, following)
 
@@ -138,7 +134,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> Iterator[Topic]:
         yield found
 
 
-def entries_of(first: int, sizes: list[int]) -> list[StoredEntry]:
+def entries_of(first: int, sizes: list[int]) -> list[Stored]:
     found = []
     for size in sizes:
         found.append(numbered(first, size))
@@ -152,7 +148,7 @@ def filled(topic: Topic) -> Topic:
     topic.seal(entries_of(0, [3, 1, 6]), 0, 10)
     topic.seal(entries_of(10, [5, 5, 5, 5]), 10, 30)
     topic.seal(entries_of(30, [10]), 30, 40)
-    topic.owner.entries = [*topic.owner.entries, StoredEntry(99, 0, numbered(40, 5).data)]
+    topic.owner.entries = [*topic.owner.entries, Stored(99, 0, numbered(40, 5).data)]
     topic.owner.held = Held(0, 45)
     return topic
 

@@ -17,14 +17,14 @@ from daybook.clients.spark.entry import split_offset
 from daybook.clients.spark.offsets import DataLossError, OffsetRange
 from daybook.clients.spark.options import OnUnreadable, ReadTask
 from daybook.clients.spark.read import ARROW_SCHEMA, read_task
-from daybook.clients.spark.walk import StoredEntry, UnreadableMessageError
+from daybook.clients.spark.walk import UnreadableMessageError
 from daybook.wire.proto import pulsar_pb2 as pb
-from tests.clients.spark.entries import batch, numbered, single, stored
+from tests.clients.spark.entries import Stored, batch, numbered, single, stored
 
 
 @dataclass
 class FakeReader:
-    deliveries: Iterator[StoredEntry]
+    deliveries: Iterator[Stored]
 
     def receive_entries(self, timeout_s: float) -> list[DeliveredEntry]:
         assert timeout_s > 0
@@ -44,7 +44,7 @@ class FakeReader:
 class FakeClient:
     """A partition that delivers whole entries, like a broker, from any offset on."""
 
-    entries: Sequence[StoredEntry]
+    entries: Sequence[Stored]
     held: Held
     partition_count: int = 4
     asked: list[tuple[str, int]] = field(default_factory=list)
@@ -76,7 +76,7 @@ def task_of(start: int, end: int, **fields: Any) -> ReadTask:
 
 
 def run(
-    entries: Sequence[StoredEntry],
+    entries: Sequence[Stored],
     start: int,
     end: int,
     *,
@@ -206,10 +206,10 @@ def test_an_entry_that_nobody_numbered_is_refused_with_advice() -> None:
 KEYS = [pb.EncryptionKeys(key="k", value=b"v")]
 
 
-def damaged(entry: StoredEntry) -> StoredEntry:
+def damaged(entry: Stored) -> Stored:
     """Return the entry with another last byte, so that its checksum does not match."""
     data = entry.data[:-1] + bytes((entry.data[-1] ^ 1,))
-    return StoredEntry(entry.ledger_id, entry.entry_id, data)
+    return Stored(entry.ledger_id, entry.entry_id, data)
 
 
 def huge() -> bytes:
@@ -255,7 +255,7 @@ def test_a_message_that_is_too_large_when_decompressed_says_so() -> None:
 
 def chunk(
     offset: int, number: int, count: int, body: bytes, *, uuid: str = "u", **fields: Any
-) -> StoredEntry:
+) -> Stored:
     payload = single(
         body,
         uuid=uuid,
