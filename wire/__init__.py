@@ -9,6 +9,7 @@ Read in this order:
     compression, batch  messages inside an entry
     messages/           requests and answers of both protocols; proto/ has their definitions
     transport, tcp      SEAM network, and TCP behind it
+    tls_files, tls      certificates as files; TLS over any stream
     arena, outbox       memory for received bytes; the queue of bytes to send
     connection          frames over a stream
     clock               SEAM wall clock

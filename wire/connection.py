@@ -40,6 +40,7 @@ _FRAMES_MAX = 1 << 13  # in one `receive`: a view costs fifty times as much as a
 _BEGUN_BYTES_MIN = 1 << 14  # So much of a large frame has come before it takes an arena.
 _LOOKS = 5
 _NOTHING = memoryview(b"")
+_TLS_HELLOS = (0x160300, 0x160301, 0x160302, 0x160303)  # how the first record of a client begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class FrameConnection:
         """The `newcomer_` limits, where they are given, hold until `trust` is called."""
         self._pending_total = pending_total or PendingTotal()
         self.peer = stream.peer
+        self.encrypted = stream.encrypted
+        self.certificate = stream.certificate
         self.name = name
         self.pending_bytes = 0
         self.closed = False
@@ -141,7 +144,8 @@ class FrameConnection:
                 return frames, self._span
             try:
                 if not await self._fill(need):
-                    self.close("the peer closed the connection")
+                    within = " in the middle of a frame" if self._written > self._read else ""
+                    self.close(f"the peer closed the connection{within}")
             except (ConnectionLostError, trio.ClosedResourceError) as error:
                 self.close(str(error) or "the connection was closed")
             except MemoryError:
@@ -168,6 +172,8 @@ class FrameConnection:
             if size > self._frame_bytes_max:
                 if frames:  # Handling the frames before it may raise the limit.
                     break
+                if size >> 8 in _TLS_HELLOS and not self.encrypted:
+                    raise OversizeError("the peer speaks TLS to a port that does not")
                 raise OversizeError(
                     f"the peer sends a frame of {size} bytes, and at most {self._frame_bytes_max}"
                     " are allowed"

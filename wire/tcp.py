@@ -24,6 +24,9 @@ _THIS_MACHINE = ("127.", "::1", "::ffff:127.")
 class TcpStream:
     """A connected socket, non-blocking."""
 
+    encrypted = False
+    certificate = None
+
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._closed = False

@@ -13,9 +13,19 @@ Using a stream after `close` raises `trio.ClosedResourceError`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCertificate:
+    """A certificate by which a client has proved in a TLS handshake who it is."""
+
+    common_name: str  # "" if the subject has none, or more than one
+    subject: str  # as in RFC 4514: "CN=alice,O=Example"
+    der: bytes
 
 
 class Stream(Protocol):
@@ -26,16 +36,32 @@ class Stream(Protocol):
         """The address of the other end, `host:port`, for logs."""
         ...
 
+    @property
+    def encrypted(self) -> bool:
+        """True for TLS."""
+        ...
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The client's certificate, at a server that asked for one and has verified it."""
+        ...
+
     def try_recv_into(self, buffer: memoryview) -> int | None:
         """Receive what is there; return the number of bytes, 0 at the end, None if nothing is."""
         ...
 
     async def wait_readable(self) -> None:
-        """Return when `try_recv_into` has bytes, the end or an error."""
+        """Return when `try_recv_into` has bytes, the end or an error.
+
+        TLS also returns when a part of its next record has come, which holds no bytes yet.
+        """
         ...
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
-        """Send what fits without waiting, in order; return the number of bytes taken (maybe 0)."""
+        """Send what fits without waiting, in order; return the number of bytes taken (maybe 0).
+
+        The next call has to begin with the bytes that were not taken.
+        """
         ...
 
     async def wait_writable(self) -> None:

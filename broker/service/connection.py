@@ -33,7 +33,7 @@ from daybook.wire.logging import Log
 from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
-from daybook.wire.transport import Buffer
+from daybook.wire.transport import Buffer, PeerCertificate
 
 _PING = encode(pb.CommandPing())
 _PONG = encode(pb.CommandPong())
@@ -124,6 +124,16 @@ class ClientConnection:
     @property
     def peer(self) -> str:
         return self._frames.peer
+
+    @property
+    def encrypted(self) -> bool:
+        """Return True if the client came over TLS."""
+        return self._frames.encrypted
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """Return the certificate by which the client has proved who it is, if it showed one."""
+        return self._frames.certificate
 
     @property
     def session_state(self) -> session.ClientState:

@@ -27,6 +27,9 @@ _PAUSES_MAX = 5
 class ScriptedStream:
     """Returns the given pieces one by one; a piece of None is a pause of a second."""
 
+    encrypted = False
+    certificate = None
+
     def __init__(self, pieces: Sequence[bytes | None], *, breaks: bool = False) -> None:
         self.peer = "script:1"
         self._pieces = list(pieces)

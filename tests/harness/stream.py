@@ -23,6 +23,9 @@ class SimulatedStream:
     `port` is the port that was connected to, at the end that listened; 0 at the other one.
     """
 
+    encrypted = False
+    certificate = None
+
     def __init__(
         self,
         network: "SimulatedNetwork",

@@ -21,6 +21,9 @@ MIB = 1 << 20
 class FedStream:
     """A stream that delivers the bytes that a test feeds; nothing is sent."""
 
+    encrypted = False
+    certificate = None
+
     peer = "peer:1"
 
     def __init__(self) -> None:
