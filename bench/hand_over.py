@@ -13,6 +13,7 @@ import trio
 
 from bench.cases import Figure
 from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.protocol.bundles import Bundles
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
@@ -75,7 +76,7 @@ class _Brokers:
 
     def __init__(self, admin_url: str) -> None:
         self._url = admin_url
-        self._calls = PeerCalls(TcpNetwork())
+        self._calls = PeerCalls(PeerNetwork(TcpNetwork()))
 
     async def ids(self) -> list[str]:
         return msgspec.convert(

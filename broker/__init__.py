@@ -12,6 +12,7 @@ to `topics` to managed ledgers, and from `admin` to `ownership`.
     namespaces/    tenants, namespaces and policies, in the metadata store
     admin/         the admin REST, which is Pulsar's
     context        what the handlers of all connections share
+    tls            the TLS of its ports, and of its connections to other brokers
     config         the settings; `limits` has the bounds for one client, topic or subscription
     formats        which new formats may be written while brokers of two versions run
     watchdog       two threads that notice when the event loop is stuck

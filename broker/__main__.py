@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from random import SystemRandom
 from typing import cast
@@ -28,16 +29,18 @@ from daybook.broker.errors import BrokerError
 from daybook.broker.ownership.membership import Member
 from daybook.broker.protocol.watchdog import WatchdogLimits
 from daybook.broker.server import RunningBroker, run_broker
+from daybook.broker.tls import BrokerTls, open_tls
 from daybook.broker.watchdog import Watchdog
 from daybook.wire import process
 from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
 from daybook.wire.http import HttpPort
-from daybook.wire.logging import Log, log_to_stderr
+from daybook.wire.logging import Log, LogLimiter, log_to_stderr
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError
 from daybook.wire.tcp import TcpNetwork
+from daybook.wire.tls import TlsError
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
@@ -88,7 +91,9 @@ def _within_descriptors(config: BrokerConfig, log: Log) -> BrokerConfig:
     )
 
 
-def _watchdog(config: BrokerConfig, running: RunningBroker, log: Log) -> Watchdog:
+def _watchdog(
+    config: BrokerConfig, running: RunningBroker, tls: BrokerTls | None, log: Log
+) -> Watchdog:
     limits = WatchdogLimits(
         silent_s=config.watchdog_silent_s,
         quiet_s=config.watchdog_quiet_s,
@@ -99,18 +104,21 @@ def _watchdog(config: BrokerConfig, running: RunningBroker, log: Log) -> Watchdo
         return running.peers.registered if running.ownership.contact else None
 
     return Watchdog(
-        running.probe, limits, broker_id=running.identity.broker_id, others=others, log=log
+        running.probe,
+        limits,
+        broker_id=running.identity.broker_id,
+        others=others,
+        log=log,
+        tls=None if tls is None else tls.client,
     )
 
 
 async def _run(config: BrokerConfig, log: Log) -> None:
     shortage = ShortageLog(log.warning)
-    with HttpPort(
-        config.host,
-        config.http_port,
-        connections_max=config.http_connections_max,
-        on_accept_failed=shortage.failed,
-    ) as http:
+    clock = SystemClock()
+    tls = open_tls(config, clock, log)
+    with ExitStack() as ports:
+        http, https = _http_ports(config, tls, shortage, log, ports)
         async with (
             open_zookeeper(
                 config.zookeeper,
@@ -125,9 +133,11 @@ async def _run(config: BrokerConfig, log: Log) -> None:
                     config,
                     store=store,
                     network=TcpNetwork(shortage.failed),
-                    clock=SystemClock(),
+                    clock=clock,
                     rng=SystemRandom(),
                     http=http,
+                    https=https,
+                    tls=tls,
                     log=log,
                     task_status=task_status,
                 )
@@ -137,9 +147,53 @@ async def _run(config: BrokerConfig, log: Log) -> None:
             running: RunningBroker = await nursery.start(broker)
             serving.append(running)
             if config.watchdog:
-                nursery.start_soon(_watchdog(config, running, log).run)
+                nursery.start_soon(_watchdog(config, running, tls, log).run)
             process.settle()
             _print_ready(running)
+
+
+def _http_ports(
+    config: BrokerConfig,
+    tls: BrokerTls | None,
+    shortage: ShortageLog,
+    log: Log,
+    ports: ExitStack,
+) -> tuple[HttpPort | None, HttpPort | None]:
+    """Bind the HTTP ports of the settings, without TLS and with it.  Raise OSError."""
+    limited = LogLimiter(log)
+
+    def handshake_failed(peer: str, error: TlsError) -> None:
+        limited.info(
+            "the TLS handshake of an HTTP client has failed",
+            kind=str(error),
+            peer=peer,
+            why=str(error),
+        )
+
+    http = https = None
+    if config.http_port >= 0:
+        http = ports.enter_context(
+            HttpPort(
+                config.host,
+                config.http_port,
+                connections_max=config.http_connections_max,
+                on_accept_failed=shortage.failed,
+            )
+        )
+    if config.https_port >= 0:
+        assert tls is not None
+        https = ports.enter_context(
+            HttpPort(
+                config.host,
+                config.https_port,
+                connections_max=config.http_connections_max,
+                on_accept_failed=shortage.failed,
+                tls=tls.server,
+                on_handshake_failed=handshake_failed,
+                beside=http,
+            )
+        )
+    return http, https
 
 
 async def _stop_on_signal(
@@ -188,9 +242,13 @@ def _print_ready(running: RunningBroker) -> None:
         "name": running.name,
         "broker_id": running.identity.broker_id,
         "service_url": running.identity.service_url,
+        "service_url_tls": running.identity.service_url_tls,
         "admin_url": running.identity.http_url,
+        "admin_url_tls": running.identity.http_url_tls,
         "port": running.port,
+        "tls_port": running.tls_port,
         "http_port": running.http_port,
+        "https_port": running.https_port,
         "pid": os.getpid(),
     }
     print(msgspec.json.encode(facts).decode(), flush=True)  # noqa: T201  for the parent process

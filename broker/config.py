@@ -16,7 +16,7 @@ from daybook.wire.settings import ANY_ADDRESS, ConfigError
 
 _PREFIX = "DAYBOOK_BROKER_"
 
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+OptionalPort = Annotated[int, msgspec.Meta(ge=-1, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -42,8 +42,17 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""  # for people; host:port if empty
     host: str = "127.0.0.1"  # where to listen
     advertised_host: str = ""  # the host that clients and peers connect to; `host` if empty
-    port: Port = 6650  # 0: any free one
-    http_port: Port = 8080
+    port: OptionalPort = 6650  # 0: any free one; -1: none
+    http_port: OptionalPort = 8080
+    tls_port: OptionalPort = -1  # the service port with TLS
+    https_port: OptionalPort = -1  # the HTTP port with TLS
+    # Files in PEM form, read again when they change: the certificate with its chain, its private
+    # key without a password, and the authorities that are trusted.
+    tls_certificate: str = ""
+    tls_key: str = ""
+    tls_trusted: str = ""
+    # "optional": clients may show a certificate; "required": they must; it is checked in both cases
+    tls_client_certificates: Literal["off", "optional", "required"] = "off"
     zookeeper: str = "127.0.0.1:2181"
     ledgers_root: str = "/ledgers"
     cluster: str = "standalone"
@@ -204,12 +213,32 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f"arena_bytes_max: {self.arena_bytes_max} bytes hold fewer than four messages of"
                 " max_message_size; raise it, or lower max_message_size"
             )
+        self._check_tls()
         if not self.zookeeper:
             raise ConfigError("zookeeper is empty: write host:port, or several separated by commas")
         if self.host in ANY_ADDRESS and not self.advertised_host:
             raise ConfigError(
                 f"host is {self.host}, to which nobody can connect: set advertised_host to the name"
                 " or address by which others reach this machine"
+            )
+
+    def _check_tls(self) -> None:
+        if self.port < 0 and self.tls_port < 0:
+            raise ConfigError("port and tls_port are both -1: clients need one of them")
+        if not self.tls_certificate or not self.tls_key:
+            if self.tls_port >= 0 or self.https_port >= 0:
+                raise ConfigError(
+                    "tls_port and https_port need tls_certificate and tls_key: name the files of"
+                    " the certificate and of its private key"
+                )
+            if self.tls_certificate or self.tls_key:
+                raise ConfigError(
+                    "tls_certificate and tls_key belong together: name both, or neither"
+                )
+        if self.tls_client_certificates != "off" and not self.tls_trusted:
+            raise ConfigError(
+                f'tls_client_certificates is "{self.tls_client_certificates}": name the file of the'
+                " authorities that sign the certificates of clients in tls_trusted"
             )
 
     @property

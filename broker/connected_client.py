@@ -10,9 +10,30 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer
 
 Call: TypeAlias = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessorUrls:
+    """The URLs of the broker to which a close sends clients; "" for each that is not known."""
+
+    plain: str = ""
+    tls: str = ""
+
+    def assign(
+        self, closed: pb.CommandCloseProducer | pb.CommandCloseConsumer, *, tls: bool
+    ) -> None:
+        """Tell the client where to go on: a client that came over TLS learns no other URL."""
+        if self.tls:
+            closed.assignedBrokerServiceUrlTls = self.tls
+        if self.plain and not tls:
+            closed.assignedBrokerServiceUrl = self.plain
+
+
+NO_SUCCESSOR = SuccessorUrls()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,6 +44,7 @@ class ConnectedClient:
     client_version: str  # as the client introduced itself
     protocol_version: int
     connected_ms: int
+    encrypted: bool  # it came over TLS
     is_ours: bool  # a client of this project, which knows our extensions of the protocol
     sends_broker_metadata: bool  # it understands the broker's own metadata in front of an entry
     send: Callable[[Sequence[Buffer]], None]

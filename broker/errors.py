@@ -86,10 +86,17 @@ class NotOwnerError(UnavailableError):
     status = 307
 
     def __init__(
-        self, message: str, *, http_url: str | None = None, authoritative: bool = False
+        self,
+        message: str,
+        *,
+        http_url: str | None = None,
+        http_url_tls: str | None = None,
+        authoritative: bool = False,
     ) -> None:
         super().__init__(message)
-        self.http_url = http_url  # the URL of the owner, or of a broker that knows the owner
+        # The URLs of the owner, or of a broker that knows the owner.
+        self.http_url = http_url
+        self.http_url_tls = http_url_tls
         self.authoritative = authoritative
 
 

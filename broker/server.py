@@ -48,6 +48,7 @@ from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.membership import Identity, Member, check_others
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.ownership.peers import (
     PeerProbe,
     Peers,
@@ -66,6 +67,7 @@ from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.sinks.attempts import StagingAttempts
 from daybook.broker.sinks.sweep import SinkSweep
+from daybook.broker.tls import BrokerTls
 from daybook.broker.topics.managed_ledger_factory import (
     LogConfigs,
     ManagedLedgerFactory,
@@ -112,8 +114,10 @@ class RunningBroker:
 
     name: str
     identity: Identity
-    port: int
+    port: int | None
+    tls_port: int | None
     http_port: int | None
+    https_port: int | None
     operations: Operations
     sinks: SinkOperations
     topics: Topics
@@ -135,6 +139,8 @@ async def run_broker(
     clock: WallClock,
     rng: Random,
     http: HttpServer | None = None,
+    https: HttpServer | None = None,
+    tls: BrokerTls | None = None,
     log: Log | None = None,
     readable: Sequence[str] = READABLE,
     limits: BrokerLimits | None = None,
@@ -142,12 +148,13 @@ async def run_broker(
 ) -> None:
     """Serve until stopped or cancelled.  Raise OSError if the port is in use.
 
+    `tls` belongs to the settings (`broker.tls.open_tls`), and `https` is a port with its TLS.
     `readable` are the new formats that this broker announces.  Tests pass fewer, to act as an older
     version.
     """
     arenas, flusher = ArenaPool(total_bytes_max=config.arena_bytes_max), Flusher()
     formats = Formats(store, readable)
-    listener = await network.listen(config.host, config.port)
+    listeners = await _listen(config, network)
     try:
         async with trio.open_nursery() as io:
             io.start_soon(flusher.run)
@@ -173,10 +180,12 @@ async def run_broker(
                     clock=clock,
                     rng=rng,
                     http=http,
+                    https=https,
+                    tls=tls,
                     log=log or silent_log(),
                     arenas=arenas,
                     flusher=flusher,
-                    listener=listener,
+                    listeners=listeners,
                     client=client,
                     ledgers=ledgers,
                     formats=formats,
@@ -185,7 +194,37 @@ async def run_broker(
                 task_status.started(await broker.start(nursery))
             io.cancel_scope.cancel()
     finally:
-        listener.close()
+        listeners.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Listeners:
+    """The service ports of a broker; at least one of them is there."""
+
+    plain: Listener | None
+    tls: Listener | None
+
+    @property
+    def any(self) -> Listener:
+        listener = self.plain or self.tls
+        assert listener is not None
+        return listener
+
+    def close(self) -> None:
+        for listener in (self.plain, self.tls):
+            if listener is not None:
+                listener.close()
+
+
+async def _listen(config: BrokerConfig, network: Network) -> _Listeners:
+    plain = await network.listen(config.host, config.port) if config.port >= 0 else None
+    try:
+        tls = await network.listen(config.host, config.tls_port) if config.tls_port >= 0 else None
+    except BaseException:
+        if plain is not None:
+            plain.close()
+        raise
+    return _Listeners(plain, tls)
 
 
 class _Broker:
@@ -200,10 +239,12 @@ class _Broker:
         clock: WallClock,
         rng: Random,
         http: HttpServer | None,
+        https: HttpServer | None,
+        tls: BrokerTls | None,
         log: Log,
         arenas: ArenaPool,
         flusher: Flusher,
-        listener: Listener,
+        listeners: _Listeners,
         client: LedgerClient,
         ledgers: ManagedLedgers,
         formats: Formats,
@@ -214,11 +255,13 @@ class _Broker:
         self.rng = rng
         self.ledgers = ledgers
         self.http = http
+        self.https = https
+        self.tls = tls
         self.log = log
-        self.port = listener.port
+        self.listeners = listeners
         self.formats = formats
         self.paths = LedgerPaths(config.ledgers_root)
-        self.identity = identity = _identity(config, listener.port, http, rng)
+        self.identity = identity = _identity(config, listeners, (http, https), rng)
         self.policies = Policies(store, config)
         self.tenancy = Tenancy(store, self.policies, config)
         self.configs = LogConfigs(store, self.paths, self.policies, config, log, base=limits.logs)
@@ -247,7 +290,8 @@ class _Broker:
             )
         )
         registration = _registration(identity, clock)
-        self.peer_probe = PeerProbe(network, arenas, flusher)
+        peer_network = PeerNetwork(network, None if tls is None else tls.client)
+        self.peer_probe = PeerProbe(peer_network, arenas, flusher)
         self.ownership = Ownership(
             store,
             identity,
@@ -267,7 +311,7 @@ class _Broker:
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
-        self.peer_calls = PeerCalls(network)
+        self.peer_calls = PeerCalls(peer_network)
         self.hand_overs = HandOvers(store, self.ownership, self.peers, self.peer_calls, log)
         self.balancer = Balancer(
             store,
@@ -334,18 +378,22 @@ class _Broker:
             schemas=self.schemas,
             ledgers_url=f"zk://{config.zookeeper}{config.ledgers_root}",
             server_version=server_version(identity.incarnation),
-            own_urls=(identity.service_url,),
+            own_urls=identity.service_urls,
             log=log,
             stored_bytes_max=client.entry_bytes_max,
             limits=limits.connections,
         )
-        self.probe = PortProbe(listener.host, listener.port, greeting(), why_not_served)
+        probed = listeners.any
+        self.probe = PortProbe(probed.host, probed.port, greeting(), why_not_served)
         self.clients = ClientPort(
-            listener,
+            listeners.plain,
             lambda stream: serve_client(stream, context),
             connections_max=config.connections_max,
             log=log,
             reserved=self.probe.reserved,
+            tls_listener=listeners.tls,
+            tls=None if tls is None else tls.server,
+            handshake_s=config.connect_timeout_s,
         )
         self.orphans = OrphanRemoval(
             ledgers,
@@ -389,6 +437,7 @@ class _Broker:
             self.topics,
             lambda: self.formats.allows(SINKS),
             self.identity.http_url,
+            self.identity.http_url_tls,
         )
         cleaner = StagingCleaner(sinks, clock)
         sweep = SinkSweep(sinks, cleaner, operations.sweep, self._leads, self.log)
@@ -410,7 +459,10 @@ class _Broker:
         nursery.start_soon(self.sink_sweep.run)
         if self.config.orphan_removal:
             nursery.start_soon(self.orphans.run)
-        if self.http is not None:
+        if self.tls is not None:
+            nursery.start_soon(self.tls.run)
+        http_ports = [port for port in (self.http, self.https) if port is not None]
+        if http_ports:
             app = create_app(
                 self.operations,
                 self.metrics.scrape,
@@ -420,19 +472,22 @@ class _Broker:
                 staged_bytes_max=max(BODY_BYTES_MAX, self.config.max_message_size),
                 log=self.log,
             )
-            await nursery.start(self.http.serve, app)
+            for port in http_ports:
+                await nursery.start(port.serve, app)
             nursery.start_soon(self.balancer.run)
             nursery.start_soon(self.load_reports.run)
         self.log.info(
             "the broker serves clients",
-            url=self.identity.service_url,
-            admin=self.identity.http_url,
+            url=" ".join(self.identity.service_urls),
+            admin=" ".join(filter(None, (self.identity.http_url, self.identity.http_url_tls))),
         )
         return RunningBroker(
             name=self.config.name or self.identity.broker_id,
             identity=self.identity,
-            port=self.port,
-            http_port=None if self.http is None else self.http.port,
+            port=_port(self.listeners.plain),
+            tls_port=_port(self.listeners.tls),
+            http_port=_port(self.http),
+            https_port=_port(self.https),
             operations=self.operations,
             sinks=self.sink_operations,
             topics=self.topics,
@@ -509,8 +564,13 @@ class _Broker:
 
     async def _prepare_cluster(self) -> None:
         """Create the first namespace; wait for bookies, so that first topics get all copies."""
-        url = self.identity.http_url
-        data = ClusterData(service_url=url, broker_service_url=self.identity.service_url)
+        identity = self.identity
+        data = ClusterData(
+            service_url=identity.http_url,
+            service_url_tls=identity.http_url_tls,
+            broker_service_url=identity.service_url,
+            broker_service_url_tls=identity.service_url_tls,
+        )
         while True:
             try:
                 await self._warn_of_new_cluster()
@@ -582,14 +642,30 @@ def _compaction(config: BrokerConfig, limits: TopicLimits) -> CompactionLimits:
     )
 
 
-def _identity(config: BrokerConfig, port: int, http: HttpServer | None, rng: Random) -> Identity:
+def _port(listener: Listener | HttpServer | None) -> int | None:
+    return None if listener is None else listener.port
+
+
+def _identity(
+    config: BrokerConfig,
+    listeners: _Listeners,
+    http_ports: tuple[HttpServer | None, HttpServer | None],
+    rng: Random,
+) -> Identity:
     host = config.public_host
     shown = f"[{host}]" if ":" in host else host
+    http, https = http_ports
+
+    def url(scheme: str, listener: Listener | HttpServer | None) -> str | None:
+        return None if listener is None else f"{scheme}://{shown}:{listener.port}"
+
     return Identity(
-        broker_id=f"{host}:{port if http is None else http.port}",
+        broker_id=f"{host}:{(http or https or listeners.any).port}",
         incarnation=f"{rng.getrandbits(64):016x}",
-        service_url=f"pulsar://{shown}:{port}",
-        http_url=None if http is None else f"http://{shown}:{http.port}",
+        service_url=url("pulsar", listeners.plain),
+        http_url=url("http", http),
+        service_url_tls=url("pulsar+ssl", listeners.tls),
+        http_url_tls=url("https", https),
     )
 
 
@@ -612,6 +688,8 @@ def _registration(identity: Identity, clock: WallClock) -> BrokerRecord:
     return BrokerRecord(
         pulsar_service_url=identity.service_url,
         web_service_url=identity.http_url,
+        pulsar_service_url_tls=identity.service_url_tls,
+        web_service_url_tls=identity.http_url_tls,
         start_timestamp=clock.now_ms(),
         broker_version_string=__version__,
         protocols={INCARNATION: identity.incarnation},

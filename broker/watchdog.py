@@ -22,6 +22,7 @@ from daybook.broker.ownership.peers import serves
 from daybook.broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
 from daybook.wire.logging import Log
 from daybook.wire.probe import NoAnswerError, NotAskedError, PortProbe
+from daybook.wire.tls import TlsClient
 
 EXIT_CODE = 4
 _SCHEDSTAT = Path("/proc/self/schedstat")
@@ -47,6 +48,7 @@ class Watchdog:
         broker_id: str,
         others: Callable[[], Sequence[Member] | None],
         log: Log,
+        tls: TlsClient | None = None,
         end: Callable[[int], object] = os._exit,
     ) -> None:
         self._probe = probe
@@ -54,6 +56,7 @@ class Watchdog:
         self._broker_id = broker_id
         self._others = others
         self._log = log
+        self._tls = tls
         self._end = end
         self._machine = WatchdogProtocol(limits, now_s=monotonic())
         self._lock = threading.Lock()  # held around each call of the machine
@@ -119,7 +122,7 @@ class Watchdog:
             return None
         silent: list[str] = []
         for member in others[:_OTHERS_ASKED_MAX]:
-            match serves(member):
+            match serves(member, self._tls):
                 case True:
                     return True
                 case None:

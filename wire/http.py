@@ -5,6 +5,8 @@ Here the connections are bounded apart from those of the service port.  When the
 the oldest idle connection is cut, so that clients that connect and send nothing cannot keep a probe
 of the orchestrator out.  If each connection has a request under way, the newcomer is cut.
 
+With TLS, the handshake comes first, in the task of its connection and in limited time.
+
 Hypercorn cuts a client that sends nothing, or half a request, after `_IDLE_S`.  The kernel cuts a
 client that never reads its answer: Hypercorn shields its sending, and would wait forever, also at
 shutdown.
@@ -12,6 +14,7 @@ shutdown.
 
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Self
@@ -26,6 +29,7 @@ from hypercorn.utils import wrap_app  # pyright: ignore[reportUnknownVariableTyp
 from starlette.types import ASGIApp
 
 from daybook.wire.errors import cannot_listen
+from daybook.wire.tls import HANDSHAKE_S, TlsError, TlsServer, explain
 
 _log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
@@ -47,6 +51,25 @@ class _Connection(TCPServer):
         await super().protocol_send(event)
 
 
+class _Bound:
+    """The connections of one port, or of several together."""
+
+    def __init__(self, connections_max: int) -> None:
+        self.connections_max = connections_max
+        # in the order in which they were accepted
+        self.connections: dict[_Connection, trio.CancelScope] = {}
+
+    def has_room(self) -> bool:
+        """Return True if one more connection is allowed, if need be by cutting an idle one."""
+        if len(self.connections) < self.connections_max:
+            return True
+        for connection, scope in self.connections.items():
+            if connection.idle and not scope.cancel_called:
+                scope.cancel()
+                return True
+        return False
+
+
 class HttpPort:
     """A port that is bound, and served after `serve` is called."""
 
@@ -57,13 +80,20 @@ class HttpPort:
         *,
         connections_max: int = CONNECTIONS_MAX,
         on_accept_failed: Callable[[int, OSError], None] = lambda _port, _error: None,
+        tls: TlsServer | None = None,
+        on_handshake_failed: Callable[[str, TlsError], None] = lambda _peer, _error: None,
+        beside: "HttpPort | None" = None,
     ) -> None:
-        """Bind the port; raise OSError, with the address in it, if it is taken."""
+        """Bind the port; raise OSError, with the address in it, if it is taken.
+
+        Ports that stand `beside` each other share one bound, that of the first.
+        `on_handshake_failed` is called with the peer and the reason of each failed handshake.
+        """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._connections_max = connections_max
+        self._bound = _Bound(connections_max) if beside is None else beside.bound
         self._on_accept_failed = on_accept_failed
-        # in the order in which they were accepted
-        self._connections: dict[_Connection, trio.CancelScope] = {}
+        self._tls = tls
+        self._on_handshake_failed = on_handshake_failed
         self._socket = sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,7 +109,13 @@ class HttpPort:
 
     @property
     def connections(self) -> int:
-        return len(self._connections)
+        """Return the number of connections, with those of the ports beside this one."""
+        return len(self._bound.connections)
+
+    @property
+    def bound(self) -> _Bound:
+        """The connections that count together with those of this port."""
+        return self._bound
 
     def __enter__(self) -> Self:
         return self
@@ -106,10 +142,10 @@ class HttpPort:
                 task_status.started()
                 while True:
                     accepted = await self._accept(listening)
-                    stream: Any = trio.SocketStream(accepted)
+                    stream: Any = self._stream(accepted)
                     connection = _Connection(wrapped, config, context, ConnectionState({}), stream)
-                    if self._has_room():
-                        scope = self._connections[connection] = trio.CancelScope()
+                    if self._bound.has_room():
+                        scope = self._bound.connections[connection] = trio.CancelScope()
                         nursery.start_soon(self._serve_one, connection, scope, stream)
                     else:
                         accepted.close()
@@ -125,22 +161,39 @@ class HttpPort:
             else:
                 return accepted
 
-    def _has_room(self) -> bool:
-        """Return True if one more connection is allowed, if need be by cutting an idle one."""
-        if len(self._connections) < self._connections_max:
+    def _stream(self, accepted: trio.socket.SocketType) -> trio.abc.Stream:
+        stream = trio.SocketStream(accepted)
+        if self._tls is None:
+            return stream
+        return trio.SSLStream(
+            stream, self._tls.contexts.get(), server_side=True, https_compatible=True
+        )
+
+    async def _shake(self, stream: trio.abc.Stream) -> bool:
+        """Return True after the TLS handshake, and at once without TLS."""
+        if not isinstance(stream, trio.SSLStream):
             return True
-        for connection, scope in self._connections.items():
-            if connection.idle and not scope.cancel_called:
-                scope.cancel()
+        try:
+            with trio.move_on_after(HANDSHAKE_S):
+                await stream.do_handshake()
                 return True
+            error = TlsError(f"the TLS handshake was not complete after {HANDSHAKE_S:g} s")
+        except trio.BrokenResourceError as broken:
+            cause = broken.__cause__
+            if isinstance(cause, ssl.SSLError):
+                error = explain(cause, host=None, peer="")
+            else:
+                error = TlsError("the client ended the connection in the TLS handshake")
+        self._on_handshake_failed(_peer(stream), error)
         return False
 
     async def _serve_one(
-        self, connection: _Connection, scope: trio.CancelScope, stream: trio.SocketStream
+        self, connection: _Connection, scope: trio.CancelScope, stream: trio.abc.Stream
     ) -> None:
         try:
             with scope:
-                await connection.run()
+                if await self._shake(stream):
+                    await connection.run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # The error ends this connection, and no other.
         except* Exception as bugs:
@@ -148,6 +201,13 @@ class HttpPort:
                 "an HTTP connection failed because of a bug: please report it", exc_info=bugs
             )
         finally:
-            del self._connections[connection]
+            del self._bound.connections[connection]
             with suppress(OSError):
                 await trio.aclose_forcefully(stream)
+
+
+def _peer(stream: trio.SSLStream[trio.SocketStream]) -> str:
+    with suppress(OSError):
+        host, port = stream.transport_stream.socket.getpeername()[:2]
+        return f"{host}:{port}"
+    return "gone"

@@ -13,6 +13,7 @@ nothing about the server: it raises `NotAskedError`, which is neither an answer 
 """
 
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from time import monotonic  # noqa: TID251  these threads have no loop, and no clock of trio's
@@ -114,10 +115,17 @@ class PortProbe:
         return ""
 
 
-def ask_port(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
+def ask_port(
+    host: str,
+    port: int,
+    request: bytes,
+    timeout_s: float,
+    context: ssl.SSLContext | None = None,
+) -> bytes:
     """Return the first frame that the port answers, or raise NoAnswerError or NotAskedError.
 
-    This function blocks.  It is for ports of other processes, whose host may be a name.
+    This function blocks.  It is for ports of other processes, whose host may be a name.  With a
+    `context` it asks over TLS.
     """
     until = monotonic() + timeout_s
     try:
@@ -127,7 +135,10 @@ def ask_port(host: str, port: int, request: bytes, timeout_s: float) -> bytes:
     except OSError as error:
         raise NotAskedError(f"{host}:{port}: {error.strerror or error}") from error
     with sock:
-        return ask(sock, address, request, until)
+        if context is None:
+            return ask(sock, address, request, until)
+        with context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False) as tls:
+            return ask(tls, address, request, until)
 
 
 def ask(sock: socket.socket, address: tuple[object, ...], request: bytes, until: float) -> bytes:
@@ -155,6 +166,9 @@ def ask(sock: socket.socket, address: tuple[object, ...], request: bytes, until:
         sock.settimeout(patience_s())
         sock.connect(address)
         connected = True
+        if isinstance(sock, ssl.SSLSocket):
+            sock.settimeout(patience_s())
+            sock.do_handshake()
         sock.settimeout(patience_s())
         sock.sendall(request)
         (size,) = _SIZE.unpack(receive(_SIZE.size))

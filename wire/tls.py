@@ -353,6 +353,8 @@ def explain(
 
 
 _REASONS = {
+    "HTTP_REQUEST": "the {other} speaks HTTP without TLS on a port that demands it: use https://",
+    "WRONG_VERSION_NUMBER": "the {other} does not speak TLS",
     "CERTIFICATE_REQUIRED": "the {other} demands a certificate of the client, and none was given",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the {other} has shown no certificate,"
     " and one is required",

@@ -192,6 +192,11 @@ class ReloadedContext:
             self._look()
         return self._context
 
+    @property
+    def latest(self) -> ssl.SSLContext:
+        """The context as it is, without a look at the files; for threads."""
+        return self._context
+
     def _look(self) -> None:
         # The signature is older than what is read: a change meanwhile is read again.
         signature = self._sign()

@@ -119,10 +119,13 @@ class BrokerOperations:
                 found = [each for each in await members(self._store) if each.broker_id == broker_id]
             except MetadataError as error:
                 raise UnavailableError(f"the brokers cannot be read now: {error}") from error
-            if not found or found[0].record.web_service_url is None:
+            if not found or found[0].record.http_url is None:
                 raise PreconditionError(f"there is no live broker {broker_id} with an HTTP port")
-            url = found[0].record.web_service_url
-            raise NotOwnerError(f"only {broker_id} can drain itself", http_url=url)
+            raise NotOwnerError(
+                f"only {broker_id} can drain itself",
+                http_url=found[0].record.web_service_url,
+                http_url_tls=found[0].record.web_service_url_tls,
+            )
         plan = await self._hand_overs.plan()
         if plan is None:
             raise PreconditionError(

@@ -99,10 +99,11 @@ class BundleOperations:
         try:
             await self.unload(namespace, range_, hand_over=hand_over)
         except NotOwnerError as error:
-            if error.http_url is None:
+            url = error.http_url or error.http_url_tls
+            if url is None:
                 raise
             path = f"/admin/v2/namespaces/{namespace}/{range_}/unload"
-            await self._peer_calls.call(error.http_url, "PUT", path)
+            await self._peer_calls.call(url, "PUT", path)
 
     async def unload(
         self, namespace: str, range_: str, *, destination: str = "", hand_over: bool = True
@@ -157,8 +158,12 @@ class BundleOperations:
         if record is None:
             return False
         if record.stat.owner != self._store.session_id:
-            url = owner_record(record).http_url
-            raise NotOwnerError(f"another broker owns the bundle {bundle}", http_url=url)
+            owner = owner_record(record)
+            raise NotOwnerError(
+                f"another broker owns the bundle {bundle}",
+                http_url=owner.http_url,
+                http_url_tls=owner.http_url_tls,
+            )
         return True
 
     # -- the other side of a hand-over

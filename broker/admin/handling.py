@@ -2,8 +2,9 @@
 
 A handler takes a `Call` and returns the object to send as JSON, or None for 204.  A `BrokerError`
 becomes the status of the error and `{"reason": ...}`.  A `NotOwnerError` becomes a redirect to the
-owner if the owner is known.  Names in paths are URL-encoded once, so paths are matched *before*
-they are decoded: the name of a topic may contain a slash.
+owner if the owner is known; a redirect from https never leads to http.  Names in paths are
+URL-encoded once, so paths are matched *before* they are decoded: the name of a topic may contain a
+slash.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -67,6 +68,11 @@ class Call(Generic[PartsT]):
         self._request = request
         self._body_bytes_max = body_bytes_max
         self._read: bytes | None = None
+
+    @property
+    def encrypted(self) -> bool:
+        """Return True if the client came over TLS."""
+        return _is_encrypted(self._request)
 
     def path(self, name: str) -> str:
         """Return a component of the path, decoded."""
@@ -226,14 +232,20 @@ def reason(status: int, text: str) -> Response:
 
 
 def _redirect(request: Request, error: NotOwnerError) -> Response:
-    if not error.http_url:
-        return reason(UnavailableError.status, str(error))
+    url = error.http_url_tls if _is_encrypted(request) else error.http_url or error.http_url_tls
+    if not url:
+        why = "; it has no port for https, and no redirect leads out of TLS" * bool(error.http_url)
+        return reason(UnavailableError.status, f"{error}{why}")
     query = dict(request.query_params)
     query["authoritative"] = "true" if error.authoritative else "false"
-    location = f"{error.http_url.rstrip('/')}{request.scope['path']}?{urlencode(query)}"
+    location = f"{url.rstrip('/')}{request.scope['path']}?{urlencode(query)}"
     response = reason(NotOwnerError.status, str(error))
     response.headers["Location"] = location
     return response
+
+
+def _is_encrypted(request: Request) -> bool:
+    return request.scope.get("scheme") == "https"
 
 
 def with_encoded_paths(app: ASGIApp) -> ASGIApp:

@@ -192,12 +192,12 @@ class Operations:
             ) from error
         identity = self._ownership.identity
         if view.is_us:
-            url = identity.http_url or identity.service_url
+            url = identity.call_url or identity.url
             return {"brokerId": identity.broker_id, "serviceUrl": url}
         if view.member is None:
             raise NotFoundError("no broker leads at this moment: try again in a few seconds")
         record = view.member.record
-        url = record.web_service_url or record.pulsar_service_url
+        url = record.http_url or record.service_url
         return {"brokerId": view.member.broker_id, "serviceUrl": url}
 
     async def owned_bundles(self, broker_id: str) -> list[BundleName]:
@@ -304,7 +304,7 @@ class Operations:
             return sorted(names)
         path = f"/admin/v2/non-persistent/{namespace}"
         try:
-            others = [member.record.web_service_url for member in await members(self._store)]
+            others = [member.record.http_url for member in await members(self._store)]
         except MetadataError as error:
             raise UnavailableError(f"the list of brokers cannot be read now: {error}") from error
 
@@ -315,7 +315,7 @@ class Operations:
 
         async with trio.open_nursery() as nursery:
             for url in others:
-                if url is not None and url != self._ownership.identity.http_url:
+                if url is not None and url != self._ownership.identity.call_url:
                     nursery.start_soon(ask, url)
         return sorted(names)
 
@@ -835,11 +835,12 @@ class Operations:
         With `authoritative`, this broker acquires the topic's bundle if no broker owns it.
         """
         where = await self._lookups.lookup(topic, authoritative=authoritative)
-        if where.redirect or where.service_url != self._ownership.identity.service_url:
+        if where.redirect or not where.is_at(self._ownership.identity):
             raise NotOwnerError(
-                f"the broker at {where.service_url} serves {topic}: ask that one, as the header"
+                f"the broker at {where.url} serves {topic}: ask that one, as the header"
                 " Location says (curl -L does)",
                 http_url=where.http_url,
+                http_url_tls=where.http_url_tls,
                 authoritative=where.authoritative,
             )
 
@@ -935,14 +936,14 @@ class Operations:
     async def _on_owner(self, topic: TopicName, local: Local, call: RestCall) -> object:
         """Run an operation on one topic, on the broker that owns it."""
         identity = self._ownership.identity
-        url, authoritative = identity.http_url, False
+        url, authoritative = identity.call_url, False
         path = f"/admin/v2/{topic.domain}/{topic.namespace}/{topic.encoded}{call.suffix}"
         for _ in range(_ATTEMPTS):
-            if url == identity.http_url:
+            if url == identity.call_url:
                 where = await self._lookups.lookup(topic, authoritative=authoritative)
-                if where.service_url == identity.service_url:
+                if where.is_at(identity):
                     return await local(topic)
-                url, authoritative = where.http_url, where.redirect and where.authoritative
+                url, authoritative = where.call_url, where.redirect and where.authoritative
             if url is None:
                 raise NotOwnerError(
                     f"the broker that owns {topic} has no HTTP port, so it cannot be asked"
@@ -954,7 +955,7 @@ class Operations:
                 )
             except NotOwnerError as error:
                 # The other broker names the owner.  It may be this one.
-                url, authoritative = error.http_url, error.authoritative
+                url, authoritative = error.http_url or error.http_url_tls, error.authoritative
         raise UnavailableError(f"the owner of {topic} keeps changing: try again")
 
 

@@ -109,6 +109,7 @@ class SinkOperations:
         topics: Topics,
         allowed: Callable[[], bool],
         url: str | None,
+        url_tls: str | None = None,
     ) -> None:
         self.sinks = sinks
         self._attempts = attempts
@@ -116,16 +117,21 @@ class SinkOperations:
         self._topics = topics
         self._allowed = allowed
         self._url = url
+        self._url_tls = url_tls
 
     # -- staging
 
-    async def begin(self, name: str, body: BatchBody) -> dict[str, object]:
+    async def begin(
+        self, name: str, body: BatchBody, *, encrypted: bool = False
+    ) -> dict[str, object]:
+        """Begin an attempt.  A caller over TLS (`encrypted`) is told the URL of the https port."""
         with translated(name):
             check_name(name)
             partitions = _partitions(body.topics)
         self._check_allowed()
+        url = self._url_tls if encrypted else self._url
         share = await self._attempts.begin(name, body.query_id, body.batch_id, partitions)
-        return {"attempt": share.attempt, "ledgerId": share.ledger_id, "url": self._url or ""}
+        return {"attempt": share.attempt, "ledgerId": share.ledger_id, "url": url or ""}
 
     async def append(self, name: str, attempt: str, topic: str, first: int, body: bytes) -> int:
         return await self._attempts.append(name, attempt, topic, first, body)

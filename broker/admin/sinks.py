@@ -63,7 +63,9 @@ async def _show(call: SinkCall) -> object:
 
 
 async def _begin(call: SinkCall) -> object:
-    return await call.parts.begin(call.path("sink"), await call.body(BatchBody))
+    return await call.parts.begin(
+        call.path("sink"), await call.body(BatchBody), encrypted=call.encrypted
+    )
 
 
 async def _append(call: SinkCall) -> object:

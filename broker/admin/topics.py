@@ -103,15 +103,11 @@ async def _lookup(call: OpsCall) -> object:
         raise NotOwnerError(
             "another broker knows the owner",
             http_url=found.http_url,
+            http_url_tls=found.http_url_tls,
             authoritative=found.authoritative,
         )
-    return LookupData(
-        found.service_url,
-        found.service_url_tls or "",
-        found.http_url or "",
-        found.http_url_tls or "",
-        found.service_url,
-    )
+    urls = found.urls(encrypted=call.encrypted)
+    return LookupData(urls.service, urls.service_tls, urls.http, urls.http_tls, urls.service)
 
 
 async def _bundle(call: OpsCall) -> object:

@@ -169,8 +169,7 @@ class Consumer:
     def tell_closed(self) -> None:
         """Tell the client that the consumer is closed: it looks the topic up again."""
         closed = pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=unsigned(-1))
-        if self.subscription.topic.successor_url:
-            closed.assignedBrokerServiceUrl = self.subscription.topic.successor_url
+        self.subscription.topic.successor.assign(closed, tls=self.connection.encrypted)
         self._send(closed)
 
     def _send(

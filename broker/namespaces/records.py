@@ -71,7 +71,7 @@ class PartitionedTopic(msgspec.Struct, rename="camel"):
 
 
 class OwnerRecord(msgspec.Struct, rename="camel"):
-    native_url: str
+    native_url: str | None  # null for a broker that has only ports with TLS
     http_url: str | None = None
     native_url_tls: str | None = None
     http_url_tls: str | None = None
@@ -82,12 +82,31 @@ class OwnerRecord(msgspec.Struct, rename="camel"):
 
 
 class Successor(msgspec.Struct, rename="camel"):
-    native_url: str
+    native_url: str | None
     http_url: str | None = None
+    # Absent if it has no ports with TLS: older brokers wrote neither key.
+    native_url_tls: str | msgspec.UnsetType = msgspec.UNSET
+    http_url_tls: str | msgspec.UnsetType = msgspec.UNSET
+
+    @classmethod
+    def from_broker(cls, record: "BrokerRecord") -> "Successor":
+        return cls(
+            record.pulsar_service_url,
+            record.web_service_url,
+            record.pulsar_service_url_tls or msgspec.UNSET,
+            record.web_service_url_tls or msgspec.UNSET,
+        )
+
+    @property
+    def owner_record(self) -> OwnerRecord:
+        """Return the record that it will write as the owner."""
+        return OwnerRecord(
+            self.native_url, self.http_url, self.native_url_tls or None, self.http_url_tls or None
+        )
 
 
 class BrokerRecord(msgspec.Struct, rename="camel"):
-    pulsar_service_url: str
+    pulsar_service_url: str | None  # null for a broker that has only ports with TLS
     web_service_url: str | None = None
     pulsar_service_url_tls: str | None = None
     web_service_url_tls: str | None = None
@@ -96,6 +115,16 @@ class BrokerRecord(msgspec.Struct, rename="camel"):
     start_timestamp: int = 0
     broker_version_string: str = ""
     protocols: dict[str, str] = {}
+
+    @property
+    def service_url(self) -> str:
+        """Return the URL of the service port for other brokers: with TLS if there is no other."""
+        return self.pulsar_service_url or self.pulsar_service_url_tls or ""
+
+    @property
+    def http_url(self) -> str | None:
+        """Return the URL of the admin REST for other brokers: with TLS if there is no other."""
+        return self.web_service_url or self.web_service_url_tls
 
     @property
     def incarnation(self) -> str | None:

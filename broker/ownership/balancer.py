@@ -153,9 +153,9 @@ class Balancer:
         source, bundle = live[decision.source], decision.bundle
         if decision.kind is Kind.MOVE and source.session == self._store.session_id:
             await self._hand_overs.move(bundle, live[decision.target])
-        elif source.record.web_service_url is not None:
+        elif source.record.http_url is not None:
             path = f"/admin/v2/namespaces/{bundle}"
-            url = source.record.web_service_url
+            url = source.record.http_url
             if decision.kind is Kind.MOVE:
                 query = {"destinationBroker": decision.target}
                 await self._peer_calls.call(url, "PUT", f"{path}/unload", query=query)

@@ -96,7 +96,7 @@ class HandOvers:
             member
             for member in found
             if member.session != self._store.session_id
-            and member.record.web_service_url is not None
+            and member.record.http_url is not None
             and member.record.incarnation is not None
             and not self._peers.is_dead(member.session)
         ]
@@ -134,10 +134,10 @@ class HandOvers:
         await to_the_end(self._ownership.start_task, act, over=_nothing, ended=ended)()
 
     async def _hand_over(self, bundle: BundleName, to: Member) -> None:
-        url = to.record.web_service_url
+        url = to.record.http_url
         assert url is not None
         began = trio.current_time()
-        successor = Successor(to.record.pulsar_service_url, url)
+        successor = Successor.from_broker(to.record)
         try:
             # An answer that is lost may be that of a broker that expects the bundle.
             await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/expect")

@@ -76,7 +76,7 @@ class Leader:
     async def _try_to_lead(self) -> None:
         while await self._store.get(records.LEADER, self._look.set) is None:
             identity = self._identity
-            record = LeaderRecord(identity.broker_id, identity.http_url or identity.service_url)
+            record = LeaderRecord(identity.broker_id, identity.call_url or identity.url)
             try:
                 await self._store.create(
                     records.LEADER, records.encode(record), ephemeral=True, make_parents=True

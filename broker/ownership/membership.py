@@ -54,12 +54,28 @@ class Identity:
 
     broker_id: str  # host:port, also the name of its registration
     incarnation: str  # random, another one after each start
-    service_url: str
+    service_url: str | None
     http_url: str | None
+    service_url_tls: str | None = None
+    http_url_tls: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the service port, for logs: with TLS if there is no other."""
+        return self.service_url or self.service_url_tls or ""
+
+    @property
+    def call_url(self) -> str | None:
+        """Return the URL of the admin REST for other brokers: with TLS if there is no other."""
+        return self.http_url or self.http_url_tls
+
+    @property
+    def service_urls(self) -> tuple[str, ...]:
+        return tuple(url for url in (self.service_url, self.service_url_tls) if url)
 
     @property
     def owner_record(self) -> OwnerRecord:
-        return OwnerRecord(self.service_url, self.http_url)
+        return OwnerRecord(self.service_url, self.http_url, self.service_url_tls, self.http_url_tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +146,7 @@ def owner_record(record: Record) -> OwnerRecord:
     try:
         return records.decode(OwnerRecord, record.value)
     except MalformedError:
-        return OwnerRecord("", None)
+        return OwnerRecord(None)
 
 
 async def _read_all(store: MetadataStore, paths: Sequence[str]) -> list[Record | None]:

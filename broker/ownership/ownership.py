@@ -28,6 +28,7 @@ import msgspec
 import trio
 
 from daybook.bookie.registry.instance import InstanceBinding
+from daybook.broker.connected_client import NO_SUCCESSOR, SuccessorUrls
 from daybook.broker.errors import BrokerError, UnavailableError
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
@@ -859,16 +860,16 @@ class Ownership:
 
     async def _close(self, bundle: BundleName, ask: int) -> None:
         leaving = self._leaving.get(bundle)
-        url = "" if leaving is None else leaving.successor.native_url
+        urls = NO_SUCCESSOR if leaving is None else _urls(leaving.successor)
         if leaving is not None:
             self._start(self._announce, leaving, bundle)
             if not leaving.topics.fits_at_once:
                 # The successor may serve topics that store nothing from the first group on.
-                self._topics.non_persistent.close_bundle(bundle, url)
+                self._topics.non_persistent.close_bundle(bundle, urls)
                 await self._pass_on(bundle, leaving)
             leaving.topics.take_all()  # From here on the successor answers for all of them.
         with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
-            await self._topics.close_bundle(bundle, url)
+            await self._topics.close_bundle(bundle, urls)
         if scope.cancelled_caught:
             self._topics.drop_bundle(bundle)  # The next owner recovers its ledgers.
         self._perform_all(self._protocol.topics_closed(bundle, ask))
@@ -887,7 +888,7 @@ class Ownership:
                 began = trio.current_time()
                 used = self._topics.in_use(names)
                 with trio.move_on_after(_CLOSE_TIMEOUT_S) as scope:
-                    await self._topics.close_names(names, leaving.successor.native_url)
+                    await self._topics.close_names(names, _urls(leaving.successor))
                 if scope.cancelled_caught:
                     return  # They are closed or dropped with the bundle.
                 try:
@@ -934,3 +935,7 @@ def _settle(waiting: dict[BundleName, list[_Waiter]], bundle: BundleName, answer
     for waiter in waiting.pop(bundle, []):
         waiter.answer = answer
         waiter.done.set()
+
+
+def _urls(successor: Successor) -> SuccessorUrls:
+    return SuccessorUrls(successor.native_url or "", successor.native_url_tls or "")

@@ -22,9 +22,9 @@ from daybook.broker.errors import (
     PreconditionError,
     UnavailableError,
 )
-from daybook.broker.ownership.peers import address_of
+from daybook.broker.ownership.peer_network import PeerNetwork, address_of, has_tls
 from daybook.wire.errors import ConnectionLostError
-from daybook.wire.transport import Network, Stream
+from daybook.wire.transport import Stream
 
 _TIMEOUT_S = 30.0
 _ANSWER_BYTES_MAX = 64 << 20
@@ -38,7 +38,7 @@ _ERRORS: dict[int, type[BrokerError]] = {
 class PeerCalls:
     """The admin REST of other brokers, over the network of this host."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: PeerNetwork) -> None:
         self._network = network
 
     async def call(
@@ -60,7 +60,7 @@ class PeerCalls:
         target = f"{path}?{urlencode(query)}" if query else path
         try:
             with trio.fail_after(_TIMEOUT_S):
-                stream = await self._network.connect(*address)
+                stream = await self._network.connect(http_url)
                 try:
                     answer = await _exchange(stream, address, method, target, body)
                 finally:
@@ -157,4 +157,6 @@ def _not_owner(message: str, location: str) -> NotOwnerError:
         raise UnavailableError(f"{message}; the redirect to {location!r} is not a URL") from None
     authoritative = parse_qs(parts.query).get("authoritative") == ["true"]
     url = f"{parts.scheme}://{parts.netloc}" if parts.netloc else None
+    if url is not None and has_tls(url):
+        return NotOwnerError(message, http_url_tls=url, authoritative=authoritative)
     return NotOwnerError(message, http_url=url, authoritative=authoritative)

@@ -10,11 +10,11 @@ A wrong verdict costs a takeover and never data: the new owner fences the ledger
 """
 
 from enum import Enum, auto
-from urllib.parse import urlsplit
 
 import trio
 
 from daybook.broker.ownership.membership import Identity, Member, members, remove
+from daybook.broker.ownership.peer_network import PeerNetwork, address_of, has_tls
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, NobodyListensError, WireError
@@ -24,7 +24,7 @@ from daybook.wire.metadata.store import MetadataError, MetadataStore, SessionSta
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import READY_S, NoAnswerError, NotAskedError, SilentError, ask_port
 from daybook.wire.proto import pulsar_pb2 as pb
-from daybook.wire.transport import Network
+from daybook.wire.tls import TlsClient
 from daybook.wire.version import __version__
 
 _PRODUCT = f"Daybook/{__version__}"
@@ -43,16 +43,6 @@ class Verdict(Enum):
 def server_version(incarnation: str) -> str:
     """Return the version that a broker sends in CONNECTED."""
     return f"{_PRODUCT} {incarnation}"
-
-
-def address_of(service_url: str) -> tuple[str, int] | None:
-    """Return host and port of a URL; None if it has none."""
-    try:
-        parts = urlsplit(service_url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return None
-    return None if host is None or port is None else (host, port)
 
 
 def greeting() -> bytes:
@@ -85,17 +75,21 @@ def why_not_served(frame: bytes) -> str:
             return "the broker did not answer with CONNECTED"
 
 
-def serves(member: Member) -> bool | None:
+def serves(member: Member, tls: TlsClient | None = None) -> bool | None:
     """Return True if the process that registered as `member` answers now.
 
     Return None if its port accepts connections and is silent, and False in all other cases.  The
     call blocks, so it belongs in a thread.
     """
-    address = address_of(member.record.pulsar_service_url)
+    url = member.record.service_url
+    address = address_of(url)
     if address is None or member.record.incarnation is None:
         return False  # Not a broker of this project: its answer would not name an incarnation.
+    if has_tls(url) and tls is None:
+        return False
+    context = tls.contexts.latest if tls is not None and has_tls(url) else None
     try:
-        command = decode_frame(memoryview(ask_port(*address, greeting(), READY_S)))
+        command = decode_frame(memoryview(ask_port(*address, greeting(), READY_S, context)))
     except SilentError:
         return None
     except (NoAnswerError, NotAskedError, WireError):
@@ -110,7 +104,7 @@ def serves(member: Member) -> bool | None:
 class PeerProbe:
     """Connects to a broker's service port and finds out which process answers."""
 
-    def __init__(self, network: Network, arenas: ArenaPool, flusher: Flusher) -> None:
+    def __init__(self, network: PeerNetwork, arenas: ArenaPool, flusher: Flusher) -> None:
         self._network = network
         self._arenas = arenas
         self._flusher = flusher
@@ -124,15 +118,15 @@ class PeerProbe:
 
     async def connect(self, member: Member) -> tuple[Verdict, FrameConnection | None]:
         """Return the verdict, and the connection if it is ALIVE.  The caller closes it."""
-        address = address_of(member.record.pulsar_service_url)
-        if address is None or member.record.incarnation is None:
+        url = member.record.service_url
+        if address_of(url) is None or member.record.incarnation is None:
             await trio.lowlevel.checkpoint()
             return Verdict.SILENT, None  # Not a broker of this project: only its session tells.
         connection: FrameConnection | None = None
         verdict = Verdict.SILENT
         try:
             with trio.move_on_after(_CONNECT_TIMEOUT_S):
-                stream = await self._network.connect(*address)
+                stream = await self._network.connect(url)
                 connection = FrameConnection(
                     stream,
                     arenas=self._arenas,

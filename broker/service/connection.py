@@ -373,6 +373,7 @@ class ClientConnection:
             self._session.client_version,
             protocol_version,
             self.connected_ms,
+            self.encrypted,
             self.is_ours,
             self._session.sends_broker_metadata,
             send=self._frames.send,

@@ -794,16 +794,18 @@ class Handlers:
             listener = body.advertised_listener_name.strip()
             raise UnavailableError(f"the broker do not have {listener} listener")
         found = await self._broker.lookups.lookup(name, authoritative=body.authoritative)
+        urls = found.urls(encrypted=self._connection.encrypted)
         answer = pb.CommandLookupTopicResponse(
             request_id=body.request_id,
             response=pb.CommandLookupTopicResponse.Connect,
-            brokerServiceUrl=found.service_url,
             authoritative=found.authoritative,
         )
         if found.redirect:
             answer.response = pb.CommandLookupTopicResponse.Redirect
-        if found.service_url_tls:
-            answer.brokerServiceUrlTls = found.service_url_tls
+        if urls.service:
+            answer.brokerServiceUrl = urls.service
+        if urls.service_tls:
+            answer.brokerServiceUrlTls = urls.service_tls
         return answer
 
     async def _partitioned_metadata(self, body: pb.CommandPartitionedTopicMetadata) -> Message:

@@ -9,6 +9,8 @@
     unowned, this broker leads,      Redirect to the broker that this one chooses, authoritative
     or no broker does
 
+Clients that come over TLS are never told a URL without it: `LookupResult.urls` refuses instead.
+
 An authoritative lookup is never redirected, and any other lookup goes to the leader that the record
 names at that moment.  So a chain of redirects has one hop more than there are changes of leader.
 """
@@ -22,7 +24,7 @@ from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import OwnerRecord, Successor
 from daybook.broker.ownership.leader import Leader
-from daybook.broker.ownership.membership import Member, owner_record
+from daybook.broker.ownership.membership import Identity, Member, owner_record
 from daybook.broker.ownership.ownership import Ownership
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership import Answer
@@ -36,12 +38,56 @@ _ATTEMPTS = 3  # each fails only if the record came or went between our read and
 class LookupResult:
     """Where the client should connect: the owner, or (`redirect`) a broker that knows more."""
 
-    service_url: str
+    service_url: str | None
     http_url: str | None
     redirect: bool
     authoritative: bool
     service_url_tls: str | None = None
     http_url_tls: str | None = None
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the broker, for error texts: with TLS if there is no other."""
+        return self.service_url or self.service_url_tls or ""
+
+    @property
+    def call_url(self) -> str | None:
+        """Return the URL of the admin REST for other brokers: with TLS if there is no other."""
+        return self.http_url or self.http_url_tls
+
+    def is_at(self, identity: Identity) -> bool:
+        """Return True if the result names that broker."""
+        return any(url in identity.service_urls for url in (self.service_url, self.service_url_tls))
+
+    def urls(self, *, encrypted: bool) -> "ServiceUrls":
+        """Return the URLs for a client.  Raise UnavailableError if it cannot use any of them."""
+        if encrypted:
+            if not self.service_url_tls:
+                raise UnavailableError(
+                    f"the broker at {self.url} has no port with TLS, and a lookup over TLS does"
+                    " not lead to one without: set tls_port there, or move the topic"
+                )
+            return ServiceUrls("", self.service_url_tls, "", self.http_url_tls or "")
+        if not self.service_url:
+            raise UnavailableError(
+                f"the broker at {self.url} has only a port with TLS: connect with pulsar+ssl://"
+            )
+        return ServiceUrls(
+            self.service_url,
+            self.service_url_tls or "",
+            self.http_url or "",
+            self.http_url_tls or "",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUrls:
+    """The URLs of a broker that one client is told; "" for each that it is not."""
+
+    service: str
+    service_tls: str
+    http: str
+    http_tls: str
 
 
 class Lookups:
@@ -76,9 +122,7 @@ class Lookups:
                 return self._us()
             successor = self._ownership.successor_of(bundle)
             if successor is not None:
-                return LookupResult(
-                    successor.native_url, successor.http_url, redirect=False, authoritative=True
-                )
+                return _to_owner(successor.owner_record)
             if not self._ownership.contact:
                 raise UnavailableError(
                     "this broker has no contact with the metadata store, so it cannot look up"
@@ -118,8 +162,8 @@ class Lookups:
 def _connect(owner: OwnerRecord, bundle: BundleName) -> LookupResult:
     if isinstance(owner.successor, Successor):
         # It expects the bundle already, and lets the client wait until it has it.
-        owner = OwnerRecord(owner.successor.native_url, owner.successor.http_url)
-    if owner.disabled or not owner.native_url:
+        owner = owner.successor.owner_record
+    if owner.disabled or not (owner.native_url or owner.native_url_tls):
         raise UnavailableError(f"the bundle {bundle} is being moved to another broker: try again")
     return _to_owner(owner)
 

@@ -16,7 +16,7 @@ from functools import partial
 
 import trio
 
-from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.connected_client import NO_SUCCESSOR, ConnectedClient, SuccessorUrls
 from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.errors import (
@@ -83,7 +83,7 @@ class NonPersistentTopic:
         self.policies = policies
         self.start_task = partial(start_task, run, self)
         self._on_bug = on_bug
-        self.successor_url = ""  # the broker to which a close sends the clients, if it is known
+        self.successor = NO_SUCCESSOR  # where a close sends the clients
         self.closing = self.closed = False
         self.messages = 0
         self.bytes = 0
@@ -447,11 +447,11 @@ class NonPersistentTopics:
             )
         self._drop(topic)
 
-    def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
+    def close_bundle(self, bundle: BundleName, to: SuccessorUrls = NO_SUCCESSOR) -> None:
         """Close the topics in the range of the bundle, and send their clients to a broker."""
         for topic in list(self._loaded.values()):
             if contains(bundle, topic.name.namespace, topic.name.bundle_hash):
-                topic.successor_url = successor_url
+                topic.successor = to
                 self._drop(topic)
 
     def close_all(self) -> None:

@@ -397,7 +397,6 @@ class Producer:
         if not self.closed:
             self.close()
             closed = pb.CommandCloseProducer(producer_id=self.producer_id, request_id=unsigned(-1))
-            if self.topic.successor_url:
-                closed.assignedBrokerServiceUrl = self.topic.successor_url
+            self.topic.successor.assign(closed, tls=self.connection.encrypted)
             self.connection.send((encode(closed),))
             self.connection.forget_producer(self)

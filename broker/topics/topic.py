@@ -25,7 +25,7 @@ from typing import TypeVar
 import trio
 
 from daybook.broker.compaction.topic_compaction import Compactions, TopicCompaction
-from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.connected_client import NO_SUCCESSOR, ConnectedClient
 from daybook.broker.dispatch.consumer import Consumer
 from daybook.broker.dispatch.entries import delivered_head
 from daybook.broker.dispatch.subscription import BEFORE_LOG, Subscription, type_name
@@ -134,7 +134,7 @@ class Topic:
         self.deduplication = deduplication
         self.keys = keys  # numbers for producers and consumers, none of which is used twice
         self.closing = False  # for good, from the begin of a close or a drop on
-        self.successor_url = ""  # the broker to which a close sends the clients, if it is known
+        self.successor = NO_SUCCESSOR  # where a close sends the clients
         self.closed = False
         self.terminated = logs.is_terminated(log)
         self.termination: _Termination | None = None  # set while the outcome is open

@@ -18,6 +18,7 @@ import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.compaction.topic_compaction import Compactions
+from daybook.broker.connected_client import NO_SUCCESSOR, SuccessorUrls
 from daybook.broker.dispatch.unacked_limit import UnackedLimit
 from daybook.broker.dispatch.watch import DispatchWatch
 from daybook.broker.errors import (
@@ -469,22 +470,22 @@ class Topics:
         finally:
             self._deleting_unused.discard(name.full)
 
-    async def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
+    async def close_bundle(self, bundle: BundleName, to: SuccessorUrls = NO_SUCCESSOR) -> None:
         """Close all topics of a bundle in order, several at a time.
 
-        `successor_url` is the broker to which their clients are sent; "" if it is not known.
+        `to` is the broker to which their clients are sent, if it is known.
         """
-        self.non_persistent.close_bundle(bundle, successor_url)
-        await self.close_names(self._names_of(bundle), successor_url)
+        self.non_persistent.close_bundle(bundle, to)
+        await self.close_names(self._names_of(bundle), to)
 
-    async def close_names(self, names: Sequence[str], successor_url: str = "") -> None:
+    async def close_names(self, names: Sequence[str], to: SuccessorUrls = NO_SUCCESSOR) -> None:
         """Close these topics in order, several at a time."""
 
         async def work(start: int) -> None:
             for name in names[start::_CLOSES_AT_ONCE]:
                 topic = self._loaded.get(name)
                 if topic is not None:
-                    topic.successor_url = successor_url
+                    topic.successor = to
                 await self.unload(TopicName.parse(name))
 
         async with trio.open_nursery() as nursery:

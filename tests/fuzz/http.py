@@ -19,6 +19,7 @@ from trio.testing import MockClock
 
 from daybook.broker.errors import BrokerError
 from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.errors import BrokerError as ClientError
 from daybook.wire.transport import Listener, Stream
@@ -255,7 +256,7 @@ def run_peer_answer(data: bytes) -> None:
 
 
 async def _call_peer(streams: list[ScriptedStream]) -> None:
-    calls = PeerCalls(FixedNetwork(streams))
+    calls = PeerCalls(PeerNetwork(FixedNetwork(streams)))
     await calls.call("http://peer:8080", "GET", "/admin/v2/clusters", query={"a": "b"}, body=[1])
 
 

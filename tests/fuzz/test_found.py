@@ -28,6 +28,7 @@ from daybook.bookie.storage.write_cache import Block
 from daybook.broker.errors import UnavailableError as PeerUnavailableError
 from daybook.broker.namespaces.records import GuardRecord, decode
 from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.clients.cli.control_server import serve_stream
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.connect import connect
@@ -172,7 +173,7 @@ def test_a_record_that_is_nested_too_deeply_is_malformed() -> None:
 async def test_what_another_broker_answers_is_nested_too_deeply(status: bytes) -> None:
     network = FixedNetwork([ScriptedStream([http(status, b'{"x": %b' % DEEP)])])
     with pytest.raises(PeerUnavailableError):
-        await PeerCalls(network).call("http://b:8080", "GET", "/x")
+        await PeerCalls(PeerNetwork(network)).call("http://b:8080", "GET", "/x")
 
 
 def test_start_offsets_that_are_nested_too_deeply() -> None:

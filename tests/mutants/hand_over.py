@@ -339,7 +339,7 @@ MUTANTS = [
         rule="topics that store nothing are closed before the first group -> with the bundle",
         module=_SHELL,
         name="Ownership._close",
-        replacement=Edit("self._topics.non_persistent.close_bundle(bundle, url)", "pass"),
+        replacement=Edit("self._topics.non_persistent.close_bundle(bundle, urls)", "pass"),
         caught_by=f"{_PASSING} -k store_nothing",
     ),
     Mutant(

@@ -12,6 +12,7 @@ import trio
 
 from daybook.broker.errors import BrokerError
 from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.server import RunningBroker
 from tests.history.events import Fault, FaultEnd
 from tests.history.recorder import Recorder
@@ -43,7 +44,7 @@ class Drains:
         self._counts = counts
         self._kill = kill
         self._revive = revive
-        self._calls = PeerCalls(cluster.network.of(_OPERATOR))
+        self._calls = PeerCalls(PeerNetwork(cluster.network.of(_OPERATOR)))
         self._drained: dict[str, Life] = {}
         self._number = 0
         self._calm = trio.Event()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from daybook.broker.config import BrokerConfig
-from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.connected_client import NO_SUCCESSOR, ConnectedClient
 from daybook.broker.namespaces.policy_table import defaults
 from daybook.broker.protocol import access, producing
 from daybook.broker.protocol.deduplication import DeduplicationState, EntryIds, Verdict
@@ -53,6 +53,7 @@ class Connection:
             "storm",
             0,
             0,
+            encrypted=False,
             is_ours=True,
             sends_broker_metadata=False,
             send=self.send,
@@ -226,7 +227,7 @@ class Topic:
         self._unsettled: list[tuple[Producer, Connection, int]] = []
         self.closing = False
         self.termination = None
-        self.successor_url = ""
+        self.successor = NO_SUCCESSOR
         self.policies = _POLICIES
         self.log = cast("Any", None)  # Nobody reads here.
         self.by_name: dict[str, Producer] = {}

@@ -2,6 +2,9 @@
 
 import errno
 import os
+import ssl
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from daybook.wire import http
+from daybook.wire.clock import SystemClock
 from daybook.wire.http import HttpPort
+from daybook.wire.logging import silent_log
+from daybook.wire.tls import TlsError, TlsServer
+from daybook.wire.tls_files import ReloadedContext, server_context
+from tests.harness.certificates import Authority
 
 PATIENCE_S = 60.0
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -132,3 +140,65 @@ async def test_a_bug_in_one_connection_ends_no_other(
         nursery.cancel_scope.cancel()
     assert bugs
     bugs.clear()
+
+
+async def test_https_beside_http_with_one_bound(tmp_path: Path) -> None:
+    authority, site = Authority(tmp_path), Site()
+    build = partial(server_context, client_certificates="off")
+    contexts = ReloadedContext(
+        authority.files("broker"), build, clock=SystemClock(), log=silent_log()
+    )
+    failed: list[str] = []
+
+    def handshake_failed(_: str, error: TlsError) -> None:
+        failed.append(str(error))
+
+    plain = HttpPort("127.0.0.1", 0, connections_max=4)
+    port = HttpPort(
+        "127.0.0.1",
+        0,
+        tls=TlsServer(contexts),
+        on_handshake_failed=handshake_failed,
+        beside=plain,
+    )
+    trusting = ssl.create_default_context(cafile=authority.trusted)
+
+    async def secure(path: bytes) -> bytes:
+        stream = trio.SSLStream(
+            await connect(port), trusting, server_hostname="localhost", https_compatible=True
+        )
+        await stream.send_all(GET % path)
+        return b"".join([chunk async for chunk in stream])
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(plain.serve, site.app)
+        await nursery.start(port.serve, site.app)
+        with trio.fail_after(PATIENCE_S):
+            assert (await ask(plain, b"ok")).endswith(b"ok")
+            assert (await secure(b"ok")).endswith(b"ok")
+            silent = [await connect(port) for _ in range(10)]
+            assert (await secure(b"ok")).endswith(b"ok")
+            assert (await ask(plain, b"ok")).endswith(b"ok")
+            assert port.connections == plain.connections <= 5
+            async with await connect(port) as stream:
+                await stream.send_all(GET % b"ok")
+                assert b"HTTP/1.1" not in await rest(stream)
+            while not any("speaks HTTP without TLS" in each for each in failed):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            assert silent
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_silent_peer_of_https_is_cut_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "HANDSHAKE_S", 0.05)
+    build = partial(server_context, client_certificates="off")
+    files = Authority(tmp_path).files("broker")
+    contexts = ReloadedContext(files, build, clock=SystemClock(), log=silent_log())
+    port = HttpPort("127.0.0.1", 0, tls=TlsServer(contexts))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, Site().app)
+        with trio.fail_after(PATIENCE_S):
+            assert await (await connect(port)).receive_some() == b""
+        nursery.cancel_scope.cancel()

@@ -9,6 +9,7 @@ from typing import Any
 import trio
 
 from daybook.broker.config import BrokerConfig, parse
+from daybook.broker.connected_client import NO_SUCCESSOR, SuccessorUrls
 from daybook.broker.formats import READABLE, Formats
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.records import BrokerRecord
@@ -16,6 +17,7 @@ from daybook.broker.namespaces.tenancy import Tenancy
 from daybook.broker.ownership.leader import Leader
 from daybook.broker.ownership.membership import Identity
 from daybook.broker.ownership.ownership import Ownership
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.ownership.peers import PeerProbe, Peers, Verdict, server_version
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.service.lookup import LookupResult, Lookups
@@ -46,8 +48,8 @@ class RecordedNonPersistent:
         self.loaded: dict[str, object] = {}
         self.closed: list[tuple[BundleName, str]] = []
 
-    def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
-        self.closed.append((bundle, successor_url))
+    def close_bundle(self, bundle: BundleName, to: SuccessorUrls = NO_SUCCESSOR) -> None:
+        self.closed.append((bundle, to.plain))
 
 
 @dataclass
@@ -69,15 +71,15 @@ class RecordedTopics(Topics):
     def in_use(self, names: Iterable[str]) -> list[str]:
         return list(names)
 
-    async def close_names(self, names: Sequence[str], successor_url: str = "") -> None:
+    async def close_names(self, names: Sequence[str], to: SuccessorUrls = NO_SUCCESSOR) -> None:
         await trio.sleep(self.closing_takes_s)
         self.closed_names.append(list(names))
-        self.sent_to.append(successor_url)
+        self.sent_to.append(to.plain)
 
-    async def close_bundle(self, bundle: BundleName, successor_url: str = "") -> None:
+    async def close_bundle(self, bundle: BundleName, to: SuccessorUrls = NO_SUCCESSOR) -> None:
         await trio.sleep(self.closing_takes_s)
         self.closed.append(bundle)
-        self.sent_to.append(successor_url)
+        self.sent_to.append(to.plain)
 
     def drop_bundle(self, bundle: BundleName) -> None:
         self.dropped.append(bundle)
@@ -107,7 +109,7 @@ class ControlPlane:
         registration = BrokerRecord(
             service_url, http_url, protocols={"daybook": self.identity.incarnation}
         )
-        self.peer_probe = PeerProbe(self.network, self.arenas, self.flusher)
+        self.peer_probe = PeerProbe(PeerNetwork(self.network), self.arenas, self.flusher)
         self.policies = Policies(self.session, config)
         self.schemas = registry(self.session, cluster.clock)
         self.tenancy = Tenancy(self.session, self.policies, config)

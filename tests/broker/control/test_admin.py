@@ -26,6 +26,7 @@ from daybook.broker.ownership.balancer import Balancer
 from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.load_report import LoadReports
 from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.wire.http import HttpPort
 from daybook.wire.logging import silent_log
 from daybook.wire.tcp import TcpNetwork
@@ -133,7 +134,7 @@ class Admin:
         self.broker = broker
         self.topics = topics
         self.url = url
-        self.calls = PeerCalls(TcpNetwork())
+        self.calls = PeerCalls(PeerNetwork(TcpNetwork()))
         self.why_not_ready = ""  # the reason that its service port would give
 
     async def __call__(self, method: str, path: str, body: object = None, **query: str) -> object:
@@ -145,7 +146,7 @@ def balancer(broker: ControlPlane, hand_overs: HandOvers) -> Balancer:
         broker.session,
         hand_overs,
         broker.leader,
-        PeerCalls(TcpNetwork()),
+        PeerCalls(PeerNetwork(TcpNetwork())),
         clock=broker.cluster.clock,
         interval_s=60,
         log=silent_log(),
@@ -169,7 +170,11 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
     url = f"http://127.0.0.1:{port.port}"
     broker = await cluster.start(host, http_url=url)
     hand_overs = HandOvers(
-        broker.session, broker.ownership, broker.peers, PeerCalls(TcpNetwork()), silent_log()
+        broker.session,
+        broker.ownership,
+        broker.peers,
+        PeerCalls(PeerNetwork(TcpNetwork())),
+        silent_log(),
     )
     operations = MadeUpTopics(
         shared,
@@ -183,14 +188,14 @@ async def serve(cluster: Cluster, host: str, shared: set[str]) -> Admin:
         leader=broker.leader,
         topics=broker.topics,
         schemas=broker.schemas,
-        peer_calls=PeerCalls(TcpNetwork()),
+        peer_calls=PeerCalls(PeerNetwork(TcpNetwork())),
         bundles=BundleOperations(
             broker.session,
             broker.policies,
             broker.ownership,
             broker.topics,
             hand_overs,
-            PeerCalls(TcpNetwork()),
+            PeerCalls(PeerNetwork(TcpNetwork())),
             bundles_max=20,
         ),
         of_brokers=BrokerOperations(
@@ -584,7 +589,7 @@ async def test_requests_that_make_no_sense(
 
 
 async def test_a_broker_that_is_gone_is_unavailable() -> None:
-    calls = PeerCalls(TcpNetwork())
+    calls = PeerCalls(PeerNetwork(TcpNetwork()))
     with HttpPort("127.0.0.1", 0) as taken:
         port = taken.port
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
@@ -615,7 +620,7 @@ async def test_the_leader_evens_out_what_brokers_own(autojump_clock: MockClock) 
                 broker.session,
                 broker.ownership,
                 broker.peers,
-                PeerCalls(TcpNetwork()),
+                PeerCalls(PeerNetwork(TcpNetwork())),
                 silent_log(),
             )
             cluster.nursery.start_soon(balancer(broker, hand_overs).run)

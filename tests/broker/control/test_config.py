@@ -42,6 +42,12 @@ def test_without_settings_there_are_defaults() -> None:
         {"roll_entries": 0},
         {"roll_entries": 1 << 26},
         {"zookeeper": ""},
+        {"port": -2},
+        {"port": -1},
+        {"tls_port": 0},
+        {"https_port": 0, "tls_certificate": "a.pem"},
+        {"tls_certificate": "a.pem"},
+        {"tls_client_certificates": "required"},
     ],
 )
 def test_settings_that_make_no_sense(settings: dict[str, object]) -> None:

@@ -14,6 +14,7 @@ from daybook.broker.ownership.hand_over import HandOvers
 from daybook.broker.ownership.load_report import LoadReports, read_loads
 from daybook.broker.ownership.membership import members
 from daybook.broker.ownership.peer_calls import PeerCalls
+from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.protocol.balance import BalanceSettings, Kind
 from daybook.broker.protocol.bundles import BundleName
 from daybook.broker.protocol.ownership import Answer
@@ -35,7 +36,7 @@ class Admin:
 
     def __init__(self, broker: ControlPlane, *, dry_run: bool = False) -> None:
         self.broker = broker
-        calls = PeerCalls(broker.network)
+        calls = PeerCalls(PeerNetwork(broker.network))
         self.hand_overs = HandOvers(
             broker.session, broker.ownership, broker.peers, calls, silent_log()
         )
@@ -151,7 +152,7 @@ async def test_the_decisions_that_are_kept_are_bounded(autojump_clock: MockClock
             one.broker.session,
             one.hand_overs,
             one.broker.leader,
-            PeerCalls(one.broker.network),
+            PeerCalls(PeerNetwork(one.broker.network)),
             clock=cluster.clock,
             interval_s=1.0,
             settings=settings,

@@ -358,7 +358,7 @@ async def test_unowned_bundles_are_spread_evenly(autojump_clock: MockClock) -> N
 async def test_every_broker_leads_to_the_same_owner(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         brokers = [await cluster.start(name) for name in ("one", "two", "three")]
-        urls: set[str] = set()
+        urls: set[str | None] = set()
         for index in range(3):
             result, hops = await cluster.lookup(brokers[index:] + brokers[:index], TOPIC)
             urls.add(result.service_url)

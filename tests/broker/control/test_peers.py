@@ -13,11 +13,11 @@ from trio.testing import MockClock
 from daybook.broker.namespaces.records import BrokerRecord
 from daybook.broker.ownership import peers as peers_module
 from daybook.broker.ownership.membership import Identity, Member
+from daybook.broker.ownership.peer_network import PeerNetwork, address_of
 from daybook.broker.ownership.peers import (
     PeerProbe,
     Peers,
     Verdict,
-    address_of,
     server_version,
 )
 from daybook.wire.arena import ArenaPool
@@ -73,7 +73,7 @@ async def test_verdicts(
     network = SimulatedNetwork(random.Random(1))
     listener = await network.of("peer").listen("peer", PORT)
     flusher = Flusher()
-    peer_probe = PeerProbe(network.of("us"), ArenaPool(), flusher)
+    peer_probe = PeerProbe(PeerNetwork(network.of("us")), ArenaPool(), flusher)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(flusher.run)
 
@@ -89,7 +89,7 @@ async def test_a_port_that_nobody_listens_on_is_that_of_a_dead_process(
     autojump_clock: MockClock,
 ) -> None:
     network = SimulatedNetwork(random.Random(1))
-    peer_probe = PeerProbe(network.of("us"), ArenaPool(), Flusher())
+    peer_probe = PeerProbe(PeerNetwork(network.of("us")), ArenaPool(), Flusher())
     assert await peer_probe.probe(member()) is Verdict.DEAD
     # A broker of another kind may listen elsewhere: nothing is concluded about it.
     assert await peer_probe.probe(member(incarnation=None)) is Verdict.SILENT
@@ -99,7 +99,7 @@ async def test_a_port_that_nobody_listens_on_is_that_of_a_dead_process(
 async def test_a_host_that_cannot_be_reached_is_silent(autojump_clock: MockClock) -> None:
     network = SimulatedNetwork(random.Random(1))
     network.block("us", "peer")
-    peer_probe = PeerProbe(network.of("us"), ArenaPool(), Flusher())
+    peer_probe = PeerProbe(PeerNetwork(network.of("us")), ArenaPool(), Flusher())
     assert await peer_probe.probe(member()) is Verdict.SILENT
 
 
