@@ -34,13 +34,13 @@ from daybook.broker.watchdog import Watchdog
 from daybook.wire import process
 from daybook.wire.clock import SystemClock
 from daybook.wire.descriptors import ShortageLog, bounds_of_ports
+from daybook.wire.errors import TlsError
 from daybook.wire.http import HttpPort
 from daybook.wire.logging import Log, LogLimiter, log_to_stderr
 from daybook.wire.metadata.store import MetadataError
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.settings import ConfigError
 from daybook.wire.tcp import TcpNetwork
-from daybook.wire.tls import TlsError
 
 _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16

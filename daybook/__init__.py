@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.errors import RequestTimedOutError as RequestTimedOutError
     from daybook.clients.python.errors import StorageError as StorageError
     from daybook.clients.python.errors import SubscriptionNotFoundError as SubscriptionNotFoundError
+    from daybook.clients.python.errors import TlsError as TlsError
     from daybook.clients.python.errors import TopicNotFoundError as TopicNotFoundError
     from daybook.clients.python.errors import TopicTerminatedError as TopicTerminatedError
     from daybook.clients.python.errors import UnavailableError as UnavailableError
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.statistics import ConsumerStats as ConsumerStats
     from daybook.clients.python.statistics import ProducerStats as ProducerStats
     from daybook.clients.python.table_view import TableView as TableView
+    from daybook.clients.python.tls import TlsOptions as TlsOptions
     from daybook.clients.python.transformation import Output as Output
     from daybook.wire.version import __version__ as __version__
 
@@ -96,7 +98,7 @@ _NAMES = {
         NotAllowedError NotFoundError
         NotReadyError NotSentError Outcome OverloadedError ProducerFencedError
         QueueFullError RefusedError Remedy RequestTimedOutError StorageError
-        SubscriptionNotFoundError TopicNotFoundError TopicTerminatedError
+        SubscriptionNotFoundError TlsError TopicNotFoundError TopicTerminatedError
         UnavailableError WrongProtocolError may_retry
     """,
     "daybook.clients.python.interceptors": """
@@ -109,6 +111,7 @@ _NAMES = {
     "daybook.clients.python.reader": "OffsetRange Reader",
     "daybook.clients.python.statistics": "ClientStats ConsumerStats ProducerStats",
     "daybook.clients.python.table_view": "TableView",
+    "daybook.clients.python.tls": "TlsOptions",
     "daybook.clients.python.transformation": "Output",
     "daybook.wire.version": "__version__",
 }

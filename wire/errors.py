@@ -7,6 +7,9 @@
       MalformedError           anything else that does not parse
     ConnectionLostError        the stream ended or broke; requests under way are in doubt
       NobodyListensError       connect: the host is there and says that nothing listens on the port
+      TlsError                 TLS did not succeed with this peer
+        TlsRefusedError        and another attempt would end in the same way
+          NotTlsError          the peer does not speak TLS
 
 Every decoder either returns a value or raises a `WireError`; no input makes it raise anything else.
 """
@@ -40,6 +43,18 @@ class ConnectionLostError(Exception):
 
 class NobodyListensError(ConnectionLostError):
     """The host answered that nothing listens on that port: no process serves it now."""
+
+
+class TlsError(ConnectionLostError):
+    """TLS has failed with this peer; the text is a sentence."""
+
+
+class TlsRefusedError(TlsError):
+    """One side refuses the other, and would do so again: a certificate, a version, no TLS."""
+
+
+class NotTlsError(TlsRefusedError):
+    """The peer does not speak TLS."""
 
 
 def cannot_listen(host: str, port: int, error: OSError) -> OSError:

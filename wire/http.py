@@ -28,8 +28,8 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import wrap_app  # pyright: ignore[reportUnknownVariableType]
 from starlette.types import ASGIApp
 
-from daybook.wire.errors import cannot_listen
-from daybook.wire.tls import HANDSHAKE_S, TlsError, TlsServer, explain
+from daybook.wire.errors import TlsError, cannot_listen
+from daybook.wire.tls import HANDSHAKE_S, TlsServer, explain
 
 _log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
@@ -206,7 +206,7 @@ class HttpPort:
                 await trio.aclose_forcefully(stream)
 
 
-def _peer(stream: trio.SSLStream[trio.SocketStream]) -> str:
+def _peer(stream: Any) -> str:  # noqa: ANN401  a stream with a socket below
     with suppress(OSError):
         host, port = stream.transport_stream.socket.getpeername()[:2]
         return f"{host}:{port}"

@@ -26,10 +26,8 @@ from contextlib import suppress
 from typing import cast
 
 import trio
-from cryptography import x509
-from cryptography.x509.oid import NameOID
 
-from daybook.wire.errors import ConnectionLostError
+from daybook.wire.errors import ConnectionLostError, NotTlsError, TlsError, TlsRefusedError
 from daybook.wire.tls_files import ReloadedContext
 from daybook.wire.transport import Buffer, PeerCertificate, Stream
 
@@ -41,14 +39,6 @@ _PULLS = 16  # chunks without a byte of data, after which other tasks get their 
 _HANDSHAKE, _ALERT = 0x16, 0x15  # how a record begins
 _NOTHING = memoryview(b"")
 _EXPIRED, _NOT_YET_VALID, _OTHER_HOST, _OTHER_ADDRESS = 10, 9, 62, 64  # OpenSSL's codes
-
-
-class TlsError(ConnectionLostError):
-    """TLS has failed with this peer."""
-
-
-class NotTlsError(TlsError):
-    """The peer does not speak TLS."""
 
 
 class TlsStream:
@@ -147,6 +137,9 @@ class TlsStream:
         der = self._ssl.getpeercert(binary_form=True)
         if der is None:
             return
+        from cryptography import x509  # slow to import, and needed for certificates alone
+        from cryptography.x509.oid import NameOID
+
         try:
             subject = x509.load_der_x509_certificate(der).subject
             names = [
@@ -154,7 +147,9 @@ class TlsStream:
             ]
             text = subject.rfc4514_string()
         except ValueError as error:
-            self._error = TlsError(f"the certificate of the client cannot be parsed: {error}")
+            self._error = TlsRefusedError(
+                f"the certificate of the client cannot be parsed: {error}"
+            )
             raise self._error from None
         self.certificate = PeerCertificate(names[0] if len(names) == 1 else "", text, der)
 
@@ -347,7 +342,7 @@ def explain(
     other = "client" if host is None else "server"
     for key, text in _REASONS.items():
         if key in reason:
-            return TlsError(text.format(other=other))
+            return TlsRefusedError(text.format(other=other))
     what = reason.replace("_", " ").lower() or str(error)
     return TlsError(f"the {other} breaks the protocol of TLS: {what}")
 
@@ -373,19 +368,21 @@ _REASONS = {
 def _refused_certificate(error: ssl.SSLCertVerificationError, host: str | None) -> TlsError:
     why = error.verify_message
     if host is None:
-        return TlsError(f"the certificate of the client is refused: {why}")
+        return TlsRefusedError(f"the certificate of the client is refused: {why}")
     match error.verify_code:
         case code if code in (_OTHER_HOST, _OTHER_ADDRESS):
-            return TlsError(
+            return TlsRefusedError(
                 f"the certificate of the server is not made out to {host}: connect with a name that"
                 " is in it, or turn the check off (verify_host)"
             )
         case code if code == _EXPIRED:
-            return TlsError(f"the certificate of {host} has expired: its operator has to renew it")
+            return TlsRefusedError(
+                f"the certificate of {host} has expired: its operator has to renew it"
+            )
         case code if code == _NOT_YET_VALID:
-            return TlsError(f"the certificate of {host} is not valid yet: check the clocks")
+            return TlsRefusedError(f"the certificate of {host} is not valid yet: check the clocks")
         case _:
-            return TlsError(
+            return TlsRefusedError(
                 f"the certificate of {host} is signed by nobody whom this client trusts ({why}):"
                 " name the file of its authority as `trusted`"
             )

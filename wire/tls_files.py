@@ -22,13 +22,15 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
 
 import trio
-from cryptography import x509
 
 from daybook.wire.clock import WallClock
 from daybook.wire.logging import Log
+
+if TYPE_CHECKING:
+    from cryptography import x509
 
 ClientCertificates: TypeAlias = Literal["off", "optional", "required"]
 
@@ -147,7 +149,9 @@ def _check_readable(path: Path, what: str) -> None:
         raise TlsFilesError(f"{what} {path} cannot be read: {error.strerror}") from None
 
 
-def _check_certificates(path: Path, what: str) -> list[x509.Certificate]:
+def _check_certificates(path: Path, what: str) -> "list[x509.Certificate]":
+    from cryptography import x509  # slow to import, and needed for certificates alone
+
     try:
         return x509.load_pem_x509_certificates(path.read_bytes())
     except (OSError, ValueError):

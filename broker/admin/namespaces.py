@@ -161,7 +161,7 @@ async def _version(_: OpsCall) -> object:
 
 
 async def _leader(call: OpsCall) -> object:
-    return await call.parts.leader_broker()
+    return await call.parts.leader_broker(encrypted=call.encrypted)
 
 
 async def _owned(call: OpsCall) -> object:

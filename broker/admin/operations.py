@@ -183,7 +183,8 @@ class Operations:
         except MetadataError as error:
             raise UnavailableError(f"the list of brokers cannot be read now: {error}") from error
 
-    async def leader_broker(self) -> dict[str, str]:
+    async def leader_broker(self, *, encrypted: bool = False) -> dict[str, str]:
+        """Return the leader and its URL; a caller over TLS (`encrypted`) is told no other."""
         try:
             view = await self._leader.view()
         except MetadataError as error:
@@ -192,13 +193,13 @@ class Operations:
             ) from error
         identity = self._ownership.identity
         if view.is_us:
-            url = identity.call_url or identity.url
-            return {"brokerId": identity.broker_id, "serviceUrl": url}
+            url = identity.http_url_tls if encrypted else identity.call_url or identity.url
+            return {"brokerId": identity.broker_id, "serviceUrl": url or ""}
         if view.member is None:
             raise NotFoundError("no broker leads at this moment: try again in a few seconds")
         record = view.member.record
-        url = record.http_url or record.service_url
-        return {"brokerId": view.member.broker_id, "serviceUrl": url}
+        url = record.web_service_url_tls if encrypted else record.http_url or record.service_url
+        return {"brokerId": view.member.broker_id, "serviceUrl": url or ""}
 
     async def owned_bundles(self, broker_id: str) -> list[BundleName]:
         try:

@@ -14,12 +14,12 @@ from contextlib import suppress
 
 import trio
 
-from daybook.wire.errors import ConnectionLostError, WireError
+from daybook.wire.errors import ConnectionLostError, TlsError, WireError
 from daybook.wire.logging import Log, LogLimiter
 from daybook.wire.messages.registry import NO_ID, encode
 from daybook.wire.process import Crowd
 from daybook.wire.proto import pulsar_pb2 as pb
-from daybook.wire.tls import TlsError, TlsServer
+from daybook.wire.tls import TlsServer
 from daybook.wire.transport import Listener, Stream
 
 _LOG_EVERY_S = 10.0

@@ -6,6 +6,7 @@ from typing import TypeVar
 import trio
 
 from daybook.clients.cli.broker_client import PATIENCE_S, brokers_at, error_sentence, no_answer
+from daybook.clients.cli.options import tls_options
 from daybook.clients.cli.progress import waiting_for
 from daybook.clients.cli.run import run_async
 from daybook.clients.python.admin import Admin
@@ -22,7 +23,7 @@ def ask_admin(
     """
 
     async def ask() -> T:
-        admin = Admin(admin_url, timeout_s=PATIENCE_S)
+        admin = Admin(admin_url, timeout_s=PATIENCE_S, tls=tls_options(admin_url))
         async with waiting_for(brokers_at(admin_url), PATIENCE_S, lambda: admin.trouble):
             with trio.move_on_after(PATIENCE_S):
                 return await question(admin)

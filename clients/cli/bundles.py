@@ -11,7 +11,7 @@ from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.not_found import hint
-from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
+from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option, tls_options
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.python.admin import Admin
 from daybook.clients.python.errors import AdminError, BrokerError
@@ -63,7 +63,7 @@ def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
 
     async def ask(admin: Admin) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
         owners = await _owners(admin, name)
-        return owners, await _loads({*owners.values()} - {""})
+        return owners, await _loads(admin_url, {*owners.values()} - {""})
 
     owners, loads = ask_admin(admin_url, ask)
     rows: list[dict[str, object]] = []
@@ -78,12 +78,13 @@ def list_(namespace: str, admin_url: str, output: OutputFormat) -> None:
     write_rows(rows, (*_LISTED, *_CARRIED), output)
 
 
-async def _loads(brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+async def _loads(admin_url: str, brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """Return what the bundles of each broker carry at this moment, of brokers that answer."""
     found: dict[str, Mapping[str, Any]] = {}
     for broker in brokers:
         with suppress(BrokerError, ValueError):
-            admin = Admin(f"http://{broker}", timeout_s=_LOAD_S)
+            scheme = admin_url.partition("://")[0]
+            admin = Admin(f"{scheme}://{broker}", timeout_s=_LOAD_S, tls=tls_options(admin_url))
             report: Mapping[str, Any] = await admin.call(
                 "GET", "/admin/v2/broker-stats/load-report"
             )

@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from daybook.clients.cli.errors import UserError
 
 if TYPE_CHECKING:
     from daybook.clients.cli.directory import Saved
+    from daybook.clients.python.tls import TlsOptions
 
 DEFAULT_DIRECTORY = "daybook-data"
 SERVICE_URL = "pulsar://127.0.0.1:6650"
@@ -136,10 +138,68 @@ def dir_option(function: Function) -> Function:
     return option(function)
 
 
+_TLS, _TLS_GIVEN = "daybook.clients.cli.tls", "daybook.clients.cli.tls-given"
+
+
+def _tls_option(function: Function) -> Function:
+    """Add the options of TLS; `tls_options` returns what they say."""
+
+    def note(context: click.Context, parameter: click.Parameter, value: object) -> None:
+        assert parameter.name is not None
+        context.meta.setdefault(_TLS, {})[parameter.name.removeprefix("tls_")] = value
+        if context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE:
+            context.meta[_TLS_GIVEN] = parameter.opts[0]
+
+    def file_option(name: str, help_: str) -> Callable[[Function], Function]:
+        return click.option(
+            f"--tls-{name}",
+            type=click.Path(path_type=Path, dir_okay=False),
+            envvar=f"DAYBOOK_TLS_{name.upper()}",
+            show_envvar=True,
+            metavar="FILE",
+            expose_value=False,
+            callback=note,
+            help=help_,
+        )
+
+    verify = click.option(
+        "--tls-verify-host/--tls-no-verify-host",
+        default=True,
+        envvar="DAYBOOK_TLS_VERIFY_HOST",
+        show_envvar=True,
+        expose_value=False,
+        callback=note,
+        help="With TLS: check that the certificate of a broker is made out to its host (default).",
+    )
+    trusted = file_option("trusted", "With TLS: the authorities that are trusted, in PEM form.")
+    certificate = file_option("certificate", "With TLS: the certificate of this client.")
+    key = file_option("key", "With TLS: the private key of that certificate.")
+    return trusted(certificate(key(verify(function))))
+
+
+def tls_options(url: str) -> "TlsOptions | None":
+    """Return the TLS of the running command for a URL; None for a URL without TLS.
+
+    Raise `UserError` if the user gave an option of TLS for a URL without it.
+    """
+    from daybook.clients.python.tls import TlsOptions, is_encrypted
+
+    context = click.get_current_context(silent=True)
+    meta = {} if context is None else context.meta
+    if is_encrypted(url):
+        return TlsOptions(**meta.get(_TLS, {}))
+    if _TLS_GIVEN in meta:
+        raise UserError(
+            f"{meta[_TLS_GIVEN]} is for brokers with TLS, and {url} is without: begin the URL with"
+            " pulsar+ssl:// (an admin URL with https://), or leave the option out."
+        )
+    return None
+
+
 def service_url_option(function: Function) -> Function:
-    """Add `--service-url`."""
+    """Add `--service-url`, and the options of TLS."""
     refused = _instead("--admin-url", "--service-url pulsar://HOST:PORT")
-    return refused(_service_url_option(function))
+    return refused(_service_url_option(_tls_option(function)))
 
 
 def _service_url_option(function: Function) -> Function:
@@ -150,20 +210,20 @@ def _service_url_option(function: Function) -> Function:
         show_envvar=True,
         envvar="DAYBOOK_SERVICE_URL",
         metavar="URL",
-        help="The brokers: pulsar://HOST:PORT,HOST:PORT,...",
+        help="The brokers: pulsar://HOST:PORT,HOST:PORT,... (with TLS: pulsar+ssl://)",
     )
     return option(function)
 
 
 def admin_url_option(function: Function) -> Function:
-    """Add `--admin-url`."""
+    """Add `--admin-url`, and the options of TLS."""
     refused = _instead("--service-url", "--admin-url http://HOST:PORT")
-    return refused(_admin_url_option(function))
+    return refused(_admin_url_option(_tls_option(function)))
 
 
 def cluster_options(function: Function) -> Function:
-    """Add `--service-url` and `--admin-url`, for a command that needs both."""
-    return _service_url_option(_admin_url_option(function))
+    """Add `--service-url`, `--admin-url` and TLS, for a command that needs both."""
+    return _service_url_option(_admin_url_option(_tls_option(function)))
 
 
 def _admin_url_option(function: Function) -> Function:
@@ -174,7 +234,7 @@ def _admin_url_option(function: Function) -> Function:
         show_envvar=True,
         envvar="DAYBOOK_ADMIN_URL",
         metavar="URL",
-        help="The HTTP ports of the brokers: http://HOST:PORT,HOST:PORT,...",
+        help="The HTTP ports of the brokers: http://HOST:PORT,HOST:PORT,... (with TLS: https://)",
     )
     return option(function)
 

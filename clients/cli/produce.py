@@ -27,7 +27,7 @@ from daybook.clients.cli.broker_client import (
     parse_topic,
 )
 from daybook.clients.cli.errors import UserError
-from daybook.clients.cli.options import service_url_option
+from daybook.clients.cli.options import service_url_option, tls_options
 from daybook.clients.cli.output import counted
 from daybook.clients.cli.progress import Waiting, report_waiting
 from daybook.clients.cli.run import run_async, until_signal
@@ -203,7 +203,9 @@ async def _produce(
 ) -> int | None:
     """Send everything; return the signal that ended it, if one did."""
     began = trio.current_time()
-    async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
+    async with connect(
+        service_url, timeout_s=None, limits=LIMITS, tls=tls_options(service_url)
+    ) as client:
         received = await until_signal(partial(_send_all, client, options, source, tally))
         if received is not None:
             with trio.move_on_after(_LEAVE_S):

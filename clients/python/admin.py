@@ -24,6 +24,7 @@ from daybook.clients.python.errors import (
     BrokerError,
     ConnectionLostError,
     RequestTimedOutError,
+    TlsError,
     UnavailableError,
     WrongProtocolError,
     admin_error,
@@ -32,6 +33,7 @@ from daybook.clients.python.http import HttpResponse, http_request
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.start_position import parse_start
 from daybook.clients.python.stored_entry import StoredEntry
+from daybook.clients.python.tls import TlsOptions, is_encrypted, network_for
 from daybook.wire.errors import ConnectionLostError as StreamLostError
 from daybook.wire.messages.registry import signed
 from daybook.wire.tcp import TcpNetwork
@@ -39,7 +41,7 @@ from daybook.wire.topics import TopicName, url_encode
 from daybook.wire.transport import Network
 
 Json: TypeAlias = Any
-_PORT = 8080
+_PORT, _TLS_PORT = 8080, 8443
 _OWNER_PATIENCE_S = 10.0  # A broker that died is replaced in a second, a silent host later.
 _OWNER_PAUSE_S = 0.1
 _REDIRECTS_MAX = 8
@@ -49,12 +51,16 @@ _REDIRECTS = (301, 302, 307, 308)
 
 
 class Admin:
-    """`admin_url` names brokers: `http://host:port`, or several hosts with commas between."""
+    """`admin_url` names brokers: `http://host:port`, or several hosts with commas between.
+
+    `https://host:port` is for TLS, and `tls` says whom the client trusts.
+    """
 
     def __init__(
         self,
         admin_url: str,
         *,
+        tls: TlsOptions | None = None,
         network: Network | None = None,
         rng: Random | None = None,
         timeout_s: float = 60.0,  # for one request, to all brokers together
@@ -63,7 +69,8 @@ class Admin:
         self._addresses = parse_admin_url(admin_url)
         rng = rng or Random(SystemRandom().getrandbits(64))  # noqa: S311
         self._first = rng.randrange(len(self._addresses))
-        self._network = network or TcpNetwork()
+        self._encrypted = is_encrypted(admin_url)
+        self._network = network_for(admin_url, tls, network or TcpNetwork())
         self._timeout_s = timeout_s
         self.trouble: BrokerError | None = None  # the error of the last broker that failed
 
@@ -486,7 +493,7 @@ class Admin:
                 response = await self._ask(host, port, method, target, data, timeout_s)
                 check_response(response, f"{host}:{port}")
                 return response
-            except (UnavailableError, WrongProtocolError) as error:
+            except (UnavailableError, WrongProtocolError, TlsError) as error:
                 failures.append(error)
             except (ConnectionLostError, RequestTimedOutError) as error:
                 if method != "GET":
@@ -524,8 +531,20 @@ class Admin:
                     response.status,
                     f"a broker redirected the request to {location!r}, which is not a URL",
                 ) from None
+            self._check_redirect(location, parts.scheme)
             target = parts.path + (f"?{parts.query}" if parts.query else "")
         raise AdminError(508, "brokers redirect the request in a circle")
+
+    def _check_redirect(self, location: str, scheme: str) -> None:
+        """Raise TlsError if a redirect leads out of TLS, or into it unprepared."""
+        if scheme and (scheme == "https") != self._encrypted:
+            raise TlsError(
+                f"a broker redirects the request to {location}, which is without TLS: it is not"
+                " followed"
+                if self._encrypted
+                else f"a broker redirects the request to {location}, which has TLS alone: use an"
+                " admin URL that begins with https://"
+            )
 
 
 class _OwnerGoneError(UnavailableError):
@@ -557,18 +576,18 @@ def check_response(response: HttpResponse, where: str) -> None:
 def parse_admin_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in an admin URL.  Raise ValueError."""
     scheme, _, rest = url.partition("://")
-    if scheme == "https":
-        raise ValueError(f"there is no TLS yet: begin with http://, and not as {url!r} does")
-    if scheme != "http" or not rest:
+    if scheme not in ("http", "https") or not rest:
         raise ValueError(
-            f"an admin URL must begin with http://, as http://localhost:8080; this one is {url!r}"
+            "an admin URL must begin with http:// or https://, as http://localhost:8080; this one"
+            f" is {url!r}"
         )
+    usual_port = _TLS_PORT if scheme == "https" else _PORT
     addresses: list[tuple[str, int]] = []
     for part in rest.rstrip("/").split(","):
         parts = urlsplit(f"//{part.strip()}")
         if not parts.hostname or parts.path:
             raise ValueError(f"{part!r} in the admin URL {url!r} is not HOST:PORT")
-        addresses.append((parts.hostname, parts.port or _PORT))
+        addresses.append((parts.hostname, parts.port or usual_port))
     return addresses
 
 

@@ -50,6 +50,7 @@ from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedg
 from daybook.clients.python.schemas.schema import Schema, SchemaVersion
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats, ProducerStats
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.python.topic_choice import Topics
 from daybook.clients.python.topic_producer import OnResult
 from daybook.clients.python.transformation import Result, Transform
@@ -84,12 +85,14 @@ class connect:  # noqa: N801  (it is used like a function)
         *,
         timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
         limits: ClientLimits | None = None,
+        tls: TlsOptions | None = None,
     ) -> None:
         check_url("service_url", service_url)
         check_timeout("timeout_s", timeout_s)
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._limits = limits
+        self._tls = tls
         self._guest: Guest | None = None
         self._block: Block[trio_client.Client] | None = None
         self._client: trio_client.Client | None = None
@@ -105,7 +108,9 @@ class connect:  # noqa: N801  (it is used like a function)
 
     async def _open(self, guest: Guest) -> trio_client.Client:
         block = self._block = Block(
-            trio_connect.connect(self._service_url, timeout_s=self._timeout_s, limits=self._limits)
+            trio_connect.connect(
+                self._service_url, timeout_s=self._timeout_s, limits=self._limits, tls=self._tls
+            )
         )
         guest.start(block.run)
         return await block.opened()

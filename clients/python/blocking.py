@@ -67,6 +67,7 @@ from daybook.clients.python.reader import DeliveredEntry, OffsetRange, TopicLedg
 from daybook.clients.python.schemas.schema import Schema, SchemaVersion
 from daybook.clients.python.start_position import Start
 from daybook.clients.python.statistics import ClientStats, ConsumerStats
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.python.topic_choice import Topics
 from daybook.clients.python.transformation import Result, Transform, WrongResultError
 
@@ -146,6 +147,7 @@ def connect(
     *,
     timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
     limits: ClientLimits | None = None,
+    tls: TlsOptions | None = None,
 ) -> "Client":
     """Return a client of the cluster at `service_url`; use it in a `with` block, or `close` it.
 
@@ -156,16 +158,20 @@ def connect(
     check_timeout("timeout_s", timeout_s)
     portal = Portal(closed=ClosedError, cut=InDoubtError)
     try:
-        return portal.call(_open, portal, service_url, timeout_s, limits)
+        return portal.call(_open, portal, service_url, timeout_s, limits, tls)
     except BaseException:
         portal.close()
         raise
 
 
 async def _open(
-    portal: Portal, service_url: str, timeout_s: float | None, limits: ClientLimits | None
+    portal: Portal,
+    service_url: str,
+    timeout_s: float | None,
+    limits: ClientLimits | None,
+    tls: TlsOptions | None,
 ) -> "Client":
-    block = Block(trio_connect.connect(service_url, timeout_s=timeout_s, limits=limits))
+    block = Block(trio_connect.connect(service_url, timeout_s=timeout_s, limits=limits, tls=tls))
     portal.start(block.run)
     return Client(portal, await block.opened(), block.close)
 

@@ -11,12 +11,15 @@ from daybook.clients.python.errors import ClosedError, InDoubtError
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.portal import Closing, Portal, like
 from daybook.clients.python.stored_entry import StoredEntry
+from daybook.clients.python.tls import TlsOptions
 
 
-def connect_admin(admin_url: str, *, timeout_s: float = 60.0) -> "Admin":
+def connect_admin(
+    admin_url: str, *, timeout_s: float = 60.0, tls: TlsOptions | None = None
+) -> "Admin":
     """Return an admin client; use it in a `with` block, or `close` it."""
     check_timeout("timeout_s", timeout_s)
-    return Admin(trio_admin.Admin(admin_url, timeout_s=timeout_s))
+    return Admin(trio_admin.Admin(admin_url, timeout_s=timeout_s, tls=tls))
 
 
 class Admin(Closing):

@@ -32,7 +32,13 @@ from daybook.clients.python.arguments import (
 from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.consumer import Consumer, MessageSource, schema_of
 from daybook.clients.python.dead_letters import DeadLetters, Raw, check_dead_letters
-from daybook.clients.python.errors import BrokerError, ClosedError, Remedy, UnavailableError
+from daybook.clients.python.errors import (
+    BrokerError,
+    ClosedError,
+    Remedy,
+    TlsError,
+    UnavailableError,
+)
 from daybook.clients.python.fork import tell_of_forks
 from daybook.clients.python.interceptors import (
     ConsumerInterceptor,
@@ -135,7 +141,8 @@ class Client:
                 try:
                     await self._pool.service()
                 except BrokerError as error:
-                    if error.remedy is Remedy.GIVE_UP:
+                    # TLS that is refused may succeed later, but not in the time of a first contact.
+                    if error.remedy is Remedy.GIVE_UP or isinstance(error, TlsError):
                         raise
                 else:
                     return

@@ -28,6 +28,7 @@ import trio
 from daybook.clients.python.arguments import check_timeout, check_url
 from daybook.clients.python.client import Client
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.tls import TlsOptions, network_for
 from daybook.wire.clock import SystemClock, WallClock
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.transport import Network
@@ -53,8 +54,9 @@ class connect:  # noqa: N801  (it is used like a function)
     """`async with connect(service_url) as client:`; see the module.
 
     `service_url` names the brokers: `pulsar://host:6650`, or several hosts with commas between.
-    Raise UnavailableError if no broker answers within `timeout_s`, and WrongProtocolError as soon
-    as another server answers.
+    `pulsar+ssl://host:6651` is for TLS, and `tls` says whom the client trusts.
+    Raise UnavailableError if no broker answers within `timeout_s`, WrongProtocolError as soon as
+    another server answers, and TlsError as soon as TLS is refused.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class connect:  # noqa: N801  (it is used like a function)
         *,
         timeout_s: float | None = FIRST_CONTACT_S,
         limits: ClientLimits | None = None,
+        tls: TlsOptions | None = None,
         network: Network | None = None,
         clock: WallClock | None = None,
         rng: Random | None = None,
@@ -73,7 +76,7 @@ class connect:  # noqa: N801  (it is used like a function)
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._limits = limits or ClientLimits()
-        self._network = network or TcpNetwork()
+        self._network = network_for(service_url, tls, network or TcpNetwork())
         self._clock = clock or SystemClock()
         self._rng = rng or Random(SystemRandom().getrandbits(_SEED_BITS))  # noqa: S311
         self._manager = trio.open_nursery()

@@ -292,6 +292,12 @@ class BrokerConnection:
             case _:
                 raise wire_errors.MalformedError("the peer sent a command that only clients send")
 
+    def _assigned(self, closed: pb.CommandCloseProducer | pb.CommandCloseConsumer) -> str:
+        """Return the URL at which the client goes on, if the broker has named one for it."""
+        if self._frames.encrypted:
+            return closed.assignedBrokerServiceUrlTls
+        return closed.assignedBrokerServiceUrl
+
     def _dispatch_other(self, command: Command) -> None:
         body = command.body
         match command.type:
@@ -310,12 +316,12 @@ class BrokerConnection:
             case _T.CLOSE_PRODUCER:
                 producer = self.producers.pop(body.producer_id, None)
                 if producer is not None:
-                    producer.on_assigned(body.assignedBrokerServiceUrl)
+                    producer.on_assigned(self._assigned(body))
                     producer.on_detached("the broker closed the producer")
             case _T.CLOSE_CONSUMER:
                 consumer = self.consumers.pop(body.consumer_id, None)
                 if consumer is not None:
-                    consumer.on_assigned(body.assignedBrokerServiceUrl)
+                    consumer.on_assigned(self._assigned(body))
                     consumer.on_detached("the broker closed the consumer")
             case _T.ACTIVE_CONSUMER_CHANGE | _T.REACHED_END_OF_TOPIC:
                 consumer = self.consumers.get(body.consumer_id)

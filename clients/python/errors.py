@@ -27,6 +27,7 @@ The next step of a caller depends on two things, so every error has both:
         MessageTooLargeError
         UnavailableError        no broker could be reached
         WrongProtocolError      no broker listens at the address, but another server
+        TlsError                TLS did not succeed: a certificate, or a port without TLS
         ClosedError             the client, producer or consumer was closed by its owner
       AdminError                an admin request was refused; `status` is the HTTP status
         NotFoundError           404
@@ -153,6 +154,11 @@ class UnavailableError(NotSentError):
 
 class WrongProtocolError(NotSentError):
     pass
+
+
+class TlsError(NotSentError):
+    # A producer that waits for its broker goes on when the certificate is renewed.
+    remedy = Remedy.LOOK_UP
 
 
 class ClosedError(NotSentError):

@@ -12,10 +12,12 @@ import trio
 from daybook.clients.python.errors import (
     ConnectionLostError,
     RequestTimedOutError,
+    TlsError,
     UnavailableError,
     WrongProtocolError,
 )
 from daybook.wire.errors import ConnectionLostError as StreamLostError
+from daybook.wire.errors import TlsRefusedError
 from daybook.wire.transport import Network, Stream
 
 _BODY_BYTES_MAX = 64 << 20
@@ -42,15 +44,17 @@ async def http_request(
 ) -> HttpResponse:
     """Send a request, return the response.
 
-    Raise UnavailableError if the request was not sent, WrongProtocolError if it was a GET and the
-    server does not speak HTTP, ConnectionLostError or RequestTimedOutError if it may have been
-    carried out.
+    Raise UnavailableError or TlsError if the request was not sent, WrongProtocolError if it was a
+    GET and the server does not speak HTTP, ConnectionLostError or RequestTimedOutError if it may
+    have been carried out.
     """
     where = f"{host}:{port}"
     stream: Stream | None = None
     with trio.move_on_after(timeout_s):
         try:
             stream = await network.connect(host, port)
+        except TlsRefusedError as error:
+            raise TlsError(str(error)) from error
         except StreamLostError as error:
             raise UnavailableError(str(error)) from error
         try:

@@ -83,9 +83,9 @@ class Lookups:
                 ),
                 service,
             )
-            if answer.response == _Lookup.Failed or not answer.brokerServiceUrl:
+            if answer.response == _Lookup.Failed:
                 raise refusal(answer.error, answer.message)
-            url, through_service = answer.brokerServiceUrl, answer.proxy_through_service_url
+            url, through_service = self._url_of(answer), answer.proxy_through_service_url
             if answer.response == _Lookup.Connect:
                 return url, through_service
             connection = await self._connect(url, through_service=through_service)
@@ -94,6 +94,20 @@ class Lookups:
             pb.ServiceNotReady,
             f"the brokers redirect the look-up of {topic} in a circle: try again",
         )
+
+    def _url_of(self, answer: pb.CommandLookupTopicResponse) -> str:
+        """Return the URL for this client.  Raise NotReadyError if the answer has none."""
+        encrypted = self._pool.encrypted
+        url = answer.brokerServiceUrlTls if encrypted else answer.brokerServiceUrl
+        if not url:
+            kind = "with" if encrypted else "without"
+            raise NotReadyError(
+                pb.ServiceNotReady,
+                f"the broker that serves the topic has no port {kind} TLS: use a service URL that"
+                f" begins with {'pulsar' if encrypted else 'pulsar+ssl'}://, or give the broker"
+                " such a port",
+            )
+        return url
 
     async def _connect(self, url: str, *, through_service: bool) -> BrokerConnection:
         try:

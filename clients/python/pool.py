@@ -13,35 +13,37 @@ from daybook.clients.python.errors import (
     BrokerError,
     ClosedError,
     Remedy,
+    TlsError,
     UnavailableError,
     WrongProtocolError,
 )
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.tls import is_encrypted
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
-from daybook.wire.errors import ConnectionLostError
+from daybook.wire.errors import ConnectionLostError, TlsRefusedError
 from daybook.wire.outbox import Flusher
 from daybook.wire.transport import Network, Stream
 
 SCHEME = "pulsar://"
 _TLS_SCHEME = "pulsar+ssl://"
-_PORT = 6650
+_PORT, _TLS_PORT = 6650, 6651
 
 
 def parse_service_url(url: str) -> list[tuple[str, int]]:
     """Return the addresses in a service URL.  Raise ValueError."""
-    if url.startswith(_TLS_SCHEME):
-        raise ValueError(f"there is no TLS yet: begin with {SCHEME}, and not as {url!r} does")
-    if not url.startswith(SCHEME):
+    scheme = _TLS_SCHEME if url.startswith(_TLS_SCHEME) else SCHEME
+    if not url.startswith(scheme):
         raise ValueError(
-            f"a service URL must begin with {SCHEME}, as {SCHEME}localhost:6650; this one is"
-            f" {url!r}"
+            f"a service URL must begin with {SCHEME} or {_TLS_SCHEME}, as {SCHEME}localhost:6650;"
+            f" this one is {url!r}"
         )
+    usual_port = _TLS_PORT if scheme == _TLS_SCHEME else _PORT
     addresses: list[tuple[str, int]] = []
-    for part in url.removeprefix(SCHEME).rstrip("/").split(","):
+    for part in url.removeprefix(scheme).rstrip("/").split(","):
         host, colon, port = part.strip().rpartition(":")
         if not colon or part.endswith("]"):
-            host, port = part.strip(), str(_PORT)
+            host, port = part.strip(), str(usual_port)
         host = host.removeprefix("[").removesuffix("]")
         if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
             raise ValueError(f"{part!r} in the service URL {url!r} is not HOST:PORT")
@@ -62,6 +64,8 @@ class ConnectionPool:
         first: int,
     ) -> None:
         self._addresses = parse_service_url(service_url)
+        self.encrypted = is_encrypted(service_url)
+        """True if all connections have TLS, which `network` adds."""
         self._current = first % len(self._addresses)
         self._network = network
         self._limits = limits
@@ -96,6 +100,8 @@ class ConnectionPool:
         reasons = "; ".join(map(str, failures))
         # One broker that may get well is worth another attempt.
         passing = [each for each in failures if each.remedy is not Remedy.GIVE_UP]
+        if all(isinstance(each, TlsError) for each in failures):
+            raise TlsError(f"no broker can be reached: {reasons}") from failures[0]
         if passing:
             raise UnavailableError(f"no broker can be reached: {reasons}") from passing[0]
         if all(isinstance(each, WrongProtocolError) for each in failures):
@@ -118,7 +124,12 @@ class ConnectionPool:
         return self._connections.get((*self._addresses[self._current], ""))
 
     async def broker(self, url: str, *, through_service: bool) -> BrokerConnection:
-        """Return a connection to the broker at `url`, or to it through a proxy."""
+        """Return a connection to the broker at `url`, or to it through a proxy.
+
+        Raise ValueError for a URL that is not valid here: a client with TLS uses no other.
+        """
+        if is_encrypted(url) != self.encrypted:
+            raise ValueError(f"{url!r} is {'without' if self.encrypted else 'with'} TLS")
         ((logical_host, logical_port),) = parse_service_url(url)[:1]
         if not through_service:
             return await self._get(logical_host, logical_port, "")
@@ -157,6 +168,8 @@ class ConnectionPool:
         with trio.move_on_after(self._limits.connect_timeout_s):
             try:
                 stream = await self._network.connect(host, port)
+            except TlsRefusedError as error:
+                raise TlsError(str(error)) from error
             except ConnectionLostError as error:
                 raise UnavailableError(str(error)) from error
             frames = FrameConnection(

@@ -24,9 +24,11 @@ from daybook.clients.python.errors import (
     AdminInDoubtError,
     BrokerError,
     InDoubtError,
+    TlsError,
     UnavailableError,
 )
 from daybook.clients.python.http import http_request
+from daybook.clients.python.tls import TlsOptions, is_encrypted, network_for
 from daybook.wire.fields import U32
 from daybook.wire.tcp import TcpNetwork
 from daybook.wire.topics import url_encode
@@ -151,11 +153,17 @@ class SinkRequests:
     """`admin_url` names brokers: `http://host:port`, or several hosts with commas between."""
 
     def __init__(
-        self, admin_url: str, *, network: Network | None = None, timeout_s: float = 60.0
+        self,
+        admin_url: str,
+        *,
+        network: Network | None = None,
+        timeout_s: float = 60.0,
+        tls: TlsOptions | None = None,
     ) -> None:
         check_url("admin_url", admin_url)
         self._addresses = parse_admin_url(admin_url)
-        self._network = network or TcpNetwork()
+        self._scheme = admin_url.partition("://")[0]
+        self._network = network_for(admin_url, tls, network or TcpNetwork())
         self._timeout_s = timeout_s  # for one request to one broker
 
     async def begin(self, name: str, batch: Batch) -> StagingAttempt:
@@ -164,6 +172,10 @@ class SinkRequests:
         # An attempt whose answer is lost stays open at its broker for a while, and harms nobody.
         answer, url = await self._repeat("POST", f"{_sink(name)}/attempts", body, self._timeout_s)
         answer["url"] = answer["url"] or url
+        if is_encrypted(answer["url"]) != is_encrypted(url):
+            raise TlsError(
+                f"a broker stages at {answer['url']}, and this client uses {self._scheme}:// alone"
+            )
         return StagingAttempt(self._network, name, answer, self._timeout_s)
 
     async def commit(
@@ -250,11 +262,11 @@ class SinkRequests:
             except AdminError as error:
                 if error.status != _BUSY or trio.current_time() >= deadline_s:
                     raise
-            except (UnavailableError, InDoubtError, AdminInDoubtError):
+            except (UnavailableError, TlsError, InDoubtError, AdminInDoubtError):
                 if trio.current_time() >= deadline_s:
                     raise
             else:
-                return answer, f"http://{host}:{port}"
+                return answer, f"{self._scheme}://{host}:{port}"
             await trio.sleep(min(pause_s, max(0.0, deadline_s - trio.current_time())))
             pause_s = min(2 * pause_s, _PAUSE_S[1])
 

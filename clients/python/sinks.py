@@ -26,6 +26,7 @@ from daybook.clients.python.sink_requests import (
     SinkState,
     StagingAttempt,
 )
+from daybook.clients.python.tls import TlsOptions
 
 __all__ = [
     "Attempt",
@@ -73,8 +74,10 @@ class Attempt:
 class SinkClient:
     """`admin_url` names brokers: `http://host:port`, or several hosts with commas between."""
 
-    def __init__(self, admin_url: str, *, timeout_s: float = 60.0) -> None:
-        self._requests = SinkRequests(admin_url, timeout_s=timeout_s)
+    def __init__(
+        self, admin_url: str, *, timeout_s: float = 60.0, tls: TlsOptions | None = None
+    ) -> None:
+        self._requests = SinkRequests(admin_url, timeout_s=timeout_s, tls=tls)
 
     def begin(self, name: str, batch: Batch) -> Attempt:
         """Begin to stage the rows of one task."""

@@ -16,9 +16,10 @@ from starlette.routing import Route
 
 from daybook.wire import http
 from daybook.wire.clock import SystemClock
+from daybook.wire.errors import TlsError
 from daybook.wire.http import HttpPort
 from daybook.wire.logging import silent_log
-from daybook.wire.tls import TlsError, TlsServer
+from daybook.wire.tls import TlsServer
 from daybook.wire.tls_files import ReloadedContext, server_context
 from tests.harness.certificates import Authority
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import SystemClock
 from daybook.wire.connection import FrameConnection
-from daybook.wire.errors import ConnectionLostError, OversizeError
+from daybook.wire.errors import ConnectionLostError, NotTlsError, OversizeError, TlsError
 from daybook.wire.logging import silent_log
 from daybook.wire.outbox import Flusher
 from daybook.wire.tcp import TcpNetwork
-from daybook.wire.tls import NotTlsError, TlsClient, TlsError, TlsServer, TlsStream
+from daybook.wire.tls import TlsClient, TlsServer, TlsStream
 from daybook.wire.tls_files import (
     ClientCertificates,
     ReloadedContext,

@@ -8,7 +8,6 @@ import trio
 
 import daybook
 from daybook.clients.python.admin import Admin
-from daybook.clients.python.pool import parse_service_url
 
 Answer = Callable[[str, str, bytes], bytes | None]
 
@@ -151,17 +150,10 @@ def test_the_same_without_trio() -> None:
         admin.brokers()
 
 
-@pytest.mark.parametrize("url", ["pulsar://x", "http://", "https://x", "http://a/b"])
+@pytest.mark.parametrize("url", ["pulsar://x", "http://", "https://", "http://a/b"])
 def test_what_is_no_admin_url(url: str) -> None:
     with pytest.raises(ValueError, match="http"):
         Admin(url)
-
-
-def test_a_url_with_tls_is_told_that_there_is_none() -> None:
-    with pytest.raises(ValueError, match="there is no TLS yet: begin with http://"):
-        Admin("https://x")
-    with pytest.raises(ValueError, match="there is no TLS yet: begin with pulsar://"):
-        parse_service_url("pulsar+ssl://x:6651")
 
 
 def test_every_call_exists_without_trio_too() -> None:
