@@ -161,3 +161,22 @@ def test_the_help_explains_the_words_of_the_field(daybook: Daybook) -> None:
     said = " ".join(daybook("produce", "--help")[1].split())
     assert "the key is before it, the value behind it" in said
     assert "consumers decompress them" in said
+
+
+def test_options_of_tls_are_for_brokers_with_tls(here: Path) -> None:
+    output = said("topics", "list", "--admin-url", "http://127.0.0.1:9", "--tls-trusted", "ca.pem")
+    assert "--tls-trusted is for brokers with TLS, and http://127.0.0.1:9 is without" in output
+    output = said("topics", "list", "--admin-url", "https://127.0.0.1:9", "--tls-trusted", "ca.pem")
+    assert "the file of trusted authorities ca.pem cannot be read" in output
+    output = said(
+        "produce", "t", "lines", "--service-url", "pulsar+ssl://127.0.0.1:9", "--tls-key", "k.pem"
+    )
+    assert "a client's certificate and its private key belong together" in output
+
+
+def test_variables_of_tls_do_not_matter_without_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAYBOOK_TLS_TRUSTED", "ca.pem")
+    output = said("topics", "list", "--admin-url", "http://127.0.0.1:9")
+    assert "No broker answers at http://127.0.0.1:9 (" in output
