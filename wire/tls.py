@@ -340,16 +340,19 @@ def explain(
         )
     reason = error.reason or ""
     other = "client" if host is None else "server"
-    for key, text in _REASONS.items():
+    known = _REASONS_AT_FIRST | _REASONS if in_handshake else _REASONS
+    for key, text in known.items():
         if key in reason:
             return TlsRefusedError(text.format(other=other))
     what = reason.replace("_", " ").lower() or str(error)
     return TlsError(f"the {other} breaks the protocol of TLS: {what}")
 
 
-_REASONS = {
+_REASONS_AT_FIRST = {  # later, such bytes are no records of TLS, like any others
     "HTTP_REQUEST": "the {other} speaks HTTP without TLS on a port that demands it: use https://",
     "WRONG_VERSION_NUMBER": "the {other} does not speak TLS",
+}
+_REASONS = {
     "CERTIFICATE_REQUIRED": "the {other} demands a certificate of the client, and none was given",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the {other} has shown no certificate,"
     " and one is required",

@@ -312,6 +312,17 @@ async def test_garbage_at_any_point_ends_the_connection_with_a_sentence(parties:
         there.close()
 
 
+async def test_bytes_that_are_no_record_of_tls_are_a_breach_after_the_handshake(
+    parties: Parties,
+) -> None:
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x17\x00\x00\x00\x05hello", b"hello, world"):
+        ends = pipe()
+        _, there = await connected(parties.client(), parties.server(), ends)
+        ends[1].inbox += garbage
+        ends[1].ended = True
+        assert await _data_or_error(there) == "garbage"
+
+
 async def test_a_changed_byte_is_never_delivered(parties: Parties) -> None:
     for at in range(0, 40, 3):
         ends = pipe()
