@@ -43,6 +43,11 @@ class ClusterOptions:
     ephemeral: bool
     settings: tuple[str, ...] = ()  # bookie.NAME=VALUE or broker.NAME=VALUE
 
+    @property
+    def any_ports(self) -> bool:
+        """True if ports that the user does not give, and that no start has saved, are free ones."""
+        return self.ephemeral or self.port == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -90,11 +95,12 @@ def make_plan(
     for index, its_ports in enumerate(saved.brokers):
         parts.append(_broker_part(index, its_ports, zookeeper, directory, environ, extra["broker"]))
     addresses = ",".join(f"{HOST}:{broker.port}" for broker in saved.brokers)
+    http_addresses = ",".join(f"{HOST}:{broker.http_port}" for broker in saved.brokers)
     return Plan(
         parts=tuple(parts),
         zookeeper=zookeeper,
         service_url=f"pulsar://{addresses}",
-        admin_url=f"http://{HOST}:{saved.brokers[0].http_port}",
+        admin_url=f"http://{http_addresses}",
         saved=saved,
         ack_quorum=_ack_quorum(count, {**environ, **extra["broker"]}),
         ignored=tuple(sorted(name for name in environ if is_for_one_part(name))),
@@ -160,7 +166,7 @@ def _count_bookies(options: ClusterOptions, before: Saved | None, directory: Dir
 
 
 def _zookeeper_port(options: ClusterOptions, before: Saved | None, ports: PortChooser) -> int:
-    usual = 0 if options.ephemeral else ZOOKEEPER_PORT
+    usual = 0 if options.any_ports else ZOOKEEPER_PORT
     if options.zookeeper_port is None and before is not None:
         usual = before.zookeeper_port
     port = usual if options.zookeeper_port is None else options.zookeeper_port
@@ -177,7 +183,7 @@ def _broker_ports(
 ) -> Ports:
     if before is not None and index < len(before.brokers):
         usual = before.brokers[index]
-    elif options.ephemeral:
+    elif options.any_ports:
         usual = Ports(0, 0)
     else:
         usual = Ports(SERVICE_PORT + index, ADMIN_PORT + index)
@@ -189,9 +195,17 @@ def _broker_ports(
             ports.exactly(port, "the service", remedy.format("--port")),
             ports.exactly(http_port, "the admin interface", remedy.format("--admin-port")),
         )
-    port = usual.port if not options.port else options.port + index
-    http_port = usual.http_port if not options.admin_port else options.admin_port + index
-    return Ports(ports.preferably(port), ports.preferably(http_port))
+    return Ports(
+        ports.preferably(_next_port(options.port, usual.port, index)),
+        ports.preferably(_next_port(options.admin_port, usual.http_port, index)),
+    )
+
+
+def _next_port(first: int | None, usual: int, index: int) -> int:
+    """Return the port of a further broker, 0 for any: the ports follow that of the first one."""
+    if first is None:
+        return usual
+    return first + index if first else 0
 
 
 def _bookie_ports(
@@ -199,7 +213,7 @@ def _bookie_ports(
 ) -> Ports:
     if before is not None and index < len(before.bookies):
         usual = before.bookies[index]
-    elif options.ephemeral:
+    elif options.any_ports:
         usual = Ports(0, 0)
     else:
         usual = Ports(_BOOKIE_PORT + index, _BOOKIE_HTTP_PORT + index)

@@ -4,7 +4,8 @@ All parts start at the same time; those that need ZooKeeper or bookies wait for 
 part is ready, or has failed to start, the command prints a summary, or one line of JSON
 (`--output json`):
 
-    {"ready": true, "service_url": "pulsar://127.0.0.1:6650,127.0.0.1:6651", "admin_url": "http://..",
+    {"ready": true, "service_url": "pulsar://127.0.0.1:6650,127.0.0.1:6651",
+     "admin_url": "http://127.0.0.1:8080,127.0.0.1:8081",
      "zookeeper": "127.0.0.1:2181", "dir": "...", "socket": "...",
      "brokers": [{"name": "broker-1", "pid": 1, "address": "..", "service_url": "..", ...}, ...],
      "bookies": [{"name": "bookie-1", "pid": 2, "address": "..", "http_url": ".."}, ...],
@@ -83,7 +84,10 @@ _port = click.IntRange(0, 65000)
     help="Use free ports and a temporary directory that is removed at the end.",
 )
 @click.option(
-    "--port", type=_port, help=f"Port of the first broker; 0: any.  [default: {SERVICE_PORT}]"
+    "--port",
+    type=_port,
+    help="Port of the first broker; the others have the next ones.  0: free ports for all brokers,"
+    f" and for all parts without an option of their own.  [default: {SERVICE_PORT}]",
 )
 @click.option(
     "--admin-port",

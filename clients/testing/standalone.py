@@ -76,13 +76,8 @@ class StandaloneProcess:
 
     @property
     def admin_url(self) -> str:
+        """The HTTP ports of all brokers as one URL: one of the brokers may be down."""
         return str(self.ready["admin_url"])
-
-    @property
-    def admin_urls(self) -> str:
-        """The HTTP ports of all brokers as one URL, for requests that must survive a kill."""
-        urls = [str(each["admin_url"]) for each in self.ready["brokers"]]
-        return "http://" + ",".join(url.removeprefix("http://") for url in urls)
 
     @property
     def zookeeper(self) -> str:

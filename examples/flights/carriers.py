@@ -91,7 +91,7 @@ def _write(
     )
     target = {
         **address,
-        "admin.url": cluster.admin_urls,
+        "admin.url": cluster.admin_url,
         "topic": TARGET,
         "semantics": "exactly-once",
         "checkpointLocation": str(checkpoint),

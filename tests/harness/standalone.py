@@ -53,8 +53,7 @@ def part(cluster: StandaloneProcess, name: str) -> dict[str, Any]:
 
 def admin_of(cluster: StandaloneProcess) -> Admin:
     """Return an admin client of all brokers: one of them may be down."""
-    urls = [str(broker["admin_url"]) for broker in cluster.ready["brokers"]]
-    return Admin("http://" + ",".join(url.removeprefix("http://") for url in urls))
+    return Admin(cluster.admin_url)
 
 
 def resident_bytes(pid: int) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.interop.apache import pulsar_admin_here
+from tests.interop.letters import admin_urls
 
 pytestmark = pytest.mark.interop
 
@@ -32,8 +33,9 @@ def run(cluster: StandaloneProcess, commands: list[str], where: Path) -> list[tu
     """Run the commands in one process; return for each if it passed, and what it wrote."""
     admin = pulsar_admin_here()
     program = HERE / "java" / "Admin.java"
-    java = admin.command(where, str(program), cluster.service_url, cluster.admin_url)
-    broker = cluster.admin_url.removeprefix("http://")
+    url = admin_urls(cluster)[0]
+    java = admin.command(where, str(program), cluster.service_url, url)
+    broker = url.removeprefix("http://")
     lines = [command.replace("BROKER", broker).replace(" ", "\t") for command in commands]
     done = subprocess.run(
         java,

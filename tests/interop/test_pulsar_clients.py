@@ -78,7 +78,7 @@ def test_gos_producer_hears_of_each_message_when_its_topic_is_terminated(
     try:
         assert line_of(process) == "sending"
         path = f"/admin/v2/persistent/public/default/{topic}/terminate"
-        request = urllib.request.Request(f"{cluster.admin_url}{path}", method="POST")
+        request = urllib.request.Request(f"{admin_urls(cluster)[0]}{path}", method="POST")
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
             assert answer.status == 200
         words = line_of(process).split()
@@ -88,7 +88,7 @@ def test_gos_producer_hears_of_each_message_when_its_topic_is_terminated(
     assert counts["refused"] >= 1, (tmp_path / "go.txt").read_text()
     assert (counts["other"], counts["unanswered"]) == (0, 0)
     stats = f"/admin/v2/persistent/public/default/{topic}/internalStats"
-    with urllib.request.urlopen(f"{cluster.admin_url}{stats}", timeout=PATIENCE_S) as answer:
+    with urllib.request.urlopen(f"{admin_urls(cluster)[0]}{stats}", timeout=PATIENCE_S) as answer:
         assert f'"numberOfEntries":{counts["stored"]},' in answer.read().decode()
 
 
@@ -225,7 +225,7 @@ def test_javas_admin_client_understands_statistics(
     cluster: StandaloneProcess, tmp_path: Path
 ) -> None:
     command = pulsar_client_here().command(
-        tmp_path, str(STATS), cluster.service_url, cluster.admin_url, "java-stats"
+        tmp_path, str(STATS), cluster.service_url, admin_urls(cluster)[0], "java-stats"
     )
     process = start(command, tmp_path / "stats.txt")
     try:

@@ -97,7 +97,7 @@ def test_pythons_client_with_records(cluster: StandaloneProcess, kind: str) -> N
 
 
 def schema_of(cluster: StandaloneProcess, topic: str) -> dict[str, Any]:
-    url = f"{cluster.admin_url}/admin/v2/schemas/public/default/{topic}/schema"
+    url = f"{admin_urls(cluster)[0]}/admin/v2/schemas/public/default/{topic}/schema"
     with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         found: dict[str, Any] = json.load(answer)
         return found

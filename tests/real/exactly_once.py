@@ -71,7 +71,7 @@ class Driver:
         self._options = json.dumps(
             {
                 "service_url": cluster.service_url,
-                "admin_url": cluster.admin_urls,
+                "admin_url": cluster.admin_url,
                 "source": SOURCE,
                 "target": TARGET,
                 "directory": str(directory),

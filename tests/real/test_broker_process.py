@@ -63,7 +63,8 @@ def get(url: str) -> str:
 
 
 def brokers(cluster: StandaloneProcess) -> list[str]:
-    found: list[str] = json.loads(get(f"{cluster.ready['admin_url']}/admin/v2/brokers"))
+    url = cluster.ready["brokers"][0]["admin_url"]
+    found: list[str] = json.loads(get(f"{url}/admin/v2/brokers"))
     return found
 
 

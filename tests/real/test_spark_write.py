@@ -190,10 +190,7 @@ def once(cluster: StandaloneProcess, topic: str) -> dict[str, str]:
     """Return the options of an exactly-once write; any broker takes its requests."""
     return {
         "service.url": cluster.service_url,
-        "admin.url": ",".join(
-            each["admin_url"].removeprefix("http://" if index else "")
-            for index, each in enumerate(cluster.ready["brokers"])
-        ),
+        "admin.url": cluster.admin_url,
         "topic": topic,
         "semantics": "exactly-once",
     }

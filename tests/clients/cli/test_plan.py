@@ -19,7 +19,7 @@ from daybook.clients.cli.broker import broker as broker_command
 from daybook.clients.cli.directory import Directory, Ports, open_directory
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.plan import ClusterOptions, Plan, make_plan
-from daybook.clients.cli.ports import PortChooser
+from daybook.clients.cli.ports import ANY_PORT_MIN, PortChooser
 
 # An external ZooKeeper, so that no test here needs Java.
 EPHEMERAL = ClusterOptions(
@@ -62,7 +62,7 @@ def test_parts_are_named_and_told_where_everything_is(directory: Directory) -> N
     assert [part.name for part in made.parts] == names
     one, two = made.saved.brokers
     assert made.service_url == f"pulsar://127.0.0.1:{one.port},127.0.0.1:{two.port}"
-    assert made.admin_url == f"http://127.0.0.1:{one.http_port}"
+    assert made.admin_url == f"http://127.0.0.1:{one.http_port},127.0.0.1:{two.http_port}"
     for part in made.parts:
         settings = tomllib.loads((directory.path / "conf" / f"{part.name}.toml").read_text())
         assert settings["zookeeper"] == "zk:2181"
@@ -132,6 +132,19 @@ def test_the_port_that_was_asked_for_or_none(directory: Directory) -> None:
         with pytest.raises(UserError, match=f"Port {port} for the admin .*--admin-port"):
             plan(replace(EPHEMERAL, admin_port=port), directory)
     assert plan(replace(EPHEMERAL, port=port), directory).saved.brokers[0].port == port
+
+
+def test_with_port_0_all_ports_are_free_ones(directory: Directory) -> None:
+    """The usual ports may be free now, and be those of a cluster that is down for a moment."""
+    first = plan(replace(EPHEMERAL, ephemeral=False, port=0), directory).saved
+    pairs = [*first.bookies, *first.brokers]
+    ports = [port for pair in pairs for port in (pair.port, pair.http_port)]
+    assert len(set(ports)) == 10
+    assert min(ports) >= ANY_PORT_MIN
+    # Bookies are known by their ports, so those of the first start stay.
+    second = plan(replace(EPHEMERAL, ephemeral=False, port=0), directory).saved
+    assert second.bookies == first.bookies
+    assert [each.http_port for each in second.brokers] == [each.http_port for each in first.brokers]
 
 
 def test_ports_that_nobody_types_give_way(directory: Directory) -> None:
