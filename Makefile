@@ -93,11 +93,13 @@ fuzz: setup ## MINUTES=5 of hostile input for every decoder and every session
 soak: setup ## MINUTES=10 of faults on real processes, LEDGERS=1 without brokers, or KILLS=300 of owners; SEED=7
 	@$(BIN)/python -m tests.soak $(if $(KILLS),--kills $(KILLS),--minutes $(or $(MINUTES),10) --workloads $(if $(LEDGERS),ledgers,$(or $(WORKLOADS),topics))) $(if $(SEED),--seed $(SEED))
 
-interop: setup ## with Apache's bookies, client and tools, Pulsar's managed ledgers, broker, Java and Go clients; BOOKKEEPER=4.17.3 for one release, ONLY=bookkeeper
+interop: setup ## with Apache's bookies, client and tools, Pulsar's managed ledgers, broker, Java and Go clients, and Kafka; BOOKKEEPER=4.17.3 for one release, ONLY=bookkeeper
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-client
 	@sh tests/interop/fetch.sh $(or $(PULSAR),4.2.4) pulsar-broker
 	@sh tests/interop/fetch.sh $(or $(PULSAR_ADMIN),4.0.8) pulsar-client-tools
+	@sh tests/interop/fetch.sh $(or $(KAFKA),4.3.1) kafka
+	@sh tests/interop/fetch.sh $(or $(SPARK_KAFKA),4.2.0) spark-kafka
 	@sh tests/interop/fetch_go.sh
 	@only=$(or $(ONLY),interop); for version in $(or $(BOOKKEEPER),4.18.0 4.17.3); do \
 	  sh tests/interop/fetch.sh $$version || exit 1; \

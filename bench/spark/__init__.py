@@ -2,7 +2,6 @@
 
     lines       the results: medians, ranges, targets, and the tables
     usage       the processor time and the run-queue wait of both systems, by kind of process
-    kafka       one Kafka broker, from jars
     sides       both clusters and one Spark session: topics, rows and options
     reading     batch queries
     streaming   streaming queries

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Self
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from bench.spark.kafka import Kafka
 from bench.spark.lines import Line
 from bench.spark.usage import descendants, used
 from daybook.clients.python import blocking
 from daybook.clients.spark import DaybookDataSource
 from daybook.clients.testing.standalone import StandaloneProcess
 from tests.interop.apache import spark_kafka_here
+from tests.interop.kafka import Kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -27,7 +27,17 @@ _POLL_S = 0.25
 _STOP_POLL_S = 0.02
 _LINE_S = 10.0
 _WRITTEN = "written"
-_PYTHON_ERROR = re.compile(r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Loss)): (.+)$", re.MULTILINE)
+# Spark's words for a query that has started, and has nothing to do.
+_IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
+# Spark puts these words before the reason.
+_OF_THE_QUERY = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ")
+_PYTHON_ERROR = re.compile(
+    r"(?:^|: )(?:(?:daybook|builtins)\.)?[A-Z]\w*(?:Error|Loss): (.+)$", re.MULTILINE
+)
+_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.+)$", re.MULTILINE)
+_GONE_FROM_KAFKA = re.compile(
+    r"Could not read records in offset \[(\d+), (\d+)\) for topic partition (\S+)"
+)
 
 
 class PipelineError(Exception):
@@ -57,7 +67,9 @@ class Result:
 
 
 @dataclass(slots=True)
-class _Query:
+class RunningQuery:
+    """A streaming query, and what it has done in this run."""
+
     name: str
     query: "StreamingQuery"
     tally: Tally = field(default_factory=Tally)
@@ -67,6 +79,10 @@ class _Query:
         """Add the micro-batches that have ended since the last look."""
         for progress in self.query.recentProgress:
             self.tally.add(_report(self.name, progress))
+
+    def has_started(self) -> bool:
+        """Return True when a micro-batch has ended, or when there was none to begin with."""
+        return bool(self.query.recentProgress) or self.query.status["message"] in _IDLE
 
     def wait(self, seconds: float) -> None:
         """Wait until the query ends, but not longer than so many seconds."""
@@ -105,7 +121,7 @@ def run(
     began_s = monotonic()
     queries = [_start(made.rows, pipeline, "rows", until_end=until_end)]
     try:
-        if made.dead_letters is not None:
+        if made.dead_letters is not None and has_begun(queries[0], stop):
             queries.append(_start(made.dead_letters, pipeline, "dead-letters", until_end=until_end))
         _watch(queries, pipeline.name, stop, say)
     finally:
@@ -116,7 +132,22 @@ def run(
     return Result(tallies[0], letters, monotonic() - began_s)
 
 
-def _start(frame: "DataFrame", pipeline: Pipeline, part: str, *, until_end: bool) -> _Query:
+def has_begun(first: RunningQuery, stop: Stop) -> bool:
+    """Wait until a query has ended its first micro-batch, or waits for messages; then return True.
+
+    Two queries that start at the same moment disturb each other: Spark copies the settings of a
+    thread while another thread changes them, and one of the queries dies.  Return False if the
+    run shall stop before.
+    """
+    while first.query.isActive and not first.has_started():
+        if stop.asked:
+            return False
+        first.wait(_POLL_S)
+    first.check()
+    return True
+
+
+def _start(frame: "DataFrame", pipeline: Pipeline, part: str, *, until_end: bool) -> RunningQuery:
     from pyspark.sql import functions as F  # noqa: N812  as everybody calls it
 
     options = {**pipeline.sink, "checkpointLocation": f"{pipeline.checkpoint}/{part}"}
@@ -138,12 +169,12 @@ def _start(frame: "DataFrame", pipeline: Pipeline, part: str, *, until_end: bool
     else:
         writer = writer.trigger(processingTime=pipeline.every)
     try:
-        return _Query(name, writer.start())
+        return RunningQuery(name, writer.start())
     except Exception as error:
         raise PipelineError(reason_of(error)) from error
 
 
-def _watch(queries: list[_Query], name: str, stop: Stop, say: Callable[[str], None]) -> None:
+def _watch(queries: list[RunningQuery], name: str, stop: Stop, say: Callable[[str], None]) -> None:
     """Return when all queries have ended, or when they are idle after a stop was asked for."""
     line, due_s = Line(name, monotonic()), monotonic() + _LINE_S
     told = False
@@ -189,7 +220,15 @@ def reason_of(error: BaseException) -> str:
 
     Other errors are Spark's own, such as a lost task, which may not come again.
     """
-    found = _PYTHON_ERROR.findall(str(error))
-    if found:
-        return str(found[-1][1]).split(" SQLSTATE:")[0].rstrip(".")
-    return f"{first_line(error)}: run the pipeline again, which goes on behind its last batch"
+    text = _OF_THE_QUERY.sub("", str(error).strip())
+    if gone := _GONE_FROM_KAFKA.search(text):
+        first, end, place = gone.groups()
+        return (
+            f"Kafka holds not all of the offsets {first} to {int(end) - 1} of {place}:"
+            " its retention has deleted messages that were not read"
+        )
+    if "UnknownTopicOrPartitionException" in text:
+        return "Kafka has no such topic: look at its name, and at the address of Kafka"
+    if found := _RAISED.findall(text) or _PYTHON_ERROR.findall(text):
+        return str(found[-1]).split(" SQLSTATE:")[0].rstrip(".")
+    return f"{first_line(text)}: run the pipeline again, which goes on behind its last batch"

@@ -20,6 +20,8 @@ RecordFormat: TypeAlias = Literal["json", "avro"]
 
 ROWS_PER_BATCH = 200_000
 _OPTION_ROWS = "maxOffsetsPerTrigger"
+# Kafka's default also reads messages whose transaction was aborted.
+_ISOLATION, _COMMITTED = "kafka.isolation.level", "read_committed"
 _STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _OF_THE_PIPELINE = ("columns", "keyType", "includeHeaders")  # The steps need certain columns.
 _SINK_OF_THE_PIPELINE = ("sinkName", "checkpointLocation", "queryName")
@@ -149,6 +151,7 @@ def copy_pipeline(
     """
     if source.format == "kafka":
         options = {"kafka.bootstrap.servers": source.address, "subscribe": source.topic}
+        options |= {_ISOLATION: _COMMITTED}
     else:
         options = {"service.url": source.address, "topic": source.topic}
     options |= {"startingOffsets": starting, _OPTION_ROWS: str(rows_per_batch)}
@@ -296,6 +299,8 @@ def _source(table: Mapping[str, Any], cluster: Cluster) -> tuple[SourceFormat, d
         _check_source(options, _flat(given, ("source",)))
     elif "kafka.bootstrap.servers" not in names:
         raise _WrongError(("source",), "add kafka.bootstrap.servers = 'HOST:PORT'")
+    elif _ISOLATION not in names:
+        options[_ISOLATION] = _COMMITTED
     return format_, options
 
 

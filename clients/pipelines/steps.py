@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 READ = ("key", "keyIsBytes", "value", "topic", "partition", "offset", "timestamp", "eventTime")
 _REASON, _TIME, _BY = "__reason", "__time", "__by"
 _RESERVED = ("message", _REASON, _TIME)
+_NO_KAFKA = (
+    "this Spark has no source for Kafka: add its jars, for example by --spark"
+    " spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+)
 _ORIGIN = ("REAL_TOPIC", "REAL_PARTITION", "REAL_OFFSET", "DEAD_LETTER_REASON")
 
 
@@ -81,7 +85,13 @@ def _messages(spark: SparkSession, pipeline: Pipeline) -> DataFrame:
     if pipeline.source_format == "daybook":
         columns = ",".join((*READ, "properties"))
         return reader.options(**pipeline.source).option("columns", columns).load()
-    found = reader.options(**pipeline.source).option("includeHeaders", "true").load()
+    with_headers = reader.options(**pipeline.source).option("includeHeaders", "true")
+    try:
+        found = with_headers.load()
+    except Exception as error:
+        if "Failed to find data source" in str(error):
+            raise SpecError(_NO_KAFKA) from None
+        raise SpecError(f"[source]: {first_line(error)}") from None
     key, no_headers = F.col("key"), F.array().cast("array<struct<key:string,value:binary>>")
     return found.select(
         "key",
@@ -272,6 +282,6 @@ def _checked(where: str, make: "Callable[[], DataFrame]") -> DataFrame:
     return made
 
 
-def first_line(error: BaseException) -> str:
+def first_line(error: BaseException | str) -> str:
     """Return the first sentence of an error of Spark, which has its plan in further lines."""
     return str(error).strip().split("\n")[0].split(" SQLSTATE:")[0].rstrip(".;")

@@ -16,6 +16,7 @@ from daybook.clients.spark.offsets import (
     parse_offsets,
     parse_times,
 )
+from daybook.clients.spark.option_names import unknown_option
 from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
 from daybook.clients.spark.selection import Selection, parse_selection
 from daybook.clients.spark.typed_schema import Mode, TypedColumns
@@ -163,7 +164,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
     known = {name.lower(): name for name in _NAMES}
     unknown = sorted(set(given) - set(known))
     if unknown:
-        raise ValueError(f"unknown option {unknown[0]!r}; there are: {', '.join(_NAMES)}")
+        raise ValueError(unknown_option(unknown[0], _NAMES))
     for name in _FOR_BATCHES if streaming else _FOR_STREAMS:
         if name.lower() in given:
             why = "is for batch queries; a stream has no end"

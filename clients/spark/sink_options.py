@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias, cast, get_args
 
 from daybook.clients.python.admin import parse_admin_url
 from daybook.clients.python.arguments import Compression, compression_type, topic_name
+from daybook.clients.spark.option_names import unknown_option
 
 ValueFormat: TypeAlias = Literal["bytes", "json", "avro"]
 SINK_NAMES = (
@@ -51,9 +52,7 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
         given = {name: value for name, value in given.items() if name not in _SPARKS_OWN}
     unknown = sorted(set(given) - {name.lower() for name in SINK_NAMES})
     if unknown:
-        raise ValueError(
-            f"unknown option {unknown[0]!r} of the sink; there are: {', '.join(SINK_NAMES)}"
-        )
+        raise ValueError(unknown_option(unknown[0], SINK_NAMES, " of the sink"))
     if not given.get("service.url"):
         raise ValueError("the option 'service.url' is missing")
     topic = given.get("topic")

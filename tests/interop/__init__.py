@@ -3,6 +3,7 @@
 `make interop` fetches the jars and runs all of this; no test here runs without it.
 
     cluster.py     ZooKeeper, bookies of both kinds, in one or several clusters
+    kafka.py       one Kafka broker, from jars
     peer.py        Apache's client and tools, in a JVM behind a pipe
     java/          the JVM's program and its libraries
     operations_table.py  the operations of Pulsar's clients, and the table of them in `docs`

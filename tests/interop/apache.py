@@ -1,6 +1,7 @@
 """Where the jars of Apache BookKeeper, Pulsar and Kafka are, and how to run them.
 
-`make interop` and `make bench-spark` put the jars there; without them a `RuntimeError` says so.
+`make interop` puts the jars there, and `make bench-spark` those of Kafka.  Without them a
+`RuntimeError` says so.
 """
 
 import os
@@ -70,26 +71,21 @@ class Apache:
     @classmethod
     def kafka(cls, environment: Mapping[str, str]) -> "Apache":
         version = environment.get("KAFKA", "4.3.1")
-        return cls._found(environment, "kafka", version, "kafka_2.13", "bench-spark")
+        return cls._found(environment, "kafka", version, "kafka_2.13")
 
     @classmethod
     def spark_kafka(cls, environment: Mapping[str, str]) -> "Apache":
         version = environment.get("SPARK_KAFKA", "4.2.0")
-        return cls._found(environment, "spark-kafka", version, "spark-sql-kafka", "bench-spark")
+        return cls._found(environment, "spark-kafka", version, "spark-sql-kafka")
 
     @classmethod
     def _found(
-        cls,
-        environment: Mapping[str, str],
-        product: str,
-        version: str,
-        proof: str,
-        target: str = "interop",
+        cls, environment: Mapping[str, str], product: str, version: str, proof: str
     ) -> "Apache":
         cache = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
         jars = Path(cache) / "daybook" / "interop" / f"{product}-{version}"
         if not list(jars.glob(f"{proof}-*.jar")):
-            raise RuntimeError(f"{jars} holds no {proof}: `make {target}` fetches it")
+            raise RuntimeError(f"{jars} holds no {proof}: `make interop` fetches it")
         return cls(version, jars)
 
     def command(self, directory: Path, *words: str, jvm: Sequence[str] = SMALL_JVM) -> list[str]:

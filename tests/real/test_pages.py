@@ -27,6 +27,11 @@ SERVICE = "pulsar://localhost:6650"
 ADMIN = "http://localhost:8080"
 PATIENCE_S = 60
 SPARK_PATIENCE_S = 300
+SPARK_ENVIRON = {
+    "PYSPARK_PYTHON": sys.executable,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # makes Spark start faster
+}
 ERROR_ROW = re.compile(r"^\| `(\w+Error)` \| (no|unknown) \| ([\w ]+) \|", re.MULTILINE)
 METHOD_ROWS = PAGE.partition("\n| what | methods |\n")[2].partition("\n\n")[0].splitlines()
 OUTCOMES = {"no": errors.Outcome.NOT_APPLIED, "unknown": errors.Outcome.UNKNOWN}
@@ -97,15 +102,43 @@ def test_the_guide_to_spark_prints_what_it_says(cluster: StandaloneProcess, tmp_
     assert len(snippets) == (SPARK + SPARK_WRITE).count("```python")
     code = "".join(code for code, _ in snippets).replace(SERVICE, cluster.service_url)
     code = code.replace(ADMIN, cluster.admin_url)
-    environ = {
-        **os.environ,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # makes Spark start faster
-    }
+    environ = {**os.environ, **SPARK_ENVIRON}
     printed = run(code, tmp_path, timeout_s=SPARK_PATIENCE_S, environ=environ)
     assert printed == "".join(shown for _, shown in snippets)
     assert (tmp_path / "archive" / "checkpoint" / "offsets").is_dir()
+
+
+RUN_SQL = """\
+import sys
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[2]").getOrCreate()
+for statement in sys.stdin.read().split(";"):
+    found = spark.sql(statement)
+    if found.columns:
+        found.show(truncate=False)
+"""
+
+
+def test_the_sql_of_the_guide_to_spark_prints_what_it_says(
+    cluster: StandaloneProcess, tmp_path: Path
+) -> None:
+    """The statements continue each other, in a session that finds the installed Daybook."""
+    found = re.findall(r"```sql\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", SPARK, re.DOTALL)
+    assert len(found) == SPARK.count("```sql") == 7
+    statements = ";".join(sql for sql, _ in found).replace(SERVICE, cluster.service_url)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_SQL],
+        input=statements,
+        cwd=tmp_path,
+        env={**os.environ, **SPARK_ENVIRON},
+        capture_output=True,
+        text=True,
+        timeout=SPARK_PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "".join(shown for _, shown in found)
 
 
 def test_the_guide_to_spark_has_every_option_and_every_column() -> None:

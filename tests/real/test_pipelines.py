@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -327,3 +328,46 @@ def test_rows_are_parsed_filtered_deduplicated_and_aggregated_and_the_others_are
         PipelineError, match=r"offset 61 of partition 0 of .* is no row \(the value"
     ):
         until_end(spark, strict)
+
+
+def test_a_command_shows_its_own_sentences_and_nothing_of_spark(
+    cluster: StandaloneProcess, client: blocking.Client, topic: str, tmp_path: Path
+) -> None:
+    """A topic that is missing, and another checkpoint, which the sink refuses."""
+
+    def said(*words: str) -> tuple[int, list[str]]:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "daybook.clients.cli.main", "pipeline", *words),
+                *("--service-url", cluster.service_url, "--admin-url", cluster.admin_url),
+                *("--spark", "spark.master=local[2]"),
+                *("--spark", f"spark.driver.extraJavaOptions={FAST}"),
+                *("--spark", "spark.python.authenticate.socketTimeout=120s"),
+            ],
+            env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        lines = done.stderr.splitlines()
+        progress = re.compile(r"[\w-]+: [\d,]+ messages read, .*\.|Picked up JAVA_TOOL_OPTIONS.*")
+        return done.returncode, [each for each in lines if not progress.fullmatch(each)]
+
+    file = tmp_path / "pipeline.toml"
+    text = 'name = "{0}"\ncheckpoint = "c"\n[source]\ntopic = "{0}"\n[sink]\ntopic = "{0}-o"\n'
+    file.write_text(text.format(topic))
+    missing = (
+        f"Error: the topic persistent://public/default/{topic} does not exist (TopicNotFound)."
+    )
+    assert said("run", str(file), "--available-now") == (1, [missing])
+
+    fill(client, topic, range(10))
+    copy = ("copy", topic, f"{topic}-copy", "--checkpoint")
+    code, (first,) = said(*copy, str(tmp_path / "first"))
+    assert (code, first.partition(" ")[0]) == (0, "Copying")
+    code, (_, refused) = said(*copy, str(tmp_path / "second"))
+    assert code == 1
+    assert re.fullmatch(
+        r"Error: .*: the sink belongs to the query .*`daybook sinks forget`.*", refused
+    )

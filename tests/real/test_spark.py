@@ -387,6 +387,27 @@ def test_a_schema_and_sql_choose_columns(
     assert found == (20, "k9", "9")
 
 
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("INSERT OVERWRITE {table} {options} VALUES (binary('x'))", r"\[(UNSUPPORTED|PYTHON_DATA)"),
+        ("UPDATE {table} SET value = binary('x')", r"\[UNSUPPORTED"),
+        ("DELETE FROM {table}", "does not support deletes"),
+    ],
+)
+def test_a_topic_only_grows_also_in_sql(
+    spark: SparkSession, cluster: StandaloneProcess, topic: str, statement: str, says: str
+) -> None:
+    table = topic.replace("-", "_")
+    options = f"WITH (`service.url` = '{cluster.service_url}', topic = '{topic}')"
+    spark.sql(f"CREATE TABLE {table} (value BINARY) USING daybook")
+    try:
+        with pytest.raises(Exception, match=says):
+            spark.sql(statement.format(table=table, options=options))
+    finally:
+        spark.sql(f"DROP TABLE {table}")
+
+
 @dataclass
 class Sale:
     number: int

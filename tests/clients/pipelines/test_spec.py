@@ -105,6 +105,7 @@ def test_a_large_file_has_every_step() -> None:
             "maxOffsetsPerTrigger": "500",
             "failOnDataLoss": "false",
             "startingOffsets": "earliest",
+            "kafka.isolation.level": "read_committed",
         },
         sink={
             "service.url": "pulsar://here:6650",

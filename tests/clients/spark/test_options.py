@@ -26,7 +26,8 @@ def test_options_have_their_defaults_and_any_case() -> None:
 @pytest.mark.parametrize(
     ("extra", "streaming", "says"),
     [
-        ({"format": "t"}, False, "unknown option 'format'"),
+        ({"format": "t"}, False, "unknown option 'format'; there are: "),
+        ({"StartingOffset": "1"}, True, "'startingoffset': did you mean 'startingOffsets'"),
         ({"endingOffsets": "latest"}, True, "batch"),
         ({"endingTimestamp": "5"}, True, "batch"),
         ({"maxOffsetsPerTrigger": "5"}, False, "streams"),

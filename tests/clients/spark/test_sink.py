@@ -101,7 +101,7 @@ def test_options_are_compared_without_case() -> None:
         ({}, "'service.url' is missing"),
         (
             {**OPTIONS, "topics": "t"},
-            "unknown option 'topics' of the sink; there are: service",
+            r"unknown option 'topics' of the sink: did you mean 'topic'\? there are: service",
         ),
         ({**OPTIONS, "compression": "gzip"}, "compression must be one of none, lz4"),
         (
