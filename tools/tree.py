@@ -39,6 +39,7 @@ KNOWN = {
 }
 DATA = {
     "tests/golden/": "Bytes as they were once written; they never change.",
+    "docs/pictures/": "Pictures that commands have drawn.",
     "tests/fuzz/crashes/": "Inputs that once broke something.",
 }
 COMMENT = re.compile(r"\s*(?://|#(?!!))\s*(.*)")

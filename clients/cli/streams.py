@@ -1,6 +1,7 @@
 """`daybook pipeline run`, `copy` and `mirror`: streams from topics to topics, on Spark."""
 
 import signal
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from daybook.clients.cli.options import (
     output_option,
 )
 from daybook.clients.cli.output import write_record, write_rows
+from daybook.clients.cli.pictures import picture_option
 from daybook.clients.cli.spark import (
     check_cluster,
     ended_by_signals,
@@ -85,6 +87,7 @@ def _copy_options(function: Function) -> Function:
             "--name",
             help="The name of the sink in the cluster of TARGET. [default: copy-TOPIC-to-TARGET]",
         ),
+        picture_option,
         spark_option,
         cluster_options,
         output_option,
@@ -99,12 +102,14 @@ def _copy_options(function: Function) -> Function:
 @click.option(
     "--available-now", is_flag=True, help="Read what is there now, and end. [default: until Ctrl-C]"
 )
+@picture_option
 @spark_option
 @cluster_options
 @output_option
 def run(
     file: Path,
     available_now: bool,
+    picture: Path | None,
     settings: dict[str, str],
     service_url: str,
     admin_url: str,
@@ -119,7 +124,7 @@ def run(
     if not is_remote({**pipeline.spark, **settings}):  # The driver may see other brokers.
         _check_clusters(pipeline, f"--service-url, or with service.url in {file}")
     with ended_by_signals():
-        _run(pipeline, settings, output, until_end=available_now)
+        _run(pipeline, settings, output, picture, until_end=available_now)
 
 
 @click.command()
@@ -155,6 +160,7 @@ def _copy(
     partition_by: str,
     rows_per_batch: int,
     name: str | None,
+    picture: Path | None,
     settings: dict[str, str],
     service_url: str,
     admin_url: str,
@@ -176,7 +182,7 @@ def _copy(
             from daybook.clients.pipelines.copies import prepare_target
 
             click.echo(prepare_target(pipeline, same_partitions=partition_by == "source"), err=True)
-        _run(pipeline, settings, output, until_end=until_end)
+        _run(pipeline, settings, output, picture, until_end=until_end)
 
 
 def _check_clusters(pipeline: Pipeline, source_option: str) -> None:
@@ -199,14 +205,21 @@ def _copy_source(url: str, topic: str) -> CopySource:
 
 
 def _run(
-    pipeline: Pipeline, settings: Mapping[str, str], output: OutputFormat, *, until_end: bool
+    pipeline: Pipeline,
+    settings: Mapping[str, str],
+    output: OutputFormat,
+    picture: Path | None,
+    *,
+    until_end: bool,
 ) -> None:
     with _sentences():
+        from daybook.clients.pipelines.picture import Picture, title_of
         from daybook.clients.pipelines.report import summary, table
         from daybook.clients.pipelines.run import Stop
         from daybook.clients.pipelines.run import run as run_queries
 
         stop = Stop()
+        drawn = None if picture is None else Picture(picture, title_of(pipeline), _say)
         with (
             open_spark(pipeline.name, {**pipeline.spark, **settings}) as spark,
             _asked_by_signals(stop),
@@ -216,7 +229,8 @@ def _run(
                 pipeline,
                 until_end=until_end,
                 stop=stop,
-                say=lambda line: click.echo(line, err=True),
+                say=_say,
+                picture=drawn,
             )
     sums = summary(result.rows, result.letters, result.took_s)
     if output == "json":
@@ -224,7 +238,19 @@ def _run(
         return
     write_rows(table(result.rows), _LISTED, output)
     click.echo()
+    if _shows_bars() and (bars := result.history.line()):
+        sums["rate over time"] = bars
     write_record(sums, output)
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _shows_bars() -> bool:
+    """Return True for a terminal that shows texts in UTF-8."""
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return sys.stdout.isatty() and encoding == "utf8"
 
 
 @contextmanager

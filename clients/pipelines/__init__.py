@@ -6,4 +6,6 @@ session  the Spark session of a command
 steps    the frames of a pipeline: parse, filter, deduplicate, window, columns, dead letters
 run      the streaming queries of a pipeline, which end cleanly
 report   the progress of queries, and the final table
+history  the rate over time
+picture  the same as a picture
 """

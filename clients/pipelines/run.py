@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from time import monotonic  # noqa: TID251  Spark's driver has no clock of trio's
 from typing import TYPE_CHECKING, Any, cast
 
+from daybook.clients.pipelines.history import History
+from daybook.clients.pipelines.picture import Picture
 from daybook.clients.pipelines.report import BatchReport, Line, Tally
 from daybook.clients.pipelines.spec import Pipeline
 from daybook.clients.pipelines.steps import first_line, frames
@@ -64,6 +66,7 @@ class Result:
     rows: Tally
     letters: Tally | None
     took_s: float
+    history: History
 
 
 @dataclass(slots=True)
@@ -82,7 +85,11 @@ class RunningQuery:
 
     def has_started(self) -> bool:
         """Return True when a micro-batch has ended, or when there was none to begin with."""
-        return bool(self.query.recentProgress) or self.query.status["message"] in _IDLE
+        return bool(self.query.recentProgress) or self.is_idle()
+
+    def is_idle(self) -> bool:
+        """Return True if the query waits for messages."""
+        return self.query.status["message"] in _IDLE
 
     def wait(self, seconds: float) -> None:
         """Wait until the query ends, but not longer than so many seconds."""
@@ -112,24 +119,30 @@ def run(
     until_end: bool,
     stop: Stop,
     say: Callable[[str], None],
+    picture: Picture | None = None,
 ) -> Result:
     """Run a pipeline until it has read what is there now (`until_end`), or until it is stopped.
+
+    `picture` is written every minute and in the end, also if the run fails.
 
     Raise SpecError for a pipeline that Spark refuses, and PipelineError if a query fails.
     """
     made = frames(spark, pipeline)
     began_s = monotonic()
+    history = History()
     queries = [_start(made.rows, pipeline, "rows", until_end=until_end)]
     try:
         if made.dead_letters is not None and has_begun(queries[0], stop):
             queries.append(_start(made.dead_letters, pipeline, "dead-letters", until_end=until_end))
-        _watch(queries, pipeline.name, stop, say)
+        _Watch(queries, pipeline.name, stop, say, history, picture).until_end(began_s)
     finally:
         for each in queries:
             each.query.stop()
+        if picture is not None:
+            picture.write(history)
     tallies = [each.tally for each in queries]
     letters = tallies[1] if len(tallies) > 1 else None
-    return Result(tallies[0], letters, monotonic() - began_s)
+    return Result(tallies[0], letters, monotonic() - began_s, history)
 
 
 def has_begun(first: RunningQuery, stop: Stop) -> bool:
@@ -174,29 +187,54 @@ def _start(frame: "DataFrame", pipeline: Pipeline, part: str, *, until_end: bool
         raise PipelineError(reason_of(error)) from error
 
 
-def _watch(queries: list[RunningQuery], name: str, stop: Stop, say: Callable[[str], None]) -> None:
-    """Return when all queries have ended, or when they are idle after a stop was asked for."""
-    line, due_s = Line(name, monotonic()), monotonic() + _LINE_S
-    told = False
-    while active := [each for each in queries if each.query.isActive]:
-        if stop.asked:
-            if not told:
-                say(f"{name}: stopping after the batch under way; Ctrl-C again stops at once.")
-                told = True
-            for each in active:
-                if each.may_stop() or stop.now:
-                    each.query.stop()
-        active[0].wait(_STOP_POLL_S if stop.asked else _POLL_S)
-        for each in queries:
+@dataclass(slots=True)
+class _Watch:
+    """Watches the queries of a run: it reports, and stops them when it is asked to."""
+
+    queries: list[RunningQuery]
+    name: str
+    stop: Stop
+    say: Callable[[str], None]
+    history: History
+    picture: Picture | None
+    batches: int = 0  # which the history has
+
+    def until_end(self, began_s: float) -> None:
+        """Return when all queries have ended, or when they are idle after a stop was asked for."""
+        line, due_s = Line(self.name, monotonic()), monotonic() + _LINE_S
+        told = False
+        while active := [each for each in self.queries if each.query.isActive]:
+            if self.stop.asked:
+                if not told:
+                    self.say(
+                        f"{self.name}: stopping after the batch under way; Ctrl-C again stops at"
+                        " once."
+                    )
+                    told = True
+                for each in active:
+                    if each.may_stop() or self.stop.now:
+                        each.query.stop()
+            active[0].wait(_STOP_POLL_S if self.stop.asked else _POLL_S)
+            self._look(began_s, idle=False)
+            if monotonic() >= due_s:
+                self._look(began_s, idle=self.queries[0].is_idle())
+                letters = self.queries[1].tally if len(self.queries) > 1 else None
+                self.say(line.text(self.queries[0].tally, letters, monotonic()))
+                due_s = monotonic() + _LINE_S
+        self._look(began_s, idle=False)
+
+    def _look(self, began_s: float, *, idle: bool) -> None:
+        """Add what has happened; an idle query gives a point, too.  Raise PipelineError."""
+        for each in self.queries:
             each.look()
+        rows = self.queries[0].tally
+        if idle or rows.batches > self.batches:
+            self.batches = rows.batches
+            self.history.add(monotonic() - began_s, rows.read, rows.behind)
+            if self.picture is not None:
+                self.picture.update(self.history)
+        for each in self.queries:
             each.check()
-        if monotonic() >= due_s:
-            letters = queries[1].tally if len(queries) > 1 else None
-            say(line.text(queries[0].tally, letters, monotonic()))
-            due_s = monotonic() + _LINE_S
-    for each in queries:
-        each.look()
-        each.check()
 
 
 def _report(name: str, progress: Any) -> BatchReport:  # noqa: ANN401

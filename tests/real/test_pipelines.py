@@ -127,6 +127,7 @@ def test_a_copy_has_the_messages_of_each_partition_in_order_and_a_mirror_goes_on
                 f"spark.driver.extraJavaOptions={FAST}",
             ),
             *("--spark", "spark.python.authenticate.socketTimeout=120s"),
+            *("--picture", str(tmp_path / "mirror.svg")),
         ],
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         stdout=subprocess.PIPE,
@@ -147,6 +148,9 @@ def test_a_copy_has_the_messages_of_each_partition_in_order_and_a_mirror_goes_on
     assert mirror.returncode == 0, err
     assert json.loads(out)["written"] == 200
     assert "stopping after the batch under way" in err
+    picture = (tmp_path / "mirror.svg").read_text()
+    assert f"{topic} \u2192 {target}" in picture
+    assert re.search('<g id="rate">\\s*<path', picture)
 
     before, after = read(client, topic), read(client, target)
     assert [[content(m) for m in part] for part in after] == [
