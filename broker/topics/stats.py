@@ -103,6 +103,8 @@ class SubscriptionStats(_Record, frozen=True):
     last_acked_timestamp: int
     last_consumed_timestamp: int
     last_mark_delete_advanced_timestamp: int
+    # When somebody moved the subscription (a seek or a reset), also with an earlier owner; 0: never.
+    last_moved_timestamp: int
     non_contiguous_deleted_messages_ranges: int  # counting stops above `_RANGES_MAX`
     replicated: bool
     consumers: list[ConsumerStats]
@@ -319,6 +321,7 @@ def _subscription(
         last_acked_timestamp=subscription.acked_ms,
         last_consumed_timestamp=max((c.consumed_ms for c in consumers), default=0),
         last_mark_delete_advanced_timestamp=0 if stored is None else stored.advanced_ms,
+        last_moved_timestamp=0 if stored is None else stored.moved or 0,
         non_contiguous_deleted_messages_ranges=(
             0 if stored is None else stored.cursor.range_count(_RANGES_MAX)
         ),

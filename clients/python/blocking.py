@@ -131,6 +131,7 @@ class ConsumerOptions(TypedDict, total=False):
     ack_incomplete_chunks: bool
     chunked_messages_max: int
     interceptors: Sequence[ConsumerInterceptor]
+    subscription_properties: dict[str, str] | None
 
 
 class ReaderOptions(TypedDict, total=False):

@@ -382,6 +382,7 @@ class Client:
         chunked_messages_max: int = _CONSUMER.chunked_messages_max,
         interceptors: Sequence[ConsumerInterceptor] = (),
         listener: Listener[Consumer[ValueT], ValueT] | None = None,
+        subscription_properties: dict[str, str] | None = None,
     ) -> Consumer[ValueT]:
         """Return a consumer of a durable subscription, which is created if it does not exist.
 
@@ -400,7 +401,7 @@ class Client:
             last, from 0 to 65535.  If it is None, the broker spreads keys over the consumers.
         `out_of_order`: a key of a key_shared subscription may move to a new consumer while another
             one still has messages of it.
-        `properties`: shown in the statistics of the topic.
+        `properties`: those of this consumer, shown in the statistics of the topic.
         `read_compacted`: get only the last message of each key from the part of the topic that was
             compacted; for exclusive and failover subscriptions.
         `discovery_s`: how often the consumer of a pattern looks for new topics, of which a broker
@@ -417,6 +418,8 @@ class Client:
         `interceptors`: see the messages and acknowledgements, and change messages, in this order.
         `listener`: called with the consumer and each message, one after the other, instead of
             `receive`.  It may be an async function.  See `clients.python.listener`.
+        `subscription_properties`: stored with the subscription if this call creates it, and shown
+            in the statistics of the topic also while it has no consumer.
         """
         try:
             kind = SubscriptionType(type)
@@ -479,6 +482,7 @@ class Client:
             ack_receipts=ack_receipts,
             read_compacted=read_compacted,
             properties=check_properties(properties),
+            stored=check_properties(subscription_properties),
             dead_letters=letters,
             retry=retry,
             key_ranges=check_key_ranges(key_ranges, type_name=type, out_of_order=out_of_order),

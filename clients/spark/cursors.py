@@ -5,12 +5,16 @@ time-to-live see a subscription with a backlog, and so does whoever looks at the
 
 A cursor never passes what the stream may have to read again.  When Spark commits a batch, the
 cursors move to the end of the batch before it.
+
+A subscription that is created here has properties that say so, for people and for `daybook doctor`:
+PROPERTY_HOST and PROPERTY_TOPICS.  Spark tells a source neither the name nor the id of its query.
 """
 
 # pyright: basic
 # (the libraries underneath have no types)
 
 import logging
+import socket
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
@@ -18,6 +22,7 @@ from daybook.clients.python import blocking
 from daybook.clients.python.errors import BrokerError, BusyError
 from daybook.clients.python.messages import Offset
 from daybook.clients.spark.offsets import Partition, Progress, is_another_topic
+from daybook.clients.spark.subscription_marks import PROPERTY_HOST, PROPERTY_TOPICS
 from daybook.clients.spark.topics import Held
 
 _MOVES_AT_ONCE = 8
@@ -28,9 +33,11 @@ _log = logging.getLogger("daybook.spark")
 class Cursors:
     """One instance per query.  The client closes the consumers that hold the cursors."""
 
-    def __init__(self, client: blocking.Client, subscription: str) -> None:
+    def __init__(self, client: blocking.Client, subscription: str, topics: str) -> None:
+        """`topics` is the selection of the query as its option names it."""
         self._client = client
         self._subscription = subscription
+        self._marks = {PROPERTY_HOST: socket.gethostname(), PROPERTY_TOPICS: topics}
         self._consumers: dict[Partition, blocking.Consumer] = {}
         self._places: dict[Partition, int] = {}  # the offset where each cursor was put last
         self._committed: Mapping[Partition, Progress] = {}  # the end of the last committed batch
@@ -54,6 +61,7 @@ class Cursors:
                     type="exclusive",
                     initial_position="earliest",
                     receiver_queue_size=0,
+                    subscription_properties=self._marks,
                 )
             except BusyError as error:
                 raise ValueError(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from daybook.clients.spark.offsets import full_topic_name
 
+_WORDS_MAX = 1_000
 KINDS = ("topic", "subscribe", "subscribePattern", "assign")
 
 
@@ -35,6 +36,12 @@ class Selection:
     def only_topic(self) -> str | None:
         """The full name of the topic, if the options name one topic."""
         return next(iter(self.shown)) if len(self.shown) == 1 else None
+
+    @property
+    def words(self) -> str:
+        """The topics as the option names them, cut where they are very many."""
+        words = self.pattern if self.pattern is not None else ", ".join(self.shown.values())
+        return words if len(words) <= _WORDS_MAX else f"{words[:_WORDS_MAX]} ..."
 
     def name_shown(self, topic: str) -> str:
         """Return what the column `topic` shows for a full name."""

@@ -351,7 +351,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._cursors is None:
             from daybook.clients.spark.cursors import Cursors
 
-            self._cursors = Cursors(self._topic_offsets().client, self._options.subscription)
+            self._cursors = Cursors(
+                self._topic_offsets().client,
+                self._options.subscription,
+                self._options.selection.words,
+            )
         self._cursors.open(held)
 
     @staticmethod

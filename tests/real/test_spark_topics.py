@@ -169,7 +169,7 @@ def test_cursors_follow_one_batch_behind_the_checkpoint(
     held = topics.held()
     (partition,) = held.partitions
     created = held.partitions[partition].created
-    cursors = Cursors(topics.client, "a-query")
+    cursors = Cursors(topics.client, "a-query", "t")
     cursors.open(held)
     assert backlog(admin, topic, "a-query") == 50
     cursors.begin({partition: 10})
@@ -193,7 +193,7 @@ def test_a_subscription_belongs_to_one_query(
     with client.subscribe(topic, "taken"):
         topics = asking(topic=topic)
         with pytest.raises(ValueError, match=r"the subscription 'taken' of .* is in use"):
-            Cursors(topics.client, "taken").open(topics.held())
+            Cursors(topics.client, "taken", "t").open(topics.held())
 
 
 class Triggers:

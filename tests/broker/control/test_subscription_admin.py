@@ -544,3 +544,39 @@ def test_truncation_drops_what_deduplication_and_compaction_would_keep() -> None
                 assert (await reader.receive()).data == b"new"
 
     simulated(story)
+
+
+def test_stored_properties_and_the_last_move_of_a_subscription_are_in_the_statistics() -> None:
+    async def story(world: World) -> None:
+        rest = await start(world)
+        async with world.client("one") as client:
+            for value in ("first", "second"):  # Only the call that creates it stores them.
+                async with await client.subscribe(
+                    ORDERS.full, "marked", subscription_properties={"of": value}
+                ):
+                    pass
+            with pytest.raises(TypeError, match="must be text"):
+                await client.subscribe(
+                    ORDERS.full,
+                    "other",
+                    subscription_properties={"of": 1},  # type: ignore[dict-item]
+                )
+
+        async def stats() -> dict[str, object]:
+            found = (await rest.do("GET", f"{TOPICS}/orders/stats")).json
+            one: dict[str, object] = found["subscriptions"]["marked"]
+            return one
+
+        before = await stats()
+        assert before["subscriptionProperties"] == {"of": "first"}
+        assert before["lastMovedTimestamp"] == 0
+        await rest.do("POST", f"{TOPICS}/orders/subscription/marked/resetcursor/0")
+        moved = (await stats())["lastMovedTimestamp"]
+        assert isinstance(moved, int)
+        assert moved > 0
+        await rest.do("PUT", f"{TOPICS}/orders/unload")
+        after = await stats()
+        assert after["lastMovedTimestamp"] == moved
+        assert after["subscriptionProperties"] == {"of": "first"}
+
+    simulated(story)

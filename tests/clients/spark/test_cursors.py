@@ -1,5 +1,6 @@
 """The cursors of a stream's subscription never pass what the stream may read again."""
 
+import socket
 from typing import Any, cast
 
 import pytest
@@ -43,6 +44,10 @@ class FakeClient:
         assert name == "s"
         assert options["receiver_queue_size"] == 0, "the driver receives no messages"
         assert options["initial_position"] == "earliest"
+        assert options["subscription_properties"] == {
+            "daybook.spark.host": socket.gethostname(),
+            "daybook.spark.topics": "orders",
+        }
         if self.error is not None:
             raise self.error
         self.consumers.setdefault(topic, []).append(FakeConsumer())
@@ -58,7 +63,7 @@ def client() -> FakeClient:
 
 
 def cursors_of(client: FakeClient) -> Cursors:
-    return Cursors(cast("blocking.Client", client), "s")
+    return Cursors(cast("blocking.Client", client), "s", "orders")
 
 
 def commit(cursors: Cursors, t0: int, t1: int, *, created: int = 7, held: Held = HELD) -> None:
