@@ -103,7 +103,7 @@ class SubscriptionStats(_Record, frozen=True):
     last_acked_timestamp: int
     last_consumed_timestamp: int
     last_mark_delete_advanced_timestamp: int
-    # When somebody moved the subscription (a seek or a reset), also with an earlier owner; 0: never.
+    # When somebody moved the subscription (seek, reset), also with an earlier owner; 0: never.
     last_moved_timestamp: int
     non_contiguous_deleted_messages_ranges: int  # counting stops above `_RANGES_MAX`
     replicated: bool

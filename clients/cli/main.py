@@ -25,6 +25,7 @@ _COMMANDS = {
     "pipeline": LazyCommand(
         "pipelines", "Run whole jobs around topics on Spark: copies, steps, archives, replays."
     ),
+    "doctor": LazyCommand("doctor", "Look at a whole cluster: what needs attention, and why."),
     "explain": LazyCommand("explain", "Say why a subscription delivers nothing."),
     "ledgers": LazyCommand("ledgers", "List, read, check, recover and delete ledgers."),
     "bookies": LazyCommand(

@@ -84,7 +84,8 @@ def _service_url() -> str:
     return "pulsar://" + ",".join(f"{_HOST}:{broker.port}" for broker in saved.brokers)
 
 
-def _admin_url() -> str:
+def intended_admin_url() -> str:
+    """Return the URL of the admin REST if the user gave none.  Raise `UserError` as above."""
     saved = intended_cluster("DAYBOOK_ADMIN_URL", "--admin-url")
     if saved is None:
         return ADMIN_URL
@@ -107,7 +108,8 @@ def _directory() -> str:
     return DEFAULT_DIRECTORY
 
 
-def _shown_default(usual: str) -> str:
+def shown_default(usual: str) -> str:
+    """Return how `--help` describes where an address comes from; `usual` is the last resort."""
     return f"the cluster in {DEFAULT_DIRECTORY}, else {usual}"
 
 
@@ -206,7 +208,7 @@ def _service_url_option(function: Function) -> Function:
     option = click.option(
         "--service-url",
         default=_service_url,
-        show_default=_shown_default(SERVICE_URL),
+        show_default=shown_default(SERVICE_URL),
         show_envvar=True,
         envvar="DAYBOOK_SERVICE_URL",
         metavar="URL",
@@ -229,8 +231,8 @@ def cluster_options(function: Function) -> Function:
 def _admin_url_option(function: Function) -> Function:
     option = click.option(
         "--admin-url",
-        default=_admin_url,
-        show_default=_shown_default(ADMIN_URL),
+        default=intended_admin_url,
+        show_default=shown_default(ADMIN_URL),
         show_envvar=True,
         envvar="DAYBOOK_ADMIN_URL",
         metavar="URL",
@@ -311,7 +313,7 @@ def zookeeper_options(function: Function) -> Function:
     zookeeper = click.option(
         "--zookeeper",
         default=intended_zookeeper,
-        show_default=_shown_default(ZOOKEEPER),
+        show_default=shown_default(ZOOKEEPER),
         show_envvar=True,
         envvar="DAYBOOK_ZOOKEEPER",
         metavar="HOST:PORT,...",

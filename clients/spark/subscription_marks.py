@@ -1,4 +1,4 @@
-"""The properties by which a subscription of a Spark stream is known, in the statistics of its topic.
+"""The properties that mark the subscription of a Spark stream, in the statistics of its topic.
 
 This module imports nothing, so that programs without Spark can read it.
 """

@@ -1,0 +1,565 @@
+"""The checks of `daybook doctor`: from answers to verdicts, without a question of their own.
+
+    ok          looked at, and nothing needs attention
+    attention   works, and somebody has to do something
+    failed      does not work
+    unknown     was not answered, wholly or in part, and what was answered is fine
+
+A check that finds something says so even if other answers are missing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from shlex import quote
+from typing import Literal, TypeAlias
+
+from daybook.clients.cli.doctor_answers import BookieAnswers, ClusterAnswers, Stats, Unknown
+from daybook.clients.cli.output import counted
+from daybook.clients.cli.recovery_status import as_bytes, as_time
+from daybook.clients.spark.subscription_marks import PROPERTY_HOST, PROPERTY_TOPICS
+from daybook.wire.topics import TopicName
+
+Verdict: TypeAlias = Literal["ok", "attention", "failed", "unknown"]
+
+COMMITTED_LONG_S = 120.0  # The brokers apply a batch within seconds, and look again each minute.
+FREE_BYTES_MIN = 1 << 30  # A bookie becomes read-only at 256 MiB.
+FREE_SHARE_MIN = 0.05
+_COPIES = 3
+_ACKS = 2
+_SHOWN = 3
+_MS_PER_DAY = 86_400_000
+_ASK_AGAIN = "Run `daybook doctor` again, with a longer --timeout if the cluster is slow."
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`remedy` has the command to run; it is empty if nothing is to be done.
+
+    `items` are all findings, of which the sentence shows the first ones.
+    """
+
+    name: str
+    verdict: Verdict
+    sentence: str
+    remedy: str = ""
+    items: Sequence[str] = ()
+
+
+def all_checks(answers: ClusterAnswers) -> list[Check]:
+    return [check(answers) for check in _CHECKS]
+
+
+# -- brokers
+
+
+def check_brokers(answers: ClusterAnswers) -> Check:
+    """Check that every registered broker answers and is ready.
+
+    A broker that was named in the admin URL and is not registered should answer, too.
+    """
+    name, registered = "brokers", answers.registered
+    if isinstance(registered, Unknown):
+        return Check(
+            name,
+            "unknown",
+            f"It is not known which brokers are registered: {registered.why}.",
+            "`daybook local status` shows the parts of a standalone cluster; --admin-url says"
+            " where brokers are.",
+        )
+    if not registered:
+        remedy = "Start one with `daybook broker` (`daybook local start broker-1`)."
+        return Check(name, "failed", "No broker is registered.", remedy)
+    found: list[str] = []
+    for broker in sorted({*registered, *answers.named}):
+        said = answers.brokers.get(broker)
+        ready = Unknown("it was not asked") if said is None else said.ready
+        if isinstance(ready, Unknown):
+            where = "is registered" if broker in registered else "is in the admin URL"
+            found.append(f"{broker} {where} and does not answer: {ready.why}")
+        elif ready:
+            found.append(f"{broker} is not ready: {ready}")
+    if found:
+        failed = any(broker in each for broker in registered for each in found)
+        return Check(
+            name,
+            "failed" if failed else "attention",
+            f"{_these(found)}.",
+            f"Look at its log, and ask it with `curl http://{found[0].split()[0]}/readyz`; restart"
+            " it if that does not help (`daybook local status` shows the parts of a standalone"
+            " cluster).",
+            found,
+        )
+    return Check(name, "ok", f"Every registered broker answers and is ready ({len(registered)}).")
+
+
+def check_versions(answers: ClusterAnswers) -> Check:
+    """Check that all brokers run the same release, and can read the same formats."""
+    name = "versions"
+    known: dict[str, list[str]] = {}
+    unseen: list[str] = []
+    for broker, said in sorted(answers.brokers.items()):
+        if isinstance(said.version, Unknown):
+            unseen.append(f"{broker}: {said.version.why}")
+        else:
+            known.setdefault(said.version, []).append(broker)
+    items = [f"{version}: {', '.join(those)}" for version, those in sorted(known.items())]
+    if len(known) > 1:
+        sentence = f"The brokers run different releases ({'; '.join(items)})."
+        remedy = "Finish the upgrade: `daybook brokers drain BROKER` before each restart."
+        return Check(name, "attention", sentence, remedy, items)
+    if isinstance(answers.guards, Unknown):
+        unseen.append(f"the formats: {answers.guards.why}")
+    else:
+        every = frozenset[str]().union(*(guard.formats for guard in answers.guards))
+        lacking = [
+            f"{guard.broker} lacks {', '.join(sorted(every - guard.formats))}"
+            for guard in answers.guards
+            if every - guard.formats
+        ]
+        if lacking:
+            return Check(
+                name,
+                "attention",
+                f"Not every broker can read every format, so new ones are not written:"
+                f" {_these(lacking)}.",
+                "Finish the upgrade: `daybook brokers drain BROKER` before each restart.",
+                lacking,
+            )
+    if unseen or not known:
+        return _unknown(name, unseen or ["no broker was asked"])
+    return Check(name, "ok", f"All brokers run {next(iter(known))} and read the same formats.")
+
+
+# -- the metadata store and the bookies
+
+
+def check_store(answers: ClusterAnswers) -> Check:
+    if isinstance(answers.store, Unknown):
+        return Check(
+            "metadata store",
+            "unknown",
+            f"ZooKeeper was not asked, so little is known about bookies: {answers.store.why}.",
+            "Say where it is with --zookeeper or DAYBOOK_ZOOKEEPER (`daybook local start"
+            " zookeeper` if it is down).",
+        )
+    if answers.store:
+        remedy = "`daybook cluster show` tells which ledgers the topics are bound to."
+        return Check("metadata store", "failed", f"{answers.store}.", remedy)
+    return Check("metadata store", "ok", "ZooKeeper answers.")
+
+
+def check_bookies(answers: ClusterAnswers) -> Check:
+    """Check that every bookie serves, and that enough of them take entries for the quorums."""
+    name, bookies = "bookies", answers.bookies
+    if isinstance(bookies, Unknown):
+        return _unknown(name, [bookies.why])
+    known = len(bookies)
+    taking = [each for each in bookies if each.state == "writable" and not each.silent]
+    quorums = None if isinstance(answers.quorums, Unknown) else answers.quorums
+    write, ack = quorums or (max(1, min(_COPIES, known)), max(1, min(_ACKS, known)))
+    found = [said for each in bookies if (said := _trouble_of(each))]
+    rest = f": {_these(found)}" if found else ""
+    remedy = (
+        "Start those that are away (`daybook local start`); `daybook bookies read-only BOOKIE"
+        " --off` ends an order, and `daybook bookies health` counts the ledgers on each."
+    )
+    if len(taking) < ack:
+        sentence = (
+            f"Nothing can be published: {len(taking)} of {known} bookies take entries, and each"
+            f" entry must be on {ack} of them{rest}."
+        )
+        return Check(name, "failed", sentence, remedy, found)
+    if len(taking) < write:
+        sentence = (
+            f"{len(taking)} of {known} bookies take entries, and new entries should have {write}"
+            f" copies{rest}."
+        )
+        return Check(name, "attention", sentence, remedy, found)
+    if found:
+        return Check(name, "attention", f"{_these(found)}.", remedy, found)
+    if isinstance(answers.quorums, Unknown):
+        return _unknown(name, [f"the quorums of the brokers: {answers.quorums.why}"])
+    sentence = (
+        f"Every bookie takes entries ({known}), for {_count(write, 'copy', 'copies')} of each."
+    )
+    return Check(name, "ok", sentence)
+
+
+def _trouble_of(bookie: BookieAnswers) -> str:
+    """Return what is wrong with one bookie; empty if nothing is."""
+    name = bookie.bookie
+    if bookie.state == "away":
+        return f"{name} is away"
+    if bookie.silent:
+        return f"{name} is registered and does not answer: {bookie.silent}"
+    if bookie.order is not None:
+        return f"{name} has the order {bookie.order}"
+    why = f": {bookie.unhealthy}" if bookie.unhealthy else ""
+    if bookie.state == "readonly":
+        return f"{name} is read-only{why}"
+    return f"{name} is not healthy{why}" if why else ""
+
+
+def check_disks(answers: ClusterAnswers) -> Check:
+    name, bookies = "disks", answers.bookies
+    if isinstance(bookies, Unknown):
+        return _unknown(name, [bookies.why])
+    full: list[str] = []
+    unseen: list[str] = []
+    for each in bookies:
+        if each.free_bytes is None or each.total_bytes is None:
+            unseen.append(f"{each.bookie} did not tell")
+        elif each.free_bytes < max(FREE_BYTES_MIN, FREE_SHARE_MIN * each.total_bytes):
+            full.append(f"{each.bookie} has {as_bytes(each.free_bytes)} left")
+    if full:
+        return Check(
+            name,
+            "attention",
+            f"Disks are nearly full, and bookies take no entries when they are: {_these(full)}.",
+            "Add disks or bookies, or keep less: `daybook topics retention --minutes N --megabytes"
+            " N`, and delete subscriptions that nobody uses.",
+            full,
+        )
+    if unseen:
+        return replace(
+            _unknown(name, unseen),
+            remedy="`daybook bookies list` shows which bookies are away; start them.",
+        )
+    least = min((each.free_bytes or 0 for each in bookies), default=0)
+    return Check(name, "ok", f"Every bookie has room, at least {as_bytes(least)}.")
+
+
+def check_recovery(answers: ClusterAnswers) -> Check:
+    """Check that no ledger lacks copies, and that auto-recovery can restore them."""
+    name, found = "copies", answers.recovery
+    if isinstance(found, Unknown):
+        return _unknown(name, [found.why])
+    status = "`daybook autorecovery status` shows what is under way"
+    if found.alarms:
+        return Check(
+            name,
+            "failed",
+            f"{counted(len(found.alarms), 'ledger')} cannot be repaired: {_these(found.alarms)}.",
+            f"{status}; bring back the bookies that are away, and `daybook ledgers check LEDGER`.",
+            found.alarms,
+        )
+    lost = [f"{bookie} lacks {count}" for bookie, count in sorted(found.lost.items())]
+    if found.marked and not found.workers:
+        sentence = f"{_lack(found.marked)} copies, and no worker restores them."
+        return Check(name, "failed", sentence, "Run `daybook autorecovery run`.", lost)
+    if found.paused:
+        sentence = f"Auto-recovery is paused, and {_lack(found.marked)} copies."
+        return Check(name, "attention", sentence, "Run `daybook autorecovery resume`.", lost)
+    if found.marked:
+        those = f": {_these(lost)}" if lost else ""
+        sentence = f"{_lack(found.marked)} copies, which are being restored{those}"
+        return Check(name, "attention", f"{sentence}.", f"Wait; {status}.", lost)
+    return Check(name, "ok", "No ledger is marked to lack copies.")
+
+
+# -- topics
+
+
+def check_sinks(answers: ClusterAnswers) -> Check:
+    name, sinks = "sinks", answers.sinks
+    if isinstance(sinks, Unknown):
+        return _unknown(name, [sinks.why])
+    blocked = [f"{s.name}{_because(s.reasons)}" for s in sinks if s.state == "BLOCKED"]
+    if blocked:
+        return Check(
+            name,
+            "failed",
+            f"{_count(len(blocked), 'sink is', 'sinks are')} BLOCKED: {_these(blocked)}.",
+            f"`daybook sinks show {_first(blocked)}` tells why, and `daybook sinks resolve`"
+            " decides.",
+            blocked,
+        )
+    committed = [each for each in sinks if each.state == "COMMITTED"]
+    long = [
+        f"{each.name} since {as_time(each.since_ms)}{_because(each.reasons)}"
+        for each in committed
+        if each.since_ms is not None and answers.now_ms - each.since_ms > COMMITTED_LONG_S * 1000
+    ]
+    if long:
+        return Check(
+            name,
+            "attention",
+            f"{_count(len(long), 'sink is', 'sinks are')} COMMITTED for long: {_these(long)}.",
+            f"`daybook sinks show {_first(long)}` tells why, and `daybook sinks roll-forward"
+            f" {_first(long)}` tries now.",
+            long,
+        )
+    if unseen := [each.name for each in committed if each.since_ms is None]:
+        return _unknown(name, [f"since when {each} is COMMITTED" for each in unseen])
+    return Check(name, "ok", f"No sink waits for long ({counted(len(sinks), 'sink')}).")
+
+
+def check_waiting(answers: ClusterAnswers) -> Check:
+    found = [
+        f"{topic} waits for {stats['waitingFor']}"
+        for topic, stats in sorted(answers.topics.items())
+        if stats.get("waitingFor")
+    ]
+    return _of_topics(
+        answers,
+        "waiting topics",
+        found,
+        f"{counted(len(found), 'topic')} cannot store messages now: {_these(found)}.",
+        f"Look at the bookies first; `daybook explain topic {_first(found)}` says more.",
+        "No topic that was looked at waits to store messages.",
+    )
+
+
+def check_lists(answers: ClusterAnswers) -> Check:
+    full, half = [], []
+    for topic, stats in sorted(answers.topics.items()):
+        if stats.get("ledgerListFull"):
+            full.append(f"{topic} ({stats['ledgerListFull']})")
+        elif stats.get("ledgerListAlarm"):
+            size, most = stats.get("ledgerListBytes", 0), stats.get("ledgerListBytesMax", 0)
+            half.append(f"{topic} ({size:,} of {most:,} bytes)")
+    found = [*full, *half]
+    return _of_topics(
+        answers,
+        "lists of ledgers",
+        found,
+        f"{_count(len(found), 'topic has a list', 'topics have lists')} of ledgers that"
+        f" {'is' if len(found) == 1 else 'are'} at least half full: {_these(found)}.",
+        "Shorten the retention (`daybook topics retention`), or delete the subscriptions that keep"
+        f" the messages (`daybook topics subscriptions list {_first(found)}`).",
+        "No list of ledgers is half full.",
+        verdict="failed" if full else "attention",
+    )
+
+
+def check_spark(answers: ClusterAnswers) -> Check:
+    """Find subscriptions of Spark streams that hold a backlog and have not moved for long.
+
+    A query that runs keeps its last micro-batch as a backlog, so a subscription with a consumer
+    counts only if messages arrive.
+    """
+    found, untold = _Stale(), list[str]()
+    for topic, name, stats, each in _behind(answers):
+        if not is_of_spark(each) or (each.get("consumers") and not stats.get("msgRateIn")):
+            continue
+        moved = each.get("lastMovedTimestamp") or each.get("earliestMsgPublishTimeInBacklog")
+        if not moved:
+            untold.append(f"{name} of {topic}")
+        elif _is_old(answers, moved):
+            marks: Mapping[str, str] = each.get("subscriptionProperties", {})
+            found.add(topic, name, each["msgBacklog"], moved, marks.get(PROPERTY_HOST, ""))
+    items = found.items("not moved since")
+    return _of_topics(
+        answers,
+        "Spark subscriptions",
+        items,
+        f"{_count(len(items), 'subscription', 'subscriptions')} of Spark streams"
+        f" {'has' if len(items) == 1 else 'have'} a backlog and did not move for"
+        f" {answers.stale_days:g} days: {_these(items)}.",
+        f"Start the query again, or, if it never runs again, {found.deletion}.",
+        "No subscription of a Spark stream that was looked at stands still.",
+        untold=untold,
+    )
+
+
+def check_subscriptions(answers: ClusterAnswers) -> Check:
+    """Find other subscriptions that nobody uses, whose oldest message is old."""
+    found, untold = _Stale(), list[str]()
+    for topic, name, _, each in _behind(answers):
+        if is_of_spark(each) or each.get("consumers"):
+            continue
+        oldest = each.get("earliestMsgPublishTimeInBacklog")
+        if not oldest:
+            untold.append(f"{name} of {topic}")
+        elif _is_old(answers, oldest):
+            found.add(topic, name, each["msgBacklog"], oldest, "")
+    items = found.items("the oldest of")
+    return _of_topics(
+        answers,
+        "subscriptions",
+        items,
+        f"{_count(len(items), 'subscription', 'subscriptions')} without consumers"
+        f" {'holds' if len(items) == 1 else 'hold'} messages older than {answers.stale_days:g}"
+        f" days: {_these(items)}.",
+        f"Start the consumers, or {found.deletion} (`daybook topics clear` keeps a subscription).",
+        "No subscription that was looked at is left with old messages.",
+        untold=untold,
+    )
+
+
+class _Stale:
+    """Stale subscriptions; those of the partitions of one topic are one."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], list[tuple[int, int, str]]] = {}
+
+    def add(self, topic: str, name: str, messages: int, since_ms: int, host: str) -> None:
+        key = TopicName.parse(topic).base.full, name
+        self._found.setdefault(key, []).append((messages, since_ms, host))
+
+    def items(self, since: str) -> list[str]:
+        return [self._item(topic, name, since) for topic, name in self._found]
+
+    def _item(self, topic: str, name: str, since: str) -> str:
+        those = self._found[topic, name]
+        host = next((each for _, _, each in those if each), "")
+        words = [
+            counted(sum(messages for messages, _, _ in those), "message"),
+            f"{since} {as_time(min(at_ms for _, at_ms, _ in those))}",
+            f"in {len(those)} partitions" if len(those) > 1 else "",
+            f"of a query on {host}" if host else "",
+        ]
+        return f"{name} of {topic} ({', '.join(filter(None, words))})"
+
+    @property
+    def deletion(self) -> str:
+        """The command that deletes the first one."""
+        topic, name = next(iter(self._found), ("TOPIC", "NAME"))
+        return f"`daybook topics subscriptions delete {quote(topic)} {quote(name)}`"
+
+
+def is_of_spark(subscription: Stats) -> bool:
+    """Return True if a stream of Spark created the subscription."""
+    marks: Mapping[str, str] = subscription.get("subscriptionProperties", {})
+    return PROPERTY_HOST in marks or PROPERTY_TOPICS in marks
+
+
+def _behind(answers: ClusterAnswers) -> Iterator[tuple[str, str, Stats, Stats]]:
+    """Yield the durable subscriptions with a backlog: topic, name, both statistics."""
+    for topic, stats in sorted(answers.topics.items()):
+        subscriptions: Mapping[str, Stats] = stats.get("subscriptions", {})
+        for name, each in sorted(subscriptions.items()):
+            if each.get("durable", True) and each.get("msgBacklog", 0) > 0:
+                yield topic, name, stats, each
+
+
+def _is_old(answers: ClusterAnswers, at_ms: int) -> bool:
+    return answers.now_ms - at_ms >= answers.stale_days * _MS_PER_DAY
+
+
+def _of_topics(
+    answers: ClusterAnswers,
+    name: str,
+    found: Sequence[str],
+    sentence: str,
+    remedy: str,
+    fine: str,
+    *,
+    verdict: Verdict = "attention",
+    untold: Sequence[str] = (),
+) -> Check:
+    """Return a check of topics: what was found, else what is not known, else `fine`."""
+    if found:
+        return Check(name, verdict, sentence, remedy, found)
+    unseen, known = answers.unseen_loaded, answers.topics
+    unseen += [
+        f"{topic}: {said.why}"
+        for topic, said in answers.asked.items()
+        if isinstance(said, Unknown) and topic not in known
+    ]
+    unseen += [f"since when {each} is behind" for each in untold]
+    return _unknown(name, unseen) if unseen else Check(name, "ok", fine)
+
+
+# -- notes
+
+
+def check_coverage(answers: ClusterAnswers) -> Check:
+    """Say which topics were looked at.  Topics that are not loaded are no reason to worry."""
+    name, namespaces = "topics looked at", answers.namespaces
+    if isinstance(namespaces, Unknown):
+        return _unknown(name, [f"how many topics exist: {namespaces.why}"])
+    unseen = [f"{each}: {n.why}" for each, n in namespaces.items() if isinstance(n, Unknown)]
+    unseen += answers.unseen_loaded
+    if answers.all_topics:
+        unseen += [f"{t}: {s.why}" for t, s in answers.asked.items() if isinstance(s, Unknown)]
+    if unseen:
+        return _unknown(name, unseen)
+    stored = [
+        topic for n in namespaces.values() if not isinstance(n, Unknown) for topic in n.topics
+    ]
+    looked = answers.topics
+    left = sum(topic not in looked for topic in stored)
+    if not left:
+        return Check(name, "ok", f"Every stored topic was looked at ({len(stored):,}).")
+    return Check(
+        name,
+        "ok",
+        f"{_count(left, 'topic was', 'topics were')} not looked at, of {len(stored):,}, because"
+        " nobody uses them and no broker has them in memory.",
+        "`daybook doctor --all-topics` loads and looks at them, too.",
+    )
+
+
+def check_retention(answers: ClusterAnswers) -> Check:
+    """Name the namespaces that keep everything, as a note: somebody may want just that."""
+    name, namespaces = "retention", answers.namespaces
+    if isinstance(namespaces, Unknown):
+        return _unknown(name, [namespaces.why])
+    endless = [
+        each
+        for each, found in sorted(namespaces.items())
+        if not isinstance(found, Unknown) and found.minutes < 0 and found.megabytes < 0
+    ]
+    unseen = [f"{each}: {n.why}" for each, n in namespaces.items() if isinstance(n, Unknown)]
+    if unseen:
+        return _unknown(name, unseen)
+    if endless:
+        return Check(
+            name,
+            "ok",
+            f"A note: {_count(len(endless), 'namespace keeps', 'namespaces keep')} messages"
+            f" forever: {_these(endless)}.",
+            f"`daybook topics retention --namespace {endless[0]} --minutes N --megabytes N` changes"
+            " that.",
+            endless,
+        )
+    return Check(name, "ok", "Every namespace has a limit for what it retains.")
+
+
+# -- words
+
+
+def _count(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _lack(marked: int) -> str:
+    return _count(marked, "ledger lacks", "ledgers lack")
+
+
+def _first(items: Sequence[str]) -> str:
+    """Return the name with which the first item begins, for a command."""
+    return quote(items[0].split(" ")[0]) if items else "NAME"
+
+
+def _unknown(name: str, unseen: Sequence[str]) -> Check:
+    return Check(name, "unknown", f"Not everything is known: {_these(unseen)}.", _ASK_AGAIN, unseen)
+
+
+def _these(items: Sequence[str]) -> str:
+    """Return the first items in words, and how many more there are."""
+    rest = len(items) - _SHOWN
+    return "; ".join(items[:_SHOWN]) + (f"; and {rest:,} more" if rest > 0 else "")
+
+
+def _because(reasons: Iterable[str]) -> str:
+    text = "; ".join(dict.fromkeys(filter(None, reasons)))
+    return f" ({text})" if text else ""
+
+
+_CHECKS: Sequence[Callable[[ClusterAnswers], Check]] = (
+    check_brokers,
+    check_versions,
+    check_store,
+    check_bookies,
+    check_disks,
+    check_recovery,
+    check_sinks,
+    check_waiting,
+    check_lists,
+    check_spark,
+    check_subscriptions,
+    check_retention,
+    check_coverage,
+)

@@ -1,0 +1,534 @@
+"""The questions of `daybook doctor` to a cluster, all at once and with limits.
+
+    the admin REST   brokers, readiness, versions, statistics of loaded topics, sinks, namespaces
+    ZooKeeper        registrations, orders, marks of auto-recovery, since when sinks wait
+    bookies          GetBookieInfo on their ports, /healthz on their HTTP ports
+
+All questions read.  Only with `all_topics` do brokers load topics for them.  Each question fills
+its part of `ClusterAnswers`; what fails, or takes too long, stays `Unknown`.  If only one of the
+two addresses is given, the other one comes from the cluster itself.
+"""
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import trio
+
+from daybook.bookie.errors import LedgerError, RegistryError
+from daybook.bookie.ledger.admin_states import AdminStates
+from daybook.bookie.ledger.protocol.placement import BookieId
+from daybook.bookie.registry.cookies import known_bookies
+from daybook.bookie.registry.instance import read_binding, root_instance_id
+from daybook.bookie.registry.layout import check_layout
+from daybook.bookie.registry.paths import LedgerPaths
+from daybook.bookie.registry.registrations import (
+    bookie_info,
+    readonly_bookies,
+    writable_bookies,
+)
+from daybook.bookie.registry.underreplication import Underreplication
+from daybook.bookie.replication.status_records import StatusRecords
+from daybook.clients.cli.doctor_answers import (
+    Answer,
+    BookieAnswers,
+    BrokerAnswers,
+    ClusterAnswers,
+    Guard,
+    Namespace,
+    RecoveryAnswers,
+    Sink,
+    Stats,
+    Unknown,
+    needs_age,
+)
+from daybook.clients.cli.options import LEDGERS_ROOT
+from daybook.clients.cli.progress import Advance
+from daybook.clients.python.admin import Admin, parse_admin_url
+from daybook.clients.python.errors import AdminError, AdminInDoubtError, BrokerError, NotFoundError
+from daybook.wire.errors import WireError
+from daybook.wire.messages.bookie_v3 import decode_response, encode_bookie_info
+from daybook.wire.metadata.store import MetadataError, MetadataStore
+from daybook.wire.metadata.zookeeper import open_zookeeper
+from daybook.wire.probe import NoAnswerError, NotAskedError, ask_port
+from daybook.wire.topics import url_encode
+
+_GUARDS, _BROKERS, _SINKS = "/daybook/guards", "/loadbalance/brokers", "/daybook/sinks"
+_REST_SINKS = "/admin/v2/daybook/sinks"
+_QUICK_S = 4.0  # for a question that a healthy server answers in milliseconds, a slow one in 2 s
+_END_S = 1.5  # of the time that the user gives, for ending the session
+_SESSION_TIMEOUT_S = 10.0
+_AT_ONCE = 8
+_NOT_FOUND = 404
+_MARKS_MAX = 1_000  # of which the bookies are read
+_QUORUM = re.compile(r"(write|ack)\W+(\d+)")
+_ERRORS = (BrokerError, MetadataError, LedgerError, RegistryError, WireError, ValueError, OSError)
+_MALFORMED = (KeyError, TypeError, AttributeError)
+
+
+class Questions:
+    """One instance per run of the command.  `answers` grows while `ask` runs."""
+
+    def __init__(
+        self,
+        answers: ClusterAnswers,
+        admin_url: str | None,
+        zookeeper: str | None,
+        root: str | None,
+    ) -> None:
+        """Raise ValueError if `admin_url` is no URL of brokers."""
+        self.answers = answers
+        self._admin_url = admin_url
+        named = [] if admin_url is None else parse_admin_url(admin_url)
+        answers.named = [f"{host}:{port}" for host, port in named]
+        self._zookeeper = zookeeper
+        self._root = root
+        self._members: dict[str, str] = {}  # the HTTP addresses of brokers in the metadata store
+        self._rest_asked = trio.Event()  # the brokers have told who is registered
+        self._store_asked = trio.Event()  # the metadata store has told it
+        self._since: dict[str, int] = {}  # when the record of each sink was written
+        self._stored = trio.Event()  # `_since` is complete, or will never be
+
+    async def ask(self, timeout_s: float, advance: Advance) -> None:
+        """Ask everything, and return when all is answered or the time is up."""
+        with trio.move_on_after(max(timeout_s / 2, timeout_s - _END_S)):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._ask_store)
+                nursery.start_soon(self._ask_brokers, advance)
+
+    # -- brokers
+
+    async def _ask_brokers(self, advance: Advance) -> None:
+        try:
+            await self._ask_registered()
+        finally:
+            self._rest_asked.set()
+        await self._store_asked.wait()
+        answers = self.answers
+        if isinstance(answers.registered, Unknown) and self._members:
+            answers.registered = sorted(self._members)
+        registered = [] if isinstance(answers.registered, Unknown) else answers.registered
+        advance(0, 1, "brokers")
+        await self._ask_ready(registered)
+        there = {name: said for name, said in sorted(answers.brokers.items()) if said.answers}
+        if not there:
+            answers.sinks = answers.namespaces = answers.quorums = Unknown("no broker answers")
+            return
+        admin = Admin("http://" + ",".join(self._members.get(name, name) for name in there))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_quorums, admin)
+            nursery.start_soon(self._ask_sinks, admin)
+            nursery.start_soon(self._ask_namespaces, admin)
+            async with trio.open_nursery() as brokers:
+                for name, said in there.items():
+                    brokers.start_soon(self._ask_broker, name, said)
+            await self._ask_ages(admin, advance)
+        if answers.all_topics:
+            await self._ask_unloaded(admin, advance)
+
+    async def _ask_registered(self) -> None:
+        """Ask the brokers that the user named who is registered, and where ZooKeeper is."""
+        if self._admin_url is None:
+            return
+        there = await self._ask_ready(self.answers.named)
+        if not there:
+            self.answers.registered = Unknown("no broker at the admin URL answers")
+            return
+        admin = Admin(f"http://{','.join(there)}", timeout_s=_QUICK_S * len(there))
+        self.answers.registered = await _answer(admin.brokers)
+        if self._zookeeper is not None:
+            return
+        path = "/admin/v2/brokers/internal-configuration"
+        config = await _answer(lambda: admin.call("GET", path))
+        if isinstance(config, dict):
+            told = cast("dict[str, str | None]", config)
+            self._zookeeper = told.get("zookeeperServers") or None
+            self._root = self._root or told.get("ledgersRootPath") or None
+
+    async def _ask_ready(self, names: Iterable[str]) -> list[str]:
+        """Ask brokers whether they are ready; return those that answer at all."""
+        brokers = self.answers.brokers
+        names = [name for name in names if name not in brokers]
+
+        async def ask(name: str) -> None:
+            admin = Admin(f"http://{self._members.get(name, name)}", timeout_s=_QUICK_S)
+            ready = await _readiness(admin, "/readyz", "/admin/v2/brokers/health")
+            brokers[name].ready = ready
+            if isinstance(ready, Unknown):
+                brokers[name].version = brokers[name].loaded = ready
+
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                brokers[name] = BrokerAnswers()
+                nursery.start_soon(ask, name)
+        return [name for name in names if brokers[name].answers]
+
+    async def _ask_broker(self, name: str, said: BrokerAnswers) -> None:
+        where = self._members.get(name, name)
+        quick = Admin(f"http://{where}", timeout_s=_QUICK_S)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_version, quick, said)
+            nursery.start_soon(self._ask_loaded, Admin(f"http://{where}"), said)
+
+    async def _ask_version(self, admin: Admin, said: BrokerAnswers) -> None:
+        version = await _answer(lambda: admin.call("GET", "/admin/v2/brokers/version"))
+        said.version = version if isinstance(version, Unknown) else str(version).strip()
+
+    async def _ask_loaded(self, admin: Admin, said: BrokerAnswers) -> None:
+        """One request returns the statistics of all loaded topics, and loads none."""
+
+        async def ask() -> dict[str, Stats]:
+            found = await admin.call("GET", "/admin/v2/broker-stats/topics")
+            return {
+                topic: stats
+                for bundles in found.values()
+                for domains in bundles.values()
+                for topics in domains.values()
+                for topic, stats in topics.items()
+            }
+
+        said.loaded = await _answer(ask)
+
+    async def _ask_quorums(self, admin: Admin) -> None:
+        async def ask() -> tuple[int, int] | None:
+            settings = await admin.call("GET", "/admin/v2/brokers/configuration/runtime")
+            found = {name: int(count) for name, count in _QUORUM.findall(str(settings["quorums"]))}
+            return (found["write"], found["ack"]) if len(found) == 2 else None
+
+        self.answers.quorums = await _answer(ask)
+
+    async def _ask_sinks(self, admin: Admin) -> None:
+        async def ask() -> list[Sink]:
+            return [_sink(each) for each in await admin.call("GET", _REST_SINKS)]
+
+        found = self.answers.sinks = await _answer(ask)
+        if not isinstance(found, Unknown):
+            await self._stored.wait()
+            since = self._since
+            self.answers.sinks = [replace(s, since_ms=since.get(url_encode(s.name))) for s in found]
+
+    # -- topics
+
+    async def _ask_ages(self, admin: Admin, advance: Advance) -> None:
+        """Ask since when subscriptions without consumers are behind, where nobody has asked yet."""
+        topics = [t for t, stats in sorted(self.answers.topics.items()) if needs_age(stats)]
+        await self._ask_stats(admin, topics, "backlogs", advance)
+
+    async def _ask_unloaded(self, admin: Admin, advance: Advance) -> None:
+        namespaces, known = self.answers.namespaces, self.answers.topics
+        if isinstance(namespaces, Unknown):
+            return
+        found = [each for each in namespaces.values() if not isinstance(each, Unknown)]
+        topics = sorted(topic for each in found for topic in each.topics if topic not in known)
+        await self._ask_stats(admin, topics, "topics that are not loaded", advance)
+
+    async def _ask_stats(
+        self, admin: Admin, topics: Sequence[str], what: str, advance: Advance
+    ) -> None:
+        asked, done = self.answers.asked, 0
+        for topic in topics:
+            asked[topic] = Unknown("the time was up before it was looked at")
+
+        async def ask(topic: str) -> None:
+            nonlocal done
+            try:
+                asked[topic] = await _answer(partial(admin.stats, topic), may_be_gone=True)
+            except NotFoundError:
+                del asked[topic]  # deleted since it was listed, or a partition that nobody has used
+            done += 1
+            advance(done, len(topics), f"{what}: {done:,} of {len(topics):,}")
+
+        await self._each(topics, ask)
+
+    async def _ask_namespaces(self, admin: Admin) -> None:
+        async def list_all() -> list[str]:
+            return [n for tenant in await admin.tenants() for n in await admin.namespaces(tenant)]
+
+        names = await _answer(list_all)
+        if isinstance(names, Unknown):
+            self.answers.namespaces = names
+            return
+        found: dict[str, Answer[Namespace]] = {
+            name: Unknown("the time was up before it was looked at") for name in names
+        }
+        self.answers.namespaces = found
+
+        async def ask(name: str) -> None:
+            try:
+                found[name] = await _answer(partial(_namespace, admin, name), may_be_gone=True)
+            except NotFoundError:
+                del found[name]  # deleted since it was listed
+
+        await self._each(names, ask)
+
+    async def _each(self, names: Iterable[str], ask: Callable[[str], Awaitable[None]]) -> None:
+        """Ask about each name, few at a time, so that other requests of the brokers find room."""
+        left = iter(names)
+
+        async def work() -> None:
+            for name in left:
+                await ask(name)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(_AT_ONCE):
+                nursery.start_soon(work)
+
+    # -- the metadata store
+
+    async def _ask_store(self) -> None:
+        try:
+            if self._zookeeper is None or self._root is None:
+                await self._rest_asked.wait()
+            if self._zookeeper is None:
+                why = "its address is not known, because no broker told it"
+                self._store_unknown(Unknown(why))
+                return
+            try:
+                async with open_zookeeper(
+                    self._zookeeper,
+                    session_timeout_s=_SESSION_TIMEOUT_S,
+                    request_timeout_s=_QUICK_S,
+                    connect_timeout_s=_QUICK_S,
+                ) as store:
+                    await self._ask_in_session(store)
+            except* _ERRORS as group:
+                self._store_unknown(Unknown(_words(_first(group))))
+        finally:
+            self._store_asked.set()
+            self._stored.set()
+
+    def _store_unknown(self, why: Unknown) -> None:
+        """Note that the store does not answer.  What it has told before stays."""
+        answers = self.answers
+        for part in ("store", "guards", "bookies", "recovery"):
+            if isinstance(getattr(answers, part), Unknown):
+                setattr(answers, part, why)
+
+    async def _ask_in_session(self, store: MetadataStore) -> None:
+        answers, paths = self.answers, LedgerPaths(self._root or LEDGERS_ROOT)
+        self._members = await _members(store)
+        self._store_asked.set()
+        await self._rest_asked.wait()
+        registered = answers.registered
+        if not isinstance(registered, Unknown) and registered and self._admin_url is not None:
+            if self._members and not {*registered} & {*self._members}:
+                answers.store = (
+                    f"ZooKeeper at {self._zookeeper} belongs to another cluster: it knows none of"
+                    f" the brokers that {self._admin_url} names"
+                )
+                self._members = {}
+                other = Unknown("ZooKeeper belongs to another cluster")
+                answers.guards = answers.bookies = answers.recovery = other
+                return
+            answers.registered = sorted({*registered, *self._members})
+        answers.store = await _answer(partial(_store_trouble, store, paths))
+        answers.guards = await _answer(partial(_guards, store))
+        with suppress(*_ERRORS):
+            await self._read_since(store)
+        self._stored.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_recovery, store, paths)
+            nursery.start_soon(self._ask_bookies, store, paths)
+
+    async def _read_since(self, store: MetadataStore) -> None:
+        for node in await store.get_children(_SINKS) or []:
+            record = await store.get(f"{_SINKS}/{node}")
+            if record is not None:
+                self._since[node] = record.stat.modified_ms
+
+    async def _ask_recovery(self, store: MetadataStore, paths: LedgerPaths) -> None:
+        self.answers.recovery = await _answer(partial(_recovery, store, paths))
+
+    # -- bookies
+
+    async def _ask_bookies(self, store: MetadataStore, paths: LedgerPaths) -> None:
+        async def ask() -> list[BookieAnswers]:
+            await check_layout(store, paths)
+            writable = await writable_bookies(store, paths)
+            readonly = await readonly_bookies(store, paths)
+            known = await known_bookies(store, paths)
+            orders = await AdminStates(store, paths).list()
+            rows: dict[str, BookieAnswers] = {}
+
+            async def one(name: str) -> None:
+                order = orders.get(BookieId(name))
+                words = None if order is None else order.kind.value
+                state = "readonly" if name in readonly else "writable"
+                info = await bookie_info(store, paths, name)
+                if info is None:
+                    rows[name] = BookieAnswers(name, "away", words)
+                    return
+                http = None if info.http_port is None else f"{info.host}:{info.http_port}"
+                rows[name] = await _ask_bookie(name, state, words, info.host, info.port, http)
+
+            await self._each(sorted({*writable, *readonly, *known}), one)
+            return [rows[name] for name in sorted(rows)]
+
+        self.answers.bookies = await _answer(ask)
+
+
+async def _ask_bookie(
+    name: str, state: str, order: str | None, host: str, port: int, http: str | None
+) -> BookieAnswers:
+    unhealthy: Answer[str] = ""
+    if http is not None:
+        unhealthy = await _readiness(Admin(f"http://{http}", timeout_s=_QUICK_S), "/healthz")
+    if isinstance(unhealthy, Unknown):  # Its own port matters, and is asked below.
+        unhealthy = ""
+    ask = partial(ask_port, host, port, encode_bookie_info(1), _QUICK_S)
+    try:
+        frame = await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+        info = decode_response(frame).getBookieInfoResponse
+    except (NoAnswerError, NotAskedError, WireError) as error:
+        return BookieAnswers(name, state, order, str(error), unhealthy)
+    told = info.HasField("freeDiskSpace") and info.HasField("totalDiskCapacity")
+    return BookieAnswers(
+        name,
+        state,
+        order,
+        "",
+        unhealthy,
+        info.freeDiskSpace if told else None,
+        info.totalDiskCapacity if told else None,
+    )
+
+
+# -- single answers
+
+
+async def _answer(
+    ask: Callable[[], Awaitable[Any]],
+    *,
+    may_be_gone: bool = False,
+) -> Any:  # noqa: ANN401  JSON, mostly
+    """Return the answer, or why there is none.
+
+    With `may_be_gone`, raise NotFoundError if the question was about an object that is gone.
+    """
+    try:
+        return await ask()
+    except _ERRORS as error:
+        if may_be_gone and isinstance(error, NotFoundError):
+            raise
+        return Unknown(_words(error))
+    except _MALFORMED as error:
+        return Unknown(f"the answer makes no sense ({type(error).__name__}: {error})")
+
+
+async def _readiness(admin: Admin, *paths: str) -> Answer[str]:
+    """Return "" if the server says that it is well, or what it says is wrong.
+
+    A server of another project may not have the first path.  It is asked for the next one.
+    """
+    path, *others = paths
+    try:
+        await admin.call("GET", path)
+    except (AdminError, AdminInDoubtError) as error:
+        if error.status == _NOT_FOUND:
+            return await _readiness(admin, *others) if others else Unknown(_words(error))
+        return str(error)
+    except _ERRORS as error:
+        return Unknown(_words(error))
+    return ""
+
+
+def _words(error: BaseException) -> str:
+    return str(error).strip().rstrip(".") or type(error).__name__
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error
+
+
+def _sink(view: dict[str, Any]) -> Sink:
+    reasons = [str(each["reason"]) for each in view["partitions"] if each.get("reason")]
+    return Sink(view["name"], view["state"], reasons)
+
+
+async def _namespace(admin: Admin, name: str) -> Namespace:
+    topics = await admin.topics(name)
+    retention = (await admin.policies(name)).get("retention_policies")
+    if retention is None:  # It has none of its own, and the broker that answers knows its default.
+        settings = await admin.call("GET", "/admin/v2/brokers/configuration/runtime")
+        minutes = int(settings["default_retention_minutes"])
+        return Namespace(frozenset(topics), minutes, int(settings["default_retention_mb"]))
+    minutes, megabytes = retention["retentionTimeInMinutes"], retention["retentionSizeInMB"]
+    return Namespace(frozenset(topics), minutes, megabytes)
+
+
+async def _members(store: MetadataStore) -> dict[str, str]:
+    """Return the registered brokers with the HTTP addresses that they announce."""
+    found: dict[str, str] = {}
+    for name in await store.get_children(_BROKERS) or []:
+        record = await store.get(f"{_BROKERS}/{name}")
+        if record is not None:
+            url = _object(record.value).get("webServiceUrl")
+            found[name] = (urlsplit(url).netloc if isinstance(url, str) else "") or name
+    return found
+
+
+async def _guards(store: MetadataStore) -> list[Guard]:
+    found: list[Guard] = []
+    for name in await store.get_children(_GUARDS) or []:
+        record = await store.get(f"{_GUARDS}/{name}")
+        if record is not None:
+            said = _object(record.value)
+            formats = cast("list[object]", said.get("formats") or [])
+            found.append(Guard(str(said.get("brokerId", name)), frozenset(map(str, formats))))
+    return sorted(found, key=lambda guard: guard.broker)
+
+
+def _object(value: bytes) -> dict[str, object]:
+    try:
+        found: object = json.loads(value)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("dict[str, object]", found) if isinstance(found, dict) else {}
+
+
+async def _store_trouble(store: MetadataStore, paths: LedgerPaths) -> str:
+    """Return what is wrong with the binding of the topics; empty if nothing is."""
+    bound = await read_binding(store)
+    instance = await root_instance_id(store, paths)
+    if instance is None:
+        return f"there are no ledgers below {paths.root} in ZooKeeper"
+    if bound is not None and bound.instance_id != instance:
+        return (
+            f"the topics are bound to the instance {bound.instance_id}, and the ledgers below"
+            f" {paths.root} are {instance}"
+        )
+    return ""
+
+
+async def _recovery(store: MetadataStore, paths: LedgerPaths) -> RecoveryAnswers:
+    underreplication, status = Underreplication(store, paths, ""), StatusRecords(store, paths)
+    await check_layout(store, paths)
+    await underreplication.check_layout()
+    lost: dict[str, int] = {}
+    marked = 0
+    async for ledger_id in underreplication.marked_ledgers():
+        marked += 1
+        if marked <= _MARKS_MAX:
+            mark = await underreplication.read_mark(ledger_id)
+            for bookie in () if mark is None else mark.missing:
+                lost[bookie] = lost.get(bookie, 0) + 1
+    alarms = [
+        f"ledger {alarm.ledger_id}: {alarm.trouble.value} ({alarm.why})"
+        for alarm in await status.alarms()
+    ]
+    told = {int(text.split()[1].rstrip(":")) for text in alarms}
+    alarms += [
+        f"ledger {each}: its alarm does not parse"
+        for each in await status.alarmed_ledgers()
+        if each not in told
+    ]
+    paused = await underreplication.is_paused()
+    return RecoveryAnswers(paused, marked, lost, len(await status.workers()), alarms)
