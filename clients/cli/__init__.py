@@ -22,6 +22,11 @@ Topics, over the brokers:
     broker_client            shared by them: time limits, names, sentences for errors
     not_found                the command that shows what exists
 
+The whole cluster, over the brokers, in ZooKeeper and on the bookies:
+
+    doctor                   what needs attention, and what to do about it
+    doctor_questions         asks; doctor_answers has what was answered, doctor_checks the verdicts
+
 Ledgers and bookies, directly in ZooKeeper and on the bookies:
 
     ledgers, bookies, cluster, autorecovery

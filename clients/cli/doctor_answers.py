@@ -1,4 +1,4 @@
-"""What `daybook doctor` has been told about a cluster.
+"""The answers of a cluster to the questions of `daybook doctor`.
 
 A question without an answer is an `Unknown` with the reason, never a missing value: a check must
 not take silence for good news.  All fields begin as unknown, so a question that the time limit cuts
@@ -45,7 +45,7 @@ class BookieAnswers:
     state: str
     order: str | None = None  # the order of an operator, such as read-only or leave
     silent: str = ""  # why the bookie did not answer on its port; empty if it did
-    unhealthy: str = ""  # what its /healthz says is wrong
+    unhealthy: str = ""  # the complaint of its /healthz
     free_bytes: int | None = None
     total_bytes: int | None = None
 

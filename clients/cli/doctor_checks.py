@@ -160,8 +160,9 @@ def check_bookies(answers: ClusterAnswers) -> Check:
     found = [said for each in bookies if (said := _trouble_of(each))]
     rest = f": {_these(found)}" if found else ""
     remedy = (
-        "Start those that are away (`daybook local start`); `daybook bookies read-only BOOKIE"
-        " --off` ends an order, and `daybook bookies health` counts the ledgers on each."
+        "Start those that are away (`daybook local start`), or remove one that never comes back"
+        " (`daybook bookies decommission BOOKIE`); `daybook bookies read-only BOOKIE --off` ends an"
+        " order, and `daybook bookies health` counts the ledgers on each."
     )
     if len(taking) < ack:
         sentence = (
@@ -311,7 +312,7 @@ def check_waiting(answers: ClusterAnswers) -> Check:
 
 
 def check_lists(answers: ClusterAnswers) -> Check:
-    full, half = [], []
+    full, half = list[str](), list[str]()
     for topic, stats in sorted(answers.topics.items()):
         if stats.get("ledgerListFull"):
             full.append(f"{topic} ({stats['ledgerListFull']})")
@@ -356,7 +357,8 @@ def check_spark(answers: ClusterAnswers) -> Check:
         f"{_count(len(items), 'subscription', 'subscriptions')} of Spark streams"
         f" {'has' if len(items) == 1 else 'have'} a backlog and did not move for"
         f" {answers.stale_days:g} days: {_these(items)}.",
-        f"Start the query again, or, if it never runs again, {found.deletion}.",
+        "Start the query again (if it runs, its log says why it stands still), or, if it never runs"
+        f" again, {found.deletion}.",
         "No subscription of a Spark stream that was looked at stands still.",
         untold=untold,
     )

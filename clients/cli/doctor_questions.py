@@ -61,11 +61,11 @@ from daybook.wire.topics import url_encode
 _GUARDS, _BROKERS, _SINKS = "/daybook/guards", "/loadbalance/brokers", "/daybook/sinks"
 _REST_SINKS = "/admin/v2/daybook/sinks"
 _QUICK_S = 4.0  # for a question that a healthy server answers in milliseconds, a slow one in 2 s
-_END_S = 1.5  # of the time that the user gives, for ending the session
+_END_S = 1.5  # the part of the time limit that is left for ending the session
 _SESSION_TIMEOUT_S = 10.0
 _AT_ONCE = 8
 _NOT_FOUND = 404
-_MARKS_MAX = 1_000  # of which the bookies are read
+_MARKS_MAX = 1_000  # the marks that are read; more are only counted
 _QUORUM = re.compile(r"(write|ack)\W+(\d+)")
 _ERRORS = (BrokerError, MetadataError, LedgerError, RegistryError, WireError, ValueError, OSError)
 _MALFORMED = (KeyError, TypeError, AttributeError)
@@ -141,13 +141,13 @@ class Questions:
             return
         admin = Admin(f"http://{','.join(there)}", timeout_s=_QUICK_S * len(there))
         self.answers.registered = await _answer(admin.brokers)
-        if self._zookeeper is not None:
+        if self._zookeeper is not None and self._root is not None:
             return
         path = "/admin/v2/brokers/internal-configuration"
         config = await _answer(lambda: admin.call("GET", path))
         if isinstance(config, dict):
             told = cast("dict[str, str | None]", config)
-            self._zookeeper = told.get("zookeeperServers") or None
+            self._zookeeper = self._zookeeper or told.get("zookeeperServers") or None
             self._root = self._root or told.get("ledgersRootPath") or None
 
     async def _ask_ready(self, names: Iterable[str]) -> list[str]:
@@ -303,7 +303,7 @@ class Questions:
             self._stored.set()
 
     def _store_unknown(self, why: Unknown) -> None:
-        """Note that the store does not answer.  What it has told before stays."""
+        """Note that the store does not answer.  Its earlier answers stay."""
         answers = self.answers
         for part in ("store", "guards", "bookies", "recovery"):
             if isinstance(getattr(answers, part), Unknown):
@@ -444,7 +444,7 @@ def _words(error: BaseException) -> str:
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
-        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+        error = error.exceptions[0]
     return error
 
 

@@ -109,7 +109,8 @@ PARTS: list[tuple[str, set[str]]] = [
 
 @pytest.mark.parametrize(("part", "names"), PARTS)
 def test_an_answer_that_lacks_makes_its_checks_unknown(part: str, names: set[str]) -> None:
-    found = verdicts(replace(well(), **{part: SILENT}))
+    missing: dict[str, Any] = {part: SILENT}
+    found = verdicts(replace(well(), **missing))
     if part == "registered":
         names = names | {"subscriptions", "topics looked at"}
     assert {name for name, verdict in found.items() if verdict != "ok"} == names
@@ -123,7 +124,7 @@ def test_the_topics_of_a_broker_that_does_not_tell_are_unknown() -> None:
     unknown.add("topics looked at")
     assert {name for name, verdict in verdicts(answers).items() if verdict == "unknown"} == unknown
     answers.brokers["a:1"].loaded = {ORDERS: {"waitingFor": "bookies"}}
-    assert check_waiting(answers).verdict == "attention"  # What was found is said all the same.
+    assert check_waiting(answers).verdict == "attention"  # A finding is reported all the same.
 
 
 # -- brokers
