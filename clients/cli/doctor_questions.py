@@ -11,7 +11,7 @@ two addresses is given, the other one comes from the cluster itself.
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -56,7 +56,7 @@ from daybook.wire.messages.bookie_v3 import decode_response, encode_bookie_info
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.metadata.zookeeper import open_zookeeper
 from daybook.wire.probe import NoAnswerError, NotAskedError, ask_port
-from daybook.wire.topics import url_encode
+from daybook.wire.topics import TopicName, url_encode
 
 _GUARDS, _BROKERS, _SINKS = "/daybook/guards", "/loadbalance/brokers", "/daybook/sinks"
 _REST_SINKS = "/admin/v2/daybook/sinks"
@@ -127,7 +127,7 @@ class Questions:
             async with trio.open_nursery() as brokers:
                 for name, said in there.items():
                     brokers.start_soon(self._ask_broker, name, said)
-            await self._ask_ages(admin, advance)
+            await self._ask_ages(advance)
         if answers.all_topics:
             await self._ask_unloaded(admin, advance)
 
@@ -214,10 +214,14 @@ class Questions:
 
     # -- topics
 
-    async def _ask_ages(self, admin: Admin, advance: Advance) -> None:
+    async def _ask_ages(self, advance: Advance) -> None:
         """Ask since when subscriptions without consumers are behind, where nobody has asked yet."""
-        topics = [t for t, stats in sorted(self.answers.topics.items()) if needs_age(stats)]
-        await self._ask_stats(admin, topics, "backlogs", advance)
+        where: dict[str, Admin] = {}
+        for name, said in sorted(self.answers.brokers.items()):
+            if not isinstance(said.loaded, Unknown):
+                admin = Admin(f"http://{self._members.get(name, name)}")
+                where |= {topic: admin for topic, stats in said.loaded.items() if needs_age(stats)}
+        await self._ask_stats(where, "backlogs", advance)
 
     async def _ask_unloaded(self, admin: Admin, advance: Advance) -> None:
         namespaces, known = self.answers.namespaces, self.answers.topics
@@ -225,25 +229,31 @@ class Questions:
             return
         found = [each for each in namespaces.values() if not isinstance(each, Unknown)]
         topics = sorted(topic for each in found for topic in each.topics if topic not in known)
-        await self._ask_stats(admin, topics, "topics that are not loaded", advance)
+        await self._ask_stats(dict.fromkeys(topics, admin), "topics that are not loaded", advance)
 
-    async def _ask_stats(
-        self, admin: Admin, topics: Sequence[str], what: str, advance: Advance
-    ) -> None:
+    async def _ask_stats(self, where: Mapping[str, Admin], what: str, advance: Advance) -> None:
+        """Ask for the statistics of topics; `where` names the broker of each that has it loaded.
+
+        Listed topics have no partitions, or are partitions, so one request is enough for each.
+        """
         asked, done = self.answers.asked, 0
-        for topic in topics:
+        for topic in where:
             asked[topic] = Unknown("the time was up before it was looked at")
 
         async def ask(topic: str) -> None:
             nonlocal done
+            name = TopicName.parse(topic)
+            path = f"/admin/v2/{name.domain}/{name.namespace}/{name.encoded}/stats"
             try:
-                asked[topic] = await _answer(partial(admin.stats, topic), may_be_gone=True)
+                asked[topic] = await _answer(
+                    lambda: where[topic].call("GET", path), may_be_gone=True
+                )
             except NotFoundError:
                 del asked[topic]  # deleted since it was listed, or a partition that nobody has used
             done += 1
-            advance(done, len(topics), f"{what}: {done:,} of {len(topics):,}")
+            advance(done, len(where), f"{what}: {done:,} of {len(where):,}")
 
-        await self._each(topics, ask)
+        await self._each(where, ask)
 
     async def _ask_namespaces(self, admin: Admin) -> None:
         async def list_all() -> list[str]:
@@ -441,10 +451,10 @@ def _words(error: BaseException) -> str:
     return str(error).strip().rstrip(".") or type(error).__name__
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
+def _first(error: BaseException) -> BaseException:
+    """Return the first exception inside nested groups."""
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
 
 

@@ -1,6 +1,7 @@
 """`daybook doctor` against a scripted REST and a metadata store in memory."""
 
 import json
+import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -40,8 +41,6 @@ def sub(**each: Any) -> dict[str, Any]:
 @pytest.fixture
 def rest(fake_admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     """The only broker of a cluster, which is well; ZooKeeper is not known."""
-    import os
-
     broker = urlsplit(os.environ["DAYBOOK_ADMIN_URL"]).netloc
     settings = {
         "quorums": "{'ensemble': 2, 'write': 2, 'ack': 1}",
@@ -60,8 +59,6 @@ def rest(fake_admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
         "/admin/v2/namespaces/public": ["public/default"],
         "/admin/v2/namespaces/public/default": {"retention_policies": None},
         "/admin/v2/persistent/public/default": [ORDERS, IDLE],
-        "/admin/v2/persistent/public/default/orders/partitions": {"partitions": 0},
-        "/admin/v2/persistent/public/default/idle/partitions": {"partitions": 0},
     }
     fake_admin.answers.update({("GET", path): (200, answer) for path, answer in answers.items()})
     monkeypatch.delenv("DAYBOOK_ZOOKEEPER", raising=False)
