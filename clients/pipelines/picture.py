@@ -122,11 +122,13 @@ def _curve(
     marker = "." if len(times) <= _MARKED_MAX else ""
     axes.plot(times, values, color=colour, linewidth=1.6, marker=marker, gid=name, **style)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_formatter(
-        lambda value, _: f"{value:,.0f}" if value % 1 == 0 else f"{value:,g}"
-    )
+    axes.yaxis.set_major_formatter(_number)
     axes.grid(color=_GRID, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _number(value: float, _: int | None) -> str:
+    return f"{value:,.0f}" if value % 1 == 0 else f"{value:,g}"
 
 
 def _unit(end_s: float) -> tuple[float, str]:
