@@ -17,6 +17,7 @@ from daybook.clients.cli.options import (
     service_url_option,
 )
 from daybook.clients.cli.output import counted, write_rows
+from daybook.clients.cli.pictures import Report, drawn_reports, picture_option
 from daybook.clients.cli.progress import open_progress
 from daybook.clients.cli.run import run_async, until_signal
 from daybook.clients.cli.spark import (
@@ -39,9 +40,6 @@ _COLUMNS = ("partition", "begin", "end", "files", "rows", "bytes")
 _REPLAYED = ("partition", "begin", "next", "end", "messages")
 
 T = TypeVar("T")
-
-Report = Callable[[int, int, int], None]
-"""Takes the number of rows so far, and how much is done of a total."""
 
 
 def _bytes(context: click.Context, parameter: click.Parameter, value: str) -> int:
@@ -86,6 +84,7 @@ def _file_size_option(function: Function) -> Function:
     metavar="SECONDS",
     help="With --follow: the pause before the next look at the topic.",
 )
+@picture_option
 @spark_option
 @output_option
 def archive(
@@ -97,6 +96,7 @@ def archive(
     compact: bool,
     follow: bool,
     interval: float,
+    picture: Path | None,
     settings: dict[str, str],
     output: OutputFormat,
 ) -> None:
@@ -107,13 +107,20 @@ def archive(
     """
     path = _path(directory)
     check_cluster(service_url, "--service-url")
-    with ended_by_signals(), open_spark("archive", settings) as spark:
+    title = f"Archive\n{topic} \u2192 {directory}"
+    with (
+        ended_by_signals(),
+        drawn_reports(picture, title) as drawn,
+        open_spark("archive", settings) as spark,
+    ):
         from daybook.clients.pipelines.archive import compact as compaction
         from daybook.clients.pipelines.archive import run
 
         job = run.ArchiveJob(service_url, topic, path, file_size, rows_per_step)
 
         def once(report: Report) -> "Manifest":
+            report = drawn(report)
+
             def tell(progress: run.Progress) -> None:
                 report(progress.rows, progress.done, progress.total)
 
@@ -173,6 +180,7 @@ def compact_archive(directory: str, file_size: int, output: OutputFormat) -> Non
     is_flag=True,
     help="Write the bytes of typed messages, and give the topic no schema.",
 )
+@picture_option
 @spark_option
 @output_option
 def replay(
@@ -183,6 +191,7 @@ def replay(
     rows_per_step: int,
     compression: Compression,
     without_schemas: bool,
+    picture: Path | None,
     settings: dict[str, str],
     output: OutputFormat,
 ) -> None:
@@ -193,7 +202,12 @@ def replay(
     """
     path = _path(directory)
     check_cluster(service_url, "--service-url")
-    with ended_by_signals(), open_spark("replay", settings) as spark:
+    title = f"Replay\n{directory} \u2192 {topic}"
+    with (
+        ended_by_signals(),
+        drawn_reports(picture, title) as drawn,
+        open_spark("replay", settings) as spark,
+    ):
         from daybook.clients.pipelines.archive import replay as replaying
 
         job = replaying.ReplayJob(
@@ -207,6 +221,8 @@ def replay(
         )
 
         def work(report: Report) -> "Mapping[int, ReplayedPartition]":
+            report = drawn(report)
+
             def tell(progress: replaying.ReplayProgress) -> None:
                 report(progress.rows, progress.done, progress.total)
 

@@ -33,6 +33,12 @@ class History:
         if len(self.points) > POINTS_MAX:
             self.points[1:-1] = self.points[1:-1:2]
 
+    def copy(self) -> "History":
+        """Return the same points, which another thread does not change."""
+        copied = History()
+        copied.points = list(self.points)
+        return copied
+
     @property
     def rates(self) -> list[float]:
         """The messages per second up to each point but the first."""

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from daybook.clients.cli.pictures import picture_option
+from daybook.clients.cli.pictures import drawn_reports, picture_option
 from daybook.clients.pipelines.history import POINTS_MAX, History, Point
 from daybook.clients.pipelines.picture import Picture, draw, title_of
 from daybook.clients.pipelines.spec import Cluster, CopySource, copy_pipeline
@@ -132,3 +132,24 @@ def test_what_cannot_be_drawn_is_refused_at_the_start(
     shown = CliRunner().invoke(command, ["--picture", file])
     assert shown.exit_code == 1
     assert "pip install 'daybook-mq[pictures]'" in shown.output
+
+
+def test_the_steps_of_an_archive_that_follows_its_topic_are_one_picture(tmp_path: Path) -> None:
+    file, told = tmp_path / "run.svg", list[tuple[int, int, int]]()
+    with drawn_reports(file, TITLE) as drawn:
+        for _ in range(2):
+            report = drawn(lambda *given: told.append(given))
+            for step in range(4):
+                report(10 * step, step, 3)
+    assert told == 2 * [(0, 0, 3), (10, 1, 3), (20, 2, 3), (30, 3, 3)]
+    root = ElementTree.parse(file).getroot()
+    assert len(curve(root, "behind")) == 8
+    assert len(curve(root, "rate")) == 2 * 9 - 1
+
+
+def test_without_a_picture_a_report_stays_as_it_is() -> None:
+    def report(rows: int, done: int, total: int) -> None:
+        raise AssertionError((rows, done, total))
+
+    with drawn_reports(None, TITLE) as drawn:
+        assert drawn(report) is report
