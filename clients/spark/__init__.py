@@ -5,10 +5,10 @@ selection    the topics of a query: by name, by pattern, or partitions of them; 
 options      the options of a query, and the task that the driver sends to a worker
 offsets      which offsets a query reads: bounds, limits, splits; pure
 checkpoint   the offsets of a stream as Spark stores them; pure
+subscription_marks the properties that mark the subscription of a stream; pure
 topics       the driver's questions to the brokers
 sizes        what a stream knows about the sizes of messages that it has not read
 cursors      the subscription that follows a stream
-subscription_marks the properties by which such a subscription is known
 typed_names  the types of an Avro definition by their names, within limits; pure
 typed_schema the columns of a topic that has a schema; pure
 typed_units  compares the units of two versions of a schema; pure
