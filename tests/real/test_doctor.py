@@ -140,3 +140,25 @@ def test_a_subscription_of_a_spark_stream_that_stands_still_is_stale(
             assert deleted.returncode == 0, deleted.stderr
     checks = wait_well(broken, "--stale-days", "0", "--all-topics")
     assert checks["topics looked at"]["verdict"] == "ok"
+
+
+def test_a_broker_that_hangs_is_named_in_time(broken: StandaloneProcess) -> None:
+    wait_well(broken)
+    victim = next(each for each in broken.ready["brokers"] if each["name"] == "broker-1")
+    address = str(victim["admin_url"]).removeprefix("http://")
+    assert daybook(broken, "local", "pause", "broker-1").returncode == 0
+    began = time.monotonic()
+    try:
+        code, checks = look(broken, "--timeout", "30")
+        took_s = time.monotonic() - began
+    finally:
+        assert daybook(broken, "local", "resume", "broker-1").returncode == 0
+    assert code == 1
+    assert took_s < 60
+    assert checks["brokers"]["verdict"] in ("failed", "attention")  # failed while it is registered
+    assert any(
+        each.startswith(address) and "does not answer" in each
+        for each in checks["brokers"]["items"]
+    )
+    assert checks["sinks"]["verdict"] == "ok"  # The other brokers have answered.
+    wait_well(broken)
