@@ -43,7 +43,7 @@ _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
 _DESCRIPTORS_KEPT = 512  # left for the metadata store, bookies, brokers, probes, files
 _TICKS = 60  # the ticks of the watchdog in the time after which it acts
-_START_ERRORS = (MetadataError, BrokerError, OSError)
+_START_ERRORS = (MetadataError, BrokerError, ConfigError, OSError)
 
 
 def main() -> int:
@@ -99,7 +99,12 @@ def _watchdog(config: BrokerConfig, running: RunningBroker, log: Log) -> Watchdo
         return running.peers.registered if running.ownership.contact else None
 
     return Watchdog(
-        running.probe, limits, broker_id=running.identity.broker_id, others=others, log=log
+        running.probe,
+        limits,
+        broker_id=running.identity.broker_id,
+        others=others,
+        log=log,
+        token=running.peers.token,
     )
 
 

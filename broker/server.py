@@ -61,6 +61,8 @@ from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.orphans import SchemaOrphans
 from daybook.broker.schemas.registry import SchemaRegistry
+from daybook.broker.security.broker_token import BrokerToken
+from daybook.broker.security.configured import SECRETS, authentication_of
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
@@ -87,9 +89,11 @@ from daybook.wire.logging import Log, silent_log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import PortProbe
+from daybook.wire.settings import ConfigError
 from daybook.wire.transport import Listener, Network
 from daybook.wire.version import __version__
 
+_HIDDEN = "(not shown)"
 _RETRY_S = 0.2
 _BOOKIES_WANTED = 3
 _BOOKIES_SETTLE_S = 2.0
@@ -247,7 +251,8 @@ class _Broker:
             )
         )
         registration = _registration(identity, clock)
-        self.peer_probe = PeerProbe(network, arenas, flusher)
+        self.token = BrokerToken(config.broker_token_file, log)
+        self.peer_probe = PeerProbe(network, arenas, flusher, self.token)
         self.ownership = Ownership(
             store,
             identity,
@@ -267,7 +272,7 @@ class _Broker:
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
-        self.peer_calls = PeerCalls(network)
+        self.peer_calls = PeerCalls(network, self.token)
         self.hand_overs = HandOvers(store, self.ownership, self.peers, self.peer_calls, log)
         self.balancer = Balancer(
             store,
@@ -301,7 +306,7 @@ class _Broker:
             topics=self.topics,
             schemas=self.schemas.registry,
             peer_calls=self.peer_calls,
-            settings={name: str(value) for name, value in msgspec.structs.asdict(config).items()},
+            settings=_shown(config),
             bundles=BundleOperations(
                 store,
                 self.policies,
@@ -322,6 +327,7 @@ class _Broker:
             ),
         )
         self.sink_operations, self.sink_sweep, cleaner = self._make_sinks(client, clock)
+        self.authentication = authentication_of(config, clock=clock, rng=rng, log=log)
         self.context = context = BrokerContext(
             config=config,
             clock=clock,
@@ -338,8 +344,9 @@ class _Broker:
             log=log,
             stored_bytes_max=client.entry_bytes_max,
             limits=limits.connections,
+            authentication=self.authentication,
         )
-        self.probe = PortProbe(listener.host, listener.port, greeting(), why_not_served)
+        self.probe = PortProbe(listener.host, listener.port, greeting(self.token), why_not_served)
         self.clients = ClientPort(
             listener,
             lambda stream: serve_client(stream, context),
@@ -367,6 +374,7 @@ class _Broker:
             self.balancer,
             self.load_reports,
             topics_max=config.metrics_topics_max,
+            authentication=None if self.authentication is None else self.authentication.counts,
         )
 
     def _make_sinks(
@@ -394,7 +402,19 @@ class _Broker:
         sweep = SinkSweep(sinks, cleaner, operations.sweep, self._leads, self.log)
         return operations, sweep, cleaner
 
+    def _check_ports(self) -> None:
+        """Warn if credentials cross the network in the clear, or raise ConfigError."""
+        if self.config.require_tls:
+            raise ConfigError("require_tls is set, and the ports of this broker have no TLS")
+        if self.config.authentication:
+            self.log.warning(
+                "clients send their credentials over ports without TLS: whoever sees the traffic"
+                " can use them",
+                port=self.port,
+            )
+
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
+        self._check_ports()
         await self._bind()
         await self._prepare_cluster()
         await nursery.start(self.formats.run)
@@ -556,6 +576,12 @@ def _removal_of_others(schemas: SchemaOrphans, cleaner: StagingCleaner) -> Remov
         return await schemas.remove(ledger_id, stored, tree, age_ms)
 
     return remove
+
+
+def _shown(config: BrokerConfig) -> dict[str, str]:
+    """Return the settings as texts, without secrets."""
+    found = {name: str(value) for name, value in msgspec.structs.asdict(config).items()}
+    return {name: _HIDDEN if name in SECRETS and found[name] else found[name] for name in found}
 
 
 def _balance(config: BrokerConfig) -> BalanceSettings:

@@ -23,6 +23,7 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.ownership.peers import address_of
+from daybook.broker.security.broker_token import BrokerToken
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.transport import Network, Stream
 
@@ -38,8 +39,9 @@ _ERRORS: dict[int, type[BrokerError]] = {
 class PeerCalls:
     """The admin REST of other brokers, over the network of this host."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, token: BrokerToken | None = None) -> None:
         self._network = network
+        self._token = token or BrokerToken()
 
     async def call(
         self,
@@ -62,7 +64,7 @@ class PeerCalls:
             with trio.fail_after(_TIMEOUT_S):
                 stream = await self._network.connect(*address)
                 try:
-                    answer = await _exchange(stream, address, method, target, body)
+                    answer = await _exchange(stream, address, method, target, body, self._token)
                 finally:
                     stream.close()
         except (ConnectionLostError, trio.TooSlowError, h11.RemoteProtocolError) as error:
@@ -78,7 +80,12 @@ class _Answer:
 
 
 async def _exchange(
-    stream: Stream, address: tuple[str, int], method: str, target: str, body: object
+    stream: Stream,
+    address: tuple[str, int],
+    method: str,
+    target: str,
+    body: object,
+    token: BrokerToken,
 ) -> _Answer:
     connection = h11.Connection(h11.CLIENT)
     content = b"" if body is None else msgspec.json.encode(body)
@@ -88,6 +95,8 @@ async def _exchange(
         ("Content-Type", "application/json"),
         ("Content-Length", str(len(content))),
     ]
+    if own := token.read():
+        headers.append(("Authorization", f"Bearer {own.decode('ascii', 'replace')}"))
     request = h11.Request(method=method, target=target, headers=headers)
     sent = connection.send(request) or b""
     sent += connection.send(h11.Data(content)) or b""

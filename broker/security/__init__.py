@@ -7,5 +7,7 @@ oidc             tokens of an OpenID Connect issuer
 basic            users and passwords in an htpasswd file
 apr1             the hash that Apache's htpasswd writes by default
 certificates     roles of client certificates
+broker_token     the token by which a broker introduces itself to others
 authentication   all methods of one broker
+configured       the methods that the settings name
 """

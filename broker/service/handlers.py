@@ -401,6 +401,8 @@ class Handlers:
                 self._on_redeliver(body)
             case T.CONNECT:
                 self._connection.connect(body)
+            case T.AUTH_RESPONSE:
+                self._connection.auth_response(body)
             case T.PRODUCER:
                 opening = self._producing.open(body.producer_id, body.request_id, body.epoch)
                 self._perform_producing(opening, body, frame_bytes)

@@ -20,6 +20,7 @@ from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.registry import SchemaRegistry
+from daybook.broker.security.configured import authentication_of
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
 from daybook.broker.service.lookup import LookupResult, Lookups
@@ -178,6 +179,9 @@ class Broker:
             log=silent_log(),
             stored_bytes_max=lambda: self.stored_bytes_max,
             limits=connection_limits or ConnectionLimits(),
+            authentication=authentication_of(
+                self.config, clock=self.clock, rng=random.Random(3), log=silent_log()
+            ),
         )
         self.serving = 0
 
