@@ -189,6 +189,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     basic_file: str = ""  # an htpasswd file
     certificate_roles: dict[str, str] = {}  # by common name; empty: the common name is the role
     anonymous_role: str = ""  # clients without credentials get it; empty: they are refused
+    # Roles may do only what they were granted.
+    authorization: bool = False
+    super_users: tuple[str, ...] = ()  # roles that may do everything
+    authorization_wildcards: bool = False  # rights of `abc*` and `*abc` count for such roles
     proxy_roles: tuple[str, ...] = ()  # may ask for other roles
     # How long a client may take to renew credentials that have expired.
     auth_refresh_s: Seconds = 60.0
@@ -263,6 +267,14 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for issuer in self.oidc_issuers:
             if not issuer.startswith("https://"):
                 raise ConfigError(f"oidc_issuers: {issuer!r} has to begin with https://")
+        if self.authorization and not methods:
+            raise ConfigError("authorization needs authentication: without it nobody has a role")
+        if self.authorization and not self.super_users:
+            raise ConfigError(
+                "authorization needs super_users: without one, nobody could grant a right"
+            )
+        if self.anonymous_role in self.super_users:
+            raise ConfigError("anonymous_role must not be one of super_users")
         if self.anonymous_role and not methods:
             raise ConfigError("anonymous_role needs authentication: without it nobody has a role")
         if self.anonymous_role in self.proxy_roles:

@@ -26,6 +26,7 @@ from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.broker.admin.access import Access
 from daybook.broker.admin.app import create_app
 from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
@@ -61,6 +62,7 @@ from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.orphans import SchemaOrphans
 from daybook.broker.schemas.registry import SchemaRegistry
+from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.broker_token import BrokerToken
 from daybook.broker.security.configured import SECRETS, authentication_of
 from daybook.broker.service.accept import ClientPort
@@ -73,6 +75,7 @@ from daybook.broker.topics.managed_ledger_factory import (
     ManagedLedgerFactory,
 )
 from daybook.broker.topics.orphans import OrphanRemoval
+from daybook.broker.topics.revocation import Revocation
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.binding import bind
 from daybook.managed_ledger.errors import ForeignListsError
@@ -327,6 +330,8 @@ class _Broker:
             ),
         )
         self.sink_operations, self.sink_sweep, cleaner = self._make_sinks(client, clock)
+        self.authorization = Authorization(store, self.policies, config)
+        self.revocation = Revocation(self.topics, self.authorization, log)
         self.authentication = authentication_of(config, clock=clock, rng=rng, log=log)
         self.context = context = BrokerContext(
             config=config,
@@ -345,6 +350,7 @@ class _Broker:
             stored_bytes_max=client.entry_bytes_max,
             limits=limits.connections,
             authentication=self.authentication,
+            authorization=self.authorization,
         )
         self.probe = PortProbe(listener.host, listener.port, greeting(self.token), why_not_served)
         self.clients = ClientPort(
@@ -421,6 +427,7 @@ class _Broker:
         await nursery.start(self.schemas.registry.run)
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
+        nursery.start_soon(self.revocation.run)
         # The port answers before the join: peers that see the registration connect at once.
         nursery.start_soon(self.clients.run)
         await nursery.start(self.ownership.run)
@@ -438,6 +445,8 @@ class _Broker:
                 body_bytes_max=self.config.http_body_bytes_max,
                 of_sinks=self.sink_operations,
                 staged_bytes_max=max(BODY_BYTES_MAX, self.config.max_message_size),
+                access=Access(self.config, self.authentication, self.authorization),
+                authenticate_metrics=self.config.authenticate_metrics,
                 log=self.log,
             )
             await nursery.start(self.http.serve, app)

@@ -1,11 +1,14 @@
 """A role, how it was proven, and for whom it asks.  The module is pure."""
 
 from collections.abc import Container
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from daybook.broker.errors import AuthorizationError
 
 _ROLE_CHARS_MAX = 256
+ORIGINAL_PRINCIPAL = "X-Original-Principal"
+"""The header in which a proxy, or another broker, names the role for which it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class Caller:
     def roles(self) -> tuple[str, ...]:
         own = self.identity.role
         return (own, self.original) if self.original else (own,)
+
+
+CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""The sender of the HTTP request that a task works for; None if it works for this broker."""
 
 
 def on_behalf(
