@@ -138,7 +138,9 @@ MUTANTS = [
         rule="a role without rights may do nothing -> everything that nobody was granted",
         module=f"{_SECURITY}.authorization",
         name="Authorization._is_granted",
-        replacement=Edit("if grants is None:", "if grants is None:\n        return True\n    if False:"),
+        replacement=Edit(
+            "if grants is None:", "if grants is None:\n        return True\n    if False:"
+        ),
         caught_by=f"{_TESTS}/test_rights.py -k missing_namespace",
     ),
     Mutant(
