@@ -9,6 +9,7 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
+from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option
@@ -83,7 +84,7 @@ async def _loads(brokers: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     found: dict[str, Mapping[str, Any]] = {}
     for broker in brokers:
         with suppress(BrokerError, ValueError):
-            admin = Admin(f"http://{broker}", timeout_s=_LOAD_S)
+            admin = Admin(f"http://{broker}", token=given_token(), timeout_s=_LOAD_S)
             report: Mapping[str, Any] = await admin.call(
                 "GET", "/admin/v2/broker-stats/load-report"
             )

@@ -32,6 +32,7 @@ from daybook.clients.cli.broker_client import (
     error_sentence,
     parse_topic,
 )
+from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
 from daybook.clients.cli.places import past_time
@@ -210,7 +211,7 @@ class _Options:
 
 async def _consume(service_url: str, options: _Options, copier: "_Copier") -> int | None:
     """Copy messages until the end; return the signal that ended it, if one did."""
-    async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
+    async with connect(service_url, token=given_token(), timeout_s=None, limits=LIMITS) as client:
         received = await until_signal(partial(copier.run, client))
         if received is None:
             if copier.consumer is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import click
 
+from daybook.clients.cli.credentials import token_options
 from daybook.clients.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def dir_option(function: Function) -> Function:
 def service_url_option(function: Function) -> Function:
     """Add `--service-url`."""
     refused = _instead("--admin-url", "--service-url pulsar://HOST:PORT")
-    return refused(_service_url_option(function))
+    return refused(_service_url_option(token_options(function)))
 
 
 def _service_url_option(function: Function) -> Function:
@@ -158,12 +159,12 @@ def _service_url_option(function: Function) -> Function:
 def admin_url_option(function: Function) -> Function:
     """Add `--admin-url`."""
     refused = _instead("--service-url", "--admin-url http://HOST:PORT")
-    return refused(_admin_url_option(function))
+    return refused(_admin_url_option(token_options(function)))
 
 
 def cluster_options(function: Function) -> Function:
     """Add `--service-url` and `--admin-url`, for a command that needs both."""
-    return _service_url_option(_admin_url_option(function))
+    return _service_url_option(_admin_url_option(token_options(function)))
 
 
 def _admin_url_option(function: Function) -> Function:

@@ -26,6 +26,7 @@ from daybook.clients.cli.broker_client import (
     error_sentence,
     parse_topic,
 )
+from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option
 from daybook.clients.cli.output import counted
@@ -203,7 +204,7 @@ async def _produce(
 ) -> int | None:
     """Send everything; return the signal that ended it, if one did."""
     began = trio.current_time()
-    async with connect(service_url, timeout_s=None, limits=LIMITS) as client:
+    async with connect(service_url, token=given_token(), timeout_s=None, limits=LIMITS) as client:
         received = await until_signal(partial(_send_all, client, options, source, tally))
         if received is not None:
             with trio.move_on_after(_LEAVE_S):

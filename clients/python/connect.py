@@ -27,6 +27,7 @@ import trio
 
 from daybook.clients.python.arguments import check_timeout, check_url
 from daybook.clients.python.client import Client
+from daybook.clients.python.credentials import Credentials, Token
 from daybook.clients.python.limits import ClientLimits
 from daybook.wire.clock import SystemClock, WallClock
 from daybook.wire.tcp import TcpNetwork
@@ -54,13 +55,15 @@ class connect:  # noqa: N801  (it is used like a function)
 
     `service_url` names the brokers: `pulsar://host:6650`, or several hosts with commas between.
     Raise UnavailableError if no broker answers within `timeout_s`, and WrongProtocolError as soon
-    as another server answers.
+    as another server answers.  `token` or `basic` prove who the client is; see `credentials`.
     """
 
     def __init__(
         self,
         service_url: str,
         *,
+        token: Token | None = None,
+        basic: str | None = None,
         timeout_s: float | None = FIRST_CONTACT_S,
         limits: ClientLimits | None = None,
         network: Network | None = None,
@@ -70,6 +73,7 @@ class connect:  # noqa: N801  (it is used like a function)
         _check_trio()
         check_url("service_url", service_url)
         check_timeout("timeout_s", timeout_s)
+        self._credentials = Credentials(token, basic)
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._limits = limits or ClientLimits()
@@ -101,6 +105,7 @@ class connect:  # noqa: N801  (it is used like a function)
                 rng=self._rng,
                 limits=self._limits,
                 nursery=nursery,
+                credentials=self._credentials,
             )
             if self._timeout_s is not None:
                 await self._client.first_contact(self._timeout_s)

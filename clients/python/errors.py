@@ -155,6 +155,10 @@ class WrongProtocolError(NotSentError):
     pass
 
 
+class CredentialsError(NotSentError):
+    pass
+
+
 class ClosedError(NotSentError):
     pass
 

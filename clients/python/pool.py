@@ -9,6 +9,7 @@ to a broker that failed, and they do not wait for it one after the other.
 import trio
 
 from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.credentials import NOBODY, Credentials
 from daybook.clients.python.errors import (
     BrokerError,
     ClosedError,
@@ -60,7 +61,9 @@ class ConnectionPool:
         limits: ClientLimits,
         nursery: trio.Nursery,
         first: int,
+        credentials: Credentials = NOBODY,
     ) -> None:
+        self._credentials = credentials
         self._addresses = parse_service_url(service_url)
         self._current = first % len(self._addresses)
         self._network = network
@@ -165,7 +168,7 @@ class ConnectionPool:
                 flusher=self._flusher,
                 frame_bytes_max=self._limits.frame_bytes_max,
             )
-            connection = BrokerConnection(frames, self._limits)
+            connection = BrokerConnection(frames, self._limits, self._credentials)
             self._nursery.start_soon(connection.run)
             try:
                 await connection.greet(proxy_to or None)
