@@ -80,7 +80,13 @@ def create_secret_key(file: Path, as_base64: bool, output: OutputFormat) -> None
 @tokens.command("create-key-pair")
 @click.argument("private", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("public", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--algorithm", type=click.Choice(["ES256", "RS256"]), default="ES256", help="The algorithm of its tokens.")
+@click.option(
+    "--algorithm",
+    type=click.Choice(["ES256", "RS256"]),
+    default="ES256",
+    show_default=True,
+    help="The algorithm of its tokens.",
+)
 @output_option
 def create_key_pair(private: Path, public: Path, algorithm: str, output: OutputFormat) -> None:
     """Write a new key pair to the files PRIVATE and PUBLIC.
