@@ -46,7 +46,7 @@ _STOPPED, _BAD_CONFIG, _CANNOT_START, _FAILED = range(4)
 _STDIN_BYTES = 1 << 16
 _DESCRIPTORS_KEPT = 512  # left for the metadata store, bookies, brokers, probes, files
 _TICKS = 60  # the ticks of the watchdog in the time after which it acts
-_START_ERRORS = (MetadataError, BrokerError, OSError)
+_START_ERRORS = (MetadataError, BrokerError, ConfigError, OSError)
 
 
 def main() -> int:
@@ -110,6 +110,7 @@ def _watchdog(
         others=others,
         log=log,
         tls=None if tls is None else tls.client,
+        token=running.peers.token,
     )
 
 

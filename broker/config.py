@@ -185,6 +185,30 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shutdown_timeout_s: Seconds = 60.0
     http_body_bytes_max: Positive = 1 << 20
 
+    # The ways in which clients may prove who they are.  Empty: nobody is asked.
+    authentication: tuple[Literal["token", "basic", "tls"], ...] = ()
+    # The key of tokens: a file, a URL file: or data:, or base64.
+    token_secret_key: str = ""
+    token_public_key: str = ""
+    token_role_claim: str = "sub"  # noqa: S105
+    token_audience: str = ""  # empty: tokens for any audience are accepted
+    oidc_issuers: tuple[str, ...] = ()  # URLs of OpenID Connect issuers whose tokens are accepted
+    oidc_audience: str = ""
+    oidc_role_claim: str = "sub"
+    basic_file: str = ""  # an htpasswd file
+    certificate_roles: dict[str, str] = {}  # by common name; empty: the common name is the role
+    anonymous_role: str = ""  # clients without credentials get it; empty: they are refused
+    # Roles may do only what they were granted.
+    authorization: bool = False
+    super_users: tuple[str, ...] = ()  # roles that may do everything
+    authorization_wildcards: bool = False  # rights of `abc*` and `*abc` count for such roles
+    proxy_roles: tuple[str, ...] = ()  # may ask for other roles
+    # How long a client may take to renew credentials that have expired.
+    auth_refresh_s: Seconds = 60.0
+    broker_token_file: str = ""  # the token by which this broker introduces itself to others
+    authenticate_metrics: bool = False  # `/metrics` needs credentials
+    require_tls: bool = False  # refuse to start with a port without TLS
+
     # A subscription that sends nothing for that long, although it has messages and a consumer with
     # permits, is logged and counted as stalled.
     dispatch_stalled_s: Seconds = 5.0
@@ -214,6 +238,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 " max_message_size; raise it, or lower max_message_size"
             )
         self._check_tls()
+        self._check_security()
         if not self.zookeeper:
             raise ConfigError("zookeeper is empty: write host:port, or several separated by commas")
         if self.host in ANY_ADDRESS and not self.advertised_host:
@@ -223,6 +248,10 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
     def _check_tls(self) -> None:
+        if self.require_tls and (self.port >= 0 or self.http_port >= 0):
+            raise ConfigError(
+                "require_tls forbids ports without TLS: set port = -1 and http_port = -1"
+            )
         if self.port < 0 and self.tls_port < 0:
             raise ConfigError("port and tls_port are both -1: clients need one of them")
         if not self.tls_certificate or not self.tls_key:
@@ -240,6 +269,49 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 f'tls_client_certificates is "{self.tls_client_certificates}": name the file of the'
                 " authorities that sign the certificates of clients in tls_trusted"
             )
+
+    def _check_security(self) -> None:
+        methods = self.authentication
+        keys = [key for key in (self.token_secret_key, self.token_public_key) if key]
+        if len(keys) > 1:
+            raise ConfigError(
+                "token_secret_key and token_public_key must not both be set: tokens have one key"
+            )
+        for method, names, given in (
+            (
+                "token",
+                "a key (token_secret_key or token_public_key) or oidc_issuers",
+                bool(keys or self.oidc_issuers),
+            ),
+            ("basic", "basic_file", bool(self.basic_file)),
+        ):
+            if given != (method in methods):
+                raise ConfigError(
+                    f'authentication = ["{method}"] needs {names}, and nothing else uses them: set'
+                    " both, or neither"
+                )
+        if self.certificate_roles and "tls" not in methods:
+            raise ConfigError('certificate_roles needs "tls" in authentication')
+        if bool(self.oidc_issuers) != bool(self.oidc_audience):
+            raise ConfigError(
+                "oidc_issuers needs oidc_audience, and the other way round: an issuer makes tokens"
+                " for other services, too"
+            )
+        for issuer in self.oidc_issuers:
+            if not issuer.startswith("https://"):
+                raise ConfigError(f"oidc_issuers: {issuer!r} has to begin with https://")
+        if self.authorization and not methods:
+            raise ConfigError("authorization needs authentication: without it nobody has a role")
+        if self.authorization and not self.super_users:
+            raise ConfigError(
+                "authorization needs super_users: without one, nobody could grant a right"
+            )
+        if self.anonymous_role in self.super_users:
+            raise ConfigError("anonymous_role must not be one of super_users")
+        if self.anonymous_role and not methods:
+            raise ConfigError("anonymous_role needs authentication: without it nobody has a role")
+        if self.anonymous_role in self.proxy_roles:
+            raise ConfigError("anonymous_role must not be one of proxy_roles")
 
     @property
     def public_host(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from daybook.broker.security.identity import Caller
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer
 
@@ -65,6 +66,7 @@ class ConnectedClient:
     """Called with a consumer that the broker has closed, before or after the client was told."""
     call_later: Callable[[float, Call], None]
     """Call after so many seconds, if the client is still connected then."""
+    caller: Caller | None = None  # None if clients are not asked who they are
 
     @property
     def room_bytes(self) -> int:

@@ -7,6 +7,7 @@ import trio
 from daybook.broker.namespaces.policies import Policies
 from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.schemas.admission import SchemaAdmission
+from daybook.broker.security.authorization import Authorization
 from daybook.broker.service.connection import ConnectionContext
 from daybook.broker.service.lookup import Lookups
 from daybook.broker.service.request_turns import RequestTurns
@@ -22,6 +23,7 @@ class BrokerContext(ConnectionContext):
     policies: Policies
     topic_lists: TopicLists
     schemas: SchemaAdmission
+    authorization: Authorization | None = None  # None: each client may do everything
     ledgers_url: str  # where the ledgers are, for clients that read them themselves
     request_turns: RequestTurns = field(init=False)
     lookup_turns: RequestTurns = field(init=False)

@@ -20,6 +20,8 @@ again, and a status of the admin REST.
       IncompatibleSchemaError  IncompatibleSchema      409   it does not fit those of the topic
       CannotJoinError          MetadataError           500   the settings of this broker are wrong
       StorageFailedError       PersistenceError        500   stored data cannot be parsed
+      AuthenticationError      AuthenticationError     401   the broker does not know who asks
+      AuthorizationError       AuthorizationError      403   the role lacks the right
       RefusedError             any                           a protocol machine chose the code
 """
 
@@ -154,6 +156,20 @@ class IncompatibleSchemaError(BrokerError):
 
     code = pb.IncompatibleSchema
     status = 409
+
+
+class AuthenticationError(BrokerError):
+    """The credentials are missing or wrong.  The message never quotes them."""
+
+    code = pb.AuthenticationError
+    status = 401
+
+
+class AuthorizationError(BrokerError):
+    """The role lacks the right, which the message names."""
+
+    code = pb.AuthorizationError
+    status = 403
 
 
 class CannotJoinError(BrokerError):

@@ -26,6 +26,7 @@ from daybook.bookie.ledger.client import LedgerClient, open_ledger_client
 from daybook.bookie.ledger.metadata_store import StoredMetadata
 from daybook.bookie.registry.cookies import known_bookies
 from daybook.bookie.registry.paths import LedgerPaths
+from daybook.broker.admin.access import Access
 from daybook.broker.admin.app import create_app
 from daybook.broker.admin.broker_operations import BrokerOperations
 from daybook.broker.admin.bundle_operations import BundleOperations
@@ -62,6 +63,9 @@ from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.orphans import SchemaOrphans
 from daybook.broker.schemas.registry import SchemaRegistry
+from daybook.broker.security.authorization import Authorization
+from daybook.broker.security.broker_token import BrokerToken
+from daybook.broker.security.configured import SECRETS, authentication_of
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
@@ -73,6 +77,7 @@ from daybook.broker.topics.managed_ledger_factory import (
     ManagedLedgerFactory,
 )
 from daybook.broker.topics.orphans import OrphanRemoval
+from daybook.broker.topics.revocation import Revocation
 from daybook.broker.topics.topics import Topics
 from daybook.managed_ledger.binding import bind
 from daybook.managed_ledger.errors import ForeignListsError
@@ -89,9 +94,11 @@ from daybook.wire.logging import Log, silent_log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import PortProbe
+from daybook.wire.settings import ConfigError
 from daybook.wire.transport import Listener, Network
 from daybook.wire.version import __version__
 
+_HIDDEN = "(not shown)"
 _RETRY_S = 0.2
 _BOOKIES_WANTED = 3
 _BOOKIES_SETTLE_S = 2.0
@@ -290,8 +297,9 @@ class _Broker:
             )
         )
         registration = _registration(identity, clock)
+        self.token = BrokerToken(config.broker_token_file, log)
         peer_network = PeerNetwork(network, None if tls is None else tls.client)
-        self.peer_probe = PeerProbe(peer_network, arenas, flusher)
+        self.peer_probe = PeerProbe(peer_network, arenas, flusher, self.token)
         self.ownership = Ownership(
             store,
             identity,
@@ -311,7 +319,7 @@ class _Broker:
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)
-        self.peer_calls = PeerCalls(peer_network)
+        self.peer_calls = PeerCalls(peer_network, self.token)
         self.hand_overs = HandOvers(store, self.ownership, self.peers, self.peer_calls, log)
         self.balancer = Balancer(
             store,
@@ -345,7 +353,7 @@ class _Broker:
             topics=self.topics,
             schemas=self.schemas.registry,
             peer_calls=self.peer_calls,
-            settings={name: str(value) for name, value in msgspec.structs.asdict(config).items()},
+            settings=_shown(config),
             bundles=BundleOperations(
                 store,
                 self.policies,
@@ -366,6 +374,9 @@ class _Broker:
             ),
         )
         self.sink_operations, self.sink_sweep, cleaner = self._make_sinks(client, clock)
+        self.authorization = Authorization(store, self.policies, config)
+        self.revocation = Revocation(self.topics, self.authorization, log)
+        self.authentication = authentication_of(config, clock=clock, rng=rng, log=log)
         self.context = context = BrokerContext(
             config=config,
             clock=clock,
@@ -382,9 +393,11 @@ class _Broker:
             log=log,
             stored_bytes_max=client.entry_bytes_max,
             limits=limits.connections,
+            authentication=self.authentication,
+            authorization=self.authorization,
         )
         probed = listeners.any
-        self.probe = PortProbe(probed.host, probed.port, greeting(), why_not_served)
+        self.probe = PortProbe(probed.host, probed.port, greeting(self.token), why_not_served)
         self.clients = ClientPort(
             listeners.plain,
             lambda stream: serve_client(stream, context),
@@ -415,6 +428,7 @@ class _Broker:
             self.balancer,
             self.load_reports,
             topics_max=config.metrics_topics_max,
+            authentication=None if self.authentication is None else self.authentication.counts,
         )
 
     def _make_sinks(
@@ -443,13 +457,25 @@ class _Broker:
         sweep = SinkSweep(sinks, cleaner, operations.sweep, self._leads, self.log)
         return operations, sweep, cleaner
 
+    def _warn_of_plain_ports(self) -> None:
+        """Warn if credentials may cross the network in the clear."""
+        plain = (self.identity.service_url, self.identity.http_url)
+        if self.config.authentication and any(plain):
+            self.log.warning(
+                "clients may send their credentials over ports without TLS: whoever sees the"
+                " traffic can use them; require_tls forbids such ports",
+                urls=" ".join(filter(None, plain)),
+            )
+
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
+        self._warn_of_plain_ports()
         await self._bind()
         await self._prepare_cluster()
         await nursery.start(self.formats.run)
         await nursery.start(self.schemas.registry.run)
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
+        nursery.start_soon(self.revocation.run)
         # The port answers before the join: peers that see the registration connect at once.
         nursery.start_soon(self.clients.run)
         await nursery.start(self.ownership.run)
@@ -470,6 +496,8 @@ class _Broker:
                 body_bytes_max=self.config.http_body_bytes_max,
                 of_sinks=self.sink_operations,
                 staged_bytes_max=max(BODY_BYTES_MAX, self.config.max_message_size),
+                access=Access(self.config, self.authentication, self.authorization),
+                authenticate_metrics=self.config.authenticate_metrics,
                 log=self.log,
             )
             for port in http_ports:
@@ -616,6 +644,12 @@ def _removal_of_others(schemas: SchemaOrphans, cleaner: StagingCleaner) -> Remov
         return await schemas.remove(ledger_id, stored, tree, age_ms)
 
     return remove
+
+
+def _shown(config: BrokerConfig) -> dict[str, str]:
+    """Return the settings as texts, without secrets."""
+    found = {name: str(value) for name, value in msgspec.structs.asdict(config).items()}
+    return {name: _HIDDEN if name in SECRETS and found[name] else found[name] for name in found}
 
 
 def _balance(config: BrokerConfig) -> BalanceSettings:

@@ -20,6 +20,7 @@ import trio
 from daybook.broker.ownership.membership import Member
 from daybook.broker.ownership.peers import serves
 from daybook.broker.protocol.watchdog import Effect, WatchdogLimits, WatchdogProtocol
+from daybook.broker.security.broker_token import BrokerToken
 from daybook.wire.logging import Log
 from daybook.wire.probe import NoAnswerError, NotAskedError, PortProbe
 from daybook.wire.tls import TlsClient
@@ -49,6 +50,7 @@ class Watchdog:
         others: Callable[[], Sequence[Member] | None],
         log: Log,
         tls: TlsClient | None = None,
+        token: BrokerToken | None = None,
         end: Callable[[int], object] = os._exit,
     ) -> None:
         self._probe = probe
@@ -57,6 +59,7 @@ class Watchdog:
         self._others = others
         self._log = log
         self._tls = tls
+        self._token = token or BrokerToken()
         self._end = end
         self._machine = WatchdogProtocol(limits, now_s=monotonic())
         self._lock = threading.Lock()  # held around each call of the machine
@@ -122,7 +125,7 @@ class Watchdog:
             return None
         silent: list[str] = []
         for member in others[:_OTHERS_ASKED_MAX]:
-            match serves(member, self._tls):
+            match serves(member, self._token, self._tls):
                 case True:
                     return True
                 case None:

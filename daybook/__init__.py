@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from daybook.clients.python.errors import ConflictError as ConflictError
     from daybook.clients.python.errors import ConnectionLostError as ConnectionLostError
     from daybook.clients.python.errors import CorruptMessageError as CorruptMessageError
+    from daybook.clients.python.errors import CredentialsError as CredentialsError
     from daybook.clients.python.errors import EndOfTopicError as EndOfTopicError
     from daybook.clients.python.errors import IncompatibleSchemaError as IncompatibleSchemaError
     from daybook.clients.python.errors import InDoubtError as InDoubtError
@@ -93,7 +94,8 @@ _NAMES = {
     "daybook.clients.python.consumer": "Consumer",
     "daybook.clients.python.errors": """
         AdminError AdminInDoubtError BrokerError BusyError ClosedError
-        ConflictError ConnectionLostError CorruptMessageError EndOfTopicError
+        ConflictError ConnectionLostError CorruptMessageError CredentialsError
+        EndOfTopicError
         IncompatibleSchemaError InDoubtError MessageRejectedError MessageTooLargeError
         NotAllowedError NotFoundError
         NotReadyError NotSentError Outcome OverloadedError ProducerFencedError

@@ -62,6 +62,8 @@ ALLOWED: dict[str, set[str]] = {
         "bookie.registry",
         "bookie.replication",
         "bookie.storage.offline",
+        "broker.security.keys",
+        "broker.security.tokens",
         "managed_ledger",
     },
     "clients/ledgers": {

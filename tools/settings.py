@@ -71,7 +71,7 @@ def readable(value: object, unit: str) -> str:
     if isinstance(value, str):
         return f"`{value}`" if value else "empty"
     if not isinstance(value, int | float):
-        return f"`{value}`"
+        return f"`{value}`" if value else "empty"
     return f"{number(value)}{larger(value, unit)}"
 
 
@@ -105,7 +105,10 @@ def table(struct: type[msgspec.Struct], meanings: Mapping[str, str]) -> str:
         unit = unit_of(field.name)
         values = "; ".join(filter(None, [unit, *allowed(field.type)]))
         meaning = meanings.get(field.name) or comments.get(field.name, "")
-        shown = readable(field.default, unit)
+        default = field.default
+        if field.default_factory is not msgspec.NODEFAULT:
+            default = field.default_factory()
+        shown = readable(default, unit)
         rows.append(f"| `{field.name}` | {shown} | {values} | {meaning.strip()} |\n")
     return HEAD + "".join(rows)
 

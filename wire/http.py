@@ -29,10 +29,13 @@ from hypercorn.utils import wrap_app  # pyright: ignore[reportUnknownVariableTyp
 from starlette.types import ASGIApp
 
 from daybook.wire.errors import TlsError, cannot_listen
-from daybook.wire.tls import HANDSHAKE_S, TlsServer, explain
+from daybook.wire.tls import HANDSHAKE_S, TlsServer, explain, parse_certificate
+from daybook.wire.transport import PeerCertificate
 
 _log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
+CERTIFICATE = "certificate"
+"""The key in the state of a request: the `PeerCertificate` of its client, or None."""
 _BACKLOG = 128
 _IDLE_S = 10
 _ACCEPT_PAUSE_S = 0.1
@@ -169,15 +172,18 @@ class HttpPort:
             stream, self._tls.contexts.get(), server_side=True, https_compatible=True
         )
 
-    async def _shake(self, stream: trio.abc.Stream) -> bool:
+    async def _shake(self, stream: trio.abc.Stream, connection: _Connection) -> bool:
         """Return True after the TLS handshake, and at once without TLS."""
         if not isinstance(stream, trio.SSLStream):
             return True
         try:
             with trio.move_on_after(HANDSHAKE_S):
                 await stream.do_handshake()
+                connection.state[CERTIFICATE] = _certificate(stream)
                 return True
             error = TlsError(f"the TLS handshake was not complete after {HANDSHAKE_S:g} s")
+        except TlsError as refused:
+            error = refused
         except trio.BrokenResourceError as broken:
             cause = broken.__cause__
             if isinstance(cause, ssl.SSLError):
@@ -192,7 +198,7 @@ class HttpPort:
     ) -> None:
         try:
             with scope:
-                if await self._shake(stream):
+                if await self._shake(stream, connection):
                     await connection.run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # The error ends this connection, and no other.
@@ -204,6 +210,11 @@ class HttpPort:
             del self._bound.connections[connection]
             with suppress(OSError):
                 await trio.aclose_forcefully(stream)
+
+
+def _certificate(stream: Any) -> PeerCertificate | None:  # noqa: ANN401  a stream with TLS
+    der = stream.getpeercert(binary_form=True)
+    return None if der is None else parse_certificate(der)
 
 
 def _peer(stream: Any) -> str:  # noqa: ANN401  a stream with a socket below

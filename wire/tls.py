@@ -137,21 +137,11 @@ class TlsStream:
         der = self._ssl.getpeercert(binary_form=True)
         if der is None:
             return
-        from cryptography import x509  # slow to import, and needed for certificates alone
-        from cryptography.x509.oid import NameOID
-
         try:
-            subject = x509.load_der_x509_certificate(der).subject
-            names = [
-                str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-            ]
-            text = subject.rfc4514_string()
-        except ValueError as error:
-            self._error = TlsRefusedError(
-                f"the certificate of the client cannot be parsed: {error}"
-            )
-            raise self._error from None
-        self.certificate = PeerCertificate(names[0] if len(names) == 1 else "", text, der)
+            self.certificate = parse_certificate(der)
+        except TlsError as error:
+            self._error = error
+            raise
 
     # -- receiving
 
@@ -323,6 +313,22 @@ def _chunks(buffers: Sequence[Buffer], skip: int) -> Iterator[Buffer]:
                 pieces, room = [], _CHUNK_BYTES
     if pieces:
         yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def parse_certificate(der: bytes) -> PeerCertificate:
+    """Return the certificate of a client that the handshake has verified.  Raise TlsError."""
+    from cryptography import x509  # slow to import, and needed for certificates alone
+    from cryptography.x509.oid import NameOID
+
+    try:
+        subject = x509.load_der_x509_certificate(der).subject
+        names = [str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        text = subject.rfc4514_string()
+    except ValueError as error:
+        raise TlsRefusedError(
+            f"the certificate of the client cannot be parsed: {error}"
+        ) from None
+    return PeerCertificate(names[0] if len(names) == 1 else "", text, der)
 
 
 def explain(

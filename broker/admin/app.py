@@ -8,7 +8,8 @@
                 broker is registered and in contact with the metadata store; otherwise 503 with the
                 reason
 
-No authorization is needed for any of them.
+The last three need no credentials.  /metrics needs some with the setting `authenticate_metrics`,
+and all others as `security.rights` says.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,11 +24,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscriptions, topics
+from daybook.broker.admin.access import Access
 from daybook.broker.admin.handling import Endpoints, reason, with_encoded_paths
 from daybook.broker.admin.operations import Operations
 from daybook.broker.admin.sink_operations import SinkOperations
 from daybook.broker.admin.subscription_operations import SubscriptionOperations
 from daybook.broker.errors import BrokerError
+from daybook.broker.security.rights import Right
 from daybook.wire.logging import Log
 
 
@@ -40,6 +43,8 @@ def create_app(
     log: Log,
     of_sinks: SinkOperations | None = None,
     staged_bytes_max: int = 0,
+    access: Access | None = None,
+    authenticate_metrics: bool = False,
 ) -> ASGIApp:
     """Return the application.
 
@@ -47,7 +52,12 @@ def create_app(
     `staged_bytes_max` bounds the bodies of requests about sinks, which have entries.
     """
 
-    async def show_metrics(_: Request) -> Response:
+    async def show_metrics(request: Request) -> Response:
+        if authenticate_metrics and access is not None:
+            try:
+                await access.admit(request, Right.IDENTIFIED)
+            except BrokerError as error:
+                return reason(error.status, str(error))
         return Response(await metrics(), media_type=CONTENT_TYPE_LATEST)
 
     async def healthz(_: Request) -> Response:
@@ -62,13 +72,13 @@ def create_app(
             return PlainTextResponse(f"the service port does not serve: {why}", 503)
         return PlainTextResponse("ok")
 
-    endpoints = Endpoints(operations, body_bytes_max, log)
+    endpoints = Endpoints(operations, body_bytes_max, log, access)
     of_sinks_routes = (
         []
         if of_sinks is None
-        else sinks.routes(Endpoints(of_sinks, max(body_bytes_max, staged_bytes_max), log))
+        else sinks.routes(Endpoints(of_sinks, max(body_bytes_max, staged_bytes_max), log, access))
     )
-    of_subscriptions = Endpoints(SubscriptionOperations(operations), body_bytes_max, log)
+    of_subscriptions = Endpoints(SubscriptionOperations(operations), body_bytes_max, log, access)
     app = Starlette(
         routes=[
             Route("/metrics", show_metrics),
@@ -79,7 +89,7 @@ def create_app(
             *subscriptions.routes(of_subscriptions),  # before those that end with a route for all
             *namespaces.routes(endpoints),
             *of_sinks_routes,
-            *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log)),
+            *schemas.routes(Endpoints(operations.schemas, body_bytes_max, log, access)),
             *topics.routes(endpoints),  # It ends with a route for all that is not offered.
         ],
         exception_handlers={HTTPException: _http_error},

@@ -20,13 +20,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from daybook.broker.admin.access import Access
 from daybook.broker.errors import (
+    AuthenticationError,
     BrokerError,
     InvalidNameError,
     NotOwnerError,
     PreconditionError,
     UnavailableError,
 )
+from daybook.broker.security.rights import Right, right_of_path
 from daybook.wire.errors import MalformedError
 from daybook.wire.logging import Log
 from daybook.wire.topics import TopicName, check_namespace, url_decode
@@ -168,28 +171,42 @@ Handler = Callable[[Call[PartsT]], Awaitable[object]]
 class Endpoints(Generic[PartsT]):
     """Makes routes of handlers that share parts of the broker."""
 
-    def __init__(self, parts: PartsT, body_bytes_max: int, log: Log) -> None:
+    def __init__(
+        self, parts: PartsT, body_bytes_max: int, log: Log, access: Access | None = None
+    ) -> None:
+        self._access = access
         self._parts = parts
         self._body_bytes_max = body_bytes_max
         self._log = log
 
     def route(self, path: str, handlers: Mapping[str, Handler[PartsT]]) -> Route:
-        """Return the route of one path, with a handler for each method."""
+        """Return the route of one path, with a handler for each method.
+
+        Raise KeyError if `security.rights` has no right for one of them.
+        """
+        rights = {method: right_of_path(method, path) for method in handlers}
 
         async def endpoint(request: Request) -> Response:
-            handler = handlers.get("GET" if request.method == "HEAD" else request.method)
+            method = "GET" if request.method == "HEAD" else request.method
+            handler = handlers.get(method)
             if handler is None:
                 return reason(405, f"{request.method} is not possible here")
-            return await self._handle(handler, request)
+            return await self._handle(handler, request, rights[method])
 
         return Route(path, endpoint, methods=["GET", "PUT", "POST", "DELETE", "PATCH"])
 
-    async def _handle(self, handler: Handler[PartsT], request: Request) -> Response:
+    async def _handle(self, handler: Handler[PartsT], request: Request, right: Right) -> Response:
         try:
             with trio.fail_after(_HANDLER_TIMEOUT_S):
+                if self._access is not None:
+                    await self._access.admit(request, right)
                 return answer(await handler(Call(request, self._parts, self._body_bytes_max)))
         except NotOwnerError as error:
             return _redirect(request, error)
+        except AuthenticationError as error:
+            refused = reason(error.status, str(error))
+            refused.headers["WWW-Authenticate"] = "Bearer"
+            return refused
         except BrokerError as error:
             return reason(error.status, str(error))
         except trio.TooSlowError:

@@ -135,6 +135,7 @@ class RestCall:
     suffix: str = ""
     query: Mapping[str, str] = field(default_factory=dict[str, str])
     body: object = None
+    own: bool = False  # made for this broker, whoever sent the request that it works for
 
 
 class Operations:
@@ -952,7 +953,7 @@ class Operations:
             query = {**call.query, "authoritative": "true" if authoritative else "false"}
             try:
                 return await self._peer_calls.call(
-                    url, call.method, path, query=query, body=call.body
+                    url, call.method, path, query=query, body=call.body, own=call.own
                 )
             except NotOwnerError as error:
                 # The other broker names the owner.  It may be this one.

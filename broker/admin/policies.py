@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+from daybook.broker.admin import permissions
 from daybook.broker.admin.handling import Call, Handler
 from daybook.broker.admin.operations import Operations
 from daybook.broker.errors import NotAllowedError, PreconditionError
@@ -140,8 +141,7 @@ def of_namespaces() -> dict[str, Handlers]:
         "DELETE": _remove_quota_of_namespace,
     }
     found["replication"] = {"GET": _clusters, "POST": _set_clusters}
-    found["permissions"] = {"GET": _permissions}
-    found["permissions/subscription"] = {"GET": _permissions}
+    found |= permissions.of_namespaces()
     found["properties"] = {
         "GET": _properties,
         "PUT": _add_properties,
@@ -168,7 +168,7 @@ def of_topics() -> dict[str, Handlers]:
     for path, unused in _UNUSED_OF_TOPICS.items():
         refuse = partial(_refuse_of_topic, unused)
         found[path] = {"GET": _nothing_of_topic, "POST": refuse, "DELETE": _nothing_of_topic}
-    return found
+    return found | permissions.of_topics()
 
 
 # -- namespaces
@@ -230,11 +230,6 @@ async def _set_clusters(call: OpsCall) -> None:
     clusters = await call.body(list[str])
     check_clusters("replication_clusters", clusters, call.parts.cluster)
     await _change_field(call, "replication_clusters", clusters)
-
-
-async def _permissions(call: OpsCall) -> object:
-    await call.parts.policies.namespace(call.namespace)
-    return {}
 
 
 # -- backlog quotas

@@ -173,7 +173,7 @@ class SinkOperations:
             answer = await self._operations.ask_owner(
                 TopicName.parse(topic),
                 lambda name: self.admit_here(name, demand),
-                RestCall("POST", "/sinks/admit", body=demand),
+                RestCall("POST", "/sinks/admit", body=demand, own=True),
             )
             created[topic] = msgspec.convert(answer, int)
 
@@ -224,7 +224,7 @@ class SinkOperations:
                 answer = await self._operations.ask_owner(
                     TopicName.parse(topic),
                     lambda name: self.apply_here(name, left_s),
-                    RestCall("POST", "/sinks/apply", {"waitS": f"{left_s:.3f}"}),
+                    RestCall("POST", "/sinks/apply", {"waitS": f"{left_s:.3f}"}, own=True),
                 )
                 reasons = msgspec.convert(answer, dict[str, str])
                 if stored.name in reasons:

@@ -31,6 +31,8 @@ _OF_BOTH = (
     "/{topic}/partitioned-internalStats",
     "/{topic}/subscriptions",
     "/{topic}/subscription/{subscription}",
+    "/{topic}/permissions",
+    "/{topic}/permissions/{role}",
     "/{topic}/{rest:path}",
 )
 _DIGITS_MAX = 19

@@ -81,6 +81,7 @@ class Policies:
         # The topics of each namespace that have a record of policies, by encoded name.
         self._with_policies = ChildrenCache(store, self._touched)
         self._local: MetadataCache[Bundles] = MetadataCache(store, _bundles)
+        self._listeners: list[Callable[[str], None]] = []
         self._changed: set[str] = set()  # namespaces of which a record has changed
         self._change = trio.Event()
 
@@ -128,6 +129,15 @@ class Policies:
         changed, self._changed = self._changed, set()
         self._change = trio.Event()
         return changed
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Call the listener with each namespace or tenant whose record this broker has changed."""
+        self._listeners.append(listener)
+
+    def record_changed(self, name: str) -> None:
+        """Note that this broker has changed the record of a namespace or a tenant."""
+        for listener in self._listeners:
+            listener(name)
 
     def note_changed(self, namespace: str) -> None:
         self._changed.add(namespace)
@@ -272,6 +282,7 @@ class Policies:
             return await self._write(path, changed, f"the namespace {namespace}")
         finally:
             self._namespaces.invalidate(path)
+            self.record_changed(namespace)
 
     # -- topics
 

@@ -110,11 +110,17 @@ class Tenancy:
     async def change_tenant(self, name: str, info: TenantInfo) -> None:
         await self._check_clusters(info.allowed_clusters)
         path = records.policies_path(_checked(name))
-        await self._replace(path, records.encode(info), f"the tenant {name}")
+        try:
+            await self._replace(path, records.encode(info), f"the tenant {name}")
+        finally:
+            self._policies.record_changed(name)
 
     async def delete_tenant(self, name: str) -> None:
         """Delete a tenant.  Raise ConflictError while it has namespaces."""
-        await self._delete(records.policies_path(_checked(name)), f"the tenant {name}")
+        try:
+            await self._delete(records.policies_path(_checked(name)), f"the tenant {name}")
+        finally:
+            self._policies.record_changed(name)
 
     async def _check_clusters(self, names: list[str]) -> None:
         missing = sorted({*names} - {*await self.clusters()})

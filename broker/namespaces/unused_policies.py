@@ -39,10 +39,10 @@ class UnusedPolicy:
 
 ALONE = "this broker does not replicate topics to other clusters"
 _NO_OFFLOAD = "this broker does not move ledgers to other storage"
-_NO_ROLES = "this broker has no authorization"
+_GRANTED = "rights are granted after the namespace was created"
 UNUSED: tuple[UnusedPolicy, ...] = (
-    UnusedPolicy("auth_policies", _NO_ROLES),
-    UnusedPolicy("subscription_auth_mode", _NO_ROLES, "subscriptionAuthMode", ("None",)),
+    UnusedPolicy("auth_policies", _GRANTED),
+    UnusedPolicy("subscription_auth_mode", _GRANTED, "", ("None",)),
     UnusedPolicy("clusterDispatchRate", "this broker reads topicDispatchRate, the newer name"),
     UnusedPolicy("replicatorDispatchRate", ALONE, "replicatorDispatchRate"),
     UnusedPolicy("latency_stats_sample_rate", "this broker measures all messages"),

@@ -140,7 +140,7 @@ class HandOvers:
         successor = Successor.from_broker(to.record)
         try:
             # An answer that is lost may be that of a broker that expects the bundle.
-            await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/expect")
+            await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/expect", own=True)
             receiver = Receiver(
                 partial(self._hold, bundle, url),
                 partial(self._pass_on, bundle, url),
@@ -176,7 +176,7 @@ class HandOvers:
         if len(hashes) > _HELD_MAX:  # The body of one request has no room for more.
             raise UnavailableError(f"the bundle has {len(hashes)} topics: split it")
         body = HoldBody(ticket.guard, ticket.created_txid, list(hashes))
-        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/hold", body=body)
+        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/hold", body=body, own=True)
 
     async def _pass_on(
         self,
@@ -187,16 +187,16 @@ class HandOvers:
         used: Sequence[str],
     ) -> None:
         body = PassOnBody(ticket.guard, ticket.created_txid, list(closed), list(used))
-        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/pass-on", body=body)
+        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/pass-on", body=body, own=True)
 
     async def _give(self, bundle: BundleName, url: str, ticket: Ticket) -> None:
         body = TicketBody(ticket.guard, ticket.created_txid)
-        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/take", body=body)
+        await self._peer_calls.call(url, "POST", f"{_PATH}/{bundle}/take", body=body, own=True)
 
     async def _keep(self, bundle: BundleName, url: str) -> None:
         """Tell the other broker that this one keeps the bundle."""
         with suppress(BrokerError):  # After an error it expects the bundle for some seconds more.
-            await self._peer_calls.call(url, "DELETE", f"{_PATH}/{bundle}/expect")
+            await self._peer_calls.call(url, "DELETE", f"{_PATH}/{bundle}/expect", own=True)
 
     async def plan(self) -> list[tuple[BundleName, Member]] | None:
         """Return which broker should get which bundle of ours; None if there is no other broker.

@@ -14,6 +14,8 @@ import msgspec
 import trio
 
 from daybook.broker.errors import (
+    AuthenticationError,
+    AuthorizationError,
     BrokerError,
     ConflictError,
     NotAllowedError,
@@ -23,6 +25,8 @@ from daybook.broker.errors import (
     UnavailableError,
 )
 from daybook.broker.ownership.peer_network import PeerNetwork, address_of, has_tls
+from daybook.broker.security.broker_token import BrokerToken
+from daybook.broker.security.identity import CALLER, ORIGINAL_PRINCIPAL
 from daybook.wire.errors import ConnectionLostError
 from daybook.wire.transport import Stream
 
@@ -31,15 +35,23 @@ _ANSWER_BYTES_MAX = 64 << 20
 _CHUNK_BYTES = 1 << 16
 _BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _ERRORS: dict[int, type[BrokerError]] = {
-    kind.status: kind for kind in (NotFoundError, NotAllowedError, ConflictError, PreconditionError)
+    kind.status: kind
+    for kind in (
+        NotFoundError,
+        NotAllowedError,
+        ConflictError,
+        PreconditionError,
+        AuthorizationError,
+    )
 }
 
 
 class PeerCalls:
     """The admin REST of other brokers, over the network of this host."""
 
-    def __init__(self, network: PeerNetwork) -> None:
+    def __init__(self, network: PeerNetwork, token: BrokerToken | None = None) -> None:
         self._network = network
+        self._token = token or BrokerToken()
 
     async def call(
         self,
@@ -49,8 +61,13 @@ class PeerCalls:
         *,
         query: Mapping[str, str] | None = None,
         body: object = None,
+        own: bool = False,
     ) -> object:
-        """Return the JSON of the answer, None if it has none."""
+        """Return the JSON of the answer, None if it has none.
+
+        The call is made for the sender of the HTTP request that this task works for, if there is
+        one: it needs that role's right, too.  With `own` it is made for this broker.
+        """
         address = address_of(http_url)
         if address is None:
             raise UnavailableError(
@@ -62,12 +79,24 @@ class PeerCalls:
             with trio.fail_after(_TIMEOUT_S):
                 stream = await self._network.connect(http_url)
                 try:
-                    answer = await _exchange(stream, address, method, target, body)
+                    answer = await _exchange(
+                        stream, address, method, target, body, self._headers(own=own)
+                    )
                 finally:
                     stream.close()
         except (ConnectionLostError, trio.TooSlowError, h11.RemoteProtocolError) as error:
             raise UnavailableError(f"the broker at {http_url} did not answer: {error}") from error
         return _result(answer, http_url)
+
+    def _headers(self, *, own: bool) -> list[tuple[bytes, bytes]]:
+        """Return the headers that say who asks, and for whom."""
+        token, caller = self._token.read(), CALLER.get()
+        if not token:
+            return []
+        headers = [(b"Authorization", b"Bearer " + token)]
+        if caller is not None and not own:
+            headers.append((ORIGINAL_PRINCIPAL.encode(), caller.role.encode()))
+        return headers
 
 
 @dataclass(slots=True)
@@ -78,15 +107,21 @@ class _Answer:
 
 
 async def _exchange(
-    stream: Stream, address: tuple[str, int], method: str, target: str, body: object
+    stream: Stream,
+    address: tuple[str, int],
+    method: str,
+    target: str,
+    body: object,
+    credentials: list[tuple[bytes, bytes]],
 ) -> _Answer:
     connection = h11.Connection(h11.CLIENT)
     content = b"" if body is None else msgspec.json.encode(body)
-    headers = [
-        ("Host", f"{address[0]}:{address[1]}"),
-        ("Connection", "close"),
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(content))),
+    headers: list[tuple[bytes, bytes]] = [
+        (b"Host", f"{address[0]}:{address[1]}".encode()),
+        (b"Connection", b"close"),
+        (b"Content-Type", b"application/json"),
+        (b"Content-Length", b"%d" % len(content)),
+        *credentials,
     ]
     request = h11.Request(method=method, target=target, headers=headers)
     sent = connection.send(request) or b""
@@ -146,6 +181,10 @@ def _result(answer: _Answer, http_url: str) -> object:
     message = reason or f"the broker at {http_url} answered with the HTTP status {answer.status}"
     if answer.status == NotOwnerError.status:
         raise _not_owner(message, answer.location)
+    if answer.status == AuthenticationError.status:
+        raise UnavailableError(
+            f"the broker at {http_url} does not know who this broker is: check broker_token_file"
+        )
     kind = PreconditionError if 400 <= answer.status < 500 else UnavailableError
     raise _ERRORS.get(answer.status, kind)(message)
 

@@ -15,6 +15,7 @@ import trio
 
 from daybook.broker.ownership.membership import Identity, Member, members, remove
 from daybook.broker.ownership.peer_network import PeerNetwork, address_of, has_tls
+from daybook.broker.security.broker_token import BrokerToken
 from daybook.wire.arena import ArenaPool
 from daybook.wire.connection import FrameConnection
 from daybook.wire.errors import ConnectionLostError, NobodyListensError, WireError
@@ -45,13 +46,16 @@ def server_version(incarnation: str) -> str:
     return f"{_PRODUCT} {incarnation}"
 
 
-def greeting() -> bytes:
+def greeting(token: BrokerToken | None = None) -> bytes:
     """Return the frame by which a broker introduces itself to another one, or to itself."""
+    token = token or BrokerToken()
     hello = pb.CommandConnect(
         client_version=f"{_PRODUCT} peer",
-        auth_method_name="none",
+        auth_method_name=token.method,
+        auth_data=token.read(),
         protocol_version=BROKER_PROTOCOL_VERSION,
     )
+    hello.feature_flags.supports_auth_refresh = True
     return encode(hello)
 
 
@@ -75,7 +79,7 @@ def why_not_served(frame: bytes) -> str:
             return "the broker did not answer with CONNECTED"
 
 
-def serves(member: Member, tls: TlsClient | None = None) -> bool | None:
+def serves(member: Member, token: BrokerToken, tls: TlsClient | None = None) -> bool | None:
     """Return True if the process that registered as `member` answers now.
 
     Return None if its port accepts connections and is silent, and False in all other cases.  The
@@ -89,7 +93,7 @@ def serves(member: Member, tls: TlsClient | None = None) -> bool | None:
         return False
     context = tls.contexts.latest if tls is not None and has_tls(url) else None
     try:
-        command = decode_frame(memoryview(ask_port(*address, greeting(), READY_S, context)))
+        command = decode_frame(memoryview(ask_port(*address, greeting(token), READY_S, context)))
     except SilentError:
         return None
     except (NoAnswerError, NotAskedError, WireError):
@@ -104,7 +108,14 @@ def serves(member: Member, tls: TlsClient | None = None) -> bool | None:
 class PeerProbe:
     """Connects to a broker's service port and finds out which process answers."""
 
-    def __init__(self, network: PeerNetwork, arenas: ArenaPool, flusher: Flusher) -> None:
+    def __init__(
+        self,
+        network: PeerNetwork,
+        arenas: ArenaPool,
+        flusher: Flusher,
+        token: BrokerToken | None = None,
+    ) -> None:
+        self.token = token or BrokerToken()
         self._network = network
         self._arenas = arenas
         self._flusher = flusher
@@ -145,7 +156,7 @@ class PeerProbe:
         return verdict, connection if verdict is Verdict.ALIVE else None
 
     async def _handshake(self, connection: FrameConnection, incarnation: str) -> Verdict:
-        connection.send([greeting()])
+        connection.send([greeting(self.token)])
         frames = await connection.receive()
         if not frames:
             return Verdict.SILENT
@@ -159,13 +170,17 @@ class PeerProbe:
                 return Verdict.SILENT  # Something answers, but does not accept us now.
 
 
-async def _hold(connection: FrameConnection) -> None:
+async def _hold(connection: FrameConnection, token: BrokerToken) -> None:
     """Keep a connection alive until it ends."""
     while frames := await connection.receive():
         for frame in frames:
             match decode_frame(frame):
                 case Command(body=pb.CommandPing()):
                     connection.send([encode(pb.CommandPong())])
+                case Command(body=pb.CommandAuthChallenge()):
+                    # The token has expired: the file may have a new one by now.
+                    answer = pb.AuthData(auth_method_name=token.method, auth_data=token.read())
+                    connection.send([encode(pb.CommandAuthResponse(response=answer))])
                 case _:
                     pass  # No other command concerns a peer.
 
@@ -186,6 +201,10 @@ class Peers:
         self._look = trio.Event()  # set when the registrations may have changed
         self.registered: tuple[Member, ...] = ()
         """The other registered brokers, as last read from the store."""
+
+    @property
+    def token(self) -> BrokerToken:
+        return self._probe.token
 
     def is_dead(self, session: int) -> bool:
         """Return True if this broker has found the process behind the session dead."""
@@ -254,7 +273,7 @@ class Peers:
                     since = trio.current_time()
                     self._connected.add(member.broker_id)
                     try:
-                        await _hold_until_broken(connection)
+                        await _hold_until_broken(connection, self.token)
                     finally:
                         self._connected.discard(member.broker_id)
                     if trio.current_time() - since > _PAUSES_S[-1]:
@@ -282,9 +301,9 @@ class Peers:
             await trio.sleep(_STORE_RETRY_S)
 
 
-async def _hold_until_broken(connection: FrameConnection) -> None:
+async def _hold_until_broken(connection: FrameConnection, token: BrokerToken) -> None:
     try:
-        await _hold(connection)
+        await _hold(connection, token)
     except WireError:
         pass
     finally:

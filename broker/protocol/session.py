@@ -1,8 +1,18 @@
 """One client's connection: handshake, admitted commands, keep-alive.  The module is pure.
 
     GREETING --connect--> OPEN --(violation, silence, end)--> CLOSED
-        |                                                       ^
-        +--(any other command, or a timeout)--------------------+
+        |                  ^                                    ^
+        |   with authentication:                                |
+        +--connect--> PROVING --proven--> OPEN                  |
+        |                |                                      |
+        +----------------+--(any other command, or a timeout)---+
+
+Credentials may expire while the session is OPEN.  Then the client is asked for new ones, once, and
+its commands are still carried out.  New credentials must prove the same role.
+
+    expired() while            the client can renew      it cannot
+      nothing was asked        Challenge                 closed
+      it was asked             closed                    -
 
 A violation of the protocol is answered with an error whose request id is -1, and the connection is
 closed.  A command that is known but not offered is answered with its error and changes nothing.
@@ -36,8 +46,17 @@ _IDLE_TICKS_MAX = 2  # as many as a silent client has: one until it is asked, on
 
 class ClientState(Enum):
     GREETING = auto()
+    PROVING = auto()  # the credentials of its CONNECT are being checked
     OPEN = auto()
     CLOSED = auto()
+
+
+class Renewal(Enum):
+    """The state of credentials that have expired."""
+
+    NOT_DUE = auto()
+    ASKED = auto()  # the client was sent a challenge
+    CHECKED = auto()  # the client has answered, and the answer is being checked
 
 
 class Admission(Enum):
@@ -59,6 +78,16 @@ class Greet:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckCredentials:
+    """Find out which role the credentials prove that the client has just sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Ask the client to send its credentials again, because they have expired."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendPing:
     pass
 
@@ -76,7 +105,7 @@ class Close:
     reason: str
 
 
-Effect: TypeAlias = Greet | SendPing | Refuse | Close
+Effect: TypeAlias = Greet | CheckCredentials | Challenge | SendPing | Refuse | Close
 
 _SERVED = frozenset(
     {
@@ -128,11 +157,16 @@ NOT_OFFERED = frozenset(
 class SessionProtocol:
     """The session of one client connection.
 
-    `own_urls` are the URLs that clients may name when they ask for a proxy to this broker.
+    `own_urls` are the URLs that clients may name when they ask for a proxy to this broker.  With
+    `authenticates`, a client has to prove its role before anything is done for it.
     """
 
-    def __init__(self, own_urls: tuple[str, ...]) -> None:
+    def __init__(self, own_urls: tuple[str, ...], *, authenticates: bool = False) -> None:
         self.state = ClientState.GREETING
+        self.renewal = Renewal.NOT_DUE
+        self._authenticates = authenticates
+        self._renews = False  # The client can answer a challenge.
+        self._role = ""
         self.client_version = ""
         self.protocol_version = 0
         self.sends_broker_metadata = False
@@ -157,6 +191,11 @@ class SessionProtocol:
             return Admission.SERVE if command == T.CONNECT else Admission.VIOLATION
         if self.state is ClientState.CLOSED or command == T.CONNECT:
             return Admission.VIOLATION
+        if self.state is ClientState.PROVING:
+            return Admission.VIOLATION
+        if command == T.AUTH_RESPONSE:
+            asked = self.renewal is Renewal.ASKED
+            return Admission.SERVE if asked else Admission.VIOLATION
         if command in _SERVED:
             return Admission.SERVE
         return Admission.REFUSE if command in NOT_OFFERED else Admission.VIOLATION
@@ -165,6 +204,8 @@ class SessionProtocol:
         """Return what is wrong with a command that was not admitted."""
         if self.state is ClientState.GREETING:
             return f"the client sent {type_name(command)} before CONNECT"
+        if self.state is ClientState.PROVING:
+            return f"the client sent {type_name(command)} before it was told that it is connected"
         return f"the client sent {type_name(command)}, which is not allowed now"
 
     # -- inputs
@@ -175,9 +216,13 @@ class SessionProtocol:
         protocol_version: int,
         *,
         wants_broker_metadata: bool = False,
+        renews: bool = False,
         proxy_to: str = "",
     ) -> list[Effect]:
         """Open the session because the client sent CONNECT, or refuse the client.
+
+        With authentication, the session opens when the credentials have been checked.  `renews`:
+        the client can answer a challenge.
 
         `proxy_to` is the URL of another broker, to which the client wants a proxy.
         """
@@ -194,17 +239,72 @@ class SessionProtocol:
         if proxy_to and proxy_to not in self._own_urls:
             self.state = ClientState.CLOSED
             return [Refuse(pb.NotAllowedError, f"this broker is not a proxy to {proxy_to}")]
-        self.state = ClientState.OPEN
         self.client_version = client_version
         self.protocol_version = min(protocol_version, BROKER_PROTOCOL_VERSION)
         self.sends_broker_metadata = wants_broker_metadata and self.is_ours
+        if self._authenticates:
+            self._renews = renews
+            self.state = ClientState.PROVING
+            return [CheckCredentials()]
+        self.state = ClientState.OPEN
         return [Greet(self.protocol_version)]
 
     def greeting_overdue(self) -> list[Effect]:
-        """Close the session if the client has not sent CONNECT by now."""
+        """Close the session if the client is not connected by now."""
         if self.state is ClientState.GREETING:
             return self._close("the client did not send CONNECT in time")
+        if self.state is ClientState.PROVING:
+            return self._close("the credentials of the client could not be checked in time")
         return []
+
+    # -- authentication
+
+    def proven(self, role: str) -> list[Effect]:
+        """Note that the credentials which were being checked prove this role."""
+        if self.state is ClientState.PROVING:
+            self.state = ClientState.OPEN
+            self._role = role
+            return [Greet(self.protocol_version)]
+        if self.state is ClientState.CLOSED:
+            return []
+        assert self.renewal is Renewal.CHECKED
+        if role != self._role:
+            return self._refuse("the renewed credentials are those of another role")
+        self.renewal = Renewal.NOT_DUE
+        return []
+
+    def not_proven(self, code: int, reason: str) -> list[Effect]:
+        """Refuse the client: the credentials which were being checked prove nothing."""
+        if self.state is ClientState.CLOSED:
+            return []
+        assert self.state is ClientState.PROVING or self.renewal is Renewal.CHECKED
+        self.state = ClientState.CLOSED
+        return [Refuse(code, reason)]
+
+    def expired(self) -> list[Effect]:
+        """Note that the credentials have expired, or that they are still not renewed."""
+        if self.state is not ClientState.OPEN:
+            return []
+        if self.renewal is not Renewal.NOT_DUE:
+            return self._refuse("the credentials have expired, and were not renewed in time")
+        if not self._renews:
+            return self._refuse("the credentials have expired")
+        self.renewal = Renewal.ASKED
+        return [Challenge()]
+
+    def answered(self) -> list[Effect]:
+        """Note that the client has answered the challenge."""
+        if self.state is ClientState.CLOSED:
+            return []
+        assert self.renewal is Renewal.ASKED
+        self.renewal = Renewal.CHECKED
+        return [CheckCredentials()]
+
+    def _refuse(self, reason: str) -> list[Effect]:
+        self.state = ClientState.CLOSED
+        return [Refuse(pb.AuthenticationError, reason)]
+
+    # -- silence and the end
 
     def ticked(
         self,
@@ -252,7 +352,7 @@ class SessionProtocol:
         """Ask a client that has sent nothing since the last tick; close it if it was asked then."""
         heard = received_bytes != self._received_bytes
         self._received_bytes = received_bytes
-        if self.state is ClientState.GREETING:
+        if self.state is not ClientState.OPEN:
             return []
         if heard or not reading:
             self._pinged = False

@@ -21,10 +21,12 @@ from google.protobuf.message import Message
 from daybook.broker.config import BrokerConfig
 from daybook.broker.connected_client import Call, ConnectedClient
 from daybook.broker.dispatch.memory_limit import DispatchMemoryLimit
-from daybook.broker.errors import RefusedError
+from daybook.broker.errors import BrokerError, RefusedError
 from daybook.broker.limits import ConnectionLimits
 from daybook.broker.protocol import session
 from daybook.broker.protocol.session import SessionProtocol
+from daybook.broker.security.authentication import Authentication, Credentials
+from daybook.broker.security.identity import Caller, on_behalf
 from daybook.broker.service.request_counts import RefusalLog, RequestCounts
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
@@ -37,6 +39,9 @@ from daybook.wire.transport import Buffer, PeerCertificate
 
 _PING = encode(pb.CommandPing())
 _PONG = encode(pb.CommandPong())
+# The words that clients expect in a challenge which asks them for their credentials once more.
+_REFRESH = b"PulsarAuthRefresh"
+_EXPIRY_LOOK_S = 30.0  # The wall clock may be set while a connection waits for its expiry.
 FRAME_PADDING_BYTES = 10 * 1024  # for the headers of a message, as Pulsar reserves it
 _UNREAD_BYTES_MIN = 64 << 10  # with less queued, a client is read, whatever waits for others
 
@@ -54,6 +59,7 @@ class ConnectionContext:
     log: Log
     stored_bytes_max: Callable[[], int]  # the largest entry that bookies take at the moment
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    authentication: Authentication | None = None  # None: clients are not asked who they are
     request_counts: RequestCounts = field(default_factory=RequestCounts)
     dispatch_memory: DispatchMemoryLimit = field(init=False)
     unread: PendingTotal = field(default_factory=PendingTotal)  # queued for all clients
@@ -104,7 +110,12 @@ class ClientConnection:
         self._frames = frames
         self._context = context
         self._limits = context.limits
-        self._session = SessionProtocol(context.own_urls)
+        self._session = SessionProtocol(
+            context.own_urls, authenticates=context.authentication is not None
+        )
+        self._caller: Caller | None = None  # None without authentication, and before it
+        self._original = ""  # the role for which a proxy says that it asks
+        self._identified = trio.Event()  # set when credentials were checked; then renewed
         self._on_closing = on_closing
         self._nursery: trio.Nursery | None = None
         self._at_flush: list[Call] = []
@@ -195,8 +206,9 @@ class ClientConnection:
 
     async def _keep_alive(self) -> None:
         config = self._context.config
+        states = session.ClientState.GREETING, session.ClientState.PROVING
         with trio.move_on_after(config.connect_timeout_s):
-            while self._session.state is session.ClientState.GREETING:
+            while self._session.state in states:
                 await self._wait_heard()
         self._perform(self._session.greeting_overdue())
         while True:
@@ -337,11 +349,18 @@ class ClientConnection:
         """End the session because the client broke the protocol."""
         self._perform(self._session.violated(reason))
 
-    def _perform(self, effects: list[session.Effect]) -> None:
+    def _perform(
+        self, effects: list[session.Effect], credentials: Credentials | None = None
+    ) -> None:
         for effect in effects:
             match effect:
                 case session.Greet(protocol_version):
                     self._greet(protocol_version)
+                case session.CheckCredentials():
+                    assert credentials is not None
+                    self.start_task(self._identify, credentials)
+                case session.Challenge():
+                    self._challenge()
                 case session.SendPing():
                     self.send_ping()
                 case session.Refuse(code, reason):
@@ -361,10 +380,87 @@ class ClientConnection:
             body.client_version,
             body.protocol_version,
             wants_broker_metadata=body.feature_flags.supports_broker_entry_metadata,
+            renews=body.feature_flags.supports_auth_refresh,
             proxy_to=body.proxy_to_broker_url,
         )
-        self._perform(effects)
+        self._original = body.original_principal
+        credentials = Credentials(body.auth_method_name, body.auth_data, self._common_name)
+        self._perform(effects, credentials)
         self._heard.set()  # `_keep_alive` waits for the end of the greeting
+
+    # -- authentication
+
+    @property
+    def _common_name(self) -> str:
+        certificate = self.certificate
+        return "" if certificate is None else certificate.common_name
+
+    def auth_response(self, body: pb.CommandAuthResponse) -> None:
+        """Handle the client's answer to a challenge."""
+        response = body.response
+        credentials = Credentials(response.auth_method_name, response.auth_data, self._common_name)
+        self._perform(self._session.answered(), credentials)
+
+    def _challenge(self) -> None:
+        assert self._caller is not None
+        challenge = pb.CommandAuthChallenge(
+            server_version=self._context.server_version,
+            protocol_version=self._session.protocol_version,
+        )
+        challenge.challenge.auth_method_name = self._caller.identity.method
+        challenge.challenge.auth_data = _REFRESH
+        self.send_command(challenge)
+
+    async def _identify(self, credentials: Credentials) -> None:
+        """Check the credentials, and go on with the session or end it."""
+        context, first = self._context, self._caller is None
+        assert context.authentication is not None
+        try:
+            identity = await context.authentication.identify(credentials)
+            caller = on_behalf(identity, self._original, proxies=context.config.proxy_roles)
+        except BrokerError as error:
+            command = pb.BaseCommand.CONNECT if first else pb.BaseCommand.AUTH_RESPONSE
+            context.refusal_log.refused(command, error, self.peer)
+            effects = self._session.not_proven(error.code, error.reason)
+        else:
+            self._caller = caller
+            effects = self._session.proven(identity.role)
+            if first and identity.expires_s is not None:
+                self.start_task(self._watch_expiry)
+        self._perform(effects)
+        self._heard.set()
+        self._identified.set()
+        await self._end_if_refused()
+
+    async def _watch_expiry(self) -> None:
+        """Ask the client for new credentials when its own expire; end the session without them."""
+        while not self.closing and await self._expiry():
+            self._identified = trio.Event()
+            self._perform(self._session.expired())
+            if not self.closing:
+                with trio.move_on_after(self._context.config.auth_refresh_s):
+                    await self._identified.wait()
+                if self._session.renewal is not session.Renewal.NOT_DUE:
+                    self._perform(self._session.expired())
+            await self._end_if_refused()
+
+    async def _expiry(self) -> bool:
+        """Wait until the credentials expire.  Return False at once if they never do."""
+        assert self._caller is not None
+        expires_s = self._caller.identity.expires_s
+        while expires_s is not None:
+            left_s = expires_s - self._context.clock.now_ms() / 1000
+            if left_s <= 0:
+                return True
+            await trio.sleep(min(left_s, _EXPIRY_LOOK_S))
+        return False
+
+    async def _end_if_refused(self) -> None:
+        """Send the refusal and close, because the task that reads waits for the client."""
+        if self.closing:
+            await self.send_rest()
+
+    # -- the session is open
 
     def _greet(self, protocol_version: int) -> None:
         self._frames.trust()  # from now on frames may be larger than CONNECT
@@ -386,6 +482,7 @@ class ClientConnection:
             forget_producer=self._forget_producer,
             forget_consumer=self._forget_consumer,
             call_later=partial(self.start_task, _call_later),
+            caller=self._caller,
         )
         connected = pb.CommandConnected(
             server_version=self._context.server_version,

@@ -57,6 +57,9 @@ from daybook.broker.protocol.producing import Sending
 from daybook.broker.protocol.session import Admission
 from daybook.broker.protocol.topic_watchers import topics_hash
 from daybook.broker.schemas.admission import UNVERSIONED, typed
+from daybook.broker.security.authorization import Resource, of_namespace, of_topic
+from daybook.broker.security.identity import Caller, on_behalf
+from daybook.broker.security.rights import Right, right_of_command
 from daybook.broker.service.connection import FRAME_PADDING_BYTES, ClientConnection
 from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
@@ -181,6 +184,7 @@ class Handlers:
             broker.topic_lists,
             self._lookups,
             self.refuse,
+            partial(self._authorize, T.WATCH_TOPIC_LIST),
             watchers_max=broker.limits.watchers_max,
         )
         self._acks_waiting = 0  # for their receipts
@@ -401,6 +405,8 @@ class Handlers:
                 self._on_redeliver(body)
             case T.CONNECT:
                 self._connection.connect(body)
+            case T.AUTH_RESPONSE:
+                self._connection.auth_response(body)
             case T.PRODUCER:
                 opening = self._producing.open(body.producer_id, body.request_id, body.epoch)
                 self._perform_producing(opening, body, frame_bytes)
@@ -526,6 +532,7 @@ class Handlers:
         producer: Producer | None = None
         error: BrokerError = _closed_early("producer")
         request = self._opening_producers[attempt].request
+        changes = self._changes_of_rights
         try:
             with scope:
                 producer = await self._attach_producer(body, request)
@@ -543,6 +550,7 @@ class Handlers:
             return
         assert producer_id not in self.producers
         self.producers[producer_id] = producer
+        self._recheck_since(changes, producer.topic.name)
         self._perform_producing(self._producing.opened(producer_id, attempt))
         success = _producer_success(body.request_id, producer)
         if connection.is_ours:
@@ -551,6 +559,7 @@ class Handlers:
 
     async def _attach_producer(self, body: pb.CommandProducer, opening: Request) -> Producer:
         broker = self._broker
+        await self._authorize(T.PRODUCER, body)
         if body.txn_enabled:
             raise NotAllowedError("this broker does not offer transactions")
         self._check_chars(body.producer_name, body.initial_subscription_name)
@@ -645,6 +654,7 @@ class Handlers:
         found = None
         error: BrokerError = _closed_early("consumer")
         request = consumer_request(body)
+        changes = self._changes_of_rights
         try:
             with scope:
                 found = await self._prepare(body, request)
@@ -669,6 +679,7 @@ class Handlers:
         consumer = join()
         assert consumer_id not in self.consumers
         self.consumers[consumer_id] = consumer
+        self._recheck_since(changes, subscription.topic.name)
         self._perform_consuming(self._consuming.opened(consumer_id, attempt))
 
     async def _prepare(
@@ -679,6 +690,7 @@ class Handlers:
         The caller has to call it before its next checkpoint.
         """
         broker = self._broker
+        await self._authorize(T.SUBSCRIBE, body)
         if body.subType not in TYPE_NAMES:
             raise NotAllowedError(
                 f"this broker has no subscriptions of type {body.subType}, only"
@@ -730,6 +742,42 @@ class Handlers:
                 f"the metadata of the {what} take {size} bytes, and may take {most}: shorten them"
             )
 
+    # -- rights
+
+    async def _authorize(self, command: int, body: Any) -> None:  # noqa: ANN401
+        """Raise AuthorizationError if the client lacks the right that the command needs."""
+        authorization, caller = self._broker.authorization, self._connection.client.caller
+        right = right_of_command(command)
+        if authorization is None or caller is None or right is Right.IDENTIFIED:
+            return
+        if command in (T.LOOKUP, T.PARTITIONED_METADATA):
+            caller = self._asking(caller, body.original_principal)
+        await authorization.check(caller, right, _resource(command, body))
+        if command == T.PRODUCER and body.initial_subscription_name:
+            target = of_topic(topic_name(body.topic), body.initial_subscription_name)
+            await authorization.check(caller, Right.CONSUME, target)
+
+    @property
+    def _changes_of_rights(self) -> int:
+        authorization = self._broker.authorization
+        return 0 if authorization is None else authorization.changes
+
+    def _recheck_since(self, changes: int, topic: TopicName) -> None:
+        """Check the rights again if they have changed since an opening began.
+
+        A right that was revoked after it was checked, and before the producer or consumer was
+        there to be closed, would be kept otherwise.
+        """
+        authorization = self._broker.authorization
+        if authorization is not None and authorization.changes != changes:
+            authorization.recheck(topic.namespace)
+
+    def _asking(self, caller: Caller, original: str) -> Caller:
+        """Return the caller of a lookup: proxies look up for many clients on one connection."""
+        if not original or original == caller.original:
+            return caller
+        return on_behalf(caller.identity, original, proxies=self._broker.config.proxy_roles)
+
     # -- other requests
 
     def _begin_request(self, command: int, body: Any, frame_bytes: int) -> None:  # noqa: ANN401
@@ -757,6 +805,7 @@ class Handlers:
         parts: _TwoPartRequest | None,
     ) -> None:
         try:
+            await self._authorize(command, body)
             match command:
                 case T.LOOKUP:
                     answer = await self._lookup(body)
@@ -986,6 +1035,16 @@ class Handlers:
         if consumer is None or self.consumers.get(consumer_id) is not consumer:
             raise RefusedError(code, f"this connection has no consumer {consumer_id}")
         return consumer
+
+
+def _resource(command: int, body: Any) -> Resource:  # noqa: ANN401  generated messages
+    """Return the object of a command.  Raise InvalidNameError."""
+    if command in (T.GET_TOPICS_OF_NAMESPACE, T.WATCH_TOPIC_LIST):
+        try:
+            return of_namespace(check_namespace(body.namespace))
+        except MalformedError as error:
+            raise InvalidNameError(str(error)) from None
+    return of_topic(topic_name(body.topic), body.subscription if command == T.SUBSCRIBE else None)
 
 
 def _stored(consumer: Consumer, why: str) -> Subscription:

@@ -5,7 +5,7 @@ client takes what is queued for it.  Otherwise they wait, as one difference, unt
 clients that ask are told anything: others would drop the connection at such a command.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, assert_never
 
@@ -27,7 +27,10 @@ Refusing = Callable[[int, Any, BrokerError], None]
 
 
 class TopicWatchers:
-    """One instance per connection.  `refuse` answers a request with an error."""
+    """One instance per connection.  `refuse` answers a request with an error.
+
+    `authorize` raises AuthorizationError if the client may not see the topics.
+    """
 
     def __init__(
         self,
@@ -35,6 +38,7 @@ class TopicWatchers:
         lists: TopicLists,
         queue: RequestQueue,
         refuse: Refusing,
+        authorize: Callable[[Any], Awaitable[None]],
         *,
         watchers_max: int,
     ) -> None:
@@ -42,6 +46,7 @@ class TopicWatchers:
         self._lists = lists
         self._queue = queue
         self._refuse = refuse
+        self._authorize = authorize
         self._machine = TopicWatchersProtocol(watchers_max=watchers_max)
         self._followed: dict[int, Followed] = {}  # by attempt
         self._scopes: dict[int, trio.CancelScope] = {}  # openings under way, by attempt
@@ -109,6 +114,7 @@ class TopicWatchers:
                 pattern = _pattern(body.topics_pattern)
                 changed = partial(self._changed, watcher_id, attempt)
                 namespace = _namespace(body.namespace)
+                await self._authorize(body)
                 followed = await self._lists.follow(namespace, pattern, changed)
         except BrokerError as error:
             failed = self._machine.open_failed(watcher_id, attempt, error.code, error.reason)

@@ -202,7 +202,7 @@ class TopicProducers:
                     " one, or choose another name"
                 )
             if self._holder(request.name) is holder:  # It may have left meanwhile.
-                self._disconnect(holder)
+                self.disconnect(holder)
 
     async def stop_all(self) -> None:
         """Close all producers, and tell them when what they have sent is stored."""
@@ -288,7 +288,7 @@ class TopicProducers:
             if producer.understands_end_of_topic:
                 producer.refuse_held()
             else:
-                self._disconnect(producer)
+                self.disconnect(producer)
 
     def resume(self) -> None:
         """Disconnect the producers with held sends, because the log did not end.
@@ -297,9 +297,10 @@ class TopicProducers:
         """
         for producer in list(self.by_name.values()):
             if producer.holds_sends:
-                self._disconnect(producer)
+                self.disconnect(producer)
 
-    def _disconnect(self, producer: Producer) -> None:
+    def disconnect(self, producer: Producer) -> None:
+        """Close a producer, tell its client, and take it off the topic."""
         producer.disconnect()
         self.remove(producer)
         # An applicant has its name no more, also before its task runs again.

@@ -9,6 +9,7 @@ import click
 
 from daybook.clients.cli.admin_request import ask_admin
 from daybook.clients.cli.broker_client import parse_namespace
+from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.not_found import hint
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option, tls_options
@@ -84,7 +85,12 @@ async def _loads(admin_url: str, brokers: Iterable[str]) -> dict[str, Mapping[st
     for broker in brokers:
         with suppress(BrokerError, ValueError):
             scheme = admin_url.partition("://")[0]
-            admin = Admin(f"{scheme}://{broker}", timeout_s=_LOAD_S, tls=tls_options(admin_url))
+            admin = Admin(
+                f"{scheme}://{broker}",
+                token=given_token(),
+                timeout_s=_LOAD_S,
+                tls=tls_options(admin_url),
+            )
             report: Mapping[str, Any] = await admin.call(
                 "GET", "/admin/v2/broker-stats/load-report"
             )

@@ -32,6 +32,7 @@ from daybook.clients.cli.broker_client import (
     error_sentence,
     parse_topic,
 )
+from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option, tls_options
 from daybook.clients.cli.places import past_time
@@ -211,7 +212,11 @@ class _Options:
 async def _consume(service_url: str, options: _Options, copier: "_Copier") -> int | None:
     """Copy messages until the end; return the signal that ended it, if one did."""
     async with connect(
-        service_url, timeout_s=None, limits=LIMITS, tls=tls_options(service_url)
+        service_url,
+        token=given_token(),
+        timeout_s=None,
+        limits=LIMITS,
+        tls=tls_options(service_url),
     ) as client:
         received = await until_signal(partial(copier.run, client))
         if received is None:

@@ -37,6 +37,7 @@ _COMMANDS = {
     ),
     "bookie": LazyCommand("bookie", "Run a bookie, or check the directory of a stopped one."),
     "broker": LazyCommand("broker", "Run one broker."),
+    "tokens": LazyCommand("tokens", "Make keys and tokens; show and check tokens."),
     "completion": LazyCommand("completion", "Write a script for completion in a shell."),
     "version": LazyCommand("version", "Show the version."),
 }
@@ -46,6 +47,7 @@ _COMMANDS = {
 _VARIABLES = frozenset(
     (
         *("DAYBOOK_DIR", "DAYBOOK_SERVICE_URL", "DAYBOOK_ADMIN_URL", "DAYBOOK_ZOOKEEPER"),
+        *("DAYBOOK_TOKEN", "DAYBOOK_TOKEN_FILE"),
         *("DAYBOOK_MAVEN_URL", "DAYBOOK_BENCH_DIR"),
     )
 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
+from daybook.clients.cli.credentials import token_options
 from daybook.clients.cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -201,7 +202,7 @@ def tls_options(url: str) -> "TlsOptions | None":
 def service_url_option(function: Function) -> Function:
     """Add `--service-url`, and the options of TLS."""
     refused = _instead("--admin-url", "--service-url pulsar://HOST:PORT")
-    return refused(_service_url_option(_tls_option(function)))
+    return refused(_service_url_option(_security_options(function)))
 
 
 def _service_url_option(function: Function) -> Function:
@@ -220,12 +221,16 @@ def _service_url_option(function: Function) -> Function:
 def admin_url_option(function: Function) -> Function:
     """Add `--admin-url`, and the options of TLS."""
     refused = _instead("--service-url", "--admin-url http://HOST:PORT")
-    return refused(_admin_url_option(_tls_option(function)))
+    return refused(_admin_url_option(_security_options(function)))
 
 
 def cluster_options(function: Function) -> Function:
-    """Add `--service-url`, `--admin-url` and TLS, for a command that needs both."""
-    return _service_url_option(_admin_url_option(_tls_option(function)))
+    """Add `--service-url`, `--admin-url`, TLS and the token, for a command that needs both."""
+    return _service_url_option(_admin_url_option(_security_options(function)))
+
+
+def _security_options(function: Function) -> Function:
+    return _tls_option(token_options(function))
 
 
 def _admin_url_option(function: Function) -> Function:

@@ -26,6 +26,7 @@ from daybook.clients.cli.broker_client import (
     error_sentence,
     parse_topic,
 )
+from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import service_url_option, tls_options
 from daybook.clients.cli.output import counted
@@ -204,7 +205,11 @@ async def _produce(
     """Send everything; return the signal that ended it, if one did."""
     began = trio.current_time()
     async with connect(
-        service_url, timeout_s=None, limits=LIMITS, tls=tls_options(service_url)
+        service_url,
+        token=given_token(),
+        timeout_s=None,
+        limits=LIMITS,
+        tls=tls_options(service_url),
     ) as client:
         received = await until_signal(partial(_send_all, client, options, source, tally))
         if received is not None:

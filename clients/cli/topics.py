@@ -15,6 +15,7 @@ from daybook.clients.cli import topic_admin
 from daybook.clients.cli.admin_request import ask_admin as _ask
 from daybook.clients.cli.broker_client import LIMITS, check_reachable, parse_namespace, parse_topic
 from daybook.clients.cli.confirm import confirm, yes_option
+from daybook.clients.cli.credentials import given_token
 from daybook.clients.cli.errors import UserError
 from daybook.clients.cli.options import OutputFormat, admin_url_option, output_option, tls_options
 from daybook.clients.cli.output import counted, write_record, write_rows
@@ -335,7 +336,9 @@ async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], 
         where: Mapping[str, Any] = await admin.lookup(names[0].full)
         url = str(where.get("brokerUrl") or where.get("brokerUrlTls"))
         await check_reachable(url)
-        async with connect(url, limits=LIMITS, tls=tls_options(url)) as client:
+        async with connect(
+            url, token=given_token(), limits=LIMITS, tls=tls_options(url)
+        ) as client:
             return found, {name.partition: await client.offsets(name.full) for name in names}
     return found, {}
 

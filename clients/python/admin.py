@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import trio
 
 from daybook.clients.python.arguments import check_url, topic_name
+from daybook.clients.python.credentials import Credentials, Token
 from daybook.clients.python.errors import (
     AdminError,
     AdminInDoubtError,
@@ -60,12 +61,15 @@ class Admin:
         self,
         admin_url: str,
         *,
+        token: Token | None = None,
+        basic: str | None = None,
         tls: TlsOptions | None = None,
         network: Network | None = None,
         rng: Random | None = None,
         timeout_s: float = 60.0,  # for one request, to all brokers together
     ) -> None:
         check_url("admin_url", admin_url)
+        self._credentials = Credentials(token, basic)
         self._addresses = parse_admin_url(admin_url)
         rng = rng or Random(SystemRandom().getrandbits(64))  # noqa: S311
         self._first = rng.randrange(len(self._addresses))
@@ -514,7 +518,14 @@ class Admin:
             left_s = max(0.0, deadline - trio.current_time())
             try:
                 response = await http_request(
-                    self._network, host, port, method, target, data, timeout_s=left_s
+                    self._network,
+                    host,
+                    port,
+                    method,
+                    target,
+                    data,
+                    timeout_s=left_s,
+                    authorization=self._credentials.header(),
                 )
             except UnavailableError as error:
                 if redirects and isinstance(error.__cause__, StreamLostError):

@@ -40,6 +40,7 @@ from daybook.clients.python.blocking import (
     TableViewOptions,
 )
 from daybook.clients.python.consumer import Ackable
+from daybook.clients.python.credentials import Credentials, Token
 from daybook.clients.python.errors import BrokerError, EndOfTopicError
 from daybook.clients.python.guest import Guest, wait_for_asyncio
 from daybook.clients.python.limits import ClientLimits
@@ -83,12 +84,17 @@ class connect:  # noqa: N801  (it is used like a function)
         self,
         service_url: str,
         *,
+        token: Token | None = None,
+        basic: str | None = None,
         timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
         limits: ClientLimits | None = None,
         tls: TlsOptions | None = None,
     ) -> None:
         check_url("service_url", service_url)
         check_timeout("timeout_s", timeout_s)
+        Credentials(token, basic)  # Mistakes are errors here.
+        self._token = token
+        self._basic = basic
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._limits = limits
@@ -109,7 +115,12 @@ class connect:  # noqa: N801  (it is used like a function)
     async def _open(self, guest: Guest) -> trio_client.Client:
         block = self._block = Block(
             trio_connect.connect(
-                self._service_url, timeout_s=self._timeout_s, limits=self._limits, tls=self._tls
+                self._service_url,
+                token=self._token,
+                basic=self._basic,
+                timeout_s=self._timeout_s,
+                limits=self._limits,
+                tls=self._tls,
             )
         )
         guest.start(block.run)

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from daybook.clients.python import admin as trio_admin
 from daybook.clients.python.arguments import check_timeout
+from daybook.clients.python.credentials import Token
 from daybook.clients.python.guest import Guest
 from daybook.clients.python.http import HttpResponse
 from daybook.clients.python.tls import TlsOptions
@@ -19,10 +20,16 @@ class connect_admin:  # noqa: N801  (it is used like a function)
     """`async with connect_admin(admin_url) as admin:`; `timeout_s` is for one request."""
 
     def __init__(
-        self, admin_url: str, *, timeout_s: float = 60.0, tls: TlsOptions | None = None
+        self,
+        admin_url: str,
+        *,
+        token: Token | None = None,
+        basic: str | None = None,
+        timeout_s: float = 60.0,
+        tls: TlsOptions | None = None,
     ) -> None:
         check_timeout("timeout_s", timeout_s)
-        self._admin = Admin(admin_url, timeout_s=timeout_s, tls=tls)
+        self._admin = Admin(admin_url, token=token, basic=basic, timeout_s=timeout_s, tls=tls)
         self._guest: Guest | None = None
 
     async def __aenter__(self) -> "Admin":

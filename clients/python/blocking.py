@@ -43,6 +43,7 @@ from daybook.clients.python.blocking_admin import Admin, connect_admin
 from daybook.clients.python.blocking_producer import Producer
 from daybook.clients.python.blocking_table_view import TableView
 from daybook.clients.python.consumer import Ackable
+from daybook.clients.python.credentials import Credentials, Token
 from daybook.clients.python.errors import BrokerError, ClosedError, EndOfTopicError, InDoubtError
 from daybook.clients.python.interceptors import ConsumerInterceptor, ProducerInterceptor
 from daybook.clients.python.limits import ClientLimits
@@ -146,6 +147,8 @@ class ReaderOptions(TypedDict, total=False):
 def connect(
     service_url: str,
     *,
+    token: Token | None = None,
+    basic: str | None = None,
     timeout_s: float | None = trio_connect.FIRST_CONTACT_S,
     limits: ClientLimits | None = None,
     tls: TlsOptions | None = None,
@@ -153,26 +156,27 @@ def connect(
     """Return a client of the cluster at `service_url`; use it in a `with` block, or `close` it.
 
     `timeout_s` bounds the first contact with a broker; with None, the client does not wait for one.
-    The errors are those of `daybook.connect`.
+    `token`, `basic` and the errors are those of `daybook.connect`.
     """
     check_url("service_url", service_url)
     check_timeout("timeout_s", timeout_s)
+    Credentials(token, basic)  # Mistakes are errors here, before a thread is started.
+
+    def begin() -> trio_connect.connect:
+        return trio_connect.connect(
+            service_url, token=token, basic=basic, timeout_s=timeout_s, limits=limits, tls=tls
+        )
+
     portal = Portal(closed=ClosedError, cut=InDoubtError)
     try:
-        return portal.call(_open, portal, service_url, timeout_s, limits, tls)
+        return portal.call(_open, portal, begin)
     except BaseException:
         portal.close()
         raise
 
 
-async def _open(
-    portal: Portal,
-    service_url: str,
-    timeout_s: float | None,
-    limits: ClientLimits | None,
-    tls: TlsOptions | None,
-) -> "Client":
-    block = Block(trio_connect.connect(service_url, timeout_s=timeout_s, limits=limits, tls=tls))
+async def _open(portal: Portal, begin: Callable[[], trio_connect.connect]) -> "Client":
+    block = Block(begin())
     portal.start(block.run)
     return Client(portal, await block.opened(), block.close)
 

@@ -7,6 +7,7 @@ with daybook.blocking.connect_admin("http://localhost:8080") as admin:
 from daybook.clients.python import admin as trio_admin
 from daybook.clients.python.admin import Json
 from daybook.clients.python.arguments import check_timeout
+from daybook.clients.python.credentials import Token
 from daybook.clients.python.errors import ClosedError, InDoubtError
 from daybook.clients.python.messages import LATEST, MessageId
 from daybook.clients.python.portal import Closing, Portal, like
@@ -15,11 +16,17 @@ from daybook.clients.python.tls import TlsOptions
 
 
 def connect_admin(
-    admin_url: str, *, timeout_s: float = 60.0, tls: TlsOptions | None = None
+    admin_url: str,
+    *,
+    token: Token | None = None,
+    basic: str | None = None,
+    timeout_s: float = 60.0,
+    tls: TlsOptions | None = None,
 ) -> "Admin":
     """Return an admin client; use it in a `with` block, or `close` it."""
     check_timeout("timeout_s", timeout_s)
-    return Admin(trio_admin.Admin(admin_url, timeout_s=timeout_s, tls=tls))
+    admin = trio_admin.Admin(admin_url, token=token, basic=basic, timeout_s=timeout_s, tls=tls)
+    return Admin(admin)
 
 
 class Admin(Closing):

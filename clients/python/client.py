@@ -31,6 +31,7 @@ from daybook.clients.python.arguments import (
 )
 from daybook.clients.python.connection_handler import ConnectionHandler
 from daybook.clients.python.consumer import Consumer, MessageSource, schema_of
+from daybook.clients.python.credentials import NOBODY, Credentials
 from daybook.clients.python.dead_letters import DeadLetters, Raw, check_dead_letters
 from daybook.clients.python.errors import (
     BrokerError,
@@ -92,6 +93,7 @@ class Client:
         rng: Random,
         limits: ClientLimits,
         nursery: trio.Nursery,
+        credentials: Credentials = NOBODY,
     ) -> None:
         self.service_url = service_url
         self._clock = clock
@@ -104,6 +106,7 @@ class Client:
             limits=limits,
             nursery=nursery,
             first=rng.randrange(1 << 16),  # so that many clients spread over the brokers
+            credentials=credentials,
         )
         self._lookups = Lookups(self._pool, limits)
         self._producers: list[Producer[Any]] = []

@@ -27,6 +27,7 @@ import trio
 
 from daybook.clients.python.arguments import check_timeout, check_url
 from daybook.clients.python.client import Client
+from daybook.clients.python.credentials import Credentials, Token
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import TlsOptions, network_for
 from daybook.wire.clock import SystemClock, WallClock
@@ -54,7 +55,8 @@ class connect:  # noqa: N801  (it is used like a function)
     """`async with connect(service_url) as client:`; see the module.
 
     `service_url` names the brokers: `pulsar://host:6650`, or several hosts with commas between.
-    `pulsar+ssl://host:6651` is for TLS, and `tls` says whom the client trusts.
+    `pulsar+ssl://host:6651` is for TLS, and `tls` says whom the client trusts.  `token` or `basic`
+    prove who the client is; see `credentials`.
     Raise UnavailableError if no broker answers within `timeout_s`, WrongProtocolError as soon as
     another server answers, and TlsError as soon as TLS is refused.
     """
@@ -63,6 +65,8 @@ class connect:  # noqa: N801  (it is used like a function)
         self,
         service_url: str,
         *,
+        token: Token | None = None,
+        basic: str | None = None,
         timeout_s: float | None = FIRST_CONTACT_S,
         limits: ClientLimits | None = None,
         tls: TlsOptions | None = None,
@@ -73,6 +77,7 @@ class connect:  # noqa: N801  (it is used like a function)
         _check_trio()
         check_url("service_url", service_url)
         check_timeout("timeout_s", timeout_s)
+        self._credentials = Credentials(token, basic)
         self._service_url = service_url
         self._timeout_s = timeout_s
         self._limits = limits or ClientLimits()
@@ -104,6 +109,7 @@ class connect:  # noqa: N801  (it is used like a function)
                 rng=self._rng,
                 limits=self._limits,
                 nursery=nursery,
+                credentials=self._credentials,
             )
             if self._timeout_s is not None:
                 await self._client.first_contact(self._timeout_s)

@@ -14,8 +14,10 @@ from typing import Any, Protocol
 import trio
 from google.protobuf.message import Message
 
+from daybook.clients.python.credentials import NOBODY, Credentials
 from daybook.clients.python.errors import (
     ConnectionLostError,
+    CredentialsError,
     RequestTimedOutError,
     WrongProtocolError,
     refusal,
@@ -99,7 +101,10 @@ class _Answer:
 class BrokerConnection:
     """The pool makes it, starts `run` in the client's nursery, and calls `greet`."""
 
-    def __init__(self, frames: FrameConnection, limits: ClientLimits) -> None:
+    def __init__(
+        self, frames: FrameConnection, limits: ClientLimits, credentials: Credentials = NOBODY
+    ) -> None:
+        self._credentials = credentials
         self.max_message_bytes = _MESSAGE_BYTES_MAX
         self.server_version = ""
         self.producers: dict[int, ConnectionEnd] = {}
@@ -177,13 +182,19 @@ class BrokerConnection:
     # -- greeting and receiving
 
     async def greet(self, proxy_to: str | None) -> None:
-        """Exchange greetings with the broker.  Raise BrokerError if it refuses."""
+        """Exchange greetings with the broker.
+
+        Raise BrokerError if it refuses, or if the credentials cannot be read.
+        """
         connect = pb.CommandConnect(
             client_version=CLIENT_VERSION,
-            auth_method_name="none",
+            auth_method_name=self._credentials.method,
+            auth_data=self._credentials.data(),
             protocol_version=CLIENT_PROTOCOL_VERSION,
             feature_flags=pb.FeatureFlags(
-                supports_broker_entry_metadata=True, supports_topic_watchers=True
+                supports_auth_refresh=True,
+                supports_broker_entry_metadata=True,
+                supports_topic_watchers=True,
             ),
         )
         if proxy_to is not None:
@@ -307,6 +318,8 @@ class BrokerConnection:
                 pass
             case _T.CONNECTED:
                 self._greeting.give(body)
+            case _T.AUTH_CHALLENGE:
+                self._renew_credentials()
             case _T.ERROR:
                 self._refused(body)
             case _T.SEND_ERROR:
@@ -333,6 +346,16 @@ class BrokerConnection:
                     watcher.handle(command)
             case _:
                 self._answered(command)
+
+    def _renew_credentials(self) -> None:
+        """Send the credentials as they are now, because those that the broker knows expire."""
+        try:
+            data = self._credentials.data()
+        except CredentialsError as error:
+            self._frames.close(str(error))
+            return
+        response = pb.AuthData(auth_method_name=self._credentials.method, auth_data=data)
+        self.send_command(pb.CommandAuthResponse(response=response))
 
     def _answered(self, command: Command) -> None:
         request_id = getattr(command.body, "request_id", None)

@@ -161,6 +161,10 @@ class TlsError(NotSentError):
     remedy = Remedy.LOOK_UP
 
 
+class CredentialsError(NotSentError):
+    pass
+
+
 class ClosedError(NotSentError):
     pass
 

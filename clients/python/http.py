@@ -41,8 +41,9 @@ async def http_request(
     body: bytes | None,
     *,
     timeout_s: float,
+    authorization: str = "",
 ) -> HttpResponse:
-    """Send a request, return the response.
+    """Send a request, return the response.  `authorization` is the value of that header.
 
     Raise UnavailableError or TlsError if the request was not sent, WrongProtocolError if it was a
     GET and the server does not speak HTTP, ConnectionLostError or RequestTimedOutError if it may
@@ -58,7 +59,7 @@ async def http_request(
         except StreamLostError as error:
             raise UnavailableError(str(error)) from error
         try:
-            return await _exchange(stream, where, method, target, body)
+            return await _exchange(stream, where, method, target, body, authorization)
         except WrongProtocolError as error:
             if method == "GET":
                 raise
@@ -80,10 +81,12 @@ async def http_request(
 
 
 async def _exchange(
-    stream: Stream, where: str, method: str, target: str, body: bytes | None
+    stream: Stream, where: str, method: str, target: str, body: bytes | None, authorization: str
 ) -> HttpResponse:
     connection = h11.Connection(h11.CLIENT)
     headers = [("Host", where), ("Accept", "application/json"), ("Connection", "close")]
+    if authorization:
+        headers.append(("Authorization", authorization))
     if body is not None:
         headers += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     request = h11.Request(method=method, target=target, headers=headers)

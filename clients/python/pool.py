@@ -9,6 +9,7 @@ to a broker that failed, and they do not wait for it one after the other.
 import trio
 
 from daybook.clients.python.connection import BrokerConnection
+from daybook.clients.python.credentials import NOBODY, Credentials
 from daybook.clients.python.errors import (
     BrokerError,
     ClosedError,
@@ -62,7 +63,9 @@ class ConnectionPool:
         limits: ClientLimits,
         nursery: trio.Nursery,
         first: int,
+        credentials: Credentials = NOBODY,
     ) -> None:
+        self._credentials = credentials
         self._addresses = parse_service_url(service_url)
         self.encrypted = is_encrypted(service_url)
         """True if all connections have TLS, which `network` adds."""
@@ -178,7 +181,7 @@ class ConnectionPool:
                 flusher=self._flusher,
                 frame_bytes_max=self._limits.frame_bytes_max,
             )
-            connection = BrokerConnection(frames, self._limits)
+            connection = BrokerConnection(frames, self._limits, self._credentials)
             self._nursery.start_soon(connection.run)
             try:
                 await connection.greet(proxy_to or None)

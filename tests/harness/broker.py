@@ -20,10 +20,13 @@ from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.registry import SchemaRegistry
+from daybook.broker.security.authorization import Authorization
+from daybook.broker.security.configured import authentication_of
 from daybook.broker.service.connection import ClientConnection
 from daybook.broker.service.handlers import Handlers, serve_client
 from daybook.broker.service.lookup import LookupResult, Lookups
 from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.revocation import Revocation
 from daybook.broker.topics.topics import Topics
 from daybook.wire.arena import ArenaPool
 from daybook.wire.batch import encode_batch, encode_payload
@@ -61,6 +64,7 @@ class FakePolicies(Policies):
         self.topic_deduplication: dict[str, bool] = {}
         self.of_namespace: dict[str, Any] = {}  # other policies of the namespace
         self.defaults = defaults(config)
+        self._listeners = []
         self._changed: set[str] = set()
         self._change = trio.Event()
         self._store = MemoryStore(VirtualClock()).session("broker")
@@ -161,6 +165,8 @@ class Broker:
             versions_max=self.config.schema_versions_max,
             schema_bytes_max=self.config.schema_bytes_max,
         )
+        self.authorization = Authorization(self.session, self.policies, self.config)
+        self.revocation = Revocation(self.topics, self.authorization, silent_log())
         self.stored_bytes_max = FRAME_BYTES_MAX
         self.context = BrokerContext(
             config=self.config,
@@ -178,6 +184,10 @@ class Broker:
             log=silent_log(),
             stored_bytes_max=lambda: self.stored_bytes_max,
             limits=connection_limits or ConnectionLimits(),
+            authorization=self.authorization,
+            authentication=authentication_of(
+                self.config, clock=self.clock, rng=random.Random(3), log=silent_log()
+            ),
         )
         self.serving = 0
 
@@ -189,6 +199,7 @@ class Broker:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.context.run)
+            nursery.start_soon(self.revocation.run)
             await nursery.start(self.topics.run)
             await nursery.start(self.schemas.run)
             task_status.started()

@@ -279,8 +279,8 @@ async def test_the_receiver_learns_that_it_gets_no_bundle_if_its_answer_is_lost(
         one, two = await start(cluster)
         called: list[str] = []
 
-        async def call(url: str, method: str, path: str, body: object = None) -> None:
-            del url, body
+        async def call(_: str, method: str, path: str, **more: object) -> None:
+            assert more["own"], "brokers hand bundles over for themselves, and for no client"
             await trio.lowlevel.checkpoint()
             called.append(f"{method} {path.rpartition('/')[2]}")
             if method == "POST":

@@ -20,6 +20,7 @@ from daybook.broker.ownership.peers import (
     Verdict,
     server_version,
 )
+from daybook.broker.security.broker_token import BrokerToken
 from daybook.wire.arena import ArenaPool
 from daybook.wire.logging import silent_log
 from daybook.wire.messages.registry import NO_ID, encode
@@ -135,6 +136,7 @@ class OnceDead:
 
     def __init__(self) -> None:
         self.count = 0
+        self.token = BrokerToken()
 
     async def connect(self, _: Member) -> tuple[Verdict, Connection | None]:
         await trio.lowlevel.checkpoint()

@@ -303,7 +303,6 @@ async def test_what_pulsars_tools_send_is_kept_and_shown() -> None:
     [
         ("encryptionRequired", False, False, True),
         ("offloadThreshold", -1, -1, 0),
-        ("subscriptionAuthMode", "None", "None", "Prefix"),
         ("replicatorDispatchRate", None, {}, {"dispatchThrottlingRateInMsg": 5}),
         ("replication", ["test"], ["test"], ["test", "elsewhere"]),
     ],

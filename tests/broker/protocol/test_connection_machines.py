@@ -381,7 +381,7 @@ def test_every_command_is_served_refused_or_not_for_clients_to_send() -> None:
         "GET_TOPICS_OF_NAMESPACE_RESPONSE",
         "GET_SCHEMA_RESPONSE",
         "AUTH_CHALLENGE",
-        "AUTH_RESPONSE",  # to a challenge that our broker never sends
+        "AUTH_RESPONSE",  # to a challenge that was not sent
         "ACK_RESPONSE",
         "GET_OR_CREATE_SCHEMA_RESPONSE",
         "NEW_TXN_RESPONSE",
@@ -401,3 +401,124 @@ def test_every_command_is_served_refused_or_not_for_clients_to_send() -> None:
         "WATCH_TC_ASSIGNMENTS_UPDATE",
     }
     assert {n for n in BaseType.values() if machine.admit(n) is Admission.REFUSE} == NOT_OFFERED
+
+
+# -- authentication
+
+REFUSE = f"Refuse {int(pb.AuthenticationError)}"
+AUTHENTICATION = {
+    "the credentials are right": """
+        connect              -> CheckCredentials
+        proven alice         -> Greet 19
+    """,
+    "the credentials are wrong": f"""
+        connect              -> CheckCredentials
+        not_proven 3         -> {REFUSE}
+        proven alice         ->
+        not_proven 3         ->
+    """,
+    "the client leaves while they are checked": """
+        connect              -> CheckCredentials
+        ended                ->
+        proven alice         ->
+        expired              ->
+    """,
+    "the check takes too long": """
+        connect              -> CheckCredentials
+        greeting_overdue     -> Close
+        proven alice         ->
+    """,
+    "they expire, and the client renews them, twice": """
+        connect renews       -> CheckCredentials
+        proven alice         -> Greet 19
+        expired              -> Challenge
+        answered             -> CheckCredentials
+        proven alice         ->
+        expired              -> Challenge
+        answered             -> CheckCredentials
+        proven alice         ->
+    """,
+    "they expire, and the client cannot renew them": f"""
+        connect              -> CheckCredentials
+        proven alice         -> Greet 19
+        expired              -> {REFUSE}
+        expired              ->
+    """,
+    "they expire twice without an answer": f"""
+        connect renews       -> CheckCredentials
+        proven alice         -> Greet 19
+        expired              -> Challenge
+        expired              -> {REFUSE}
+    """,
+    "they expire again while the answer is checked": f"""
+        connect renews       -> CheckCredentials
+        proven alice         -> Greet 19
+        expired              -> Challenge
+        answered             -> CheckCredentials
+        expired              -> {REFUSE}
+        proven alice         ->
+    """,
+    "the answer is that of another role": f"""
+        connect renews       -> CheckCredentials
+        proven alice         -> Greet 19
+        expired              -> Challenge
+        answered             -> CheckCredentials
+        proven ben           -> {REFUSE}
+    """,
+    "the answer is wrong": f"""
+        connect renews       -> CheckCredentials
+        proven alice         -> Greet 19
+        expired              -> Challenge
+        answered             -> CheckCredentials
+        not_proven 3         -> {REFUSE}
+    """,
+    "the client leaves before it answers": """
+        connect renews       -> CheckCredentials
+        proven alice         -> Greet 19
+        expired              -> Challenge
+        ended                ->
+        answered             ->
+    """,
+}
+
+
+@pytest.mark.parametrize("name", AUTHENTICATION)
+def test_the_credentials_of_a_session(name: str) -> None:
+    machine = SessionProtocol((), authenticates=True)
+    for line in AUTHENTICATION[name].strip().splitlines():
+        left, _, right = line.partition("->")
+        match left.split():
+            case ["connect", *more]:
+                effects = machine.connect("c", 19, renews=bool(more))
+            case ["proven", role]:
+                effects = machine.proven(role)
+            case ["not_proven", code]:
+                effects = machine.not_proven(int(code), "wrong")
+            case [call_name]:
+                effects = getattr(machine, call_name)()
+            case _:
+                raise AssertionError(line)
+        assert ", ".join(map(show, effects)) == right.strip(), line
+
+
+def test_nothing_is_served_while_the_credentials_are_checked() -> None:
+    machine = SessionProtocol((), authenticates=True)
+    machine.connect("c", 19)
+    assert {machine.admit(number) for number in BaseType.values()} == {Admission.VIOLATION}
+    assert "before it was told" in machine.violation(T.PRODUCER)
+    machine.ticked(7)
+    assert machine.ticked(7) == [], "a client that waits is not asked for a sign of life"
+
+
+def test_an_answer_is_admitted_only_to_a_challenge_and_once() -> None:
+    machine = SessionProtocol((), authenticates=True)
+    machine.connect("c", 19, renews=True)
+    machine.proven("alice")
+    assert machine.admit(T.AUTH_RESPONSE) is Admission.VIOLATION
+    machine.expired()
+    assert machine.admit(T.AUTH_RESPONSE) is Admission.SERVE
+    assert machine.admit(T.SEND) is Admission.SERVE, "messages go on while credentials are renewed"
+    machine.answered()
+    assert machine.admit(T.AUTH_RESPONSE) is Admission.VIOLATION
+    machine.proven("alice")
+    assert machine.admit(T.AUTH_RESPONSE) is Admission.VIOLATION

@@ -95,7 +95,7 @@ def test_names_of_commands_are_completed() -> None:
     program = "from daybook.clients.cli.main import main; main(prog_name='daybook')"
     environment = {
         "_DAYBOOK_COMPLETE": "bash_complete",
-        "COMP_WORDS": "daybook to",
+        "COMP_WORDS": "daybook top",
         "COMP_CWORD": "1",
     }
     done = subprocess.run(

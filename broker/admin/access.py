@@ -1,0 +1,91 @@
+"""Admits HTTP requests: finds out who asks and may ask, before a handler runs or a body is read."""
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+
+from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import AuthorizationError, InvalidNameError
+from daybook.broker.security.authentication import Authentication, of_header
+from daybook.broker.security.authorization import (
+    CLUSTER,
+    Authorization,
+    Resource,
+    of_namespace,
+    of_topic,
+)
+from daybook.broker.security.identity import CALLER, ORIGINAL_PRINCIPAL, Caller, on_behalf
+from daybook.broker.security.rights import Right
+from daybook.wire.errors import MalformedError
+from daybook.wire.http import CERTIFICATE
+from daybook.wire.topics import TopicName, check_namespace, url_decode
+from daybook.wire.transport import PeerCertificate
+
+
+class Access:
+    """One instance per broker.  Without authentication everybody may do everything."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        authentication: Authentication | None,
+        authorization: Authorization | None,
+    ) -> None:
+        self._config = config
+        self._authentication = authentication
+        self._authorization = authorization
+
+    async def admit(self, request: Request, right: Right) -> None:
+        """Find out who asks, and keep it in `CALLER` for what is done for the request.
+
+        Raise AuthenticationError, or AuthorizationError if a right lacks.
+        """
+        if self._authentication is None or right is Right.OPEN:
+            return
+        caller = await self._caller(self._authentication, request)
+        CALLER.set(caller)
+        if self._authorization is not None:
+            target = target_of(request.scope["path"], request.path_params)
+            await self._authorization.check(caller, right, target)
+
+    async def _caller(self, authentication: Authentication, request: Request) -> Caller:
+        headers = request.headers
+        certificate: PeerCertificate | None = request.scope.get("state", {}).get(CERTIFICATE)
+        credentials = of_header(
+            headers.get("Authorization", ""),
+            headers.get("X-Pulsar-Auth-Method-Name", ""),
+            "" if certificate is None else certificate.common_name,
+        )
+        identity = await authentication.identify(credentials)
+        # A super user, such as another broker, lends none of its rights by naming a role.
+        proxies_only = identity.role not in self._config.super_users
+        original = _original(headers.get(ORIGINAL_PRINCIPAL, ""))
+        return on_behalf(
+            identity, original, proxies=self._config.proxy_roles, proxies_only=proxies_only
+        )
+
+
+def _original(header: str) -> str:
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        raise AuthorizationError("the original principal is not a role") from None
+
+
+def target_of(path: str, params: Mapping[str, str]) -> Resource:
+    """Return the object that a path names.  Raise InvalidNameError."""
+    if "tenant" not in params:
+        return CLUSTER
+    try:
+        tenant = url_decode(params["tenant"])
+        if "namespace" not in params:
+            return Resource(tenant)
+        namespace = check_namespace(f"{tenant}/{url_decode(params['namespace'])}")
+        subscription = url_decode(params["subscription"]) if "subscription" in params else None
+        if "topic" not in params:
+            return of_namespace(namespace, subscription)
+        domain = "non-persistent" if "non-persistent" in path.split("/")[3:5] else "persistent"
+        topic = TopicName.parse(f"{domain}://{namespace}/{url_decode(params['topic'])}")
+    except MalformedError as error:
+        raise InvalidNameError(str(error)) from None
+    return of_topic(topic, subscription)

@@ -1,0 +1,156 @@
+"""All ways in which clients of one broker prove who they are.
+
+    credentials                   result
+    none                          the anonymous role if there is one, else refused
+    of a method that is set       the role that they prove; refused if they are wrong
+    of another method             refused
+
+Wrong credentials are refused even if there is an anonymous role: a client that believes to have a
+role must not go on with another one.  A certificate is a credential only if the method "tls" is
+set; a client that sends other credentials is judged by those.
+"""
+
+import base64
+import binascii
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from daybook.broker.errors import AuthenticationError
+from daybook.broker.security.certificates import identity_of
+from daybook.broker.security.identity import Identity
+from daybook.broker.security.oidc import OpenIdTokens
+from daybook.broker.security.tokens import Tokens, WrongCredentialsError, text_of, unverified
+from daybook.wire.clock import WallClock
+
+_NONE = ("", "none")
+_UNKNOWN = "unknown"  # One label for all methods that clients make up.
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Credentials:
+    """Credentials as a client sends them, without a readable form: they cannot get into a log."""
+
+    method: str = ""
+    data: bytes = b""
+    common_name: str = ""  # from the client's certificate, which the connection has verified
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.method!r})"
+
+
+Verify = Callable[[Credentials], Awaitable[Identity]]
+
+
+@dataclass(slots=True)
+class AuthenticationCounts:
+    """Counts since the broker started; the keys are methods, and methods with reasons."""
+
+    succeeded: Counter[str] = field(default_factory=Counter[str])
+    failed: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+
+
+class Authentication:
+    """The methods of one broker."""
+
+    def __init__(self, methods: Mapping[str, Verify], anonymous_role: str = "") -> None:
+        self.counts = AuthenticationCounts()
+        self._methods = dict(methods)
+        self._anonymous_role = anonymous_role
+
+    @property
+    def methods(self) -> list[str]:
+        return sorted(self._methods)
+
+    async def identify(self, credentials: Credentials) -> Identity:
+        """Return who a client is.  Raise AuthenticationError."""
+        method = self._method_of(credentials)
+        if method in _NONE:
+            return self._nobody(credentials)
+        verify = self._methods.get(method)
+        if verify is None:
+            self.counts.failed[_UNKNOWN, "method"] += 1
+            raise AuthenticationError(
+                f"this broker does not know the authentication method {method[:32]!r}: use"
+                f" {' or '.join(self.methods)}"
+            )
+        try:
+            identity = await verify(credentials)
+        except WrongCredentialsError as error:
+            self.counts.failed[method, error.kind] += 1
+            raise AuthenticationError(f"{error} (method {method})") from None
+        self.counts.succeeded[method] += 1
+        return identity
+
+    def _method_of(self, credentials: Credentials) -> str:
+        if credentials.method in _NONE and not credentials.data:
+            certified = credentials.common_name and "tls" in self._methods
+            return "tls" if certified else ""
+        return credentials.method
+
+    def _nobody(self, credentials: Credentials) -> Identity:
+        if credentials.data:
+            self.counts.failed[_UNKNOWN, "method"] += 1
+            raise AuthenticationError("the credentials do not name their authentication method")
+        if not self._anonymous_role:
+            self.counts.failed["none", "missing"] += 1
+            raise AuthenticationError(
+                f"this broker asks for credentials: use {' or '.join(self.methods)}"
+            )
+        self.counts.succeeded["anonymous"] += 1
+        return Identity(self._anonymous_role, "anonymous")
+
+
+def by_token(tokens: Tokens | None, of_issuers: OpenIdTokens | None, clock: WallClock) -> Verify:
+    """Return the method "token": tokens of this broker's key, and those of issuers."""
+
+    async def verify(credentials: Credentials) -> Identity:
+        token, now_s = text_of(credentials.data), clock.now_ms() / 1000
+        if of_issuers is not None and of_issuers.issues(unverified(token)[1].get("iss")):
+            return await of_issuers.verify(token, now_s)
+        if tokens is None:
+            raise WrongCredentialsError("issuer", "the token is of an issuer that is not known")
+        return tokens.verify(token, now_s)
+
+    return verify
+
+
+def by_certificate(roles: Mapping[str, str]) -> Verify:
+    """Return the method "tls": the client has a certificate, and sends nothing else."""
+
+    async def verify(credentials: Credentials) -> Identity:
+        return identity_of(credentials.common_name, roles)
+
+    return verify
+
+
+def of_header(authorization: str, method: str, common_name: str) -> Credentials:
+    """Return the credentials of an HTTP request.  Raise AuthenticationError.
+
+    `method` is what the client has named in X-Pulsar-Auth-Method-Name, "" if it has named nothing.
+    """
+    scheme, _, value = authorization.partition(" ")
+    match scheme.lower():
+        case "":
+            return Credentials(method, common_name=common_name)
+        case "bearer":
+            credentials = Credentials("token", value.strip().encode(errors="replace"), common_name)
+        case "basic":
+            credentials = Credentials("basic", _decoded(value), common_name)
+        case _:
+            raise AuthenticationError(
+                "the header Authorization is neither Bearer nor Basic, and this broker knows"
+                " nothing else"
+            )
+    if method and method != credentials.method:
+        raise AuthenticationError(
+            f"the header Authorization does not fit the authentication method {method[:32]!r}"
+        )
+    return credentials
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text.strip(), validate=True)
+    except (binascii.Error, ValueError):
+        raise AuthenticationError("the header Authorization cannot be parsed") from None

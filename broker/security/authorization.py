@@ -1,0 +1,167 @@
+"""Decides what a role may do.  A role that was granted nothing may do nothing.
+
+    super user            everything
+    admin of the tenant   everything in the tenant
+    other roles           what the policies of the namespace grant, in Pulsar's format
+
+A refusal names the right that lacks, the role and the object.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import AuthorizationError, BrokerError, UnavailableError
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.policies import MetadataCache, Policies
+from daybook.broker.namespaces.records import TenantInfo
+from daybook.broker.security.grants import CONSUME, PRODUCE, Grants, parse
+from daybook.broker.security.identity import Caller
+from daybook.broker.security.rights import Right
+from daybook.wire.errors import MalformedError
+from daybook.wire.metadata.store import MetadataStore
+from daybook.wire.topics import TopicName
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """The object of a request: a tenant, or something in it; nothing of them is the cluster."""
+
+    tenant: str = ""
+    namespace: str = ""  # tenant/namespace
+    topic: TopicName | None = None
+    subscription: str | None = None
+
+    def __str__(self) -> str:
+        if self.topic is not None:
+            where = f"the topic {self.topic}"
+        elif self.namespace:
+            where = f"the namespace {self.namespace}"
+        elif self.tenant:
+            where = f"the tenant {self.tenant}"
+        else:
+            where = "the cluster"
+        return where if self.subscription is None else f"{self.subscription} of {where}"
+
+
+CLUSTER = Resource()
+
+
+def of_topic(topic: TopicName, subscription: str | None = None) -> Resource:
+    return Resource(topic.namespace.partition("/")[0], topic.namespace, topic, subscription)
+
+
+def of_namespace(namespace: str, subscription: str | None = None) -> Resource:
+    return Resource(namespace.partition("/")[0], namespace, None, subscription)
+
+
+class Authorization:
+    """One instance per broker.  Without the setting `authorization`, each role may do everything.
+
+    `listen` registers a function that is called with the prefix of what a change concerns: a
+    tenant, or tenant/namespace.
+    """
+
+    def __init__(self, store: MetadataStore, policies: Policies, config: BrokerConfig) -> None:
+        self.on = config.authorization
+        self.changes = 0  # counts the changes of rights that this broker has heard of
+        self._supers = frozenset(config.super_users)
+        self._proxies = frozenset(config.proxy_roles)
+        self._wildcards = config.authorization_wildcards
+        self._grants = MetadataCache(store, parse, self._touched)
+        self._tenants = MetadataCache(store, _tenant, self._touched)
+        self._listeners: list[Callable[[str], None]] = []
+        policies.listen(self._changed)
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        self._listeners.append(listener)
+
+    def _touched(self, path: str) -> None:
+        self.changes += 1
+        self.recheck(path.removeprefix(f"{records.POLICIES}/"))
+
+    def recheck(self, concerns: str) -> None:
+        """Check the rights of the clients there again: a tenant, or tenant/namespace."""
+        for listener in self._listeners:
+            listener(concerns)
+
+    def _changed(self, concerns: str) -> None:
+        """Note a change that this broker has made: it counts before the watch fires."""
+        path = f"{records.POLICIES}/{concerns}"
+        self._grants.invalidate(path)
+        self._tenants.invalidate(path)
+        self._touched(path)
+
+    async def check(self, caller: Caller | None, right: Right, target: Resource) -> None:
+        """Raise AuthorizationError if a role of the caller lacks the right.
+
+        `None` is a client that was not asked who it is.
+        """
+        if caller is None or not self.on or right in (Right.OPEN, Right.IDENTIFIED):
+            return
+        if right is Right.BROKER:
+            self._check_broker(caller)
+            return
+        for role in caller.roles:
+            if not await self._may(role, right, target):
+                raise AuthorizationError(
+                    f"the role {role!r} lacks the right {right.value!r} on {target}"
+                )
+
+    def _check_broker(self, caller: Caller) -> None:
+        role = caller.identity.role
+        if caller.original or role not in self._supers or role in self._proxies:
+            raise AuthorizationError(
+                f"the role {caller.role!r} is not that of a broker, which alone may ask this"
+            )
+
+    async def _may(self, role: str, right: Right, target: Resource) -> bool:
+        if role in self._supers:
+            return True
+        if right is Right.SUPER_USER or not target.tenant:
+            return False
+        if await self._is_admin(role, target.tenant):
+            return True
+        if right is Right.ADMIN or not target.namespace:
+            return False
+        return await self._is_granted(role, right, target)
+
+    async def _is_admin(self, role: str, tenant: str) -> bool:
+        info = await self._tenants.get(records.policies_path(tenant))
+        return info is not None and role in info.admin_roles
+
+    async def _is_granted(self, role: str, right: Right, target: Resource) -> bool:
+        grants = await self._grants.get(records.policies_path(target.namespace))
+        if grants is None:
+            return False  # It does not exist; a role without rights does not learn that.
+        match right:
+            case Right.PRODUCE:
+                return self._allow(grants, role, PRODUCE, target)
+            case Right.CONSUME:
+                name = target.subscription
+                if name is not None and not grants.allow_subscription(role, name):
+                    return False
+                return self._allow(grants, role, CONSUME, target)
+            case _:
+                assert right is Right.LOOKUP
+                return any(self._allow(grants, role, each, target) for each in (PRODUCE, CONSUME))
+
+    def _allow(self, grants: Grants, role: str, action: str, target: Resource) -> bool:
+        return grants.allow(role, action, target.topic, wildcards=self._wildcards)
+
+    async def still_may(self, caller: Caller, right: Right, target: Resource) -> bool | None:
+        """Return True if the caller has the right now; None if that is unknown."""
+        try:
+            await self.check(caller, right, target)
+        except AuthorizationError:
+            return False
+        except BrokerError:
+            return None
+        return True
+
+
+def _tenant(value: bytes, path: str) -> TenantInfo:
+    try:
+        return records.decode(TenantInfo, value) if value else TenantInfo()
+    except MalformedError as error:
+        raise UnavailableError(f"{path}: {error}") from None

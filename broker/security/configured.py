@@ -1,0 +1,73 @@
+"""Makes the authentication of a broker from its settings: reads keys and files."""
+
+from pathlib import Path
+from random import Random
+
+from daybook.broker.config import BrokerConfig
+from daybook.broker.security.authentication import (
+    Authentication,
+    Credentials,
+    Verify,
+    by_certificate,
+    by_token,
+)
+from daybook.broker.security.basic import Passwords
+from daybook.broker.security.identity import Identity
+from daybook.broker.security.keys import public_key, secret_key
+from daybook.broker.security.oidc import Fetch, OpenIdTokens, fetch_https
+from daybook.broker.security.tokens import ClaimRules, Tokens
+from daybook.wire.clock import WallClock
+from daybook.wire.logging import Log
+from daybook.wire.settings import ConfigError
+
+SECRETS = frozenset({"token_secret_key"})
+"""Settings that are never shown."""
+
+
+def authentication_of(
+    config: BrokerConfig, *, clock: WallClock, rng: Random, log: Log, fetch: Fetch = fetch_https
+) -> Authentication | None:
+    """Return the methods that are set; None if clients are not asked.  Raise ConfigError."""
+    if not config.authentication:
+        return None
+    methods: dict[str, Verify] = {}
+    for method in config.authentication:
+        match method:
+            case "token":
+                methods[method] = by_token(_tokens(config), _openid(config, fetch, log), clock)
+            case "basic":
+                methods[method] = _by_password(Passwords(Path(config.basic_file), rng, log))
+            case "tls":
+                methods[method] = by_certificate(config.certificate_roles)
+    return Authentication(methods, config.anonymous_role)
+
+
+def _tokens(config: BrokerConfig) -> Tokens | None:
+    rules = ClaimRules(config.token_role_claim, config.token_audience)
+    for setting, read in (("token_secret_key", secret_key), ("token_public_key", public_key)):
+        place: str = getattr(config, setting)
+        if place:
+            try:
+                return Tokens(read(place), rules)
+            except ConfigError as error:
+                raise ConfigError(f"{setting}: {error}") from None
+    return None
+
+
+def _openid(config: BrokerConfig, fetch: Fetch, log: Log) -> OpenIdTokens | None:
+    if not config.oidc_issuers:
+        return None
+    return OpenIdTokens(
+        config.oidc_issuers,
+        audience=config.oidc_audience,
+        role_claim=config.oidc_role_claim,
+        fetch=fetch,
+        log=log,
+    )
+
+
+def _by_password(passwords: Passwords) -> Verify:
+    async def verify(credentials: Credentials) -> Identity:
+        return await passwords.verify(credentials.data)
+
+    return verify

@@ -1,0 +1,194 @@
+"""The rights of roles in one namespace, in the JSON of Pulsar's policies.  The module is pure.
+
+    auth_policies: {
+      namespace_auth: {role: [action, ...]},
+      destination_auth: {topic: {role: [action, ...]}},
+      subscription_auth_roles: {subscription: [role, ...]}
+    }
+    subscription_auth_mode: "None" | "Prefix"
+
+A right on a partitioned topic is written for it and for each of its partitions, as Pulsar does.
+Fields and actions that are not known here are kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import msgspec
+
+from daybook.broker.errors import PreconditionError, UnavailableError
+from daybook.wire.topics import TopicName
+
+PRODUCE, CONSUME = "produce", "consume"
+ACTIONS = (PRODUCE, CONSUME, "functions", "sources", "sinks", "packages")
+_ROLES_MAX = 10_000
+
+Fields = dict[str, object]
+
+
+class _AuthPolicies(msgspec.Struct):
+    namespace_auth: dict[str, list[str]] = {}
+    destination_auth: dict[str, dict[str, list[str]]] = {}
+    subscription_auth_roles: dict[str, list[str]] = {}
+
+
+class _Record(msgspec.Struct):
+    auth_policies: _AuthPolicies | None = None
+    subscription_auth_mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """The rights of roles in one namespace."""
+
+    of_namespace: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    of_topics: Mapping[str, Mapping[str, Sequence[str]]] = field(
+        default_factory=dict[str, Mapping[str, Sequence[str]]]
+    )
+    of_subscriptions: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    prefix_mode: bool = False  # the name of a subscription has to begin with the role
+
+    def allow(
+        self, role: str, action: str, topic: TopicName | None, *, wildcards: bool = False
+    ) -> bool:
+        """Return True if the role may do this on the topic, or in the namespace for None."""
+        found = [self.of_namespace]
+        if topic is not None:
+            names = {topic.full, topic.base.full}
+            found += [self.of_topics[name] for name in names if name in self.of_topics]
+        return any(_allows(each, role, action, wildcards=wildcards) for each in found)
+
+    def allow_subscription(self, role: str, subscription: str) -> bool:
+        """Return True if the role may use a subscription of a topic that it may consume."""
+        roles = self.of_subscriptions.get(subscription)
+        if roles and role not in roles:
+            return False
+        return not self.prefix_mode or subscription.startswith(role)
+
+    def on_topic(self, topic: TopicName) -> dict[str, list[str]]:
+        """Return the actions of each role on a topic, those by the namespace included."""
+        found = {role: list(actions) for role, actions in self.of_namespace.items()}
+        for name in dict.fromkeys((topic.base.full, topic.full)):
+            for role, actions in self.of_topics.get(name, {}).items():
+                found[role] = list(dict.fromkeys([*found.get(role, []), *actions]))
+        return found
+
+
+def _allows(roles: Mapping[str, Sequence[str]], role: str, action: str, *, wildcards: bool) -> bool:
+    if action in roles.get(role, ()):
+        return True
+    return wildcards and any(
+        action in actions and _matches(pattern, role) for pattern, actions in roles.items()
+    )
+
+
+def _matches(pattern: str, role: str) -> bool:
+    """Return True if the role begins or ends as a pattern `abc*` or `*abc` says."""
+    if pattern.endswith("*") and role.startswith(pattern[:-1]):
+        return True
+    return pattern.startswith("*") and role.endswith(pattern[1:])
+
+
+def parse(value: bytes, path: str) -> Grants:
+    """Return the grants in the record of a namespace.  Raise UnavailableError if it is not valid.
+
+    A record that cannot be read grants nothing to anybody, so it is an error.
+    """
+    try:
+        record = msgspec.json.decode(value or b"{}", type=_Record)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnavailableError(f"{path} has auth_policies that are not valid: {error}") from None
+    return _grants(record)
+
+
+def of_fields(fields: Fields, where: str) -> Grants:
+    """Return the grants in the fields of the record of a namespace.  Raise UnavailableError."""
+    try:
+        return _grants(msgspec.convert(fields, _Record))
+    except msgspec.ValidationError as error:
+        raise UnavailableError(f"{where} has auth_policies that are not valid: {error}") from None
+
+
+def _grants(record: _Record) -> Grants:
+    policies = record.auth_policies or _AuthPolicies()
+    return Grants(
+        policies.namespace_auth,
+        policies.destination_auth,
+        policies.subscription_auth_roles,
+        (record.subscription_auth_mode or "").lower() == "prefix",
+    )
+
+
+# -- changes of the record
+
+
+def checked_actions(actions: Sequence[str]) -> list[str]:
+    """Return the actions to grant.  Raise PreconditionError."""
+    unknown = sorted({*actions} - {*ACTIONS})
+    if unknown or not actions:
+        raise PreconditionError(
+            f"there is no action {', '.join(unknown) or '(none was named)'}: use"
+            f" {', '.join(ACTIONS)}"
+        )
+    return [action for action in ACTIONS if action in actions]
+
+
+def grant_on_namespace(fields: Fields, role: str, actions: Sequence[str]) -> None:
+    _bounded(_table(fields, "namespace_auth"))[role] = list(actions)
+
+
+def revoke_on_namespace(fields: Fields, role: str) -> None:
+    _table(fields, "namespace_auth").pop(role, None)
+
+
+def grant_on_topics(
+    fields: Fields, topics: Sequence[str], role: str, actions: Sequence[str]
+) -> None:
+    table = _table(fields, "destination_auth")
+    for topic in topics:
+        _bounded(table.setdefault(topic, {}))[role] = list(actions)
+
+
+def revoke_on_topics(fields: Fields, topics: Sequence[str], role: str) -> bool:
+    """Take the role off the topics.  Return False if it had no right on any of them."""
+    table = _table(fields, "destination_auth")
+    found = False
+    for topic in topics:
+        roles = table.get(topic, {})
+        found = roles.pop(role, None) is not None or found
+        if not roles:
+            table.pop(topic, None)
+    return found
+
+
+def grant_on_subscription(fields: Fields, subscription: str, roles: Sequence[str]) -> None:
+    table = _table(fields, "subscription_auth_roles")
+    _bounded(table)[subscription] = sorted({*roles})
+
+
+def revoke_on_subscription(fields: Fields, subscription: str, role: str) -> None:
+    table = _table(fields, "subscription_auth_roles")
+    roles = [each for each in table.get(subscription, []) if each != role]
+    if roles:
+        table[subscription] = roles
+    else:
+        table.pop(subscription, None)
+
+
+def _table(fields: Fields, name: str) -> dict[str, Any]:
+    """Return one table of `auth_policies`, which is created if it is not there."""
+    found = fields.get("auth_policies")
+    policies = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+    fields["auth_policies"] = policies
+    for each in ("namespace_auth", "destination_auth", "subscription_auth_roles"):
+        if not isinstance(policies.get(each), dict):
+            policies[each] = {}
+    table: dict[str, Any] = policies[name]
+    return table
+
+
+def _bounded(table: dict[str, Any]) -> dict[str, Any]:
+    if len(table) >= _ROLES_MAX:
+        raise PreconditionError(f"at most {_ROLES_MAX} roles can have rights on one object")
+    return table

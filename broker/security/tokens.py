@@ -1,0 +1,139 @@
+"""Tokens: JSON Web Tokens that are signed with a key of this broker.
+
+A token names its role in the claim `sub`, or in another one that is set.  `exp` and `nbf` count,
+and so does `aud` if an audience is set.  The algorithm must be one of the key: a token with `alg:
+none`, or one that is signed with an HMAC of a public key, is refused.
+
+The module is pure: callers pass the time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+
+from daybook.broker.security.identity import Identity, checked_role
+from daybook.broker.security.keys import TokenKey
+
+TOKEN_BYTES_MAX = 16 << 10
+_LEEWAY_S = 5.0  # Clocks of two hosts differ.
+
+
+class WrongCredentialsError(Exception):
+    """The credentials are wrong.  `kind` is a short word for metrics; no secret is in the text."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        super().__init__(why)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRules:
+    """The rules for the claims of a token."""
+
+    role_claim: str = "sub"
+    audience: str = ""  # "": not looked at
+    issuer: str = ""  # "": not looked at
+
+    def identity(self, claims: Mapping[str, Any], now_s: float) -> Identity:
+        """Return the identity that the claims prove at this time.  Raise WrongCredentialsError."""
+        expires_s = _time(claims, "exp")
+        if expires_s is not None and now_s >= expires_s:
+            raise WrongCredentialsError("expired", "the token has expired")
+        not_before_s = _time(claims, "nbf")
+        if not_before_s is not None and now_s < not_before_s - _LEEWAY_S:
+            raise WrongCredentialsError("not_yet", "the token is not valid yet")
+        if self.issuer and claims.get("iss") != self.issuer:
+            raise WrongCredentialsError("issuer", "the token is of another issuer")
+        if self.audience and self.audience not in _texts(claims.get("aud")):
+            raise WrongCredentialsError(
+                "audience", f"the token is not meant for the audience {self.audience!r}"
+            )
+        role = checked_role(claims.get(self.role_claim))
+        if role is None:
+            raise WrongCredentialsError(
+                "role", f"the token names no role in its claim {self.role_claim!r}"
+            )
+        return Identity(role, "token", expires_s)
+
+
+class Tokens:
+    """Verifies tokens of one key."""
+
+    def __init__(self, key: TokenKey, rules: ClaimRules) -> None:
+        self._key = key
+        self._rules = rules
+
+    def verify(self, token: str, now_s: float) -> Identity:
+        """Return the identity that a token proves.  Raise WrongCredentialsError."""
+        return self._rules.identity(claims_of(token, self._key), now_s)
+
+
+def text_of(data: bytes) -> str:
+    """Return a token that a client has sent.  Raise WrongCredentialsError."""
+    if len(data) > TOKEN_BYTES_MAX:
+        raise WrongCredentialsError("malformed", "the token is too long")
+    try:
+        return data.decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise WrongCredentialsError("malformed", "the token cannot be parsed") from None
+
+
+def claims_of(token: str, key: TokenKey) -> dict[str, Any]:
+    """Return the claims if the signature is of this key.  Times are not checked here."""
+    # Times are compared with the clock of the host, which a simulation replaces.
+    unchecked = {
+        "verify_exp": False,
+        "verify_nbf": False,
+        "verify_iat": False,
+        "verify_aud": False,
+        "verify_iss": False,
+        "verify_sub": False,
+        "verify_jti": False,
+    }
+    try:
+        return jwt.decode(token, key.key, algorithms=list(key.algorithms), options=unchecked)  # type: ignore[arg-type]
+    except jwt.InvalidSignatureError:
+        raise WrongCredentialsError("signature", "the signature of the token is wrong") from None
+    except jwt.InvalidAlgorithmError:
+        raise WrongCredentialsError(
+            "algorithm",
+            f"the token is not signed with {' or '.join(key.algorithms)}",
+        ) from None
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise WrongCredentialsError("malformed", "the token cannot be parsed") from None
+
+
+def unverified(token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return header and claims of a token, *before* anything is verified: to find its key."""
+    try:
+        parsed = jwt.decode_complete(token, options={"verify_signature": False})
+    except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
+        raise WrongCredentialsError("malformed", "the token cannot be parsed") from None
+    return parsed["header"], parsed["payload"]
+
+
+def create(key: TokenKey, claims: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+    """Return a token with these claims.  `headers` may name the key (`kid`)."""
+    return jwt.encode(
+        dict(claims),
+        key.key,  # type: ignore[arg-type]
+        algorithm=key.algorithms[0],
+        headers=dict(headers),
+    )
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongCredentialsError("malformed", f"the claim {name} of the token is not a time")
+    return float(value)
+
+
+def _texts(value: object) -> list[object]:
+    if isinstance(value, list):
+        return list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return [value]

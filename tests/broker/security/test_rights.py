@@ -1,0 +1,374 @@
+"""Every command and every path has a right; who may what: nobody, a wrong role, a right one."""
+
+import re
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from daybook.broker.admin import bundles, namespaces, schemas, sinks, subscriptions, topics
+from daybook.broker.admin.access import Access
+from daybook.broker.admin.handling import Call, Endpoints, Handler
+from daybook.broker.config import parse
+from daybook.broker.dispatch.consumer import Consumer
+from daybook.broker.namespaces import records
+from daybook.broker.namespaces.policies import Policies
+from daybook.broker.namespaces.records import TenantInfo
+from daybook.broker.protocol import session
+from daybook.broker.security.authorization import Authorization
+from daybook.broker.security.configured import authentication_of
+from daybook.broker.security.rights import COMMANDS, PATHS, Right
+from daybook.broker.topics.producer import Producer
+from daybook.wire.logging import silent_log
+from daybook.wire.metadata.memory import MemoryStore
+from daybook.wire.proto import pulsar_pb2 as pb
+from tests.broker.security.test_sessions import SETTINGS, token
+from tests.harness.broker import TOPIC, Cluster, open_broker
+from tests.harness.clocks import FixedClock
+
+T = pb.BaseCommand
+LOCKED = {**SETTINGS, "authorization": True, "super_users": ["root"]}
+NAMESPACE = "public/default"
+SCHEMA = pb.Schema(name="x", schema_data=b"", type=pb.Schema.String)
+POLICIES = {
+    "auth_policies": {
+        "namespace_auth": {"reader": ["consume"], "helper": ["functions"]},
+        "destination_auth": {
+            TOPIC: {"writer": ["produce"]},
+            f"non-{TOPIC}": {"writer": ["produce"]},
+        },
+        "subscription_auth_roles": {},
+    }
+}
+ROLES = ("stranger", "helper", "writer", "reader", "owner", "root")
+ALLOWED: Mapping[Right, set[str]] = {
+    Right.OPEN: set(ROLES),
+    Right.IDENTIFIED: set(ROLES),
+    Right.LOOKUP: {"writer", "reader", "owner", "root"},
+    Right.PRODUCE: {"writer", "owner", "root"},
+    Right.CONSUME: {"reader", "owner", "root"},
+    Right.ADMIN: {"owner", "root"},
+    Right.SUPER_USER: {"root"},
+    Right.BROKER: {"root"},
+}
+
+
+async def store_policies(store: Any, fields: Any = POLICIES) -> None:
+    tenant = TenantInfo(["owner"], ["test"])
+    await store.create(records.policies_path("public"), records.encode(tenant), make_parents=True)
+    await store.create(records.policies_path(NAMESPACE), records.encode(fields))
+
+
+# -- commands
+
+
+def test_every_command_that_is_served_has_a_right_and_no_other() -> None:
+    assert COMMANDS.keys() == session._SERVED | {T.AUTH_RESPONSE}
+
+
+def requests() -> dict[int, tuple[Any, type[Any]]]:
+    """Return a request for each command that names a topic or a namespace, and its answer."""
+    return {
+        T.LOOKUP: (pb.CommandLookupTopic(topic=TOPIC), pb.CommandLookupTopicResponse),
+        T.PARTITIONED_METADATA: (
+            pb.CommandPartitionedTopicMetadata(topic=TOPIC),
+            pb.CommandPartitionedTopicMetadataResponse,
+        ),
+        T.GET_SCHEMA: (pb.CommandGetSchema(topic=TOPIC), pb.CommandGetSchemaResponse),
+        T.GET_TOPICS_OF_NAMESPACE: (
+            pb.CommandGetTopicsOfNamespace(namespace=NAMESPACE),
+            pb.CommandGetTopicsOfNamespaceResponse,
+        ),
+        T.WATCH_TOPIC_LIST: (
+            pb.CommandWatchTopicList(namespace=NAMESPACE, watcher_id=1, topics_pattern=".*"),
+            pb.CommandWatchTopicListSuccess,
+        ),
+        T.PRODUCER: (
+            pb.CommandProducer(topic=TOPIC, producer_id=1),
+            pb.CommandProducerSuccess,
+        ),
+        T.GET_OR_CREATE_SCHEMA: (
+            pb.CommandGetOrCreateSchema(
+                topic=TOPIC, schema=pb.Schema(name="x", schema_data=b"", type=pb.Schema.String)
+            ),
+            pb.CommandGetOrCreateSchemaResponse,
+        ),
+        T.SUBSCRIBE: (
+            pb.CommandSubscribe(
+                topic=TOPIC, subscription="s", consumer_id=1, subType=pb.CommandSubscribe.Shared
+            ),
+            pb.CommandSuccess,
+        ),
+    }
+
+
+def refused(answer: Any) -> bool:
+    """Return True if the answer says that a right lacks."""
+    code = getattr(answer, "error", None) or getattr(answer, "error_code", None)
+    if code != pb.AuthorizationError:
+        return False
+    reason = getattr(answer, "message", "") or getattr(answer, "error_message", "")
+    assert "lacks the right" in reason
+    return True
+
+
+@pytest.mark.parametrize("command", [n for n, r in COMMANDS.items() if n in requests()])
+async def test_who_may_send_a_command(command: int) -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        await store_policies(cluster.broker.session)
+        for role in ROLES:
+            client = await connected(cluster, role)
+            request, answer = requests()[command]
+            got = await client.ask(request, answer)
+            assert refused(got) is (role not in ALLOWED[COMMANDS[command]]), role
+
+
+def test_all_other_commands_concern_what_the_connection_has_opened() -> None:
+    others = {number for number in COMMANDS if number not in requests()}
+    assert {COMMANDS[number] for number in others} == {Right.OPEN, Right.IDENTIFIED}
+
+
+async def connected(cluster: Cluster, role: str) -> Any:
+    client = await cluster.client(connect=False)
+    client.tell(
+        pb.CommandConnect(
+            client_version="test",
+            protocol_version=19,
+            auth_method_name="token",
+            auth_data=token(role),
+        )
+    )
+    await client.wait(pb.CommandConnected)
+    return client
+
+
+async def test_a_producer_that_makes_a_subscription_needs_its_right() -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        await store_policies(cluster.broker.session)
+        client = await connected(cluster, "writer")
+        answer = await client.producer(initial_subscription_name="s")
+        assert refused(answer)
+        assert isinstance(await client.producer(), pb.CommandProducerSuccess)
+
+
+async def test_a_revoked_right_closes_producers_and_consumers() -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        store = cluster.broker.session
+        await store_policies(store)
+        writer, reader, root = [await connected(cluster, r) for r in ("writer", "reader", "root")]
+        await writer.producer()
+        await root.producer()
+        await reader.subscribe(kind=pb.CommandSubscribe.Shared)
+        await root.subscribe(kind=pb.CommandSubscribe.Shared)
+        await store.set(records.policies_path(NAMESPACE), b"{}", -1)
+        (closed,) = await writer.wait(pb.CommandCloseProducer)
+        assert closed.producer_id == 1
+        await reader.wait(pb.CommandCloseConsumer)
+        assert refused(await writer.producer())
+        assert refused(await reader.subscribe(kind=pb.CommandSubscribe.Shared))
+        (topic,) = cluster.broker.topics.loaded.values()
+        assert [role_of(each) for each in topic.producers.by_name.values()] == ["root"]
+        (subscription,) = topic.subscriptions.by_name.values()
+        assert [role_of(each) for each in subscription.consumers.values()] == ["root"]
+        root.send(1)
+        await root.receipts(1)
+
+
+def role_of(opened: Producer | Consumer) -> str:
+    assert opened.connection.caller is not None
+    return opened.connection.caller.role
+
+
+async def test_an_admin_who_is_dismissed_loses_its_producers() -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        store = cluster.broker.session
+        await store_policies(store)
+        owner = await connected(cluster, "owner")
+        await owner.producer()
+        await store.set(records.policies_path("public"), records.encode(TenantInfo()), -1)
+        await owner.wait(pb.CommandCloseProducer)
+
+
+async def test_a_right_that_is_revoked_while_a_consumer_is_opened_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        store = cluster.broker.session
+        await store_policies(store)
+        reader = await connected(cluster, "reader")
+        await reader.subscribe(kind=pb.CommandSubscribe.Shared)
+        check = cluster.broker.authorization.check
+
+        async def check_and_revoke(*arguments: Any) -> None:
+            await check(*arguments)
+            await store.set(records.policies_path(NAMESPACE), b"{}", -1)
+            if not closed:  # So the rights were checked again before the second one is there.
+                closed.extend(await reader.wait(pb.CommandCloseConsumer))
+
+        closed: list[Any] = []
+        monkeypatch.setattr(cluster.broker.authorization, "check", check_and_revoke)
+        cluster.broker.revocation._changed.clear()
+        await reader.subscribe(2, kind=pb.CommandSubscribe.Shared)
+        monkeypatch.setattr(cluster.broker.authorization, "check", check)
+        closed += await reader.wait(pb.CommandCloseConsumer)
+        assert [each.consumer_id for each in closed] == [1, 2]
+
+
+# -- paths
+
+
+async def answered(_: Call[Any]) -> None:
+    """Stand for every handler: the matrix is about what comes before it."""
+
+
+class Stubs(Endpoints[Any]):
+    def route(self, path: str, handlers: Mapping[str, Handler[Any]]) -> Route:
+        return super().route(path, dict.fromkeys(handlers, answered))
+
+
+def app(access: Access) -> Starlette:
+    endpoints = Stubs(None, 1 << 10, silent_log(), access)
+    modules: list[Any] = [bundles, subscriptions, namespaces, sinks, schemas, topics]
+    return Starlette(routes=[route for each in modules for route in each.routes(endpoints)])
+
+
+async def status(of: Starlette, method: str, path: str, **headers: str) -> int:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    raw = [
+        (name.replace("_", "-").lower().encode(), value.encode()) for name, value in headers.items()
+    ]
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": raw,
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("broker", 80),
+        "root_path": "",
+    }
+    await of(scope, receive, send)
+    return int(sent[0]["status"])
+
+
+def access(settings: Any = LOCKED, fields: Any = None) -> tuple[Access, Any]:
+    config = parse(settings)
+    store = MemoryStore(FixedClock()).session("us")
+    policies = Policies(store, config)
+    authentication = authentication_of(config, clock=FixedClock(), rng=Random(1), log=silent_log())
+    return Access(config, authentication, Authorization(store, policies, config)), store
+
+
+NAMES = {"tenant": "public", "namespace": "default", "topic": "t", "subscription": "s"}
+
+
+def example(template: str) -> str:
+    return re.sub(r"\{(\w+)(:path)?\}", lambda m: NAMES.get(m[1], "1"), template)
+
+
+def bearer(role: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token(role).decode()}"}
+
+
+async def test_who_may_send_a_request() -> None:
+    admits, store = access()
+    await store_policies(store)
+    served = app(admits)
+    paths = served_paths(admits)
+    assert len(paths) > 250
+    for method, template in paths:
+        path, right = example(template), PATHS[method, template]
+        assert await status(served, method, path) == 401, (method, path)
+        for role in ROLES:
+            expected = 204 if role in ALLOWED[right] else 403
+            found = await status(served, method, path, **bearer(role))
+            assert found == expected, (method, path, role, right)
+
+
+async def test_wrong_credentials_are_refused_in_rest_too() -> None:
+    admits, store = access({**LOCKED, "anonymous_role": "reader"})
+    await store_policies(store)
+    served = app(admits)
+    path = "/lookup/v2/topic/persistent/public/default/t"
+    assert await status(served, "GET", path) == 204
+    for wrong in ("Bearer x", "Basic eDp5", "Digest x", "x"):
+        assert await status(served, "GET", path, authorization=wrong) == 401
+
+
+async def test_a_missing_namespace_is_refused_like_any_other() -> None:
+    admits, store = access()
+    await store_policies(store)
+    served = app(admits)
+    path = "/admin/v2/persistent/public/missing/t/stats"
+    assert await status(served, "GET", path, **bearer("reader")) == 403
+    assert await status(served, "GET", path, **bearer("root")) == 204
+
+
+async def test_an_original_principal_never_adds_a_right() -> None:
+    admits, store = access()
+    await store_policies(store)
+    served = app(admits)
+    path = "/admin/v2/persistent/public/default/t"
+
+    async def asked(role: str, original: str, where: str = path, method: str = "DELETE") -> int:
+        headers = {**bearer(role), "X_Original_Principal": original}
+        return await status(served, method, where, **headers)
+
+    assert await asked("root", "owner") == 204
+    assert await asked("root", "writer") == 403
+    assert await asked("owner", "root") == 403
+    assert await asked("stranger", "root") == 403
+    assert await asked("proxy", "root") == 403, "a proxy needs the right, too"
+    assert await status(served, "DELETE", path, **bearer("proxy")) == 403
+    internal = "/admin/v2/daybook/bundles/public/default/1/hold"
+    assert await asked("root", "", internal, "POST") == 204
+    assert await asked("root", "owner", internal, "POST") == 403
+    assert await asked("root", "root", internal, "POST") == 204
+
+
+def served_paths(admits: Access) -> list[tuple[str, str]]:
+    """Return method and template of all requests that the REST serves."""
+    routes: set[tuple[str, str]] = set()
+
+    class Collecting(Stubs):
+        def route(self, path: str, handlers: Mapping[str, Handler[Any]]) -> Route:
+            routes.update((method, path) for method in handlers)
+            return super().route(path, handlers)
+
+    endpoints = Collecting(None, 1 << 10, silent_log(), admits)
+    modules: list[Any] = [bundles, subscriptions, namespaces, sinks, schemas, topics]
+    for each in modules:
+        each.routes(endpoints)
+    return sorted(routes)
+
+
+def test_a_route_without_a_right_cannot_be_made() -> None:
+    admits, _ = access()
+    endpoints = Stubs(None, 1 << 10, silent_log(), admits)
+    with pytest.raises(KeyError):
+        endpoints.route("/admin/v2/new", {"GET": answered})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"authorization": True},
+        {**SETTINGS, "authorization": True},
+        {**LOCKED, "anonymous_role": "root"},
+    ],
+)
+def test_authorization_needs_somebody_who_can_grant_rights(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"super_users|authentication"):
+        parse(wrong)

@@ -1,0 +1,243 @@
+"""A cluster that asks who its clients are, with the official Pulsar client and ours."""
+
+import base64
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import jwt
+import pulsar
+import pytest
+
+import daybook
+from daybook.clients.python import blocking
+from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
+
+pytestmark = [pytest.mark.real, pytest.mark.xdist_group("security")]
+
+PATIENCE_S = 120
+TIMEOUT_MS = PATIENCE_S * 1000
+SECRET = bytes(range(100, 164))
+PASSWORD = "correct horse battery staple"
+BROKER_TOKEN = jwt.encode({"sub": "broker"}, SECRET, "HS512")
+
+
+def token(role: str, lasts_s: float | None = None) -> str:
+    claims: dict[str, Any] = {"sub": role}
+    if lasts_s is not None:
+        claims["exp"] = time.time() + lasts_s
+    return jwt.encode(claims, SECRET, "HS256")
+
+
+ADMIN = token("admin")
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneProcess]:
+    """Run a cluster with tokens, passwords and rights, and let `writer` and `reader` in."""
+    directory = tmp_path_factory.mktemp("locked")
+    users = directory / "users"
+    hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+    users.write_text(f"ben:{hashed}\n")
+    own = directory / "broker.token"
+    own.write_text(BROKER_TOKEN)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "AUTHENTICATION": '["token", "basic"]',
+            "TOKEN_SECRET_KEY": "data:;base64," + base64.b64encode(SECRET).decode(),
+            "BASIC_FILE": str(users),
+            "AUTHORIZATION": "true",
+            "SUPER_USERS": '["admin", "broker"]',
+            "BROKER_TOKEN_FILE": str(own),
+            "AUTH_REFRESH_S": "10",
+            "BALANCE_INTERVAL_S": "1000000",
+        }.items():
+            patch.setenv(f"DAYBOOK_BROKER_{name}", value)
+        running = StandaloneProcess(directory=directory / "data", options=ANY_PORTS)
+    with running:
+        for role, actions in {
+            "writer": ["produce"],
+            "reader": ["consume"],
+            "ben": ["produce", "consume"],
+        }.items():
+            grant(running, f"namespaces/public/default/permissions/{role}", actions)
+        yield running
+
+
+def grant(cluster: StandaloneProcess, path: str, actions: list[str] | None) -> None:
+    """Grant rights over REST, or revoke them."""
+    asked(cluster, path, "POST" if actions else "DELETE", actions)
+
+
+def asked(
+    cluster: StandaloneProcess, path: str, method: str, body: object = None, role: str = "admin"
+) -> bytes:
+    """Return the answer of the REST to a role."""
+    request = urllib.request.Request(
+        f"{cluster.ready['brokers'][0]['admin_url']}/admin/v2/{path}",
+        method=method,
+        data=json.dumps(body).encode() if body else None,
+        headers={"Authorization": f"Bearer {token(role)}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+        found: bytes = answer.read()
+    return found
+
+
+def official(cluster: StandaloneProcess, authentication: Any, timeout_s: int = 30) -> pulsar.Client:
+    return pulsar.Client(
+        cluster.service_url,
+        authentication=authentication,
+        operation_timeout_seconds=timeout_s,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+
+
+def test_the_official_client_with_tokens(locked: StandaloneProcess, topic: str) -> None:
+    writer = official(locked, pulsar.AuthenticationToken(token("writer")))
+    reader = official(locked, pulsar.AuthenticationToken(token("reader")))
+    try:
+        consumer = reader.subscribe(topic, "s")
+        producer = writer.create_producer(topic)
+        producer.send(b"hello")
+        assert consumer.receive(TIMEOUT_MS).data() == b"hello"
+        with pytest.raises(pulsar.AuthorizationError):
+            reader.create_producer(topic)
+        with pytest.raises(pulsar.AuthorizationError):
+            writer.subscribe(topic, "other")
+    finally:
+        writer.close()
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: None,
+        lambda: pulsar.AuthenticationToken("x"),
+        lambda: pulsar.AuthenticationToken(token("writer", -1)),
+        lambda: pulsar.AuthenticationToken(jwt.encode({"sub": "writer"}, bytes(32))),
+        lambda: pulsar.AuthenticationBasic("ben", "wrong"),
+        lambda: pulsar.AuthenticationBasic("eve", PASSWORD),
+    ],
+    ids=["nobody", "no token", "expired", "another key", "wrong password", "unknown user"],
+)
+def test_the_official_client_with_wrong_credentials(
+    locked: StandaloneProcess, topic: str, wrong: Callable[[], Any]
+) -> None:
+    client = official(locked, wrong(), timeout_s=3)
+    try:
+        # The client tries again when a broker refuses its CONNECT, and gives up after its timeout.
+        with pytest.raises(pulsar.PulsarException):
+            client.create_producer(topic)
+    finally:
+        client.close()
+
+
+def test_the_official_client_with_a_password(locked: StandaloneProcess, topic: str) -> None:
+    client = official(locked, pulsar.AuthenticationBasic("ben", PASSWORD))
+    try:
+        consumer = client.subscribe(topic, "s")
+        client.create_producer(topic).send(b"hello")
+        assert consumer.receive(TIMEOUT_MS).data() == b"hello"
+    finally:
+        client.close()
+
+
+def test_the_official_client_renews_its_token(locked: StandaloneProcess, topic: str) -> None:
+    issued: list[float] = []
+
+    def issue() -> str:
+        issued.append(time.monotonic())
+        return token("writer", 3)
+
+    client = official(locked, pulsar.AuthenticationToken(issue))
+    try:
+        producer = client.create_producer(topic)
+        asked_first = len(issued)
+        until = time.monotonic() + 12
+        while time.monotonic() < until:
+            producer.send(b"x")
+            time.sleep(0.1)
+        assert len(issued) >= asked_first + 3
+    finally:
+        client.close()
+
+
+def test_the_official_client_with_a_token_that_expires(
+    locked: StandaloneProcess, topic: str
+) -> None:
+    client = official(locked, pulsar.AuthenticationToken(token("writer", 4)))
+    try:
+        producer = client.create_producer(topic, send_timeout_millis=15_000)
+        producer.send(b"x")
+        with pytest.raises(pulsar.PulsarException):  # noqa: PT012
+            until = time.monotonic() + PATIENCE_S
+            while time.monotonic() < until:
+                producer.send(b"y")
+                time.sleep(0.2)
+    finally:
+        client.close()
+
+
+def test_our_client_and_a_right_that_is_revoked(locked: StandaloneProcess, topic: str) -> None:
+    role = "guest"
+    path = f"persistent/public/default/{topic}/permissions/{role}"
+    grant(locked, path, ["produce", "consume"])
+    with blocking.connect(locked.service_url, token=token(role)) as client:
+        producer = client.create_producer(topic)
+        producer.send(b"x")
+        grant(locked, path, None)
+        with pytest.raises(daybook.NotAllowedError, match="lacks the right"):  # noqa: PT012
+            until = time.monotonic() + PATIENCE_S
+            while time.monotonic() < until:
+                producer.send(b"y")
+                time.sleep(0.05)
+
+
+def test_brokers_ask_each_other_for_a_client(locked: StandaloneProcess, topic: str) -> None:
+    """The statistics of partitions come from both brokers, with the right of the client."""
+    with blocking.connect_admin(locked.admin_url, token=ADMIN) as admin:
+        admin.create_topic(topic, partitions=8)
+    path = f"persistent/public/default/{topic}/partitioned-stats"
+    for role in ("admin", "writer"):
+        stats = json.loads(asked(locked, path, "GET", role=role))
+        assert len(stats["partitions"]) == 8
+        owners = {each["ownerBroker"] for each in stats["partitions"].values()}
+        assert len(owners) == 2, "the partitions are to be on both brokers"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        asked(locked, path, "GET", role="stranger")
+    assert caught.value.code == 403
+
+
+def test_another_broker_takes_over_at_once(locked: StandaloneProcess, topic: str) -> None:
+    """A broker that dies is found dead by its peer, which has to prove who it is."""
+    with blocking.connect(locked.service_url, token=token("writer")) as client:
+        producer = client.create_producer(topic)
+        producer.send(b"x")
+        url = client.lookup(topic)
+        (owner,) = [b["name"] for b in locked.ready["brokers"] if b["service_url"] == url]
+        locked.local("kill", owner)
+        producer.send(b"y")
+        locked.local("start", owner)
+    log = next(p for p in logs(locked) if owner not in p.name and "broker" in p.name)
+    assert "another broker is dead" in log.read_text()
+
+
+def logs(cluster: StandaloneProcess) -> list[Path]:
+    return sorted((cluster.directory / "logs").iterdir())
+
+
+def test_no_secret_is_in_a_log(locked: StandaloneProcess) -> None:
+    """This test comes last, when the logs have everything that the others caused."""
+    secrets = [PASSWORD, BROKER_TOKEN, ADMIN, base64.b64encode(SECRET).decode()]
+    text = "".join(path.read_text() for path in logs(locked))
+    assert "clients send their credentials over ports without TLS" in text
+    for secret in secrets:
+        assert secret not in text
+        assert secret.rpartition(".")[2] not in text
