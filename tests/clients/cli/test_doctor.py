@@ -272,7 +272,7 @@ def test_a_sink_is_committed_for_long_by_the_time_of_its_record(
     daybook: Daybook, stored: Store, rest: FakeAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored.sinks = ["a%2Fb"]
-    view = {"name": "a/b", "state": "COMMITTED", "partitions": []}
+    view: dict[str, Any] = {"name": "a/b", "state": "COMMITTED", "partitions": []}
     rest.answers["GET", "/admin/v2/daybook/sinks"] = 200, [view]
     assert looked(daybook)[1]["sinks"]["verdict"] == "ok"
     monkeypatch.setattr("daybook.clients.cli.doctor_checks.COMMITTED_LONG_S", -60.0)
