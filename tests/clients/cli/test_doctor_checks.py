@@ -73,7 +73,7 @@ def with_topic(**stats: Any) -> ClusterAnswers:
 
 def subscribed(**each: Any) -> ClusterAnswers:
     rate = each.pop("rate", 0.0)
-    one = {"durable": True, "msgBacklog": 5, "consumers": [], **each}
+    one: dict[str, Any] = {"durable": True, "msgBacklog": 5, "consumers": [], **each}
     return with_topic(msgRateIn=rate, subscriptions={"sub": one})
 
 
