@@ -206,6 +206,7 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # How long a client may take to renew credentials that have expired.
     auth_refresh_s: Seconds = 60.0
     broker_token_file: str = ""  # the token by which this broker introduces itself to others
+    audit_file: str = ""  # JSON lines: who did what, and was it allowed; empty: not written
     authenticate_metrics: bool = False  # `/metrics` needs credentials
     require_tls: bool = False  # refuse to start with a port without TLS
 
@@ -300,6 +301,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for issuer in self.oidc_issuers:
             if not issuer.startswith("https://"):
                 raise ConfigError(f"oidc_issuers: {issuer!r} has to begin with https://")
+        if self.audit_file and not methods:
+            raise ConfigError("audit_file needs authentication: without it nobody has a role")
         if self.authorization and not methods:
             raise ConfigError("authorization needs authentication: without it nobody has a role")
         if self.authorization and not self.super_users:

@@ -63,6 +63,7 @@ from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.ledgers import SchemaLedgers
 from daybook.broker.schemas.orphans import SchemaOrphans
 from daybook.broker.schemas.registry import SchemaRegistry
+from daybook.broker.security.audit import Audit
 from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.broker_token import BrokerToken
 from daybook.broker.security.configured import SECRETS, authentication_of
@@ -374,6 +375,7 @@ class _Broker:
             ),
         )
         self.sink_operations, self.sink_sweep, cleaner = self._make_sinks(client, clock)
+        self.audit = Audit(config.audit_file, clock, log)
         self.authorization = Authorization(store, self.policies, config)
         self.revocation = Revocation(self.topics, self.authorization, log)
         self.authentication = authentication_of(config, clock=clock, rng=rng, log=log)
@@ -395,6 +397,7 @@ class _Broker:
             limits=limits.connections,
             authentication=self.authentication,
             authorization=self.authorization,
+            audit=self.audit,
         )
         probed = listeners.any
         self.probe = PortProbe(probed.host, probed.port, greeting(self.token), why_not_served)
@@ -476,6 +479,8 @@ class _Broker:
         await nursery.start(self.topics.run)
         nursery.start_soon(self.context.run)
         nursery.start_soon(self.revocation.run)
+        if self.config.audit_file:
+            nursery.start_soon(self.audit.run)
         # The port answers before the join: peers that see the registration connect at once.
         nursery.start_soon(self.clients.run)
         await nursery.start(self.ownership.run)
@@ -496,7 +501,7 @@ class _Broker:
                 body_bytes_max=self.config.http_body_bytes_max,
                 of_sinks=self.sink_operations,
                 staged_bytes_max=max(BODY_BYTES_MAX, self.config.max_message_size),
-                access=Access(self.config, self.authentication, self.authorization),
+                access=Access(self.config, self.authentication, self.authorization, self.audit),
                 authenticate_metrics=self.config.authenticate_metrics,
                 log=self.log,
             )

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from starlette.requests import Request
 
 from daybook.broker.config import BrokerConfig
-from daybook.broker.errors import AuthorizationError, InvalidNameError
+from daybook.broker.errors import AuthorizationError, BrokerError, InvalidNameError
+from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import Authentication, of_header
 from daybook.broker.security.authorization import (
     CLUSTER,
@@ -30,7 +31,9 @@ class Access:
         config: BrokerConfig,
         authentication: Authentication | None,
         authorization: Authorization | None,
+        audit: Audit | None = None,
     ) -> None:
+        self._audit = audit
         self._config = config
         self._authentication = authentication
         self._authorization = authorization
@@ -42,11 +45,26 @@ class Access:
         """
         if self._authentication is None or right is Right.OPEN:
             return
-        caller = await self._caller(self._authentication, request)
-        CALLER.set(caller)
-        if self._authorization is not None:
-            target = target_of(request.scope["path"], request.path_params)
-            await self._authorization.check(caller, right, target)
+        caller: Caller | None = None
+        try:
+            caller = await self._caller(self._authentication, request)
+            CALLER.set(caller)
+            if self._authorization is not None:
+                target = target_of(request.scope["path"], request.path_params)
+                await self._authorization.check(caller, right, target)
+        except BrokerError as error:
+            self._note(request, caller, error)
+            raise
+        if request.method not in ("GET", "HEAD"):
+            self._note(request, caller)
+
+    def _note(
+        self, request: Request, caller: Caller | None, error: BrokerError | None = None
+    ) -> None:
+        if self._audit is not None:
+            client = request.client
+            peer = "" if client is None else f"{client.host}:{client.port}"
+            self._audit.note(request.method, peer, caller, request.scope["path"], error)
 
     async def _caller(self, authentication: Authentication, request: Request) -> Caller:
         headers = request.headers

@@ -11,6 +11,7 @@ rights           the right that each command and each path needs
 grants           the rights of roles in a namespace
 authorization    what a role may do
 broker_token     the token by which a broker introduces itself to others
+audit            the log of who did what
 authentication   all methods of one broker
 configured       the methods that the settings name
 """

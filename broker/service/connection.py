@@ -25,6 +25,7 @@ from daybook.broker.errors import BrokerError, RefusedError
 from daybook.broker.limits import ConnectionLimits
 from daybook.broker.protocol import session
 from daybook.broker.protocol.session import SessionProtocol
+from daybook.broker.security.audit import Audit
 from daybook.broker.security.authentication import Authentication, Credentials
 from daybook.broker.security.identity import Caller, on_behalf
 from daybook.broker.service.request_counts import RefusalLog, RequestCounts
@@ -32,7 +33,7 @@ from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import WallClock
 from daybook.wire.connection import FrameConnection, PendingTotal
 from daybook.wire.logging import Log
-from daybook.wire.messages.registry import NO_ID, encode
+from daybook.wire.messages.registry import NO_ID, encode, type_name
 from daybook.wire.outbox import Flusher
 from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.transport import Buffer, PeerCertificate
@@ -59,6 +60,7 @@ class ConnectionContext:
     log: Log
     stored_bytes_max: Callable[[], int]  # the largest entry that bookies take at the moment
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
+    audit: Audit | None = None
     authentication: Authentication | None = None  # None: clients are not asked who they are
     request_counts: RequestCounts = field(default_factory=RequestCounts)
     dispatch_memory: DispatchMemoryLimit = field(init=False)
@@ -421,16 +423,23 @@ class ClientConnection:
         except BrokerError as error:
             command = pb.BaseCommand.CONNECT if first else pb.BaseCommand.AUTH_RESPONSE
             context.refusal_log.refused(command, error, self.peer)
+            self._note(type_name(command), error)
             effects = self._session.not_proven(error.code, error.reason)
         else:
             self._caller = caller
             effects = self._session.proven(identity.role)
+            if first:
+                self._note("CONNECT")
             if first and identity.expires_s is not None:
                 self.start_task(self._watch_expiry)
         self._perform(effects)
         self._heard.set()
         self._identified.set()
         await self._end_if_refused()
+
+    def _note(self, action: str, error: BrokerError | None = None) -> None:
+        if self._context.audit is not None:
+            self._context.audit.note(action, self.peer, self._caller, refused=error)
 
     async def _watch_expiry(self) -> None:
         """Ask the client for new credentials when its own expire; end the session without them."""

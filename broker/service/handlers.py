@@ -38,6 +38,7 @@ from daybook.broker.dispatch.subscription import (
     Target,
 )
 from daybook.broker.errors import (
+    AuthorizationError,
     BrokerError,
     ConsumerBusyError,
     InvalidNameError,
@@ -96,6 +97,7 @@ _LOOKUPS = (
     T.CONSUMER_STATS,
     T.GET_SCHEMA,
 )
+_AUDITED = (T.PRODUCER, T.SUBSCRIBE)  # noted when they are allowed, too
 _OF_CONSUMERS = (T.GET_LAST_MESSAGE_ID, T.CONSUMER_STATS, T.SEEK, T.UNSUBSCRIBE)
 
 # Clients compare `max_message_size` with the message, without its properties and key.  A frame that
@@ -750,12 +752,22 @@ class Handlers:
         right = right_of_command(command)
         if authorization is None or caller is None or right is Right.IDENTIFIED:
             return
-        if command in (T.LOOKUP, T.PARTITIONED_METADATA):
-            caller = self._asking(caller, body.original_principal)
-        await authorization.check(caller, right, _resource(command, body))
-        if command == T.PRODUCER and body.initial_subscription_name:
-            target = of_topic(topic_name(body.topic), body.initial_subscription_name)
-            await authorization.check(caller, Right.CONSUME, target)
+        resource, error = _resource(command, body), None
+        try:
+            if command in (T.LOOKUP, T.PARTITIONED_METADATA):
+                caller = self._asking(caller, body.original_principal)
+            await authorization.check(caller, right, resource)
+            if command == T.PRODUCER and body.initial_subscription_name:
+                initial = of_topic(topic_name(body.topic), body.initial_subscription_name)
+                await authorization.check(caller, Right.CONSUME, initial)
+        except AuthorizationError as refused:
+            error = refused
+            raise
+        finally:
+            audit = self._broker.audit
+            if audit is not None and (error is not None or command in _AUDITED):
+                name, peer = type_name(command), self._connection.peer
+                audit.note(name, peer, caller, str(resource), error)
 
     @property
     def _changes_of_rights(self) -> int:

@@ -20,6 +20,7 @@ from daybook.broker.namespaces.topic_lists import TopicLists
 from daybook.broker.protocol.bundles import BundleName, Bundles
 from daybook.broker.schemas.admission import SchemaAdmission
 from daybook.broker.schemas.registry import SchemaRegistry
+from daybook.broker.security.audit import Audit
 from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.configured import authentication_of
 from daybook.broker.service.connection import ClientConnection
@@ -167,6 +168,7 @@ class Broker:
         )
         self.authorization = Authorization(self.session, self.policies, self.config)
         self.revocation = Revocation(self.topics, self.authorization, silent_log())
+        self.audit = Audit(self.config.audit_file, self.clock, silent_log())
         self.stored_bytes_max = FRAME_BYTES_MAX
         self.context = BrokerContext(
             config=self.config,
@@ -185,6 +187,7 @@ class Broker:
             stored_bytes_max=lambda: self.stored_bytes_max,
             limits=connection_limits or ConnectionLimits(),
             authorization=self.authorization,
+            audit=self.audit,
             authentication=authentication_of(
                 self.config, clock=self.clock, rng=random.Random(3), log=silent_log()
             ),
@@ -200,6 +203,7 @@ class Broker:
             nursery.start_soon(self.flusher.run)
             nursery.start_soon(self.context.run)
             nursery.start_soon(self.revocation.run)
+            nursery.start_soon(self.audit.run)
             await nursery.start(self.topics.run)
             await nursery.start(self.schemas.run)
             task_status.started()

@@ -199,4 +199,23 @@ MUTANTS = [
         replacement=Edit("return wildcards and any(", "return any("),
         caught_by=f"{_TESTS}/test_grants.py -k wildcards",
     ),
+    Mutant(
+        id="SE30",
+        rule="refusals are in the audit log -> only what was allowed",
+        module="daybook.broker.service.handlers",
+        name="Handlers._authorize",
+        replacement=Edit("error is not None or command in _AUDITED", "error is None"),
+        caught_by=f"{_TESTS}/test_audit.py -k what_clients_do",
+    ),
+    Mutant(
+        id="SE31",
+        rule="lines leave the queue when they are in the file -> before",
+        module=f"{_SECURITY}.audit",
+        name="Audit._write",
+        replacement=Edit(
+            "    except OSError:\n",
+            "    except OSError:\n        self._waiting.clear()\n",
+        ),
+        caught_by=f"{_TESTS}/test_audit.py -k wait_for_a_file",
+    ),
 ]
