@@ -95,7 +95,6 @@ from daybook.wire.logging import Log, silent_log
 from daybook.wire.metadata.store import MetadataError, MetadataStore
 from daybook.wire.outbox import Flusher
 from daybook.wire.probe import PortProbe
-from daybook.wire.settings import ConfigError
 from daybook.wire.transport import Listener, Network
 from daybook.wire.version import __version__
 

@@ -325,9 +325,7 @@ def parse_certificate(der: bytes) -> PeerCertificate:
         names = [str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         text = subject.rfc4514_string()
     except ValueError as error:
-        raise TlsRefusedError(
-            f"the certificate of the client cannot be parsed: {error}"
-        ) from None
+        raise TlsRefusedError(f"the certificate of the client cannot be parsed: {error}") from None
     return PeerCertificate(names[0] if len(names) == 1 else "", text, der)
 
 

@@ -336,9 +336,7 @@ async def _stats_and_offsets(admin: Admin, topic: str) -> tuple[dict[str, Any], 
         where: Mapping[str, Any] = await admin.lookup(names[0].full)
         url = str(where.get("brokerUrl") or where.get("brokerUrlTls"))
         await check_reachable(url)
-        async with connect(
-            url, token=given_token(), limits=LIMITS, tls=tls_options(url)
-        ) as client:
+        async with connect(url, token=given_token(), limits=LIMITS, tls=tls_options(url)) as client:
             return found, {name.partition: await client.offsets(name.full) for name in names}
     return found, {}
 

@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from daybook.wire import http
 from daybook.wire.clock import SystemClock
@@ -187,6 +188,39 @@ async def test_https_beside_http_with_one_bound(tmp_path: Path) -> None:
             while not any("speaks HTTP without TLS" in each for each in failed):  # noqa: ASYNC110
                 await trio.sleep(0.01)
             assert silent
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("shown", [True, False])
+async def test_an_application_sees_the_certificate_of_a_client(
+    tmp_path: Path, *, shown: bool
+) -> None:
+    authority = Authority(tmp_path)
+    build = partial(server_context, client_certificates="optional")
+    files = authority.files("broker")
+    contexts = ReloadedContext(files, build, clock=SystemClock(), log=silent_log())
+    port = HttpPort("127.0.0.1", 0, tls=TlsServer(contexts))
+    context = ssl.create_default_context(cafile=authority.trusted)
+    if shown:
+        alice = authority.issue("alice", hosts=())
+        context.load_cert_chain(alice.certificate, alice.key)
+
+    async def app(scope: Scope, _: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            seen = scope["state"][http.CERTIFICATE]
+            name = b"nobody" if seen is None else seen.common_name.encode()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"you are " + name})
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(port.serve, app)
+        with trio.fail_after(PATIENCE_S):
+            stream = trio.SSLStream(
+                await connect(port), context, server_hostname="localhost", https_compatible=True
+            )
+            await stream.send_all(GET % b"ok")
+            answer = b"".join([chunk async for chunk in stream])
+            assert (b"you are alice" if shown else b"you are nobody") in answer
         nursery.cancel_scope.cancel()
 
 

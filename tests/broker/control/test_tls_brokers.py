@@ -1,6 +1,6 @@
 """Whole brokers with TLS on simulated seams: clients find their topics, and never leave TLS."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from daybook.broker.server import RunningBroker, run_broker
 from daybook.broker.tls import open_tls
 from daybook.clients.python.client import Client
 from daybook.clients.python.connect import connect
-from daybook.clients.python.errors import NotReadyError, TlsError, UnavailableError
+from daybook.clients.python.errors import BrokerError, NotReadyError, TlsError, UnavailableError
 from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.tls import TlsOptions
 from daybook.wire.logging import silent_log
@@ -38,8 +38,15 @@ class World:
         self._scopes: dict[str, trio.CancelScope] = {}
 
     async def broker(
-        self, name: str, *, plain: bool = False, tls: bool = True, demands: bool = False
+        self,
+        name: str,
+        *,
+        plain: bool = False,
+        tls: bool = True,
+        demands: bool = False,
+        super_users: Sequence[str] = (),
     ) -> RunningBroker:
+        """Start a broker; with super users, certificates prove roles, and roles need rights."""
         issued = self.authority.issue(name, hosts=(name,))
         config = BrokerConfig(
             name=name,
@@ -50,6 +57,9 @@ class World:
             tls_key=str(issued.key),
             tls_trusted=str(self.authority.trusted),
             tls_client_certificates="required" if demands else "off",
+            authentication=("tls",) if super_users else (),
+            authorization=bool(super_users),
+            super_users=tuple(super_users),
         )
 
         async def live(*, task_status: trio.TaskStatus[RunningBroker]) -> None:
@@ -69,6 +79,10 @@ class World:
 
         running: RunningBroker = await self._nursery.start(live)
         return running
+
+    def certified(self, name: str) -> TlsOptions:
+        issued = self.authority.issue(name, hosts=())
+        return TlsOptions(self.authority.trusted, issued.certificate, issued.key)
 
     @asynccontextmanager
     async def client(
@@ -187,13 +201,28 @@ def test_a_broker_that_demands_certificates_of_clients() -> None:
         await world.broker("two", demands=True)
         while not one.peers.registered:  # noqa: ASYNC110
             await trio.sleep(0.1)
-        alice = world.authority.issue("alice", hosts=())
-        tls = TlsOptions(world.authority.trusted, alice.certificate, alice.key)
-        async with world.client("pulsar+ssl://one:6651", tls) as client:
+        async with world.client("pulsar+ssl://one:6651", world.certified("alice")) as client:
             await _exchange(client, "t")
         with pytest.raises(UnavailableError, match="demands a certificate of the client"):
             async with world.client("pulsar+ssl://one:6651", world.trusting):
                 pass
+
+    simulated(story)
+
+
+def test_a_certificate_proves_a_role_to_a_broker_and_brokers_to_each_other() -> None:
+    async def story(world: World) -> None:
+        super_users = ["admin", "one", "two"]
+        one = await world.broker("one", demands=True, super_users=super_users)
+        two = await world.broker("two", demands=True, super_users=super_users)
+        while not one.peers.is_connected(two.identity.broker_id):  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        url = "pulsar+ssl://one:6651,two:6651"
+        async with world.client(url, world.certified("admin")) as client:
+            await _exchange(client, "t")
+        async with world.client(url, world.certified("alice")) as client:
+            with pytest.raises(BrokerError, match="'alice'"):
+                await client.create_producer("t")
 
     simulated(story)
 
