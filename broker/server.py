@@ -66,7 +66,7 @@ from daybook.broker.schemas.registry import SchemaRegistry
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.authorization import Authorization
 from daybook.broker.security.broker_token import BrokerToken
-from daybook.broker.security.configured import SECRETS, authentication_of
+from daybook.broker.security.configured import SECRETS, authentication_of, check_own_token
 from daybook.broker.service.accept import ClientPort
 from daybook.broker.service.handlers import serve_client
 from daybook.broker.service.lookup import Lookups
@@ -471,6 +471,7 @@ class _Broker:
 
     async def start(self, nursery: trio.Nursery) -> RunningBroker:
         self._warn_of_plain_ports()
+        await check_own_token(self.config, self.authentication, self.token, self.log)
         await self._bind()
         await self._prepare_cluster()
         await nursery.start(self.formats.run)

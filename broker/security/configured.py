@@ -4,6 +4,7 @@ from pathlib import Path
 from random import Random
 
 from daybook.broker.config import BrokerConfig
+from daybook.broker.errors import AuthenticationError
 from daybook.broker.security.authentication import (
     Authentication,
     Credentials,
@@ -12,6 +13,7 @@ from daybook.broker.security.authentication import (
     by_token,
 )
 from daybook.broker.security.basic import Passwords
+from daybook.broker.security.broker_token import BrokerToken
 from daybook.broker.security.identity import Identity
 from daybook.broker.security.keys import public_key, secret_key
 from daybook.broker.security.oidc import Fetch, OpenIdTokens, fetch_https
@@ -40,6 +42,40 @@ def authentication_of(
             case "tls":
                 methods[method] = by_certificate(config.certificate_roles)
     return Authentication(methods, config.anonymous_role)
+
+
+async def check_own_token(
+    config: BrokerConfig, authentication: Authentication | None, token: BrokerToken, log: Log
+) -> None:
+    """Check that other brokers, which have the same settings, will know this broker.
+
+    Raise ConfigError if its role lacks the rights that a broker needs.  A token that is not valid
+    now is logged only: it can be exchanged while the broker runs.
+    """
+    if authentication is None:
+        return
+    if not config.broker_token_file:
+        log.warning(
+            "other brokers will not know this broker, because broker_token_file is not set: a"
+            " takeover waits for the end of a session, and calls between brokers are refused"
+        )
+        return
+    try:
+        own = await authentication.identify(Credentials(token.method, token.read()))
+    except AuthenticationError as error:
+        log.error(
+            "other brokers will not know this broker: exchange the token",
+            broker_token_file=config.broker_token_file,
+            why=str(error),
+        )
+        return
+    if own.role in config.proxy_roles:
+        raise ConfigError(f"broker_token_file has the role {own.role!r}, which is a proxy role")
+    if config.authorization and own.role not in config.super_users:
+        raise ConfigError(
+            f"broker_token_file has the role {own.role!r}: add it to super_users, because brokers"
+            " hand topics over to each other"
+        )
 
 
 def _tokens(config: BrokerConfig) -> Tokens | None:

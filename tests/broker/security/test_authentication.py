@@ -7,11 +7,14 @@ from typing import Any
 
 import jwt
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from daybook.broker.config import parse
 from daybook.broker.errors import AuthenticationError, AuthorizationError
 from daybook.broker.security.authentication import Authentication, Credentials, of_header
-from daybook.broker.security.configured import authentication_of
+from daybook.broker.security.broker_token import BrokerToken
+from daybook.broker.security.configured import authentication_of, check_own_token
 from daybook.broker.security.identity import Caller, Identity, on_behalf
 from daybook.wire.logging import silent_log
 from daybook.wire.settings import ConfigError
@@ -183,3 +186,29 @@ def test_only_a_proxy_asks_for_somebody_else() -> None:
     for identity, original in ((ALICE, "ben"), (PROXY, ""), (PROXY, "proxy"), (ALICE, "x" * 999)):
         with pytest.raises(AuthorizationError):
             on_behalf(identity, original, proxies={"proxy"})
+
+
+async def own_token(tmp_path: Path, content: bytes | None, **settings: Any) -> list[str]:
+    """Return the events that a broker logs at its start about its own token."""
+    file = tmp_path / "own"
+    if content is not None:
+        file.write_bytes(content)
+        settings["broker_token_file"] = str(file)
+    config = parse({"authentication": ["token"], "token_secret_key": KEY, **settings})
+    found = authentication_of(config, clock=FixedClock(), rng=Random(1), log=silent_log())
+    with capture_logs() as logged:
+        log = structlog.get_logger()
+        await check_own_token(config, found, BrokerToken(config.broker_token_file), log)
+    assert TOKEN.decode() not in str(logged)
+    return [each["log_level"] for each in logged]
+
+
+async def test_a_broker_looks_at_its_own_token_when_it_starts(tmp_path: Path) -> None:
+    locked = {"authorization": True, "super_users": ["alice"]}
+    assert await own_token(tmp_path, TOKEN) == []
+    assert await own_token(tmp_path, TOKEN, **locked) == []
+    assert await own_token(tmp_path, None, **locked) == ["warning"]
+    assert await own_token(tmp_path, b"x", **locked) == ["error"]
+    for wrong in ({"proxy_roles": ["alice"]}, {**locked, "super_users": ["root"]}):
+        with pytest.raises(ConfigError, match="alice"):
+            await own_token(tmp_path, TOKEN, **wrong)
