@@ -15,6 +15,7 @@ from daybook.clients.cli.options import (
     cluster_options,
     output_option,
     service_url_option,
+    tls_options,
 )
 from daybook.clients.cli.output import counted, write_rows
 from daybook.clients.cli.pictures import Report, drawn_reports, picture_option
@@ -106,7 +107,7 @@ def archive(
     stopped, run it again: it goes on where the manifest ends.
     """
     path = _path(directory)
-    check_cluster(service_url, "--service-url")
+    check_cluster(service_url, "--service-url", tls_options(service_url))
     title = f"Archive\n{topic} \u2192 {directory}"
     with (
         ended_by_signals(),
@@ -116,7 +117,9 @@ def archive(
         from daybook.clients.pipelines.archive import compact as compaction
         from daybook.clients.pipelines.archive import run
 
-        job = run.ArchiveJob(service_url, topic, path, file_size, rows_per_step)
+        job = run.ArchiveJob(
+            service_url, topic, path, file_size, rows_per_step, tls_options(service_url)
+        )
 
         def once(report: Report) -> "Manifest":
             report = drawn(report)
@@ -201,7 +204,7 @@ def replay(
     command is stopped, run it again.
     """
     path = _path(directory)
-    check_cluster(service_url, "--service-url")
+    check_cluster(service_url, "--service-url", tls_options(service_url))
     title = f"Replay\n{directory} \u2192 {topic}"
     with (
         ended_by_signals(),
@@ -218,6 +221,7 @@ def replay(
             rows_per_step,
             compression_type(compression),
             with_schemas=not without_schemas,
+            tls=tls_options(service_url),
         )
 
         def work(report: Report) -> "Mapping[int, ReplayedPartition]":

@@ -18,6 +18,8 @@ from daybook.clients.python.errors import UnavailableError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from daybook.clients.python.tls import TlsOptions
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _CONTACT_S = FIRST_CONTACT_S
 _EXTRA = ("pyspark", "pyarrow", "numpy")
@@ -77,7 +79,7 @@ def open_spark(name: str, settings: Mapping[str, str]) -> "Generator[SparkSessio
             raise
 
 
-def check_cluster(service_url: str, option: str) -> None:
+def check_cluster(service_url: str, option: str, tls: "TlsOptions | None") -> None:
     """Raise UserError if no broker answers in the time of a first contact.
 
     Spark takes half a minute to start, so a command asks before.  `option` sets the address.
@@ -85,7 +87,7 @@ def check_cluster(service_url: str, option: str) -> None:
 
     async def ask() -> None:
         try:
-            async with connect(service_url, timeout_s=_CONTACT_S, limits=LIMITS):
+            async with connect(service_url, timeout_s=_CONTACT_S, limits=LIMITS, tls=tls):
                 pass
         except UnavailableError as error:
             raise UnavailableError(without_advice(error)) from None

@@ -16,6 +16,7 @@ from daybook.clients.cli.options import (
     OutputFormat,
     cluster_options,
     output_option,
+    tls_options,
 )
 from daybook.clients.cli.output import write_record, write_rows
 from daybook.clients.cli.pictures import picture_option
@@ -40,6 +41,7 @@ from daybook.clients.pipelines.spec import (
 
 if TYPE_CHECKING:
     from daybook.clients.pipelines.run import Stop
+    from daybook.clients.python.tls import TlsOptions
 
 _LISTED = ("topic", "partition", "from", "to", "behind")
 _KAFKA = "kafka://"
@@ -120,7 +122,8 @@ def run(
     It goes on where its last run has ended.  Ctrl-C ends it after the batch under way.
     """
     with _sentences():
-        pipeline = read_pipeline(file, Cluster(service_url, admin_url))
+        cluster = Cluster(service_url, admin_url, tls_options(service_url))
+        pipeline = read_pipeline(file, cluster)
     if not is_remote({**pipeline.spark, **settings}):  # The driver may see other brokers.
         _check_clusters(pipeline, f"--service-url, or with service.url in {file}")
     with ended_by_signals():
@@ -169,7 +172,7 @@ def _copy(
         pipeline = copy_pipeline(
             _copy_source(source_url or service_url, topic),
             target,
-            Cluster(service_url, admin_url),
+            Cluster(service_url, admin_url, tls_options(service_url)),
             checkpoint,
             name=name,
             same_partitions=partition_by == "source",
@@ -187,15 +190,21 @@ def _copy(
 
 def _check_clusters(pipeline: Pipeline, source_option: str) -> None:
     """Raise UserError if no broker answers: that of the target, or that of a Daybook source."""
-    target = _service_url(pipeline.sink)
-    if pipeline.source_format == "daybook" and _service_url(pipeline.source) != target:
-        check_cluster(_service_url(pipeline.source), source_option)
-    check_cluster(target, "--service-url")
+    target, tls = _brokers(pipeline.sink)
+    if pipeline.source_format == "daybook":
+        source, tls_of_source = _brokers(pipeline.source)
+        if source != target:
+            check_cluster(source, source_option, tls_of_source)
+    check_cluster(target, "--service-url", tls)
 
 
-def _service_url(options: Mapping[str, str]) -> str:
-    """Return the address among options, whose names may have any case."""
-    return next(value for name, value in options.items() if name.lower() == "service.url")
+def _brokers(options: Mapping[str, str]) -> tuple[str, "TlsOptions | None"]:
+    """Return the address among options, whose names may have any case, and its TLS."""
+    from daybook.clients.spark.tls_options import parse_tls
+
+    given = {name.lower(): value for name, value in options.items()}
+    with _sentences():
+        return given["service.url"], parse_tls(given, given["service.url"])
 
 
 def _copy_source(url: str, topic: str) -> CopySource:

@@ -1,9 +1,13 @@
 """The target of a copy: it exists before the first batch, with the partitions that it needs."""
 
+from collections.abc import Mapping
+
 from daybook.clients.pipelines.spec import Pipeline, SpecError
 from daybook.clients.python import blocking
 from daybook.clients.python.arguments import topic_name
 from daybook.clients.python.errors import ConflictError, TopicNotFoundError
+from daybook.clients.python.tls import TlsOptions
+from daybook.clients.spark.tls_options import parse_tls
 
 
 def prepare_target(pipeline: Pipeline, *, same_partitions: bool) -> str:
@@ -13,7 +17,7 @@ def prepare_target(pipeline: Pipeline, *, same_partitions: bool) -> str:
     BrokerError.
     """
     target = topic_name(pipeline.sink["topic"]).full
-    there = _partitions(pipeline.sink["service.url"], target)
+    there = _partitions(pipeline.sink, target)
     if pipeline.source_format == "kafka":
         source = pipeline.source["subscribe"]
         if there is None and same_partitions:
@@ -24,7 +28,7 @@ def prepare_target(pipeline: Pipeline, *, same_partitions: bool) -> str:
             )
         return f"Copying {source} of Kafka to {target}."
     source = topic_name(pipeline.source["topic"]).full
-    here = _partitions(pipeline.source["service.url"], source)
+    here = _partitions(pipeline.source, source)
     if here is None:
         raise SpecError(f"{source} does not exist")
     if source == target and pipeline.source["service.url"] == pipeline.sink["service.url"]:
@@ -40,9 +44,9 @@ def prepare_target(pipeline: Pipeline, *, same_partitions: bool) -> str:
     return f"Copying {source} to {target}, {max(1, here)} partitions to {max(1, there)}."
 
 
-def _partitions(service_url: str, topic: str) -> int | None:
+def _partitions(options: Mapping[str, str], topic: str) -> int | None:
     """Return the number of partitions; 0 for a topic without, None if it does not exist."""
-    with blocking.connect(service_url) as client:
+    with blocking.connect(options["service.url"], tls=_tls(options)) as client:
         try:
             return client.partitions(topic, create=False)
         except TopicNotFoundError:
@@ -50,10 +54,15 @@ def _partitions(service_url: str, topic: str) -> int | None:
 
 
 def _create(pipeline: Pipeline, target: str, partitions: int) -> int:
-    with blocking.connect_admin(pipeline.sink["admin.url"]) as admin:
+    with blocking.connect_admin(pipeline.sink["admin.url"], tls=_tls(pipeline.sink)) as admin:
         try:
             admin.create_topic(target, partitions=partitions)
         except ConflictError:  # Somebody has created it meanwhile.
-            found = _partitions(pipeline.sink["service.url"], target)
+            found = _partitions(pipeline.sink, target)
             return partitions if found is None else found
     return partitions
+
+
+def _tls(options: Mapping[str, str]) -> TlsOptions | None:
+    given = {name.lower(): value for name, value in options.items()}
+    return parse_tls(given, options["service.url"])

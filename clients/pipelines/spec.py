@@ -11,9 +11,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
+
+if TYPE_CHECKING:
+    from daybook.clients.python.tls import TlsOptions
 
 SourceFormat: TypeAlias = Literal["daybook", "kafka"]
 RecordFormat: TypeAlias = Literal["json", "avro"]
@@ -93,6 +96,7 @@ class Cluster:
 
     service_url: str
     admin_url: str
+    tls: "TlsOptions | None" = None  # for URLs with TLS
 
 
 def read_pipeline(path: Path, cluster: Cluster) -> Pipeline:
@@ -154,6 +158,8 @@ def copy_pipeline(
         options |= {_ISOLATION: _COMMITTED}
     else:
         options = {"service.url": source.address, "topic": source.topic}
+        if source.address.startswith("pulsar+ssl:"):
+            options |= _tls_of(cluster)
     options |= {"startingOffsets": starting, _OPTION_ROWS: str(rows_per_batch)}
     named = name or f"copy-{_short(source.topic)}-to-{_short(target)}"
     if not _NAME.fullmatch(named):
@@ -295,7 +301,7 @@ def _source(table: Mapping[str, Any], cluster: Cluster) -> tuple[SourceFormat, d
         options[_OPTION_ROWS] = str(ROWS_PER_BATCH)
     if format_ == "daybook":
         if "service.url" not in names:
-            options["service.url"] = cluster.service_url
+            options |= {"service.url": cluster.service_url, **_tls_of(cluster)}
         _check_source(options, _flat(given, ("source",)))
     elif "kafka.bootstrap.servers" not in names:
         raise _WrongError(("source",), "add kafka.bootstrap.servers = 'HOST:PORT'")
@@ -336,9 +342,16 @@ def _sink(file: _File, cluster: Cluster) -> dict[str, str]:
     return options
 
 
+def _tls_of(cluster: Cluster) -> dict[str, str]:
+    from daybook.clients.spark.tls_options import spark_options
+
+    return spark_options(cluster.tls)
+
+
 def _sink_options(options: Mapping[str, str], cluster: Cluster) -> dict[str, str]:
     """Return the options of the sink: exactly once, unless they say something else."""
-    made = {"service.url": cluster.service_url, **options}
+    tls = {} if "service.url" in options else _tls_of(cluster)
+    made = {"service.url": cluster.service_url, **tls, **options}
     if made.setdefault("semantics", "exactly-once") == "exactly-once":
         made.setdefault("admin.url", cluster.admin_url)
     return made

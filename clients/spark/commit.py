@@ -40,14 +40,14 @@ def commit_staged(
             f" {len(messages) - len(found)} of its {len(messages)} tasks have no result"
         )
     if found:
-        trio.run(commit, SinkRequests(options.admin_url), options, found, batch_id)
+        trio.run(commit, SinkRequests(options.admin_url, tls=options.tls), options, found, batch_id)
 
 
 def abort_staged(options: OnceOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Abandon what the tasks of a batch have staged, unless it is committed."""
     found = staged(messages)
     if any(each.share is not None for each in found):
-        trio.run(abort, SinkRequests(options.admin_url), options, found)
+        trio.run(abort, SinkRequests(options.admin_url, tls=options.tls), options, found)
 
 
 def staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:

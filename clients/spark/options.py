@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, cast, get_args
 
 from daybook.clients.python.reader import SealedLedger
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.offsets import (
     OffsetRange,
     OffsetSpec,
@@ -19,6 +20,7 @@ from daybook.clients.spark.offsets import (
 from daybook.clients.spark.option_names import unknown_option
 from daybook.clients.spark.schema import DEFAULT, Columns, KeyType, parse_columns
 from daybook.clients.spark.selection import Selection, parse_selection
+from daybook.clients.spark.tls_options import TLS_NAMES, parse_tls
 from daybook.clients.spark.typed_schema import Mode, TypedColumns
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ _NAMES = (
     "archive",
     "subscription",
     "outageTimeout",
+    *TLS_NAMES,
 )
 _FOR_BATCHES = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _FOR_STREAMS = (
@@ -122,6 +125,7 @@ class SourceOptions:
     typed: TypedOptions | None  # None: schemaMode=raw
     typed_columns: TypedColumns | None = None  # as the brokers know the schema
     archive: str | None = None  # the directory, with read=archive+live
+    tls: TlsOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class ReadTask:
     ledgers: TaskLedgers | None = None  # None: the brokers have everything
     files: "tuple[NamedFile, ...] | None" = None  # files of an archive that hold the whole range
     typed: TypedColumns | None = None  # the columns of each row are made of `columns`
+    tls: TlsOptions | None = None
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -193,6 +198,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         read_from=_choice(given, "read", ReadFrom, "auto"),
         typed=typed,
         archive=_archive(given),
+        tls=parse_tls(given, service_url),
     )
 
 
@@ -206,10 +212,11 @@ def parse_typed_options(options: Mapping[str, str]) -> TypedOptions | None:
     return _typed({name.lower(): value for name, value in options.items()})
 
 
-def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection]:
-    """Parse the options that name the brokers and the topics."""
+def parse_topics(options: Mapping[str, str]) -> tuple[str, Selection, TlsOptions | None]:
+    """Parse the options that name the brokers and the topics, and how to reach them."""
     given = {name.lower(): value for name, value in options.items()}
-    return _service_url(given), parse_selection(given)
+    service_url = _service_url(given)
+    return service_url, parse_selection(given), parse_tls(given, service_url)
 
 
 def _bounds(given: Mapping[str, str], side: str, topic: str | None) -> Bounds | None:

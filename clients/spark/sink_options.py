@@ -1,12 +1,14 @@
 """The options of the Spark sink.  The names are those of the source and of Spark's Kafka sink."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, cast, get_args
 
 from daybook.clients.python.admin import parse_admin_url
 from daybook.clients.python.arguments import Compression, compression_type, topic_name
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.option_names import unknown_option
+from daybook.clients.spark.tls_options import TLS_NAMES, parse_tls
 
 ValueFormat: TypeAlias = Literal["bytes", "json", "avro"]
 SINK_NAMES = (
@@ -18,6 +20,7 @@ SINK_NAMES = (
     "admin.url",
     "sinkName",
     "commitTimeout",
+    *TLS_NAMES,
 )
 _CHECKPOINT = "checkpointlocation"
 _SPARKS_OWN = (_CHECKPOINT, "queryname")  # Spark hands these over with those of a stream.
@@ -33,6 +36,7 @@ class OnceOptions:
     commit_timeout_s: float
     checkpoint: str  # empty for a batch
     sink_name: str | None  # None: the name comes from the query
+    tls: TlsOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class SinkOptions:
     compression: Compression
     value_format: ValueFormat = "bytes"
     once: OnceOptions | None = None  # None: at least once
+    tls: TlsOptions | None = None
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
@@ -62,12 +67,16 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
     compression = given.get("compression", "none").strip().lower()
     compression_type(compression)
     assert compression in get_args(Compression)
+    once = _once(given, checkpoint if streaming else None, wanted=semantics == _EXACTLY_ONCE)
+    urls = [given["service.url"], *([] if once is None else [once.admin_url])]
+    tls = parse_tls(given, *urls)
     return SinkOptions(
         given["service.url"],
         topic,
         cast("Compression", compression),
         cast("ValueFormat", _one_of(given, "valueFormat", get_args(ValueFormat))),
-        _once(given, checkpoint if streaming else None, wanted=semantics == _EXACTLY_ONCE),
+        None if once is None else replace(once, tls=tls),
+        tls,
     )
 
 

@@ -147,7 +147,8 @@ class DaybookDataSource(DataSource):
             from daybook.clients.python.limits import ClientLimits
             from daybook.clients.spark.topics import TopicOffsets
 
-            topics = TopicOffsets(*parse_topics(self.options), ClientLimits())
+            service_url, selection, tls = parse_topics(self.options)
+            topics = TopicOffsets(service_url, selection, ClientLimits(), tls)
             try:
                 self._topic_schema = topics.schema()
             finally:
@@ -183,7 +184,7 @@ class BatchReader(DataSourceReader):
         from daybook.clients.spark.topics import TopicOffsets
 
         options = self._options
-        topics = TopicOffsets(options.service_url, options.selection, ClientLimits())
+        topics = TopicOffsets(options.service_url, options.selection, ClientLimits(), options.tls)
         try:
             held = _held(options, topics.held)
             held.check_complete()
@@ -342,7 +343,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             from daybook.clients.spark.topics import STREAM_LIMITS, TopicOffsets
 
             options = self._options
-            self._topics = TopicOffsets(options.service_url, options.selection, STREAM_LIMITS)
+            self._topics = TopicOffsets(
+                options.service_url, options.selection, STREAM_LIMITS, options.tls
+            )
         return self._topics
 
     def _open_cursors(self, held: "Held") -> None:
@@ -566,6 +569,7 @@ def _task(options: SourceOptions, part: OffsetRange, held: "Held") -> ReadTask:
         on_unreadable=options.on_unreadable,
         read_from="auto" if options.read_from == "archive+live" else options.read_from,
         typed=options.typed_columns,
+        tls=options.tls,
     )
 
 

@@ -55,7 +55,9 @@ class PlannedTopic:
         schema: Schema[Any] | None = None
         if plan.record is not None:
             schema = RecordEncoder(plan.record, plan.options.value_format).schema
-        with blocking.connect(plan.options.service_url, timeout_s=None) as client:
+        with blocking.connect(
+            plan.options.service_url, timeout_s=None, tls=plan.options.tls
+        ) as client:
             topic = cls(name, client.partitions(name))
             with client.create_producer(topic.partition(0), schema=schema) as producer:
                 version = producer.schema_version
@@ -102,7 +104,7 @@ def stage_rows(
         return await trio.to_thread.run_sync(next, batches, None)
 
     staging = Staging(
-        SinkRequests(rotated(once.admin_url, task)),
+        SinkRequests(rotated(once.admin_url, task), tls=once.tls),
         sink,
         batch,
         topic,

@@ -25,6 +25,7 @@ from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import Offset
 from daybook.clients.python.reader import TopicLedgers
 from daybook.clients.python.schemas.schema import SchemaInfo, SchemaVersion
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.python.topic_choice import TopicPattern
 from daybook.clients.spark.offsets import (
     Partition,
@@ -70,10 +71,17 @@ class Held:
 class TopicOffsets:
     """One instance per query.  Its client is open from the first question until `close`."""
 
-    def __init__(self, service_url: str, selection: Selection, limits: ClientLimits) -> None:
+    def __init__(
+        self,
+        service_url: str,
+        selection: Selection,
+        limits: ClientLimits,
+        tls: TlsOptions | None = None,
+    ) -> None:
         self._service_url = service_url
         self._selection = selection
         self._limits = limits
+        self._tls = tls
         self._client: blocking.Client | None = None
 
     @property
@@ -82,7 +90,10 @@ class TopicOffsets:
         if self._client is None:
             try:
                 self._client = blocking.connect(
-                    self._service_url, timeout_s=FIRST_CONTACT_S, limits=self._limits
+                    self._service_url,
+                    timeout_s=FIRST_CONTACT_S,
+                    limits=self._limits,
+                    tls=self._tls,
                 )
             except UnavailableError as error:
                 reason = str(error).partition(".  ")[0]

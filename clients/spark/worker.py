@@ -24,6 +24,7 @@ from daybook.bookie.ledger.context import LedgerLimits
 from daybook.clients import ledgers
 from daybook.clients.python import blocking
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.tls import TlsOptions
 
 _log = logging.getLogger(__name__)
 _READ_BYTES = 5 << 19
@@ -65,12 +66,14 @@ def _here() -> _Kept:
     return _kept
 
 
-def client_of(service_url: str, patience_s: float) -> blocking.Client:
+def client_of(
+    service_url: str, patience_s: float, tls: TlsOptions | None = None
+) -> blocking.Client:
     """Return the client of this process that waits so long for these brokers."""
     limits = ClientLimits(operation_timeout_s=patience_s)
     client: blocking.Client = _get(
-        (f"brokers, for {patience_s:g} s", service_url),
-        lambda: blocking.connect(service_url, timeout_s=None, limits=limits),
+        (f"brokers, for {patience_s:g} s, {tls}", service_url),
+        lambda: blocking.connect(service_url, timeout_s=None, limits=limits, tls=tls),
     )
     return client
 

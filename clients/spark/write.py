@@ -46,7 +46,7 @@ async def _send_rows(
     encoder: RowEncoder,
     batches: Iterator[pa.RecordBatch],
 ) -> int:
-    async with connect(options.service_url, timeout_s=None) as client:
+    async with connect(options.service_url, timeout_s=None, tls=options.tls) as client:
         sending = _Sending(client, options, schema)
         # The thread waits for Spark's next rows; receipts and pings are handled meanwhile.
         while (rows := await trio.to_thread.run_sync(next, batches, None)) is not None:

@@ -47,6 +47,7 @@ from daybook.clients.python.limits import ClientLimits
 from daybook.clients.python.messages import Offset
 from daybook.clients.python.schemas.schema import Schema, SchemaInfo
 from daybook.clients.python.sink_requests import Batch, Share, SinkRequests
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.offsets import full_topic_name
 from daybook.clients.spark.selection import parse_selection
 from daybook.clients.spark.topics import Held, TopicOffsets
@@ -69,6 +70,7 @@ class ReplayJob:
     rows_per_step: int
     compression: CompressionType = CompressionType.NONE
     with_schemas: bool = True
+    tls: TlsOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,9 @@ def replay(
             f"{job.directory} has no archive: make one with `daybook pipeline archive`"
         )
     topic = full_topic_name(job.topic, "topic")
-    topics = TopicOffsets(job.service_url, parse_selection({"topic": job.topic}), ClientLimits())
+    topics = TopicOffsets(
+        job.service_url, parse_selection({"topic": job.topic}), ClientLimits(), job.tls
+    )
     try:
         _create(job, topics.client, manifest, topic)
         return _Replay(spark, job, files, manifest, topics, topic).run(report)
@@ -131,7 +135,7 @@ def _create(job: ReplayJob, client: blocking.Client, manifest: Manifest, topic: 
         client.partitions(topic, create=False)
     except TopicNotFoundError:
         count = len(manifest.partitions) if manifest.partitioned else 0
-        with blocking.connect_admin(job.admin_url) as admin:
+        with blocking.connect_admin(job.admin_url, tls=job.tls) as admin:
             admin.create_topic(topic, partitions=count)
 
 
@@ -151,7 +155,7 @@ class _Replay:
         self._manifest = manifest
         self._topics = topics
         self._topic = topic
-        self._requests = SinkRequests(job.admin_url)
+        self._requests = SinkRequests(job.admin_url, tls=job.tls)
 
     def run(self, report: Callable[[ReplayProgress], None]) -> dict[int, ReplayedPartition]:
         held = self._held()
@@ -280,6 +284,7 @@ class _Replay:
             sink,
             batch,
             self._job.compression,
+            self._job.tls,
         )
         frame = self._spark.range(0, len(pieces), 1, len(pieces)).mapInArrow(task.run, RESULT)
         shares: dict[int, Share] = {}

@@ -19,6 +19,7 @@ from daybook.clients.pipelines.archive.checked import NamedFile, open_file
 from daybook.clients.pipelines.archive.files import ArchiveFiles
 from daybook.clients.pipelines.archive.replay_plan import MARK, Mark, Piece
 from daybook.clients.python.sink_requests import Batch, SinkRequests
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.python.topic_producer import COMPRESSION_ON_THE_WIRE
 from daybook.clients.spark.rows import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from daybook.clients.spark.short_errors import each_in_one_sentence
@@ -190,6 +191,7 @@ class ReplayTask:
     sink: str
     batch: Batch
     compression: CompressionType
+    tls: TlsOptions | None = None
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Stage the pieces whose indexes are in the batches; this is what `mapInArrow` calls."""
@@ -208,7 +210,9 @@ class ReplayTask:
         piece = self.pieces[index]
         encoder = EntryEncoder(self.archive, self.versions, self.compression)
         topic = self.topics[piece.partition]
-        attempt = await SinkRequests(rotated(self.admin_url, index)).begin(self.sink, self.batch)
+        attempt = await SinkRequests(rotated(self.admin_url, index), tls=self.tls).begin(
+            self.sink, self.batch
+        )
         try:
             held: list[bytes] = []
             size = 0

@@ -34,8 +34,10 @@ from daybook.clients.pipelines.archive.store import ArchiveStore, open_store
 from daybook.clients.pipelines.archive.write import COLUMNS, RESULT, FileWriter
 from daybook.clients.python.errors import TopicNotFoundError
 from daybook.clients.python.limits import ClientLimits
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.offsets import Partition, full_topic_name, limit
 from daybook.clients.spark.selection import parse_selection
+from daybook.clients.spark.tls_options import spark_options
 from daybook.clients.spark.topics import Held, TopicOffsets
 
 _REMEDY = "archive into a new directory"
@@ -48,6 +50,7 @@ class ArchiveJob:
     directory: Path
     file_bytes: int
     rows_per_step: int
+    tls: TlsOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,9 @@ def archive(
     Raise ArchiveError if the archive belongs to another topic, or misses offsets that are gone.
     """
     topic = full_topic_name(job.topic, "topic")
-    topics = TopicOffsets(job.service_url, parse_selection({"topic": job.topic}), ClientLimits())
+    topics = TopicOffsets(
+        job.service_url, parse_selection({"topic": job.topic}), ClientLimits(), job.tls
+    )
     try:
         with open_store(job.directory) as store:
             held = topics.held()  # after the manifest was read
@@ -213,6 +218,7 @@ def _step(
         .options(
             **{
                 "service.url": job.service_url,
+                **spark_options(job.tls),
                 "topic": job.topic,
                 "columns": ",".join(COLUMNS),
                 "startingOffsets": json.dumps({str(n): each for n, each in start.items()}),

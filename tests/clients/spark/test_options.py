@@ -2,9 +2,11 @@
 
 import pytest
 
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.offsets import Partition
 from daybook.clients.spark.options import AtTimes, parse_options
 from daybook.clients.spark.selection import Selection, parse_selection
+from daybook.clients.spark.tls_options import parse_tls, spark_options
 
 T, U = "persistent://public/default/t", "persistent://shop/eu/u"
 BASE = {"service.url": "pulsar://localhost:6650", "topic": "t"}
@@ -144,3 +146,38 @@ def test_topics_are_named_in_four_ways(given: dict[str, str], expected: Selectio
 def test_topics_that_cannot_be_read_are_refused(given: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_selection(given)
+
+
+TLS = {
+    "service.url": "pulsar+ssl://x",
+    "topic": "t",
+    "tls.trusted": "/ca.pem",
+    "tls.certificate": "/me.pem",
+    "tls.key": "/me.key",
+    "tls.verifyHost": "false",
+}
+
+
+def test_options_of_tls() -> None:
+    options = parse_options(TLS, streaming=False)
+    assert options.tls == TlsOptions("/ca.pem", "/me.pem", "/me.key", verify_host=False)
+    assert parse_tls({n.lower(): v for n, v in TLS.items()}, "pulsar+ssl://x") == options.tls
+    assert TLS | spark_options(options.tls) == TLS
+    assert parse_options(TLS | {"tls.verifyHost": "True"}, streaming=True).tls is not None
+    plain = {"service.url": "pulsar+ssl://x", "topic": "t"}
+    assert parse_options(plain, streaming=False).tls == TlsOptions()
+    assert parse_options(BASE, streaming=False).tls is None
+    assert spark_options(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ({"service.url": "pulsar://x"}, "tls.trusted is for brokers with TLS"),
+        ({"tls.verifyHost": "maybe"}, "'maybe' is neither true nor false"),
+        ({"tls.key": " "}, "'tls.key' is empty"),
+    ],
+)
+def test_options_of_tls_that_make_no_sense(extra: dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        parse_options(TLS | extra, streaming=False)

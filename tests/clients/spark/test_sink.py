@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from daybook.clients.python.tls import TlsOptions
 from daybook.clients.spark.row_columns import RowColumns, row_columns
 from daybook.clients.spark.sink import StreamWriter
 from daybook.clients.spark.sink_options import SinkOptions, parse_sink_options
@@ -139,3 +140,17 @@ def test_without_pyarrow_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("daybook.clients.spark.write_plan.find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError, match="pip install 'daybook-mq"):
         DaybookDataSource(OPTIONS).writer(schema("value string"), overwrite=False)
+
+
+def test_tls_of_the_sink() -> None:
+    urls = {"service.url": "pulsar+ssl://x", "admin.url": "https://x"}
+    once = {**OPTIONS, **urls, "semantics": "exactly-once", "tls.trusted": "/ca.pem"}
+    found = parse_sink_options(once, streaming=False)
+    assert found.tls == TlsOptions("/ca.pem")
+    assert found.once is not None
+    assert found.once.tls == found.tls
+    assert pickle.loads(pickle.dumps(found)) == found
+    with pytest.raises(ValueError, match="both be with TLS"):
+        parse_sink_options({**once, "admin.url": "http://x"}, streaming=False)
+    with pytest.raises(ValueError, match="is for brokers with TLS"):
+        parse_sink_options({**OPTIONS, "tls.key": "k"}, streaming=False)
