@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pulsar
 import pytest
@@ -21,6 +21,9 @@ from daybook.clients.testing.standalone import ANY_PORTS, StandaloneProcess
 from tests.harness.certificates import Authority, Issued
 from tests.harness.processes import ServerProcess, end, wait_until
 from tests.harness.processes import daybook as run_daybook
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("tls")]
 
@@ -303,3 +306,26 @@ def test_a_killed_broker_is_taken_over_with_tls(secure: Secure) -> None:
             producer.send(b"after")
         left = f"pulsar+ssl://127.0.0.1:{secure.brokers[1].ready['tls_port']}"
         assert {client.lookup(f"taken-{index}") for index in range(TOPICS)} == {left}
+
+
+def test_spark_writes_exactly_once_and_reads_with_tls(
+    secure: Secure, spark: "SparkSession", topic: str, tmp_path: Path
+) -> None:
+    """The write goes through the https ports, the read through both brokers and the bookies."""
+    given = {
+        "service.url": secure.url("pulsar+ssl"),
+        "tls.trusted": secure.trusted,
+        "topic": topic,
+    }
+    with blocking.connect_admin(secure.url("https"), tls=secure.options) as admin:
+        admin.create_topic(topic, partitions=2)
+    rows = spark.range(0, 1000).selectExpr("cast(cast(id as string) as binary) value")
+    writer = rows.write.format("daybook").options(**given, **{"admin.url": secure.url("https")})
+    writer.option("semantics", "exactly-once").mode("append").save()
+    for way in ("auto", "brokers"):
+        found = spark.read.format("daybook").options(**given, read=way).load()
+        values = sorted(int(row["value"]) for row in found.select("value").collect())
+        assert values == list(range(1000))
+    other = {"tls.trusted": str(Authority(tmp_path).trusted)}
+    with pytest.raises(Exception, match="is signed by nobody whom this client trusts"):
+        spark.read.format("daybook").options(**given | other).load().count()
