@@ -178,7 +178,9 @@ def test_a_step_that_moves_nothing_is_an_error(
     """A batch without rows would be committed again and again, without an end."""
     held = holding(Retained(0, 8, 7), Retained(0, 0, 8))
     topics: Any = SimpleNamespace(held=lambda: held, client=None)
-    job: Any = SimpleNamespace(admin_url="http://x:1", rows_per_step=1000, with_schemas=False)
+    job: Any = SimpleNamespace(
+        admin_url="http://x:1", rows_per_step=1000, with_schemas=False, tls=None
+    )
     run = replaying._Replay(cast("Any", None), job, ArchiveFiles(tmp_path), MANIFEST, topics, "t")
     batches = [3]
     written: list[list[Piece]] = []
