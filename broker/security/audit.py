@@ -51,9 +51,9 @@ class _Line:
                 "method": "" if caller is None else caller.identity.method,
                 "peer": self.peer,
                 "action": self.action,
-                "object": self.target[:_CHARS_MAX],
+                "object": self.target,
                 "allowed": self.reason is None,
-                "reason": (self.reason or "")[:_CHARS_MAX],
+                "reason": self.reason or "",
             }
         )
 
@@ -92,9 +92,10 @@ class Audit:
             self.dropped += 1
             self._untold += 1
         else:
-            reason = None if refused is None else refused.reason
+            # Cut here: lines wait, and clients choose how long the names are.
+            reason = None if refused is None else refused.reason[:_CHARS_MAX]
             now_ms = self._clock.now_ms()
-            self._waiting.append(_Line(now_ms, caller, peer, action, target, reason))
+            self._waiting.append(_Line(now_ms, caller, peer, action, target[:_CHARS_MAX], reason))
         self._some.set()
 
     async def run(self) -> None:

@@ -186,7 +186,7 @@ class Handlers:
             broker.topic_lists,
             self._lookups,
             self.refuse,
-            partial(self._authorize, T.WATCH_TOPIC_LIST),
+            None if broker.authorization is None else partial(self._authorize, T.WATCH_TOPIC_LIST),
             watchers_max=broker.limits.watchers_max,
         )
         self._acks_waiting = 0  # for their receipts

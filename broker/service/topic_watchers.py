@@ -11,7 +11,13 @@ from typing import Any, assert_never
 
 import trio
 
-from daybook.broker.errors import BrokerError, InvalidNameError, NotAllowedError, RefusedError
+from daybook.broker.errors import (
+    AuthorizationError,
+    BrokerError,
+    InvalidNameError,
+    NotAllowedError,
+    RefusedError,
+)
 from daybook.broker.namespaces.topic_lists import Followed, TopicLists
 from daybook.broker.protocol import topic_watchers
 from daybook.broker.protocol.patterns import PatternError, TopicPattern
@@ -23,13 +29,16 @@ from daybook.wire.proto import pulsar_pb2 as pb
 from daybook.wire.topics import check_namespace
 
 T = pb.BaseCommand
+_RETRY_S = 1.0  # A right that cannot be checked now is checked again after that time.
 Refusing = Callable[[int, Any, BrokerError], None]
 
 
 class TopicWatchers:
     """One instance per connection.  `refuse` answers a request with an error.
 
-    `authorize` raises AuthorizationError if the client may not see the topics.
+    `authorize` raises AuthorizationError if the client may not see the topics; None if everybody
+    may.  It is asked before each change is told, too: a watcher that has lost its right is told
+    nothing any more, and is not closed, because clients take that for a lost connection.
     """
 
     def __init__(
@@ -38,7 +47,7 @@ class TopicWatchers:
         lists: TopicLists,
         queue: RequestQueue,
         refuse: Refusing,
-        authorize: Callable[[Any], Awaitable[None]],
+        authorize: Callable[[Any], Awaitable[None]] | None,
         *,
         watchers_max: int,
     ) -> None:
@@ -50,6 +59,7 @@ class TopicWatchers:
         self._machine = TopicWatchersProtocol(watchers_max=watchers_max)
         self._followed: dict[int, Followed] = {}  # by attempt
         self._scopes: dict[int, trio.CancelScope] = {}  # openings under way, by attempt
+        self._checked: set[int] = set()  # attempts whose right is being checked again
         self._waits = False  # a task waits until the client takes more
 
     def open(self, body: pb.CommandWatchTopicList, frame_bytes: int) -> None:
@@ -112,9 +122,10 @@ class TopicWatchers:
         try:
             with scope:
                 pattern = _pattern(body.topics_pattern)
-                changed = partial(self._changed, watcher_id, attempt)
+                changed = partial(self._changed, body, attempt)
                 namespace = _namespace(body.namespace)
-                await self._authorize(body)
+                if self._authorize is not None:
+                    await self._authorize(body)
                 followed = await self._lists.follow(namespace, pattern, changed)
         except BrokerError as error:
             failed = self._machine.open_failed(watcher_id, attempt, error.code, error.reason)
@@ -127,9 +138,34 @@ class TopicWatchers:
             followed.stop()
             return
         self._followed[attempt] = followed
-        self._changed(watcher_id, attempt)
+        self._listed(watcher_id, attempt)
 
-    def _changed(self, watcher_id: int, attempt: int) -> None:
+    def _changed(self, body: pb.CommandWatchTopicList, attempt: int) -> None:
+        if self._authorize is None:
+            self._listed(body.watcher_id, attempt)
+        elif attempt in self._followed and attempt not in self._checked:
+            self._checked.add(attempt)
+            self._connection.start_task(self._check_again, self._authorize, body, attempt)
+
+    async def _check_again(
+        self,
+        authorize: Callable[[Any], Awaitable[None]],
+        body: pb.CommandWatchTopicList,
+        attempt: int,
+    ) -> None:
+        """Tell what has changed, if the client still may see it."""
+        while attempt in self._followed:
+            try:
+                await authorize(body)
+                break
+            except AuthorizationError:
+                self._followed.pop(attempt).stop()
+            except BrokerError:  # The right is unknown, which is no right.
+                await trio.sleep(_RETRY_S)
+        self._checked.discard(attempt)
+        self._listed(body.watcher_id, attempt)
+
+    def _listed(self, watcher_id: int, attempt: int) -> None:
         followed = self._followed.get(attempt)
         if followed is not None:
             self._perform(self._machine.listed(watcher_id, attempt, followed.latest))

@@ -132,3 +132,10 @@ def test_a_proxy_is_noted_with_the_role_for_which_it_asks(tmp_path: Path) -> Non
     (found,) = lines(path)
     assert (found["role"], found["original"]) == ("proxy", "ben")
     assert len(found["object"]) == 512
+
+
+def test_a_line_that_waits_is_short_whatever_a_client_has_chosen(tmp_path: Path) -> None:
+    audit = Audit(str(tmp_path / "audit"), FixedClock(), silent_log())
+    audit.note("GET", "1.2.3.4:5", None, "/" + "x" * 100_000, AuthorizationError("y" * 100_000))
+    (line,) = audit._waiting
+    assert len(line.target) == len(line.reason or "") == 512

@@ -6,6 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -26,6 +28,7 @@ from daybook.wire.logging import silent_log
 from daybook.wire.metadata.memory import MemoryStore
 from daybook.wire.proto import pulsar_pb2 as pb
 from tests.broker.security.test_sessions import SETTINGS, token
+from tests.broker.test_topic_watchers import Topics
 from tests.harness.broker import TOPIC, Cluster, open_broker
 from tests.harness.clocks import FixedClock
 
@@ -175,6 +178,29 @@ async def test_a_revoked_right_closes_producers_and_consumers() -> None:
         assert [role_of(each) for each in subscription.consumers.values()] == ["root"]
         root.send(1)
         await root.receipts(1)
+
+
+@pytest.mark.parametrize("namespace_auth", [{}, {"reader": ["consume"]}])
+async def test_a_watcher_that_has_lost_its_right_is_told_no_more_names(
+    namespace_auth: dict[str, list[str]],
+) -> None:
+    async with open_broker(settings=LOCKED) as cluster:
+        store = cluster.broker.session
+        await store_policies(store)
+        reader = await connected(cluster, "reader")
+        watch, success = requests()[T.WATCH_TOPIC_LIST]
+        await reader.ask(watch, success)
+        changed = {"auth_policies": {"namespace_auth": namespace_auth}}
+        await store.set(records.policies_path(NAMESPACE), records.encode(changed), -1)
+        root = await connected(cluster, "root")
+        await root.ask(watch, success)
+        await Topics(cluster.broker.store).create("t-new")
+        await root.wait(pb.CommandWatchTopicUpdate)
+        if namespace_auth:
+            (update,) = await reader.wait(pb.CommandWatchTopicUpdate)
+            assert list(update.new_topics) == [f"{TOPIC}-new"]
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not reader.bodies(pb.CommandWatchTopicUpdate)
 
 
 def role_of(opened: Producer | Consumer) -> str:
