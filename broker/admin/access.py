@@ -90,6 +90,11 @@ def _original(header: str) -> str:
         raise AuthorizationError("the original principal is not a role") from None
 
 
+def domain_of(path: str) -> str:
+    """Return the domain of the topics that a path names."""
+    return "non-persistent" if "non-persistent" in path.split("/")[3:5] else "persistent"
+
+
 def target_of(path: str, params: Mapping[str, str]) -> Resource:
     """Return the object that a path names.  Raise InvalidNameError."""
     if "tenant" not in params:
@@ -102,8 +107,7 @@ def target_of(path: str, params: Mapping[str, str]) -> Resource:
         subscription = url_decode(params["subscription"]) if "subscription" in params else None
         if "topic" not in params:
             return of_namespace(namespace, subscription)
-        domain = "non-persistent" if "non-persistent" in path.split("/")[3:5] else "persistent"
-        topic = TopicName.parse(f"{domain}://{namespace}/{url_decode(params['topic'])}")
+        topic = TopicName.parse(f"{domain_of(path)}://{namespace}/{url_decode(params['topic'])}")
     except MalformedError as error:
         raise InvalidNameError(str(error)) from None
     return of_topic(topic, subscription)

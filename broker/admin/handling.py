@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from daybook.broker.admin.access import Access
+from daybook.broker.admin.access import Access, domain_of
 from daybook.broker.errors import (
     AuthenticationError,
     BrokerError,
@@ -94,8 +94,7 @@ class Call(Generic[PartsT]):
     @property
     def domain(self) -> str:
         """The domain of topics that the path names."""
-        parts = self._request.scope["path"].split("/")
-        return "non-persistent" if "non-persistent" in parts[3:5] else "persistent"
+        return domain_of(self._request.scope["path"])
 
     @property
     def topic(self) -> TopicName:
