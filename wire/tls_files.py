@@ -210,7 +210,7 @@ class ReloadedContext:
         files = ", ".join(map(str, self._files.paths))
         try:
             self._context = self._build(self._files)
-        except TlsFilesError as error:
+        except OSError as error:  # also a file that was removed while it was read
             self._log.warning(
                 "the changed certificates cannot be used, so the previous ones stay in force",
                 why=str(error),

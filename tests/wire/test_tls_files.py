@@ -120,6 +120,30 @@ async def test_half_written_files_leave_the_previous_ones_in_force(
     assert contexts.get() is not first
 
 
+@pytest.mark.parametrize("name", ["load_cert_chain", "load_verify_locations"])
+async def test_a_file_that_vanishes_while_it_is_read_ends_no_port(
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    authority, lines = Authority(tmp_path), Lines()
+    issued, new = authority.issue("server"), authority.issue("new")
+    files = TlsFiles(issued.certificate, issued.key, Path(authority.trusted))
+    build = partial(server_context, client_certificates="required")
+    contexts = ReloadedContext(files, build, clock=Wall(0), log=lines.log)
+    first = contexts.get()
+
+    def vanished(*_: object, **__: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(ssl.SSLContext, name, vanished)
+    _put(issued, new)
+    await trio.sleep(1)
+    assert contexts.get() is first
+    assert "No such file" in lines.pop()[0]
+
+
 async def test_an_expiring_certificate_is_named_once_a_day(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
