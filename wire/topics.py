@@ -40,6 +40,13 @@ def url_decode(text: str) -> str:
         raise MalformedError(f"the name is not URL-encoded UTF-8: {error}") from None
 
 
+def check_tenant(tenant: str) -> str:
+    """Return `tenant` if it is the name of one, else raise MalformedError."""
+    if _NAMED.fullmatch(tenant) is None:
+        raise MalformedError(f"{tenant!r} is not the name of a tenant")
+    return tenant
+
+
 def check_namespace(namespace: str) -> str:
     """Return `namespace` if it is `tenant/name`, else raise MalformedError."""
     tenant, _, name = namespace.partition("/")

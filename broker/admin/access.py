@@ -19,7 +19,7 @@ from daybook.broker.security.identity import CALLER, ORIGINAL_PRINCIPAL, Caller,
 from daybook.broker.security.rights import Right
 from daybook.wire.errors import MalformedError
 from daybook.wire.http import CERTIFICATE
-from daybook.wire.topics import TopicName, check_namespace, url_decode
+from daybook.wire.topics import TopicName, check_namespace, check_tenant, url_decode
 from daybook.wire.transport import PeerCertificate
 
 
@@ -72,7 +72,7 @@ class Access:
         credentials = of_header(
             headers.get("Authorization", ""),
             headers.get("X-Pulsar-Auth-Method-Name", ""),
-            "" if certificate is None else certificate.common_name,
+            None if certificate is None else certificate.common_name,
         )
         identity = await authentication.identify(credentials)
         # A super user, such as another broker, lends none of its rights by naming a role.
@@ -102,7 +102,7 @@ def target_of(path: str, params: Mapping[str, str]) -> Resource:
     try:
         tenant = url_decode(params["tenant"])
         if "namespace" not in params:
-            return Resource(tenant)
+            return Resource(check_tenant(tenant))
         namespace = check_namespace(f"{tenant}/{url_decode(params['namespace'])}")
         subscription = url_decode(params["subscription"]) if "subscription" in params else None
         if "topic" not in params:

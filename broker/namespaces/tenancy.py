@@ -29,7 +29,7 @@ from daybook.wire.metadata.store import (
     RecordExistsError,
     VersionConflictError,
 )
-from daybook.wire.topics import check_namespace
+from daybook.wire.topics import check_namespace, check_tenant
 
 DEFAULT_TENANT = "public"
 
@@ -243,7 +243,7 @@ class Tenancy:
 def _checked(name: str) -> str:
     """Check the name of a cluster or tenant and return it."""
     try:
-        check_namespace(f"{name}/x")
+        check_tenant(name)
     except MalformedError:
         raise InvalidNameError(
             f"{name!r} is not a valid name for a cluster or tenant: use letters, digits and -=:._"

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from daybook.broker.errors import AuthenticationError
+from daybook.broker.errors import AuthenticationError, UnavailableError
 from daybook.broker.security.certificates import identity_of
 from daybook.broker.security.identity import Identity
 from daybook.broker.security.oidc import OpenIdTokens
@@ -33,7 +33,9 @@ class Credentials:
 
     method: str = ""
     data: bytes = b""
-    common_name: str = ""  # from the client's certificate, which the connection has verified
+    # From the client's certificate, which the connection has verified: "" if it has not exactly one
+    # name, None if the client has shown no certificate.
+    common_name: str | None = None
 
     def __repr__(self) -> str:
         return f"Credentials({self.method!r})"
@@ -79,12 +81,19 @@ class Authentication:
         except WrongCredentialsError as error:
             self.counts.failed[method, error.kind] += 1
             raise AuthenticationError(f"{error} (method {method})") from None
+        except UnavailableError:
+            self.counts.failed[method, "busy"] += 1
+            raise
         self.counts.succeeded[method] += 1
         return identity
 
+    def note_not_renewed(self) -> None:
+        """Count a client that did not renew its credentials, or with those of another role."""
+        self.counts.failed["renewal", "not_renewed"] += 1
+
     def _method_of(self, credentials: Credentials) -> str:
         if credentials.method in _NONE and not credentials.data:
-            certified = credentials.common_name and "tls" in self._methods
+            certified = credentials.common_name is not None and "tls" in self._methods
             return "tls" if certified else ""
         return credentials.method
 
@@ -119,12 +128,12 @@ def by_certificate(roles: Mapping[str, str]) -> Verify:
     """Return the method "tls": the client has a certificate, and sends nothing else."""
 
     async def verify(credentials: Credentials) -> Identity:
-        return identity_of(credentials.common_name, roles)
+        return identity_of(credentials.common_name or "", roles)
 
     return verify
 
 
-def of_header(authorization: str, method: str, common_name: str) -> Credentials:
+def of_header(authorization: str, method: str, common_name: str | None) -> Credentials:
     """Return the credentials of an HTTP request.  Raise AuthenticationError.
 
     `method` is what the client has named in X-Pulsar-Auth-Method-Name, "" if it has named nothing.

@@ -1,10 +1,13 @@
 """Users and passwords in an htpasswd file: bcrypt, apr1 and SHA.
 
 The file is read again when it has changed.  A password is checked in a worker thread, because
-bcrypt takes long on purpose; two are checked at a time, so that a flood of wrong passwords takes
-two threads and no more.  Passwords that were right are remembered for a while as keyed hashes, with
-a key that never leaves the process, so no password and no hash that could be tried elsewhere is
-kept.  The remembered hash covers the line of the file, so a changed password counts at once.
+bcrypt takes long on purpose.  Two are checked at a time, and `WAITING_MAX` wait for that at most;
+others are refused for the moment.  So a flood of wrong passwords takes two threads, keeps nobody
+waiting for long, and does not reach those whose passwords are remembered.
+
+Passwords that were right are remembered for a while as keyed hashes, with a key that never leaves
+the process, so no password and no hash that could be tried elsewhere is kept.  The remembered hash
+covers the line of the file, so a changed password counts at once.
 """
 
 import base64
@@ -20,6 +23,7 @@ from typing import TypeAlias
 import bcrypt
 import trio
 
+from daybook.broker.errors import UnavailableError
 from daybook.broker.security import apr1
 from daybook.broker.security.identity import Identity, checked_role
 from daybook.broker.security.tokens import WrongCredentialsError
@@ -29,6 +33,7 @@ from daybook.wire.settings import ConfigError
 _FILE_BYTES_MAX = 4 << 20
 _CREDENTIALS_BYTES_MAX = 1 << 10
 _REMEMBERED_MAX = 1_000
+WAITING_MAX = 32  # passwords that are checked, or wait for it
 _BCRYPT = ("$2y$", "$2b$", "$2a$")
 _BCRYPT_BYTES_MAX = 72  # It would not look at further bytes.
 _SHA = "{SHA}"
@@ -50,6 +55,8 @@ class Passwords:
         self._secret = rng.randbytes(32)
         self._right: dict[bytes, None] = {}  # keyed hashes; the one used longest ago is first
         self._threads = trio.CapacityLimiter(2)
+        self._waiting = 0
+        self._decoy = _NOBODY
         self._stamp: _Stamp | None = None
         self._users: dict[str, str] = {}
         try:
@@ -58,20 +65,56 @@ class Passwords:
             raise ConfigError(f"basic_file {path}: {error}") from None
 
     async def verify(self, data: bytes) -> Identity:
-        """Return the identity of `user:password`.  Raise WrongCredentialsError."""
+        """Return the identity of `user:password`.
+
+        Raise WrongCredentialsError, and UnavailableError if too many passwords are being checked.
+        """
         user, password = credentials_of(data)
-        right = await trio.to_thread.run_sync(self._check, user, password, limiter=self._threads)
+        if not self._is_remembered(user, password):
+            await self._check_in_turn(user, password)
+        return Identity(user, "basic")
+
+    def _is_remembered(self, user: str, password: bytes) -> bool:
+        """Return True if the password was right lately; False also if a thread must look first."""
+        # A thread that reads the file holds the lock, and the event loop does not wait for it.
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            stored = self._users.get(user)
+            if stored is None or _stamp(self._path) != self._stamp:
+                return False
+            key = self._keyed(user, password, stored)
+            if key not in self._right:
+                return False
+            del self._right[key]
+            self._right[key] = None  # It is now the one used last.
+            return True
+        except OSError:
+            return False
+        finally:
+            self._lock.release()
+
+    async def _check_in_turn(self, user: str, password: bytes) -> None:
+        if self._waiting >= WAITING_MAX:
+            raise UnavailableError("too many passwords are being checked now: try again later")
+        self._waiting += 1
+        try:
+            right = await trio.to_thread.run_sync(
+                self._check, user, password, limiter=self._threads
+            )
+        finally:
+            self._waiting -= 1
         if not right:
             raise WrongCredentialsError("password", "the user or the password is wrong")
-        return Identity(user, "basic")
 
     def _check(self, user: str, password: bytes) -> bool:
         """Return True if the password is right.  This runs in a thread, two at a time."""
         self._read_if_changed()
         stored = self._users.get(user)
         if stored is None:
-            # An unknown user takes as long as a known one, so nobody finds out which there are.
-            matches(password, next(iter(self._users.values()), _NOBODY))
+            # An unknown user takes as long as the slowest known one, so that the time tells nothing
+            # of who is known, if all hashes are of one kind.
+            matches(password, self._decoy)
             return False
         key = self._keyed(user, password, stored)
         with self._lock:
@@ -117,6 +160,7 @@ class Passwords:
         if len(content) > _FILE_BYTES_MAX:
             raise ValueError("the file is too large")
         self._users = parse(content.decode())
+        self._decoy = max(self._users.values(), key=_effort, default=_NOBODY)
         self._stamp = stamp
 
 
@@ -166,6 +210,13 @@ def matches(password: bytes, stored: str) -> bool:
             return False
         return compare_digest(sha1(password, usedforsecurity=False).digest(), digest)
     return apr1.matches(password, stored)
+
+
+def _effort(stored: str) -> tuple[int, str]:
+    """Return what tells which of two hashes takes longer to check."""
+    if stored.startswith(_BCRYPT):
+        return 2, stored[4:6]  # the cost, in two digits
+    return (0, "") if stored.startswith(_SHA) else (1, "")
 
 
 def _stamp(path: Path) -> _Stamp:

@@ -8,7 +8,9 @@ The module is pure: callers pass the time.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import jwt
@@ -128,9 +130,12 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongCredentialsError("malformed", f"the claim {name} of the token is not a time")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            time_s = float(value)
+            if isfinite(time_s):
+                return time_s
+    raise WrongCredentialsError("malformed", f"the claim {name} of the token is not a time")
 
 
 def _texts(value: object) -> list[object]:

@@ -21,7 +21,7 @@ from google.protobuf.message import Message
 from daybook.broker.config import BrokerConfig
 from daybook.broker.connected_client import Call, ConnectedClient
 from daybook.broker.dispatch.memory_limit import DispatchMemoryLimit
-from daybook.broker.errors import BrokerError, RefusedError
+from daybook.broker.errors import AuthenticationError, BrokerError, RefusedError
 from daybook.broker.limits import ConnectionLimits
 from daybook.broker.protocol import session
 from daybook.broker.protocol.session import SessionProtocol
@@ -393,9 +393,9 @@ class ClientConnection:
     # -- authentication
 
     @property
-    def _common_name(self) -> str:
+    def _common_name(self) -> str | None:
         certificate = self.certificate
-        return "" if certificate is None else certificate.common_name
+        return None if certificate is None else certificate.common_name
 
     def auth_response(self, body: pb.CommandAuthResponse) -> None:
         """Handle the client's answer to a challenge."""
@@ -430,6 +430,7 @@ class ClientConnection:
             effects = self._session.proven(identity.role)
             if first:
                 self._note("CONNECT")
+            self._note_not_renewed(effects)
             if first and identity.expires_s is not None:
                 self.start_task(self._watch_expiry)
         self._perform(effects)
@@ -441,16 +442,29 @@ class ClientConnection:
         if self._context.audit is not None:
             self._context.audit.note(action, self.peer, self._caller, refused=error)
 
+    def _note_not_renewed(self, effects: list[session.Effect]) -> None:
+        """Note that the session has refused the client, whose credentials are not renewed."""
+        for effect in effects:
+            if isinstance(effect, session.Refuse):
+                assert self._context.authentication is not None
+                self._context.authentication.note_not_renewed()
+                self._note("AUTH_RESPONSE", AuthenticationError(effect.reason))
+
+    def _expired(self) -> None:
+        effects = self._session.expired()
+        self._note_not_renewed(effects)
+        self._perform(effects)
+
     async def _watch_expiry(self) -> None:
         """Ask the client for new credentials when its own expire; end the session without them."""
         while not self.closing and await self._expiry():
             self._identified = trio.Event()
-            self._perform(self._session.expired())
+            self._expired()
             if not self.closing:
                 with trio.move_on_after(self._context.config.auth_refresh_s):
                     await self._identified.wait()
                 if self._session.renewal is not session.Renewal.NOT_DUE:
-                    self._perform(self._session.expired())
+                    self._expired()
             await self._end_if_refused()
 
     async def _expiry(self) -> bool:

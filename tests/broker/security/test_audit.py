@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from daybook.broker.errors import AuthorizationError
 from daybook.broker.security.audit import Audit
 from daybook.broker.security.identity import Caller, Identity
 from daybook.wire.logging import silent_log
+from daybook.wire.proto import pulsar_pb2 as pb
+from tests.broker.security import test_sessions as sessions
 from tests.broker.security.test_rights import LOCKED, app, bearer, connected, status, store_policies
 from tests.broker.security.test_rights import access as admitting
 from tests.broker.security.test_sessions import refusal, token
@@ -139,3 +142,22 @@ def test_a_line_that_waits_is_short_whatever_a_client_has_chosen(tmp_path: Path)
     audit.note("GET", "1.2.3.4:5", None, "/" + "x" * 100_000, AuthorizationError("y" * 100_000))
     (line,) = audit._waiting
     assert len(line.target) == len(line.reason or "") == 512
+
+
+@pytest.mark.parametrize("renewed", ["another role", "nothing"])
+async def test_a_renewal_that_is_refused_is_noted_and_counted(
+    tmp_path: Path, autojump_clock: MockClock, renewed: str
+) -> None:
+    path = tmp_path / "audit"
+    async with open_broker(settings={**LOCKED, "audit_file": str(path)}) as cluster:
+        client = await sessions.connected(cluster, token(exp=sessions.NOW_S + 20), renews=True)
+        await client.wait(pb.CommandAuthChallenge)
+        if renewed == "another role":
+            sessions.answer(client, token("root"))
+        await client.wait(pb.CommandError)
+        await client.wait_closed()
+        authentication = cluster.broker.context.authentication
+        assert authentication is not None
+        assert authentication.counts.failed["renewal", "not_renewed"] == 1
+    assert [each["allowed"] for each in lines(path)] == [True, False]
+    assert "renewed" in lines(path)[1]["reason"]

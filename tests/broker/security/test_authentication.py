@@ -113,6 +113,12 @@ async def test_certificates_have_the_roles_of_the_table(tmp_path: Path) -> None:
     assert await who(found, "tls", b"", "admin") == "refused"
 
 
+async def test_a_certificate_without_one_name_is_wrong_and_not_anonymous(tmp_path: Path) -> None:
+    found = methods(tmp_path, anonymous_role="nobody")
+    assert await who(found, "", b"", None) == "nobody by anonymous"
+    assert await who(found, "", b"", "") == "refused"
+
+
 async def test_a_method_that_is_not_set_is_not_known(tmp_path: Path) -> None:
     found = methods(tmp_path, authentication=["token"], basic_file="")
     assert await who(found, "basic", b"ben:secret") == "refused"
@@ -126,9 +132,9 @@ def test_credentials_have_no_readable_form() -> None:
 def test_the_headers_of_a_request() -> None:
     basic = "Basic " + base64.b64encode(b"ben:secret").decode()
     assert of_header("", "", "cn") == Credentials("", b"", "cn")
-    assert of_header("Bearer abc", "", "") == Credentials("token", b"abc")
-    assert of_header("bearer abc", "token", "") == Credentials("token", b"abc")
-    assert of_header(basic, "basic", "") == Credentials("basic", b"ben:secret")
+    assert of_header("Bearer abc", "", None) == Credentials("token", b"abc")
+    assert of_header("bearer abc", "token", None) == Credentials("token", b"abc")
+    assert of_header(basic, "basic", None) == Credentials("basic", b"ben:secret")
     assert of_header("", "tls", "cn") == Credentials("tls", b"", "cn")
     for authorization, method in (
         ("Digest x", ""),

@@ -2,13 +2,17 @@
 
 import base64
 import os
+import threading
 from hashlib import sha1
 from pathlib import Path
 from random import Random
 
 import bcrypt
 import pytest
+import trio
+import trio.testing
 
+from daybook.broker.errors import UnavailableError
 from daybook.broker.security import apr1, basic
 from daybook.broker.security.basic import Passwords, matches, parse
 from daybook.broker.security.tokens import WrongCredentialsError
@@ -130,6 +134,43 @@ async def test_an_unknown_user_costs_as_much_as_a_known_one(
     monkeypatch.setattr(basic, "matches", lambda _, stored: checked.append(stored))
     assert await role(users, b"eve:secret") == "(password)"
     assert checked == [BCRYPT]
+
+
+async def test_an_unknown_user_costs_as_much_as_the_slowest_known_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cheap = apr1.hashed(b"secret", "salt")
+    users = passwords(tmp_path / "f", f"ben:{SHA}\nann:{BCRYPT}\neve:{cheap}\n")
+    checked = []
+    monkeypatch.setattr(basic, "matches", lambda _, stored: checked.append(stored))
+    assert await role(users, b"zoe:secret") == "(password)"
+    assert checked == [BCRYPT]
+
+
+async def test_a_flood_of_wrong_passwords_is_bounded_and_does_not_reach_remembered_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    users = passwords(tmp_path / "f", f"ann:{BCRYPT}\nben:{SHA}\n")
+    assert await role(users, b"ann:secret") == "ann"
+    go_on = threading.Event()
+    monkeypatch.setattr(basic, "matches", lambda *_: go_on.wait() and False)
+    outcomes: list[str] = []
+
+    async def flood() -> None:
+        try:
+            outcomes.append(await role(users, b"ben:wrong"))
+        except UnavailableError as error:
+            outcomes.append(str(error))
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(basic.WAITING_MAX + 10):
+            nursery.start_soon(flood)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(outcomes) == 10
+        assert all("too many passwords" in each for each in outcomes)
+        assert await role(users, b"ann:secret") == "ann"
+        go_on.set()
+    assert outcomes[10:] == ["(password)"] * basic.WAITING_MAX
 
 
 @pytest.mark.parametrize("text", ["ann", ":x", "ann:plain", "ann:$1$salt$hash", "ann:"])

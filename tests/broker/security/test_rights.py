@@ -398,3 +398,13 @@ def test_a_route_without_a_right_cannot_be_made() -> None:
 def test_authorization_needs_somebody_who_can_grant_rights(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"super_users|authentication"):
         parse(wrong)
+
+
+@pytest.mark.parametrize("tenant", ["a%2F%2Fb", "%2F", "..%2F..", "..", "public%2Fdefault"])
+@pytest.mark.parametrize("path", ["tenants", "namespaces"])
+async def test_a_tenant_that_cannot_be_one_is_no_bug(path: str, tenant: str) -> None:
+    admits, store = access()
+    await store_policies(store)
+    for role in ("stranger", "root"):
+        found = await status(app(admits), "GET", f"/admin/v2/{path}/{tenant}", **bearer(role))
+        assert found == 412

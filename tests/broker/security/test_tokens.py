@@ -204,3 +204,10 @@ def test_keys_of_other_kinds_are_refused() -> None:
 
 def test_a_key_has_no_readable_form() -> None:
     assert repr(secret_key(data_url(SECRET))) == "TokenKey(HS256, HS384, HS512)"
+
+
+@pytest.mark.parametrize("name", ["exp", "nbf"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 10**400, -(10**400)])
+def test_a_number_that_is_no_time_is_refused(name: str, value: float) -> None:
+    with pytest.raises(WrongCredentialsError, match="is not a time"):
+        ClaimRules().identity({"sub": "alice", name: value}, 0.0)
