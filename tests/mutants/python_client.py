@@ -155,6 +155,14 @@ REJECTED = [
         caught_by=f"{_BY_LETTERS} -k doubles",
     ),
     Mutant(
+        id="PC69",
+        rule="a flush repeats an older cumulative ack only if no newer one waits -> in its place",
+        module="daybook.clients.python.protocol.acks",
+        name="AckTracker._recall_place",
+        replacement=Edit("key <= self._mark", "key < self._mark"),
+        caught_by="tests:tests/clients/python/protocol/test_rules.py -k older_cumulative",
+    ),
+    Mutant(
         id="PC18",
         rule="a batch is in time when all of it is acknowledged -> with its first message",
         module="daybook.clients.python.topic_consumer",

@@ -209,7 +209,8 @@ class AckTracker:
 
     def _recall_place(self, place: AckTuple) -> None:
         key, rest = place[:2], place[2] or 0
-        if self._mark is not None and key < self._mark:
+        # One with the same entry that waits, or awaits its receipt, is newer: it includes this one.
+        if self._mark is not None and key <= self._mark:
             return
         if rest and key in self._pending:
             rest &= self._pending[key]

@@ -1,13 +1,14 @@
 """The rules of the client, without any network: tables that can be checked by eye."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from daybook.clients.python.protocol.acks import AckTracker, NackTracker
-from daybook.clients.python.protocol.acks_in_doubt import AcksInDoubt
+from daybook.clients.python.protocol.acks_in_doubt import AcksInDoubt, AckTuple
 from daybook.clients.python.protocol.batching import BatchBuilder
 from daybook.clients.python.protocol.permits import Permits
 from daybook.clients.python.protocol.retry import Backoff
@@ -68,6 +69,75 @@ def test_a_cumulative_ack_up_to_what_was_done_before_acknowledges_what_lies_befo
     acks.take(10)
     acks.ack_cumulative((3, 0), 0)  # It was delivered to another consumer, or before a restart.
     assert acks.take(10) == ((3, -1, None), [])
+
+
+def test_a_flush_repeats_no_older_cumulative_ack_in_place_of_a_newer_one() -> None:
+    """Found by the simulator: acknowledged messages came again after the receipt of a flush."""
+    acks = AckTracker()
+    acks.delivered(E1, 3, None)
+    acks.ack_cumulative(E1, 0)
+    acks.note_sent(*acks.take(10))  # It is in doubt from now on.
+    acks.ack_cumulative(E1, 2)
+    assert acks.take_all(10) == [((1, 1, None), [])]
+
+
+_SIZE = 3  # messages of each entry
+_WHERE = st.tuples(st.sampled_from([E1, E2, E3]), st.integers(0, _SIZE - 1))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("ack"), _WHERE),
+            st.tuples(st.just("cumulative"), _WHERE),
+            st.tuples(st.sampled_from(["sent", "lost", "flushed", "attached", "failed"]), _WHERE),
+        ),
+        max_size=14,
+    )
+)
+def test_after_a_flush_the_broker_has_all_that_was_acknowledged(
+    steps: list[tuple[str, tuple[tuple[int, int], int]]],
+) -> None:
+    """What is sent may be lost; what a flush sends is confirmed, or given back if it fails."""
+    acks = AckTracker()
+    wanted = {key: acks.delivered(key, _SIZE, None) for key in (E1, E2, E3)}
+    held = dict(wanted)  # what the broker would deliver again
+
+    def arrive(cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
+        if cumulative is not None:
+            for key in [each for each in held if each < cumulative[:2]]:
+                held[key] = 0
+        for *key, pending in ([] if cumulative is None else [cumulative]) + [*single]:
+            if (place := (key[0], key[1])) in held:
+                held[place] &= pending or 0
+
+    for what, (key, index) in [*steps, ("flushed", (E1, 0))]:
+        match what:
+            case "ack":
+                acks.ack(key, index)
+                wanted[key] &= ~(1 << index)
+            case "cumulative":
+                acks.ack_cumulative(key, index)
+                wanted |= {each: 0 for each in wanted if each < key}
+                wanted[key] &= -1 << (index + 1)
+            case "sent" | "lost":
+                while acks.waiting:
+                    group = acks.take(2)
+                    acks.note_sent(*group)
+                    if what == "sent":
+                        arrive(*group)
+            case "attached":
+                acks.in_doubt.attached()
+                acks.recall()
+            case "failed":
+                for group in acks.take_all(2):
+                    acks.give_back(*group)
+            case _:
+                for group in acks.take_all(2):
+                    arrive(*group)
+                    acks.confirmed(*group)
+                assert {key: held[key] & ~wanted[key] for key in held} == dict.fromkeys(held, 0)
+                assert {key: wanted[key] & ~held[key] for key in held} == dict.fromkeys(held, 0)
 
 
 def test_a_cumulative_ack_swallows_what_lies_before_it() -> None:
