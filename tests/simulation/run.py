@@ -308,10 +308,23 @@ class _Simulation:
             if not receiver:
                 self._outcome.violations.append(f"stalled: {name} does not get to its topic")
         if there:
-            self._look_for_leaks(there)
+            await self._look_for_leaks(there)
         self._scene.recorder("nemesis").note(Quiet(tuple(filter(None, there.values()))))
 
-    def _look_for_leaks(self, there: dict[str, str]) -> None:
+    async def _look_for_leaks(self, there: dict[str, str]) -> None:
+        """Note what brokers hold in vain: now, and a moment later.
+
+        A policy may delete a subscription in this moment, whose cursor goes after it.
+        """
+        found = self._leaks(there)
+        if found:
+            await self._handle.sleep(_LOOK_S)
+            later = self._leaks(there)
+            for text in found:
+                if text in later:
+                    self._leak(text)
+
+    def _leaks(self, there: dict[str, str]) -> list[str]:
         work = self._living_work()
         consumers = {
             there.get(each.name, ""): each.queue for each in work if isinstance(each, Consume)
@@ -322,11 +335,12 @@ class _Simulation:
             if isinstance(each, Latest) and each.subscription
         }
         readers = sum(isinstance(each, Follow | Latest) for each in work)
+        found: list[str] = []
         for name in self._plan.shape.broker_names():
             broker = self._cluster.broker(name)
             if broker is not None:
-                for text in leaks(name, broker, consumers, readers):
-                    self._leak(text)
+                found += leaks(name, broker, consumers, readers)
+        return found
 
     def _under_way(self, now: float) -> bool:
         """Return True if a client still sends, or a slow link still carries data."""
@@ -452,7 +466,7 @@ class _Simulation:
         cluster = self._cluster
         await trio.sleep(1.0)
         await self._clients_gone()
-        self._look_for_leaks({})
+        await self._look_for_leaks({})
         if Random(f"tasks {self._plan.seed}").random() < _TASKS_COUNTED:
             await self._count_tasks()
         for name in self._plan.shape.broker_names():

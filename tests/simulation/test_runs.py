@@ -156,6 +156,15 @@ def test_a_consumer_that_its_broker_has_and_nobody_else_is_a_leak(
     assert any("which no client has" in each for each in outcome.violations)
 
 
+def test_what_goes_within_a_moment_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 4000306: a policy deleted a subscription just then, and its cursor went after it."""
+    looks = (["a cursor"], [], ["a consumer"], ["a consumer"])  # two while clients are there
+    answers = iter([each for look in looks for each in (look, [])])  # of both brokers
+    monkeypatch.setattr(run, "leaks", lambda *_: next(answers, []))
+    outcome = simulate(replace(SMALL, faults=()))
+    assert [each for each in outcome.violations if "leak" in each] == ["leak: a consumer"]
+
+
 def test_permits_that_do_not_come_back_are_a_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TopicConsumer, "_give_permits", lambda *args: None)
     work = (SMALL.work[0], replace(CONSUME, queue=20))

@@ -98,18 +98,19 @@ _WHERE = st.tuples(st.sampled_from([E1, E2, E3]), st.integers(0, _SIZE - 1))
 def test_after_a_flush_the_broker_has_all_that_was_acknowledged(
     steps: list[tuple[str, tuple[tuple[int, int], int]]],
 ) -> None:
-    """What is sent may be lost; what a flush sends is confirmed, or given back if it fails."""
+    """A group that is sent may be lost.  A flush is confirmed, or gives its groups back."""
     acks = AckTracker()
     wanted = {key: acks.delivered(key, _SIZE, None) for key in (E1, E2, E3)}
-    held = dict(wanted)  # what the broker would deliver again
+    held = dict(wanted)  # The broker would deliver these again.
 
     def arrive(cumulative: AckTuple | None, single: Sequence[AckTuple]) -> None:
         if cumulative is not None:
             for key in [each for each in held if each < cumulative[:2]]:
                 held[key] = 0
-        for *key, pending in ([] if cumulative is None else [cumulative]) + [*single]:
-            if (place := (key[0], key[1])) in held:
-                held[place] &= pending or 0
+        told = [*single] if cumulative is None else [cumulative, *single]
+        for ledger_id, entry_id, pending in told:
+            if (ledger_id, entry_id) in held:
+                held[ledger_id, entry_id] &= pending or 0
 
     for what, (key, index) in [*steps, ("flushed", (E1, 0))]:
         match what:
