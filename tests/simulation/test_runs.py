@@ -5,6 +5,7 @@ For more runs: `python -m tests.simulation --seeds A..B`.
 
 import gc
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -158,8 +159,9 @@ def test_a_consumer_that_its_broker_has_and_nobody_else_is_a_leak(
 
 def test_what_goes_within_a_moment_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed 4000306: a policy deleted a subscription just then, and its cursor went after it."""
-    looks = (["a cursor"], [], ["a consumer"], ["a consumer"])  # two while clients are there
-    answers = iter([each for look in looks for each in (look, [])])  # of both brokers
+    # The checker looks twice while clients are there, and asks both brokers each time.
+    looks: tuple[list[str], ...] = (["a cursor"], [], ["a consumer"], ["a consumer"])
+    answers: Iterator[list[str]] = iter([each for look in looks for each in (look, [])])
     monkeypatch.setattr(run, "leaks", lambda *_: next(answers, []))
     outcome = simulate(replace(SMALL, faults=()))
     assert [each for each in outcome.violations if "leak" in each] == ["leak: a consumer"]
