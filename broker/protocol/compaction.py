@@ -29,10 +29,11 @@ A batch may have 262,144 messages, which take more than a second.  So both passe
 which yield after `SLICE_MESSAGES` messages: other work may be done then.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from heapq import heappop, heappush
 
 from google.protobuf.message import DecodeError
 
@@ -78,10 +79,46 @@ class ChangedError(Exception):
 class _Group:
     """The chunks of one message that have been read so far."""
 
+    uuid: str
     sequence_id: int
     chunks: int
     numbers: set[int] = field(default_factory=set[int])
     messages: list[int] = field(default_factory=list[int])
+
+
+class _Unfinished:
+    """The messages of one producer of which chunks are missing, the oldest first.
+
+    A client chooses its sequence ids, and may leave any number of messages unfinished.  So each
+    message costs a heap operation, and no look at all the others.
+    """
+
+    def __init__(self) -> None:
+        self._by_uuid: dict[str, _Group] = {}
+        self._oldest: list[tuple[int, int, _Group]] = []  # a heap; finished ones stay for a while
+
+    def __len__(self) -> int:
+        return len(self._by_uuid)
+
+    def get(self, metadata: pb.MessageMetadata, number: int) -> _Group:
+        """Return the group of a chunk, a new one for the first; `number` is that of the chunk."""
+        group = self._by_uuid.get(metadata.uuid)
+        if group is None:
+            group = _Group(metadata.uuid, metadata.sequence_id, metadata.num_chunks_from_msg)
+            self._by_uuid[group.uuid] = group
+            heappush(self._oldest, (group.sequence_id, number, group))
+        return group
+
+    def remove(self, group: _Group) -> None:
+        del self._by_uuid[group.uuid]
+
+    def pop_before(self, sequence_id: int) -> Iterator[_Group]:
+        """Remove and return the groups with smaller sequence ids."""
+        while self._oldest and self._oldest[0][0] < sequence_id:
+            group = heappop(self._oldest)[2]
+            if self._by_uuid.get(group.uuid) is group:
+                self.remove(group)
+                yield group
 
 
 class Selection:
@@ -99,8 +136,7 @@ class Selection:
         self._retain_keyless = retain_keyless
         self._latest: dict[bytes, int] = {}
         self._kept = bytearray()
-        # Unfinished messages in chunks: by producer, then by their id.
-        self._unfinished: dict[str, dict[str, _Group]] = {}
+        self._unfinished: dict[str, _Unfinished] = {}  # messages in chunks, by producer
         self._chunks_seen = 0  # they take as much memory as keys
         self._chunks: dict[int, list[int]] = {}  # all chunks of a kept message, by its last one
         self._at = 0  # how far the second pass has come
@@ -187,16 +223,15 @@ class Selection:
         self._chunks_seen += 1
         if len(self._latest) + self._chunks_seen > self._keys_max:
             raise TooManyKeysError(self._keys_max)
-        groups = self._unfinished.setdefault(metadata.producer_name, {})
-        group = groups.get(metadata.uuid)
-        if group is None:
-            group = _Group(metadata.sequence_id, metadata.num_chunks_from_msg)
-            groups[metadata.uuid] = group
+        groups = self._unfinished.get(metadata.producer_name)
+        if groups is None:
+            groups = self._unfinished[metadata.producer_name] = _Unfinished()
+        group = groups.get(metadata, number)
         group.numbers.add(metadata.chunk_id)
         group.messages.append(number)
         if metadata.chunk_id != group.chunks - 1:
             return
-        del groups[metadata.uuid]
+        groups.remove(group)
         if len(group.numbers) < group.chunks:
             return  # No client can read the message, so it replaces none.
         self._finished(metadata)
@@ -215,10 +250,8 @@ class Selection:
         groups = self._unfinished.get(metadata.producer_name)
         if groups is None:
             return
-        for uuid, group in list(groups.items()):
-            if group.sequence_id < metadata.sequence_id:
-                self._remove(group.messages)
-                del groups[uuid]
+        for group in groups.pop_before(metadata.sequence_id):
+            self._remove(group.messages)
         if not groups:
             del self._unfinished[metadata.producer_name]
 

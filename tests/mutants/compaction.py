@@ -66,8 +66,10 @@ MUTANTS = [
         id="K3 left behind",
         rule="chunks are given up for a later message of their producer -> for any message of it",
         module=_RULES,
-        name="Selection._finished",
-        replacement=Edit("if group.sequence_id < metadata.sequence_id:", "if True:"),
+        name="_Unfinished.pop_before",
+        replacement=Edit(
+            "while self._oldest and self._oldest[0][0] < sequence_id:", "while self._oldest:"
+        ),
         caught_by=_BY_RULES,
     ),
     Mutant(

@@ -1,12 +1,15 @@
 """The rules of compaction: which messages are kept, and how a batch looks that loses some."""
 
-from collections.abc import Generator, Sequence
+import sys
+from collections.abc import Callable, Generator, Sequence
+from types import FrameType
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from daybook.broker.protocol import compaction
 from daybook.broker.protocol.compaction import (
     ChangedError,
     Selection,
@@ -332,6 +335,26 @@ def test_chunks_that_were_sent_again_are_kept_with_the_others() -> None:
     entries = [chunk("p-5", n, 3, partition_key="a") for n in numbers]
     assert kept(entries) == [True] * 5
     assert kept([*entries, keyed("a", "x", sequence_id=6)]) == [False] * 5 + [True]
+
+
+def test_many_unfinished_messages_cost_later_ones_nothing() -> None:
+    n = 300
+    begun = [chunk(f"p-{i}", 0, 2, partition_key="a", sequence_id=n + i) for i in range(n)]
+    entries = [*begun, *(keyed("b", "x", sequence_id=i) for i in range(n))]
+    looks = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
+        nonlocal looks
+        looks += event == "line"
+        return trace if frame.f_code.co_filename == compaction.__file__ else None
+
+    sys.settrace(trace)
+    try:
+        found = kept(entries, keys_max=2 * n)
+    finally:
+        sys.settrace(None)
+    assert found == [True] * n + [False] * (n - 1) + [True]
+    assert looks < 150 * len(entries)  # A look at each unfinished one would be 300 more.
 
 
 # -- bounds
