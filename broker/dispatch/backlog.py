@@ -15,17 +15,14 @@ Before they are read, and while some holes are uncounted, the numbers are estima
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import trio
 
 from daybook.broker.errors import BrokerError
+from daybook.broker.topics.stored_topic import StoredTopic
 from daybook.broker.topics.topic_log import TopicCursor
 from daybook.managed_ledger.behind import EntryStart
 from daybook.managed_ledger.position import Position
-
-if TYPE_CHECKING:
-    from daybook.broker.topics.topic import Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ class BacklogSize:
 class Backlog:
     """One instance per subscription."""
 
-    def __init__(self, topic: "Topic", cursor: TopicCursor) -> None:
+    def __init__(self, topic: StoredTopic, cursor: TopicCursor) -> None:
         self._topic = topic
         self._log = topic.log
         self._cursor = cursor

@@ -1,22 +1,65 @@
 """A consumer at the broker: the deliveries that its client gets, and the news about itself."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeAlias
 
-from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.connected_client import ConnectedClient, SuccessorUrls
+from daybook.broker.dispatch.backlog import BacklogSize
 from daybook.broker.errors import BrokerError
-from daybook.broker.protocol.dispatch.interface import ConsumerKey, Entry
+from daybook.broker.protocol.dispatch.interface import ConsumerKey, Dispatch, Entry, Place
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy
-from daybook.wire.messages.consumer import encode_message
+from daybook.broker.protocol.dispatch.non_persistent import NonPersistentDispatch
+from daybook.wire.clock import WallClock
+from daybook.wire.messages.consumer import Ack, encode_message
 from daybook.wire.messages.registry import VERSION_ACTIVE_CONSUMER, encode, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
+from daybook.wire.topics import TopicName
 from daybook.wire.transport import Buffer
 
-if TYPE_CHECKING:
-    from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
-    from daybook.broker.dispatch.subscription import Subscription
-
 REGISTERED_S = 0.25  # so long after the answer to SUBSCRIBE a client surely knows its consumer
+
+OnDurable: TypeAlias = Callable[[BrokerError | None], None]
+"""Called when acknowledgements are durable, or with the reason why they may be lost."""
+
+
+class ConsumedTopic(Protocol):
+    """The topic of a consumer, of either kind."""
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def clock(self) -> WallClock: ...
+    @property
+    def successor(self) -> SuccessorUrls: ...
+    def has_bug(self, doing: str, bug: Exception) -> None: ...
+
+
+class ConsumedSubscription(Protocol):
+    """The subscription of a consumer: `Subscription`, or `NonPersistentSubscription`."""
+
+    consumers: "dict[int, Consumer]"
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> int | None: ...
+    @property
+    def topic(self) -> ConsumedTopic: ...
+    @property
+    def moved(self) -> int | None: ...
+    @property
+    def dispatch(self) -> Dispatch | NonPersistentDispatch: ...
+    @property
+    def backlog(self) -> BacklogSize: ...
+    def flow(self, consumer: "Consumer", messages: int) -> None: ...
+    def writable(self, consumer: "Consumer") -> None: ...
+    def redeliver(
+        self, consumer: "Consumer", places: Sequence[Place], epoch: int | None
+    ) -> None: ...
+    def ack(self, consumer: "Consumer", ack: Ack) -> None: ...
+    def when_durable(self, call: OnDurable) -> None: ...
+    def remove(self, consumer: "Consumer") -> None: ...
+    def begin_removal(self) -> Callable[[], Awaitable[None]]: ...
 
 
 class Consumer:
@@ -33,7 +76,7 @@ class Consumer:
         consumer_id: int,
         name: str,
         connection: ConnectedClient,
-        subscription: "Subscription | NonPersistentSubscription",
+        subscription: ConsumedSubscription,
         *,
         partition: int,
         priority: int = 0,

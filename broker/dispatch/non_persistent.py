@@ -6,14 +6,14 @@ and requests for redelivery mean nothing here: they are accepted, because client
 every topic.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 import trio
 
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.backlog import BacklogSize
-from daybook.broker.dispatch.consumer import REGISTERED_S, Consumer
+from daybook.broker.dispatch.consumer import REGISTERED_S, ConsumedTopic, Consumer, OnDurable
 from daybook.broker.dispatch.entries import keyed_head
 from daybook.broker.dispatch.subscription import (
     EXCLUSIVE,
@@ -21,7 +21,6 @@ from daybook.broker.dispatch.subscription import (
     KEY_SHARED,
     SHARED,
     TYPE_NAMES,
-    OnDurable,
 )
 from daybook.broker.errors import (
     ConsumerAssignError,
@@ -29,14 +28,24 @@ from daybook.broker.errors import (
     NotAllowedError,
     UnavailableError,
 )
+from daybook.broker.limits import TopicLimits
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.dispatch.interface import Activate, Entry, Place
 from daybook.broker.protocol.dispatch.key_shared import KeyPolicy, key_ranges
 from daybook.broker.protocol.dispatch.non_persistent import NonPersistentDispatch
 from daybook.broker.protocol.dispatch.ranges import ranges_problem
 from daybook.wire.messages.consumer import Ack
 
-if TYPE_CHECKING:
-    from daybook.broker.topics.non_persistent import NonPersistentTopic
+
+class NonPersistentHome(ConsumedTopic, Protocol):
+    """The topic of a non-persistent subscription."""
+
+    @property
+    def policies(self) -> EffectivePolicies: ...
+    @property
+    def limits(self) -> TopicLimits: ...
+    @property
+    def start_task(self) -> Callable[..., None]: ...
 
 
 class NonPersistentSubscription:
@@ -48,7 +57,7 @@ class NonPersistentSubscription:
 
     def __init__(
         self,
-        topic: "NonPersistentTopic",
+        topic: NonPersistentHome,
         name: str,
         *,
         on_gone: Callable[["NonPersistentSubscription"], None],
@@ -184,6 +193,11 @@ class NonPersistentSubscription:
                 consumer.disconnect()
                 self.remove(consumer)
             self._on_gone(self)
+
+    def begin_removal(self) -> Callable[[], Awaitable[None]]:
+        """Remove the subscription, and return a function that waits for nothing."""
+        self.drop()
+        return trio.lowlevel.checkpoint
 
     # -- delivering
 

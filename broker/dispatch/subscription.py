@@ -16,14 +16,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import trio
 
 from daybook.broker.compaction.source import CompactedSource
 from daybook.broker.connected_client import ConnectedClient
 from daybook.broker.dispatch.backlog import Backlog, BacklogSize
-from daybook.broker.dispatch.consumer import REGISTERED_S, Consumer
+from daybook.broker.dispatch.consumer import REGISTERED_S, Consumer, OnDurable
 from daybook.broker.dispatch.dispatcher import Dispatcher
 from daybook.broker.dispatch.source import LogSource, Source
 from daybook.broker.errors import (
@@ -52,14 +52,12 @@ from daybook.broker.protocol.dispatch.stall import StallWatch
 from daybook.broker.protocol.dispatch_rate import DispatchRates
 from daybook.broker.to_the_end import to_the_end
 from daybook.broker.topics.rate_limits import DispatchRatePolicy
+from daybook.broker.topics.stored_topic import StoredTopic
 from daybook.broker.topics.topic_log import TopicCursor, translated
 from daybook.managed_ledger.errors import ManagedLedgerError
 from daybook.managed_ledger.position import EARLIEST, Position
 from daybook.wire.messages.consumer import Ack, AckedId
 from daybook.wire.proto import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from daybook.broker.topics.topic import Topic
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = (
     int(pb.CommandSubscribe.Exclusive),
@@ -90,24 +88,23 @@ _ADMINISTRATOR: ConsumerKey = 0  # stands for no consumer, whose keys begin with
 Target: TypeAlias = tuple[Position, int | None]
 """Where a subscription is moved to: an entry, and its messages that are wanted (None: all)."""
 
-OnDurable: TypeAlias = Callable[[BrokerError | None], None]
-"""Called when acknowledgements are durable, or with the reason why they may be lost."""
-
 
 class Subscription:
     """One instance per subscription of a loaded topic.
 
     `on_gone` is called once, when the subscription is removed or the topic is closed.
+    `begin_removal` removes it from its topic, and returns a function that waits for that.
     """
 
     def __init__(
         self,
-        topic: "Topic",
+        topic: StoredTopic,
         name: str,
         cursor: TopicCursor,
         *,
         durable: bool,
         on_gone: Callable[["Subscription"], None],
+        begin_removal: Callable[["Subscription"], Callable[[], Awaitable[None]]],
         properties: dict[str, str] | None = None,
     ) -> None:
         self.name = name
@@ -132,6 +129,7 @@ class Subscription:
         self._limits = topic.limits
         self._clock = topic.clock
         self._on_gone = on_gone
+        self._begin_removal = begin_removal
         self.dispatcher = Dispatcher(
             topic.log,
             cursor,
@@ -698,7 +696,11 @@ class Subscription:
         for call in calls:
             call(error)
 
-    # -- moving the cursor
+    # -- the end, and moving the cursor
+
+    def begin_removal(self) -> Callable[[], Awaitable[None]]:
+        """Remove the subscription, and return a function that waits until its cursor is deleted."""
+        return self._begin_removal(self)
 
     async def move(self, find: Callable[[], Awaitable[Target]]) -> None:
         """Move the cursor to what `find` returns, and forget all acknowledgements.

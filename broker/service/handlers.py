@@ -28,7 +28,7 @@ import trio
 from google.protobuf.message import Message
 
 from daybook.broker.context import BrokerContext
-from daybook.broker.dispatch.consumer import Consumer
+from daybook.broker.dispatch.consumer import ConsumedSubscription, Consumer
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.dispatch.subscription import (
     EXCLUSIVE,
@@ -66,10 +66,11 @@ from daybook.broker.service.refused_requests import RefusedRequests
 from daybook.broker.service.request_turns import Request, RequestQueue
 from daybook.broker.service.topic_watchers import TopicWatchers
 from daybook.broker.topics.non_persistent import NonPersistentTopic
-from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.producer import ProducedTopic, Producer
 from daybook.broker.topics.stats import consumer_stats_response
-from daybook.broker.topics.topic import ConsumerRequest, Topic
+from daybook.broker.topics.stored_topic import StoredTopic
 from daybook.broker.topics.topic_producers import ProducerRequest
+from daybook.broker.topics.topic_subscriptions import ConsumerRequest
 from daybook.managed_ledger.position import Position
 from daybook.wire.ack_sets import decode_ack_set
 from daybook.wire.connection import FrameConnection, FramePace
@@ -193,7 +194,7 @@ class Handlers:
         self._opening_producers: dict[int, _Opening] = {}  # by attempt
         self._opening_consumers: dict[int, _Opening] = {}  # by attempt
         # The topics that this client has appended to since the last `_wait_room`.
-        self._appended_to: dict[Topic | NonPersistentTopic, None] = {}
+        self._appended_to: dict[ProducedTopic, None] = {}
 
     # -- lifetime
 
@@ -263,7 +264,7 @@ class Handlers:
             connection.awaits_client = False
         connection.reading = True
 
-    async def _wait_room_of(self, topic: Topic | NonPersistentTopic) -> None:
+    async def _wait_room_of(self, topic: ProducedTopic) -> None:
         """Wait until the topic takes more.
 
         The client's pings are not read meanwhile, so the broker sends pings as a sign of life.
@@ -511,8 +512,7 @@ class Handlers:
         producer.drain(lambda: self._perform_producing(self._producing.drained(producer_id)))
 
     def _detach_producer(self, producer: Producer) -> None:
-        topic = producer.topic
-        topic.producers.remove(producer)
+        producer.leave()
 
     def _producer_opening(
         self, body: pb.CommandProducer, attempt: int, frame_bytes: int
@@ -961,7 +961,9 @@ class Handlers:
                 await self._add_ledgers(answer, topic)
         return answer
 
-    async def _add_ledgers(self, answer: pb.CommandGetLastMessageIdResponse, topic: Topic) -> None:
+    async def _add_ledgers(
+        self, answer: pb.CommandGetLastMessageIdResponse, topic: StoredTopic
+    ) -> None:
         """Add the sealed ledgers, which clients can read without this broker."""
         answer.ledgers_url = self._broker.ledgers_url
         for each in await topic.sealed_offsets():
@@ -1012,10 +1014,7 @@ class Handlers:
         # No CLOSE_CONSUMER for this client: it would subscribe again.
         self._forget_consumer(consumer)
         subscription.remove(consumer)
-        if isinstance(subscription, NonPersistentSubscription):
-            subscription.drop()
-            return trio.lowlevel.checkpoint
-        return subscription.topic.subscriptions.begin_removal(subscription)
+        return subscription.begin_removal()
 
     def _tell_closed(self, consumer: Consumer) -> None:
         """Let the client subscribe again: its unsubscription has failed, but closed the consumer.
@@ -1025,15 +1024,13 @@ class Handlers:
         if consumer.consumer_id not in self.consumers:
             consumer.tell_closed()
 
-    def _add_move(
-        self, success: pb.CommandSuccess, subscription: Subscription | NonPersistentSubscription
-    ) -> None:
+    def _add_move(self, success: pb.CommandSuccess, subscription: ConsumedSubscription) -> None:
         """Add the number of the subscription's latest move, if the client knows the field."""
         if self._connection.is_ours and subscription.moved is not None:
             success.moved = subscription.moved
 
     def _add_properties(
-        self, success: pb.CommandSuccess, subscription: Subscription | NonPersistentSubscription
+        self, success: pb.CommandSuccess, subscription: ConsumedSubscription
     ) -> None:
         """Add the stored properties of the subscription, if the client knows the field."""
         if self._connection.is_ours and isinstance(subscription, Subscription):
@@ -1062,7 +1059,7 @@ def _resource(command: int, body: Any) -> Resource:  # noqa: ANN401  generated m
 def _stored(consumer: Consumer, why: str) -> Subscription:
     """Return the subscription of a consumer.  Raise NotAllowedError if nothing of it is stored."""
     subscription = consumer.subscription
-    if isinstance(subscription, NonPersistentSubscription):
+    if not isinstance(subscription, Subscription):
         raise NotAllowedError(
             f"{subscription.topic.name} stores no messages, so the subscription"
             f" {subscription.name} {why}"

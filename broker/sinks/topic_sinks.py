@@ -14,13 +14,13 @@ read or an append that is not possible now is tried again.
 from collections.abc import Collection
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
 from daybook.bookie.errors import LedgerError
 from daybook.broker.errors import BrokerError, UnavailableError
 from daybook.broker.protocol.deduplication import EntryIds
+from daybook.broker.topics.stored_topic import StoredTopic
 from daybook.managed_ledger.errors import (
     ClosedError,
     EntryTooLargeError,
@@ -40,9 +40,6 @@ from daybook.managed_ledger.sinks.staging import applied_entry, messages_of
 from daybook.wire.batch import peek_metadata
 from daybook.wire.errors import WireError
 from daybook.wire.metadata.store import MetadataError
-
-if TYPE_CHECKING:
-    from daybook.broker.topics.topic import Topic
 
 RETRY_S = 5.0
 STORE_ENTRIES = 1_000  # The progress is stored at the latest after so many entries of a sink.
@@ -83,7 +80,7 @@ class _Applying:
 class TopicSinks:
     """One instance per loaded topic."""
 
-    def __init__(self, topic: "Topic", sinks: Sinks) -> None:
+    def __init__(self, topic: StoredTopic, sinks: Sinks) -> None:
         self.waiting: dict[str, str] = {}  # by sink: why its batch is not applied now
         self._topic = topic
         self._sinks = sinks

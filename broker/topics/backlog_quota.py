@@ -11,9 +11,8 @@ broker itself do not count.  A quota is looked at when a producer is opened, and
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,22 +20,31 @@ from daybook.broker.dispatch.subscription import Subscription
 from daybook.broker.errors import BrokerError, RefusedError
 from daybook.broker.protocol import upkeep
 from daybook.broker.protocol.upkeep import Exceeded
+from daybook.broker.topics.stored_topic import StoredTopic
 from daybook.wire.proto import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from daybook.broker.topics.topic import Topic
 
 _HOLD_S = 5.0  # so long the opening of a producer waits for room
 _LOOK_S = 0.5  # and looks so often if there is some
 
 
 class BacklogQuotas:
-    """One instance per loaded topic."""
+    """One instance per loaded topic.
 
-    def __init__(self, topic: "Topic") -> None:
+    `subscriptions` are those that the topic has now, by name.  `stop_producers` closes its
+    producers.
+    """
+
+    def __init__(
+        self,
+        topic: StoredTopic,
+        subscriptions: Mapping[str, Subscription],
+        stop_producers: Callable[[], Awaitable[None]],
+    ) -> None:
         self.evictions: Counter[str] = Counter()  # by the type of the quota
         self.oldest_age_s: float | None = None  # at the last look; None if there is no backlog
         self._topic = topic
+        self._by_name = subscriptions
+        self._stop_producers = stop_producers
         self._looked_s = -_LOOK_S
         self._answer: list[Exceeded] = []
         self._looking = trio.Lock()
@@ -60,11 +68,7 @@ class BacklogQuotas:
         return upkeep.exceeded(topic.policies, size, self.oldest_age_s)
 
     def _subscriptions(self) -> list[Subscription]:
-        return [
-            s
-            for s in self._topic.subscriptions.by_name.values()
-            if s.durable and s.cursor.backlog_entries
-        ]
+        return [s for s in self._by_name.values() if s.durable and s.cursor.backlog_entries]
 
     async def _oldest_age_s(self) -> float | None:
         topic = self._topic
@@ -123,7 +127,7 @@ class BacklogQuotas:
             if each.evicts:
                 await self._evict(each)
         if any(not each.evicts for each in found):
-            await self._topic.producers.stop_all()
+            await self._stop_producers()
         return found
 
     async def _evict(self, why: Exceeded) -> None:

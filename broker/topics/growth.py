@@ -19,7 +19,7 @@ from daybook.broker.errors import BrokerError, ConflictError, NotFoundError, Una
 from daybook.broker.namespaces import records
 from daybook.broker.namespaces.policies import live_namespace
 from daybook.broker.namespaces.records import PartitionedTopic
-from daybook.broker.topics.topic import is_internal
+from daybook.broker.topics.topic_subscriptions import is_internal
 from daybook.managed_ledger.errors import LogCorruptError
 from daybook.managed_ledger.records import cursor_path, log_path, parse
 from daybook.managed_ledger.records_pb2 import ManagedCursorInfo

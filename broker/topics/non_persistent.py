@@ -35,13 +35,13 @@ from daybook.broker.protocol.dispatch.interface import Entry
 from daybook.broker.topics.bugs import TopicBugs
 from daybook.broker.topics.producer import Producer
 from daybook.broker.topics.rates import Counters, OutCounters, Rates
-from daybook.broker.topics.topic import (
+from daybook.broker.topics.stored_topic import publish_rate_limit
+from daybook.broker.topics.topic_producers import TopicProducers
+from daybook.broker.topics.topic_subscriptions import (
     ConsumerRequest,
     check_consumer,
     check_name,
-    publish_rate_limit,
 )
-from daybook.broker.topics.topic_producers import TopicProducers
 from daybook.managed_ledger.position import Position
 from daybook.wire.clock import WallClock
 from daybook.wire.topics import TopicName

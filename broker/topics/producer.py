@@ -18,12 +18,14 @@ Any other code makes them close the connection and send the same message again, 
 """
 
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import trio
 
-from daybook.broker.connected_client import ConnectedClient
+from daybook.broker.connected_client import ConnectedClient, SuccessorUrls
+from daybook.broker.limits import TopicLimits
+from daybook.broker.namespaces.policy_table import EffectivePolicies
 from daybook.broker.protocol.access import ProducerKey
 from daybook.broker.protocol.deduplication import (
     CHUNKS_MAX,
@@ -43,21 +45,60 @@ from daybook.wire.batch import (
     parse_metadata,
     verify_checksum,
 )
+from daybook.wire.clock import WallClock
 from daybook.wire.errors import ChecksumError
 from daybook.wire.messages.client import Send, encode_send_receipts
 from daybook.wire.messages.registry import encode, unsigned
 from daybook.wire.proto import pulsar_pb2 as pb
-
-if TYPE_CHECKING:
-    from daybook.broker.topics.non_persistent import NonPersistentTopic
-    from daybook.broker.topics.topic import Topic
+from daybook.wire.topics import TopicName
 
 _NO_POSITION = (-1, -1)  # the ledger and the entry in the receipt of a repeat
 _CPP = "Pulsar-CPP"  # the prefix of the version of C++ clients, and of Python's and Node's
 
 
+class ProducedTopic(Protocol):
+    """The topic of a producer: a `Topic`, or a `NonPersistentTopic`."""
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def clock(self) -> WallClock: ...
+    @property
+    def limits(self) -> TopicLimits: ...
+    @property
+    def policies(self) -> EffectivePolicies: ...
+    @property
+    def keys(self) -> Iterator[int]: ...
+    @property
+    def successor(self) -> SuccessorUrls: ...
+    @property
+    def closing(self) -> bool: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def termination(self) -> object | None: ...
+    @property
+    def deduplication(self) -> Deduplication | None: ...
+    @property
+    def stored_epoch(self) -> int | None: ...
+    @property
+    def start_task(self) -> Callable[..., None]: ...
+    def check_open(self) -> None: ...
+    def has_bug(self, doing: str, bug: Exception) -> None: ...
+    def append_failed(self, error: Exception) -> None: ...
+    def append(
+        self, payload: memoryview, messages: int, producer: "Producer", *, is_chunk: bool
+    ) -> None: ...
+    async def wait_room(self) -> None: ...
+    async def wait_termination_decided(self) -> None: ...
+    async def store_epoch(self, epoch: int) -> None: ...
+
+
 class Producer:
-    """One instance per producer that a client opened."""
+    """One instance per producer that a client opened.
+
+    `on_left` takes it off its topic.
+    """
 
     def __init__(
         self,
@@ -65,8 +106,9 @@ class Producer:
         producer_id: int,
         name: str,
         connection: ConnectedClient,
-        topic: "Topic | NonPersistentTopic",
+        topic: ProducedTopic,
         *,
+        on_left: Callable[["Producer"], None],
         access_mode: int = pb.Shared,
         metadata: dict[str, str] | None = None,
         schema_version: bytes = b"",
@@ -86,6 +128,7 @@ class Producer:
         self.messages = 0
         self.bytes = 0
         self.chunks = 0
+        self._on_left = on_left
         self._on_drained: list[Callable[[], None]] = []
         # One item per send without an answer, in the order of the sends: its sequence id, its
         # highest sequence id, and for a send that was not appended the frame that answers it.
@@ -380,6 +423,10 @@ class Producer:
         with trio.move_on_after(at_most_s):
             await self.wait_drained()
         self.disconnect()
+
+    def leave(self) -> None:
+        """Take the producer off its topic: its client has closed it, or is gone."""
+        self._on_left(self)
 
     def close(self) -> None:
         """Send the receipts of what is stored.  Sends that are still outstanding get no answer."""

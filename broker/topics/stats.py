@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 
 from daybook.broker.compaction.state import CompactionStats, compaction_stats
-from daybook.broker.dispatch.consumer import Consumer
+from daybook.broker.dispatch.consumer import ConsumedSubscription, Consumer
 from daybook.broker.dispatch.non_persistent import NonPersistentSubscription
 from daybook.broker.dispatch.subscription import TYPE_NAMES, Subscription
 from daybook.broker.protocol.access import AccessMode
@@ -331,7 +331,7 @@ def _subscription(
     )
 
 
-def _keyed(subscription: Subscription | NonPersistentSubscription) -> KeySharedDispatch | None:
+def _keyed(subscription: ConsumedSubscription) -> KeySharedDispatch | None:
     dispatch = subscription.dispatch
     return dispatch if isinstance(dispatch, KeySharedDispatch) else None
 

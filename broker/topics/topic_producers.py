@@ -1,8 +1,8 @@
 """The producers of one topic, of either kind: who may produce, and who has to wait."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TypeAlias, assert_never
 
 import trio
 
@@ -18,11 +18,10 @@ from daybook.broker.protocol.access import (
     StoreEpoch,
     Wait,
 )
-from daybook.broker.topics.producer import Producer
+from daybook.broker.topics.producer import ProducedTopic, Producer
 
-if TYPE_CHECKING:
-    from daybook.broker.topics.non_persistent import NonPersistentTopic
-    from daybook.broker.topics.topic import Topic
+WaitRoom: TypeAlias = Callable[[Callable[[], None]], Awaitable[None]]
+"""Waits until the backlog quota allows one more producer; calls its argument if that takes time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +58,11 @@ class TopicProducers:
     decides (see `broker.protocol.access`), which may take until other producers have left.
     """
 
-    def __init__(self, topic: "Topic | NonPersistentTopic") -> None:
+    def __init__(self, topic: ProducedTopic, wait_room: WaitRoom | None = None) -> None:
         self.by_name: dict[str, Producer] = {}
         self.arriving = 0  # producers that are being admitted, or wait to be
         self._topic = topic
+        self._wait_room = wait_room
         self._access = AccessProtocol(topic.stored_epoch)
         self._by_key: dict[int, Producer] = {}
         self._applicants: dict[int, _Applicant] = {}
@@ -110,8 +110,8 @@ class TopicProducers:
         on_wait: Callable[[], None],
         on_held: Callable[[], None],
     ) -> Producer:
-        if self._topic.quotas is not None:
-            await self._topic.quotas.wait_room(on_held)
+        if self._wait_room is not None:
+            await self._wait_room(on_held)
         await self._prepare(request, connection)
         producer = Producer(
             next(self._topic.keys),
@@ -119,6 +119,7 @@ class TopicProducers:
             request.name,
             connection,
             self._topic,
+            on_left=self.remove,
             access_mode=request.access_mode.value,
             metadata=dict(request.metadata or {}),
             schema_version=request.schema_version,

@@ -11,7 +11,7 @@ from daybook.broker.dispatch.subscription import EXCLUSIVE, Target
 from daybook.broker.errors import PreconditionError, UnavailableError
 from daybook.broker.limits import ConnectionLimits, TopicLimits
 from daybook.broker.protocol.dispatch.interface import DispatchLimits
-from daybook.broker.topics.topic import ConsumerRequest, check_name
+from daybook.broker.topics.topic_subscriptions import ConsumerRequest, check_name
 from daybook.managed_ledger.position import Position
 from daybook.managed_ledger.reading import LogEntry
 from daybook.wire.messages.consumer import Delivery

@@ -317,7 +317,7 @@ PIPES = [
     Mutant(
         id="PP15",
         rule="a subscription that must exist is not created -> it is",
-        module="daybook.broker.topics.topic",
+        module="daybook.broker.topics.topic_subscriptions",
         name="TopicSubscriptions._get_or_create",
         replacement=Edit("if not request.creates:", "if False:"),
         caught_by=f"{_BY_PIPE} -k subscription_is_gone",

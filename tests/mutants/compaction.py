@@ -214,7 +214,7 @@ MUTANTS = [
     Mutant(
         id="K14 before",
         rule="a durable subscription stores that it stands before the log -> it forgets that",
-        module="daybook.broker.topics.topic",
+        module="daybook.broker.topics.topic_subscriptions",
         name="TopicSubscriptions._finish_creation",
         replacement=Edit("{BEFORE_LOG: 1} if before_log else {}", "{}"),
         caught_by=_BY_TOPIC,

@@ -119,7 +119,7 @@ MUTANTS = [
         rule="what needs stored messages is refused -> the connection fails",
         module=_HANDLERS,
         name="_stored",
-        replacement=Edit("if isinstance(subscription, NonPersistentSubscription):", "if False:"),
+        replacement=Edit("if not isinstance(subscription, Subscription):", "if False:"),
         caught_by=_BY_CLIENTS,
     ),
     Mutant(

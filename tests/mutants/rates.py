@@ -202,7 +202,7 @@ MUTANTS = [
     Mutant(
         id="SR01",
         rule="a consumer that subscribes too often is refused -> it is not",
-        module=_TOPIC,
+        module="daybook.broker.topics.topic_subscriptions",
         name="TopicSubscriptions._prepare",
         replacement=Edit(
             "self._topic.rate_limits.check_subscribe("

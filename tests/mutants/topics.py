@@ -189,7 +189,7 @@ MUTANTS = [
     Mutant(
         id="MV06",
         rule="a new subscription waits for the deletion of its predecessor -> finds it",
-        module="daybook.broker.topics.topic",
+        module="daybook.broker.topics.topic_subscriptions",
         name="TopicSubscriptions._wait_changed",
         replacement=Edit("await change.wait()", "break"),
         caught_by=f"{_ORDER} -k new_subscription",
@@ -220,7 +220,7 @@ MUTANTS = [
     Mutant(
         id="TP21",
         rule="a reader that is refused leaves no subscription -> the one that it began stays",
-        module="daybook.broker.topics.topic",
+        module="daybook.broker.topics.topic_subscriptions",
         name="TopicSubscriptions._prepare",
         replacement=Edit("subscription.drop_if_unused()", "pass"),
         caught_by="tests:tests/broker/test_key_shared.py -k leaves_no_subscription",

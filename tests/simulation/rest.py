@@ -15,7 +15,8 @@ import trio
 from daybook.broker.ownership.membership import _READS_AT_ONCE
 from daybook.broker.server import RunningBroker
 from daybook.broker.topics.stats import TopicStats, statistics
-from daybook.broker.topics.topic import Topic, is_internal
+from daybook.broker.topics.topic import Topic
+from daybook.broker.topics.topic_subscriptions import is_internal
 from tests.simulation.held_back import is_held_back
 from tests.simulation.scheduler import HOST
 

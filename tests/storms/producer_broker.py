@@ -252,7 +252,7 @@ class Topic:
             self.remove(holder)
         key = self.storm.next_key()
         client, topic = connection.as_client(), cast("Any", self)
-        producer = Producer(key, PRODUCER_ID, name, client, topic)
+        producer = Producer(key, PRODUCER_ID, name, client, topic, on_left=self.remove)
         self._connections[key] = connection
         self._applicants[key] = (producer, connection, attempt)
         self._asked[key] = opening.topic_epoch
