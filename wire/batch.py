@@ -19,7 +19,7 @@ never serialised again, because it may have fields that this version does not kn
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
@@ -282,48 +282,63 @@ class SingleMetadata:
         )
 
 
+_SEQUENCE_ID_TAG = pb.SingleMessageMetadata.SEQUENCE_ID_FIELD_NUMBER << 3  # a varint
+_SEQUENCE_ID_MAX = (1 << 64) - 1
+_VARINT_BYTES_MAX = 10
 _NO_METADATA = SingleMetadata(0, None, False, None, (), 0, None, False, False)
 
 
 class BatchReader:
-    """Splits batches.  It remembers parsed metadata, because most messages share theirs."""
+    """Splits batches.  It remembers parsed metadata, because most messages share theirs.
+
+    Clients of Pulsar end the metadata of each message with its sequence id, which makes them all
+    different.  So that field is looked at apart from the others (`_split_id`).
+    """
 
     def __init__(self) -> None:
-        self._known: dict[bytes, SingleMetadata] = {}
+        self._known: dict[bytes, SingleMetadata] = {}  # by what precedes the sequence id
         self.met_compacted = False  # some message was removed by compaction
         self.met_null = False  # some message has no value
 
     def split(
-        self, body: bytes, count: int, start: int = 0
+        self, body: bytes, count: int, start: int = 0, first_id: int | None = None
     ) -> tuple[list[SingleMetadata], list[bytes]]:
         """Return metadata and data, copied, of the `count` messages in `body[start:]`.
+
+        With `first_id`, metadata whose sequence id is `first_id` and the index of the message state
+        none: most messages share their metadata then.
 
         Raise a WireError if the batch does not parse or is cut off.
         """
         if count < 1:
             return [], []
-        first, single = self._metadata(body, start)
+        first, single, id_bytes = self._metadata(body, start, first_id)
         stride = first - start + single.payload_size
-        if _is_repeated(body, start, first, stride, count):
+        if _is_repeated(body, start, first - id_bytes, first, stride, count) and (
+            not id_bytes or _counts_up(body, first - id_bytes, first, stride, count, first_id or 0)
+        ):
             last = first + single.payload_size
             return [single] * count, [
                 body[first + more : last + more] for more in range(0, stride * count, stride)
             ]
-        return self._one_by_one(body, count, start)
+        return self._one_by_one(body, count, start, first_id)
 
     def _one_by_one(
-        self, body: bytes, count: int, start: int
+        self, body: bytes, count: int, start: int, first_id: int | None
     ) -> tuple[list[SingleMetadata], list[bytes]]:
         singles: list[SingleMetadata] = []
         data: list[bytes] = []
         offset, end = start, len(body)
         head, head_bytes, single = b"", 0, _NO_METADATA
-        for _ in range(count):
+        for index in range(count):
             if head and body.startswith(head, offset):  # the same metadata as the one before
                 first = offset + head_bytes
             else:
-                first, single = self._metadata(body, offset)
-                head, head_bytes = body[offset:first], first - offset
+                expected = None if first_id is None else first_id + index
+                first, single, id_bytes = self._metadata(body, offset, expected)
+                # The same sequence id again would not be the one that is expected then.
+                head = b"" if id_bytes else body[offset:first]
+                head_bytes = first - offset
             offset = first + single.payload_size
             if offset > end:
                 raise TruncatedError("a batch is cut off")
@@ -338,14 +353,20 @@ class BatchReader:
         """
         offset, end = 0, len(body)
         for _ in range(count):
-            first, single = self._metadata(body, offset)
+            first, single, _ = self._metadata(body, offset)
             offset = first + single.payload_size
             if offset > end:
                 raise TruncatedError("a batch is cut off")
             yield single
 
-    def _metadata(self, body: bytes, offset: int) -> tuple[int, SingleMetadata]:
-        """Return where the data of the message at `offset` begin, and its metadata."""
+    def _metadata(
+        self, body: bytes, offset: int, expected_id: int | None = None
+    ) -> tuple[int, SingleMetadata, int]:
+        """Return where the data of the message at `offset` begin, and its metadata.
+
+        The metadata state no sequence id if that is the expected one.  The third result is the
+        number of bytes in front of the data that hold it then, and otherwise 0.
+        """
         first = offset + _SIZE_BYTES
         if first > len(body):
             raise TruncatedError("a batch is cut off")
@@ -353,7 +374,25 @@ class BatchReader:
         if last > len(body):
             raise TruncatedError("a batch is cut off")
         raw = body[first:last]
-        return last, self._known.get(raw) or self._learn(raw)
+        known = self._known.get(raw)
+        if known is not None:
+            return last, known, 0
+        others, sequence_id = _split_id(raw)
+        if sequence_id is None:
+            return last, self._learn(raw), 0
+        single = self._known.get(others) or self._try_to_learn(others)
+        if single is None or single.sequence_id is not None:
+            return last, self._learn(raw), 0
+        if sequence_id != expected_id:
+            return last, replace(single, sequence_id=sequence_id), 0
+        return last, single, len(raw) - len(others) - 1
+
+    def _try_to_learn(self, others: bytes) -> SingleMetadata | None:
+        """Return the metadata without the sequence id; None if they are none without it."""
+        try:
+            return self._learn(others)
+        except MalformedError:
+            return None  # These bytes are the end of another field.
 
     def _learn(self, raw: bytes) -> SingleMetadata:
         try:
@@ -371,19 +410,65 @@ class BatchReader:
         return single
 
 
+def _split_id(raw: bytes) -> tuple[bytes, int | None]:
+    """Return the metadata of a message without the sequence id at their end, and that id.
+
+    The id is None if they do not end with one.  If they do, and what precedes it parses alone, the
+    whole says the same and that id: protobuf parses fields one after the other.
+    """
+    at = len(raw) - 1
+    if at < 1 or raw[at] & 0x80:
+        return raw, None
+    sequence_id, at = raw[at], at - 1
+    # A varint has its highest bits in its last byte.
+    while at and raw[at] & 0x80:
+        sequence_id, at = sequence_id << 7 | raw[at] & 0x7F, at - 1
+    fits = sequence_id <= _SEQUENCE_ID_MAX and len(raw) - at <= _VARINT_BYTES_MAX + 1
+    if raw[at] != _SEQUENCE_ID_TAG or not fits:
+        return raw, None
+    return raw[:at], sequence_id
+
+
 def iter_batch(body: Buffer, count: int) -> Iterator[tuple[SingleMetadata, bytes]]:
     """Yield the messages of one batch.  A caller with many batches keeps a `BatchReader`."""
     yield from zip(*BatchReader().split(bytes(body), count), strict=True)
 
 
-def _is_repeated(body: bytes, start: int, first: int, stride: int, count: int) -> bool:
-    """Return True if all messages repeat the metadata `body[start:first]` and fill the body.
+def _is_repeated(body: bytes, start: int, end: int, first: int, stride: int, count: int) -> bool:
+    """Return True if all messages repeat the bytes `body[start:end]` of their metadata.
 
-    Each byte of the metadata is compared once, for all messages at once.
+    `first` is where the data of the first message begin.  The messages must fill the body.  Each
+    byte is compared once, for all messages at once.
     """
     if len(body) - start != stride * count or first - start > _REPEATED_BYTES_MAX:
         return False
-    return all(body[at::stride] == body[at : at + 1] * count for at in range(start, first))
+    return all(body[at::stride] == body[at : at + 1] * count for at in range(start, end))
+
+
+def _counts_up(body: bytes, start: int, end: int, stride: int, count: int, first_id: int) -> bool:
+    """Return True if the varints at `body[start:end]`, and so on by `stride`, count up."""
+    if (first_id + count - 1).bit_length() > min(7 * (end - start), 64):
+        return False  # The last ones are longer.
+    for place in range(end - start):
+        more = 0x80 if start + place < end - 1 else 0
+        if body[start + place :: stride] != _digits(first_id, count, 7 * place, more):
+            return False
+    return True
+
+
+def _digits(first: int, count: int, shift: int, more: int) -> bytes:
+    """Return the bits `shift` to `shift + 6` of `count` numbers from `first` on, and `more`."""
+    if not shift:
+        cycle = bytes(each | more for each in range(0x80))
+        start = first & 0x7F
+        return (cycle * (2 + count // 0x80))[start : start + count]
+    runs: list[bytes] = []
+    end = first + count
+    while first < end:
+        until = min(end, ((first >> shift) + 1) << shift)
+        runs.append(bytes((first >> shift & 0x7F | more,)) * (until - first))
+        first = until
+    return b"".join(runs)
 
 
 def encode_batch(messages: Iterable[tuple[pb.SingleMessageMetadata, Buffer]]) -> bytes:

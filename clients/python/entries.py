@@ -135,7 +135,7 @@ class EntryReader:
     ) -> list[Message]:
         """Return the messages in `whole`, from `start` on."""
         if entry.is_batch:
-            singles, data = self._batches.split(whole, count, start)
+            singles, data = self._batches.split(whole, count, start, metadata.sequence_id)
             if self._batches.met_null:
                 values = [None if s.null_value else d for s, d in zip(singles, data, strict=True)]
                 return list(map(_MESSAGE, values, repeat(entry), range(count), singles))

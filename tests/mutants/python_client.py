@@ -458,4 +458,46 @@ CHUNKED = [
     ),
 ]
 
-MUTANTS = [*SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *REPEATED, *CHUNKED]
+_BATCH = "daybook.wire.batch"
+_BY_BATCH = "tests:tests/wire/test_batch.py"
+
+NUMBERED = [
+    Mutant(
+        id="PC70",
+        rule="messages that share their metadata count up -> any ids are taken for that",
+        module=_BATCH,
+        name="_counts_up",
+        replacement=Edit("return False\n    return True", "pass\n    return True"),
+        caught_by=f"{_BY_BATCH} -k not_count_up",
+    ),
+    Mutant(
+        id="PC71",
+        rule="an id that is not the expected one is stated -> none is stated",
+        module=_BATCH,
+        name="BatchReader._metadata",
+        replacement=Edit("if sequence_id != expected_id:", "if False:"),
+        caught_by=f"{_BY_BATCH} -k protobuf_reads",
+    ),
+    Mutant(
+        id="PC72",
+        rule="metadata with two ids are parsed as a whole -> the first id counts",
+        module=_BATCH,
+        name="BatchReader._metadata",
+        replacement=Edit(
+            "if single is None or single.sequence_id is not None:", "if single is None:"
+        ),
+        caught_by=f"{_BY_BATCH} -k looks_like",
+    ),
+    Mutant(
+        id="PC73",
+        rule="an id that comes twice is stated -> the second one counts up",
+        module=_BATCH,
+        name="BatchReader._one_by_one",
+        replacement=Edit(
+            'head = b"" if id_bytes else body[offset:first]', "head = body[offset:first]"
+        ),
+        caught_by=f"{_BY_BATCH} -k not_count_up",
+    ),
+]
+
+MUTANTS = [*NUMBERED, *SEVERAL_TOPICS, *REJECTED, *ASYNCIO, *PIPES, *REPEATED, *CHUNKED]

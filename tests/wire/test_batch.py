@@ -1,6 +1,7 @@
 """The contents of an entry: golden bytes, round trips, and invalid input."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -183,6 +184,119 @@ def test_batches_of_one_metadata_are_read_as_others_are(
         assert expected is None
     else:
         assert found == expected
+
+
+def ids_read_plainly(
+    body: bytes, count: int, first_id: int
+) -> list[tuple[SingleMetadata, int, bytes]] | None:
+    """Return metadata without ids, ids, and data, each message parsed by protobuf; None if bad."""
+    found: list[tuple[SingleMetadata, int, bytes]] = []
+    at = 0
+    for index in range(count):
+        first = at + 4 + int.from_bytes(body[at : at + 4], "big")
+        try:
+            parsed = pb.SingleMessageMetadata.FromString(body[at + 4 : first])
+            said = SingleMetadata.from_message(parsed)
+        except (DecodeError, WireError):
+            return None
+        at = first + said.payload_size
+        if at > len(body):
+            return None
+        own = first_id + index if said.sequence_id is None else said.sequence_id
+        found.append((replace(said, sequence_id=None), own, body[first:at]))
+    return found
+
+
+def ids_of(body: bytes, count: int, first_id: int) -> list[tuple[SingleMetadata, int, bytes]]:
+    reader = BatchReader()
+    for _ in range(2):  # The second round uses remembered metadata.
+        singles, data = reader.split(body, count, 0, first_id)
+    return [
+        (
+            replace(said, sequence_id=None),
+            first_id + index if said.sequence_id is None else said.sequence_id,
+            each,
+        )
+        for index, (said, each) in enumerate(zip(singles, data, strict=True))
+    ]
+
+
+NUMBERS = st.sampled_from([0, 1, 63, 126, 127, 128, 16_382, (1 << 35) - 2, (1 << 64) - 3])
+
+
+@given(
+    NUMBERS,
+    st.integers(1, 400),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3)), max_size=2),
+    st.sampled_from([b"", b"k", b"@\x05", b"@\x7f"]),
+    st.none() | st.tuples(st.integers(0, 4000), st.integers(1, 255)),
+    st.booleans(),
+)
+def test_messages_with_sequence_ids_are_read_as_protobuf_reads_them(
+    first_id: int,
+    count: int,
+    odd: list[tuple[int, int]],
+    ordering_key: bytes,
+    flip: tuple[int, int] | None,
+    equal: bool,
+) -> None:
+    ids = [(first_id + index) % (1 << 64) for index in range(count)]
+    for at, id_ in odd:  # messages whose ids are others
+        ids[at % count] = id_
+    messages = [
+        (pb.SingleMessageMetadata(payload_size=0, sequence_id=id_), b"x" * (3 if equal else i % 5))
+        for i, id_ in enumerate(ids)
+    ]
+    for sent, _ in messages:
+        if ordering_key:
+            sent.ordering_key = ordering_key
+    body = bytearray(encode_batch(messages))
+    if flip is not None:
+        body[flip[0] % len(body)] ^= flip[1]
+    expected = ids_read_plainly(bytes(body), count, first_id)
+    try:
+        found = ids_of(bytes(body), count, first_id)
+    except WireError:
+        assert expected is None
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\x3a\x02@%c",  # an ordering key that ends like a sequence id
+        b"\x22\x02@%c",  # a field that nobody knows
+        b"\x40\x09\x40%c",  # two sequence ids: the last one counts
+        b"\x40%c\x48\x00",  # a field behind the sequence id
+        b"\x40\x80\x80\x80\x80\x80\x80\x80\x80\x80\x80%c",  # longer than a varint may be
+        b"\x40\x80%c",
+    ],
+)
+def test_what_looks_like_a_sequence_id_is_none(tail: bytes) -> None:
+    heads = [b"\x18\x01" + tail % index for index in range(3)]
+    body = b"".join(len(head).to_bytes(4, "big") + head + b"v" for head in heads)
+    expected = ids_read_plainly(body, 3, 0)
+    if expected is None:
+        with pytest.raises(MalformedError):
+            ids_of(body, 3, 0)
+    else:
+        assert ids_of(body, 3, 0) == expected
+
+
+def test_sequence_ids_that_do_not_count_up_are_stated() -> None:
+    for ids in ([1, 1], [5, 6, 9, 8], [300, 301, 302, 431]):
+        messages = [(pb.SingleMessageMetadata(payload_size=0, sequence_id=i), b"x") for i in ids]
+        found = ids_of(encode_batch(messages), len(ids), ids[0])
+        assert [id_ for _, id_, _ in found] == ids
+
+
+def test_messages_that_count_up_share_their_metadata() -> None:
+    messages = [(pb.SingleMessageMetadata(payload_size=0, sequence_id=i), b"x") for i in range(900)]
+    singles, data = BatchReader().split(encode_batch(messages), 900, 0, 0)
+    assert data == [b"x"] * 900
+    # Those before 128 have shorter ids, and so another layout than the others.
+    assert len({*map(id, singles)}) == 1
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", b"\x0e\x01", b"\x0e\x02", GOLDEN_BLOCK]))
