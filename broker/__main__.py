@@ -171,6 +171,9 @@ def _http_ports(
             why=str(error),
         )
 
+    def cut(peer: str, why: str) -> None:
+        limited.info("the broker cuts an HTTP client", kind=why, peer=peer, why=why)
+
     http = https = None
     if config.http_port >= 0:
         http = ports.enter_context(
@@ -179,6 +182,7 @@ def _http_ports(
                 config.http_port,
                 connections_max=config.http_connections_max,
                 on_accept_failed=shortage.failed,
+                on_cut=cut,
             )
         )
     if config.https_port >= 0:
@@ -191,6 +195,7 @@ def _http_ports(
                 on_accept_failed=shortage.failed,
                 tls=tls.server,
                 on_handshake_failed=handshake_failed,
+                on_cut=cut,
                 beside=http,
             )
         )
