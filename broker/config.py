@@ -207,7 +207,9 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     auth_refresh_s: Seconds = 60.0
     broker_token_file: str = ""  # the token by which this broker introduces itself to others
     audit_file: str = ""  # JSON lines: who did what, and was it allowed; empty: not written
-    authenticate_metrics: bool = False  # `/metrics` needs credentials
+    # `/metrics`, which names topics, needs credentials; "auto": if authorization is on
+    authenticate_metrics: bool | Literal["auto"] = "auto"
+    metrics_roles: tuple[str, ...] = ()  # with authorization, they may read `/metrics`, too
     require_tls: bool = False  # refuse to start with a port without TLS
 
     # A subscription that sends nothing for that long, although it has messages and a consumer with
@@ -303,6 +305,12 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ConfigError(f"oidc_issuers: {issuer!r} has to begin with https://")
         if self.audit_file and not methods:
             raise ConfigError("audit_file needs authentication: without it nobody has a role")
+        if self.authenticate_metrics is True and not methods:
+            raise ConfigError(
+                "authenticate_metrics needs authentication: without it nobody has a role"
+            )
+        if self.metrics_roles and not self.authorization:
+            raise ConfigError("metrics_roles needs authorization: without it all roles may read")
         if self.authorization and not methods:
             raise ConfigError("authorization needs authentication: without it nobody has a role")
         if self.authorization and not self.super_users:
@@ -315,6 +323,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("anonymous_role needs authentication: without it nobody has a role")
         if self.anonymous_role in self.proxy_roles:
             raise ConfigError("anonymous_role must not be one of proxy_roles")
+
+    @property
+    def metrics_need_credentials(self) -> bool:
+        asked = self.authenticate_metrics
+        return self.authorization if asked == "auto" else asked
 
     @property
     def public_host(self) -> str:

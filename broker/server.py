@@ -502,7 +502,7 @@ class _Broker:
                 of_sinks=self.sink_operations,
                 staged_bytes_max=max(BODY_BYTES_MAX, self.config.max_message_size),
                 access=Access(self.config, self.authentication, self.authorization, self.audit),
-                authenticate_metrics=self.config.authenticate_metrics,
+                metrics_need_credentials=self.config.metrics_need_credentials,
                 log=self.log,
             )
             for port in http_ports:

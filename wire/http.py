@@ -45,7 +45,7 @@ _ACCEPT_PAUSE_S = 0.1
 _UNREAD_MS = 5_000
 _ANSWER_S = 10.0  # in addition to what an answer takes at this rate
 _ANSWER_BYTES_PER_S = 16 << 10
-_SEND_BYTES = 256 << 10  # of an answer, at a time
+_SEND_BYTES = 256 << 10  # one part of an answer, which has its own time
 _TCP_USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
 
 
