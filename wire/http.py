@@ -63,7 +63,8 @@ class _Connection(TCPServer):
     @protocol.setter
     def protocol(self, wrapper: Any) -> None:  # noqa: ANN401
         # Hypercorn makes the protocol when the connection runs.
-        wrapper.protocol.connection = StrictConnection(self.config.h11_max_incomplete_size)
+        most = self.config.h11_max_incomplete_size
+        wrapper.protocol.connection = StrictConnection(most, lambda why: self.on_cut(why))
         self._wrapper = wrapper
 
     async def protocol_send(self, event: Any) -> None:  # noqa: ANN401  one of Hypercorn's events
@@ -100,6 +101,17 @@ class _Connection(TCPServer):
             self.on_cut(f"the head of a request was not complete after {_IDLE_S:g} s")
         with trio.CancelScope(shield=True):
             await self._initiate_server_close()
+
+
+class CutClients:
+    """The HTTP clients that were cut: a function to call for each, with the peer and the reason."""
+
+    def __init__(self, *listeners: Callable[[str, str], None]) -> None:
+        self.listeners = list(listeners)
+
+    def __call__(self, peer: str, why: str) -> None:
+        for listener in self.listeners:
+            listener(peer, why)
 
 
 class _Bound:
@@ -140,7 +152,7 @@ class HttpPort:
 
         Ports that stand `beside` each other share one bound, that of the first.
         `on_handshake_failed` is called with the peer and the reason of each failed handshake, and
-        `on_cut` with those of each client that is cut because it is too slow.
+        `on_cut` with those of each client that is cut: it is too slow, or breaks the protocol.
         """
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._bound = _Bound(connections_max) if beside is None else beside.bound

@@ -14,6 +14,7 @@ ignored, as the standard allows, too.
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import h11
@@ -28,8 +29,12 @@ _VERSIONS = (b"1.0", b"1.1")
 class StrictConnection(h11.Connection):
     """The server's end of one connection."""
 
-    def __init__(self, incomplete_bytes_max: int) -> None:
+    def __init__(
+        self, incomplete_bytes_max: int, on_refused: Callable[[str], None] = lambda _why: None
+    ) -> None:
+        """`on_refused` is called with the reason when a request is refused."""
         super().__init__(h11.SERVER, max_incomplete_event_size=incomplete_bytes_max)
+        self._on_refused = on_refused
         self._chunked = False  # the body of the request comes in chunks
 
     @property
@@ -71,6 +76,7 @@ class StrictConnection(h11.Connection):
         )
 
     def _refuse(self, why: str) -> NoReturn:
+        self._on_refused(why)
         self._process_error(self.their_role)  # as h11 does: nothing more is read
         raise h11.RemoteProtocolError(why, error_status_hint=400)
 

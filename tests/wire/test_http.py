@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from daybook.wire import http
 from daybook.wire.clock import SystemClock
 from daybook.wire.errors import TlsError
-from daybook.wire.http import HttpPort
+from daybook.wire.http import CutClients, HttpPort
 from daybook.wire.logging import silent_log
 from daybook.wire.tls import TlsServer
 from daybook.wire.tls_files import ReloadedContext, server_context
@@ -258,7 +258,8 @@ class Cuts:
     ],
 )
 async def test_an_ambiguous_request_is_answered_with_400(request_: bytes) -> None:
-    site, port = Site(), HttpPort("127.0.0.1", 0)
+    site, cuts = Site(), Cuts()
+    port = HttpPort("127.0.0.1", 0, on_cut=CutClients(cuts))
     async with trio.open_nursery() as nursery:
         await nursery.start(port.serve, site.app)
         with trio.fail_after(PATIENCE_S):
@@ -267,6 +268,7 @@ async def test_an_ambiguous_request_is_answered_with_400(request_: bytes) -> Non
                 answer = await rest(stream)
             assert answer.startswith(b"HTTP/1.1 400")
             assert answer.count(b"HTTP/1.1") == 1  # The request behind it is not read.
+            assert len(cuts.reasons) == 1
         nursery.cancel_scope.cancel()
 
 

@@ -18,8 +18,9 @@ from daybook.broker.namespaces.records import BrokerRecord, OwnerRecord, Success
 from daybook.broker.ownership.membership import Identity
 from daybook.broker.ownership.peer_network import PeerNetwork
 from daybook.broker.ownership.peers import greeting, why_not_served
-from daybook.broker.service.accept import ClientPort
+from daybook.broker.service.accept import ClientPort, Prove
 from daybook.broker.service.lookup import LookupResult
+from daybook.broker.service.places import Places
 from daybook.wire.arena import ArenaPool
 from daybook.wire.clock import SystemClock
 from daybook.wire.connection import FrameConnection
@@ -57,7 +58,8 @@ class EchoPort:
     def _contexts(files: TlsFiles, build: object) -> ReloadedContext:
         return ReloadedContext(files, build, clock=SystemClock(), log=silent_log())  # type: ignore[arg-type]
 
-    async def _serve(self, stream: Stream) -> None:
+    async def _serve(self, stream: Stream, prove: Prove) -> None:
+        prove("")
         self.served += 1
         frames = FrameConnection(
             stream, arenas=self._arenas, flusher=self._flusher, frame_bytes_max=1000
@@ -75,7 +77,7 @@ class EchoPort:
         port = ClientPort(
             None,
             self._serve,
-            connections_max=connections_max,
+            places=Places(connections_max),
             log=silent_log(),
             reserved=self.probe.reserved,
             tls_listener=listener,

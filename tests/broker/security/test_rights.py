@@ -453,9 +453,7 @@ METRICS_BY: list[tuple[dict[str, Any], dict[str, int]]] = [
 
 
 @pytest.mark.parametrize(("settings", "expected"), METRICS_BY)
-async def test_who_may_read_the_metrics(
-    settings: dict[str, Any], expected: dict[str, int]
-) -> None:
+async def test_who_may_read_the_metrics(settings: dict[str, Any], expected: dict[str, int]) -> None:
     admits, _ = access(settings)
 
     async def metrics() -> bytes:
