@@ -110,6 +110,7 @@ def _watchdog(
         others=others,
         log=log,
         tls=None if tls is None else tls.client,
+        prefers_tls=config.prefers_tls,
         token=running.peers.token,
     )
 

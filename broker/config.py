@@ -215,7 +215,8 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # `/metrics`, which names topics, needs credentials; "auto": if authorization is on
     authenticate_metrics: bool | Literal["auto"] = "auto"
     metrics_roles: tuple[str, ...] = ()  # with authorization, they may read `/metrics`, too
-    require_tls: bool = False  # refuse to start with a port without TLS
+    # refuse to start with a port without TLS, and to call other brokers without it
+    require_tls: bool = False
 
     # A subscription that sends nothing for that long, although it has messages and a consumer with
     # permits, is logged and counted as stalled.
@@ -328,6 +329,11 @@ class BrokerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("anonymous_role needs authentication: without it nobody has a role")
         if self.anonymous_role in self.proxy_roles:
             raise ConfigError("anonymous_role must not be one of proxy_roles")
+
+    @property
+    def prefers_tls(self) -> bool:
+        """Return True if other brokers are called with TLS where they have a port for it."""
+        return bool(self.tls_trusted) or self.require_tls
 
     @property
     def metrics_need_credentials(self) -> bool:

@@ -304,7 +304,12 @@ class _Broker:
         )
         registration = _registration(identity, clock)
         self.token = BrokerToken(config.broker_token_file, log)
-        peer_network = PeerNetwork(network, None if tls is None else tls.client)
+        peer_network = PeerNetwork(
+            network,
+            None if tls is None else tls.client,
+            prefers_tls=config.prefers_tls,
+            requires_tls=config.require_tls,
+        )
         self.peer_probe = PeerProbe(peer_network, arenas, flusher, self.token)
         self.ownership = Ownership(
             store,
@@ -322,6 +327,7 @@ class _Broker:
             wait_handed_over=self.ownership.wait_handed_over,
         )
         self.peers = Peers(store, identity, self.peer_probe, log)
+        peer_network.others = lambda: [member.record for member in self.peers.registered]
         self.leader = Leader(store, identity, self.peers, log)
         self._leading = trio.CancelScope()
         self.lookups = Lookups(store, self.ownership, self.leader, self.policies)

@@ -226,6 +226,38 @@ async def test_brokers_are_called_with_tls_where_their_url_says_so(tmp_path: Pat
             await PeerNetwork(echo.network, echo.client).connect(f"https://127.0.0.1:{echo.port}")
 
 
+@pytest.mark.parametrize("requires", [True, False])
+async def test_a_url_without_tls_leads_to_the_port_with_tls_of_the_same_broker(
+    tmp_path: Path, *, requires: bool
+) -> None:
+    """A redirect names one URL only; the token must not go out without TLS all the same."""
+    echo = EchoPort(tmp_path)
+    async with echo.opened():
+        network = PeerNetwork(echo.network, echo.client, prefers_tls=True, requires_tls=requires)
+        plain, other = "http://localhost:1", f"http://localhost:{echo.port}"
+        secure = f"https://localhost:{echo.port}"
+        network.others = lambda: [BrokerRecord(None, plain, None, secure)]
+        stream = await network.connect(plain)
+        assert stream.encrypted
+        stream.close()
+        if requires:
+            with pytest.raises(ConnectionLostError, match="which require_tls forbids"):
+                await network.connect(other)
+        else:
+            (await network.connect(other)).close()
+
+
+def test_the_url_under_which_a_broker_is_called() -> None:
+    both = "http://a", "https://a"
+    for prefers, first, second in ((True, "https://a", "http://a"), (False, *both)):
+        network = PeerNetwork(TcpNetwork(), prefers_tls=prefers)
+        assert network.url_of(*both) == first
+        assert network.url_of(both[0], None) == "http://a"
+        assert network.url_of(None, both[1]) == "https://a"
+        assert network.url_of(None, None) is None
+        assert second in both
+
+
 # -- what clients are told
 
 _BOTH = LookupResult(
